@@ -1,6 +1,6 @@
-//! Renders conversations by a chat template, for `anneal/tests/chat/compare.py`.
+//! Renders conversations by a chat template, for `engine/anneal/tests/chat/compare.py`.
 //!
-//! `render_template TEMPLATE CONVERSATIONS` reads a Jinja file and a JSON file as in `anneal/tests/chat`, and prints one
+//! `render_template TEMPLATE CONVERSATIONS` reads a Jinja file and a JSON file as in `engine/anneal/tests/chat`, and prints one
 //! JSON object: for each conversation its prompt, or an error.
 
 use std::collections::BTreeMap;

@@ -235,7 +235,7 @@ fn hostile_text_stays_text_and_is_no_work() {
 #[test]
 fn a_template_tells_its_format() {
     let family = |name: &str| {
-        let path = format!("{}/../../anneal/tests/chat/families/{name}.jinja", env!("CARGO_MANIFEST_DIR"));
+        let path = format!("{}/../anneal/tests/chat/families/{name}.jinja", env!("CARGO_MANIFEST_DIR"));
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     };
     let cases = [

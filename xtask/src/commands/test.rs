@@ -116,9 +116,12 @@ fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     let mut result = Ok(());
     if args.unattended && Level::Avx2.is_exceeded_by(&tools::host(ui)) {
         let older = build::make_prefix(Level::Avx2.profile(), args.yes, ui)?;
-        let chosen = kernels::SENSITIVE.iter().flat_map(|name| ["--test", name]);
-        let chosen: Vec<&str> = ["-p", "anneal"].into_iter().chain(chosen).collect();
-        result = tests.cargo(&chosen, &older, None)?;
+        for (program, modules) in kernels::SENSITIVE {
+            let modules: Vec<String> = modules.iter().map(|module| format!("{module}::")).collect();
+            let mut chosen = vec!["-p", "anneal", "--test", program, "--"];
+            chosen.extend(modules.iter().map(String::as_str));
+            result = tests.cargo(&chosen, &older, None)?.and(result);
+        }
     }
     // Kernels of CPUs without AVX-512. The separate target folder keeps everything that is linked with native up to date.
     let folder = workspace.portable_tests().to_string_lossy().into_owned();

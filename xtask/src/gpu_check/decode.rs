@@ -121,7 +121,7 @@ fn paces(heard: &[(f64, usize)], tokens: u32, parts: usize) -> Vec<Pace> {
 mod tests {
     use super::*;
 
-    /// What the engine said: anneal/tests/generation.rs holds it to these words.
+    /// What the engine said: engine/anneal/tests/commands/generation.rs holds it to these words.
     const SAID: &str = include_str!("../../../fixtures/run/greedy-on-device.txt");
 
     #[test]

@@ -89,9 +89,9 @@ fn main() {
 /// A checkout whose engine can be rewritten, and a model to train on.
 fn checkout() -> (Checkout, PathBuf) {
     let checkout = Checkout::new("check out");
-    write(&checkout.root.join("anneal/build.rs"), BUILD_RS);
-    write(&checkout.root.join("anneal/guard.c"), GUARD);
-    write(&checkout.root.join("anneal/main.rs"), &format!("{ENGINE}{ANSWERS}"));
+    write(&checkout.root.join("engine/anneal/build.rs"), BUILD_RS);
+    write(&checkout.root.join("engine/anneal/guard.c"), GUARD);
+    write(&checkout.root.join("engine/anneal/main.rs"), &format!("{ENGINE}{ANSWERS}"));
     let workload = "description = \"\"\nmodels = [\"tiny/F16\"]\nruns = [[\"run\"], [\"run\", \"again\"]]";
     write(&checkout.root.join("profiles/workloads/small.toml"), workload);
     let model = checkout.root.join("tiny.gguf");
@@ -236,7 +236,7 @@ fn a_program_that_was_linked_without_relocations_is_refused() {
         return;
     }
     let (checkout, model) = checkout();
-    std::fs::remove_file(checkout.root.join("anneal/build.rs")).unwrap();
+    std::fs::remove_file(checkout.root.join("engine/anneal/build.rs")).unwrap();
     run(&checkout, &model, "").expect(1, "holds no relocations of its code");
     assert!(!checkout.current("native").exists(), "what nobody asked for became current");
 }

@@ -154,14 +154,14 @@ impl Checkout {
         for (file, text) in [
             (
                 "Cargo.toml",
-                "[workspace]\nresolver = \"3\"\nmembers = [\"anneal\"]\n[profile.engine]\ninherits = \"release\"\n",
+                "[workspace]\nresolver = \"3\"\nmembers = [\"engine/anneal\"]\n[profile.engine]\ninherits = \"release\"\n",
             ),
             ("Cargo.lock", "version = 4\n\n[[package]]\nname = \"anneal\"\nversion = \"0.1.0\"\n"),
             (
-                "anneal/Cargo.toml",
+                "engine/anneal/Cargo.toml",
                 "[package]\nname = \"anneal\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[[bin]]\nname = \"anneal\"\npath = \"main.rs\"\n",
             ),
-            ("anneal/main.rs", &format!("{ENGINE}{ANSWERS}")),
+            ("engine/anneal/main.rs", &format!("{ENGINE}{ANSWERS}")),
             ("profiles/audit.toml", AUDIT),
         ] {
             write(&root.join(file), text);
@@ -170,7 +170,7 @@ impl Checkout {
         for member in members() {
             write(&root.join(member).join("x"), "");
         }
-        write_reference_logits(&root.join("anneal/logits"));
+        write_reference_logits(&root.join("engine/anneal/logits"));
         let profiles = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiles/build");
         for entry in std::fs::read_dir(profiles).unwrap() {
             let path = entry.unwrap().path();

@@ -104,7 +104,7 @@ fn a_build_with_wrong_logits_is_kept_aside_with_its_report() {
 fn an_engine_that_fails_its_smoke_test_does_not_replace_the_good_one() {
     let (checkout, good) = with_good_build();
     let before = std::fs::read(good.join("bin/anneal")).unwrap();
-    let main = checkout.root.join("anneal/main.rs");
+    let main = checkout.root.join("engine/anneal/main.rs");
     let text = std::fs::read_to_string(&main).unwrap();
     write(&main, &text.replace("fn main() {", "fn main() { std::process::exit(7);"));
     checkout.build("native").expect(1, "exit status: 7");
@@ -115,7 +115,7 @@ fn an_engine_that_fails_its_smoke_test_does_not_replace_the_good_one() {
 /// Adds to the fake engine a function that is kept though nobody calls it.
 #[cfg(target_arch = "x86_64")]
 fn add_to_engine(checkout: &Checkout, function: &str, instructions: &str) {
-    let main = checkout.root.join("anneal/main.rs");
+    let main = checkout.root.join("engine/anneal/main.rs");
     let text = std::fs::read_to_string(&main).unwrap();
     let assembly = format!(
         "std::arch::global_asm!(\".globl {function}\", \".type {function},@function\", \"{function}:\", \

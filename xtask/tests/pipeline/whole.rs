@@ -85,7 +85,7 @@ fn only_the_engine_is_built_again_when_only_the_engine_changed() {
     let checkout = Checkout::new("checkout");
     checkout.build("native").expect(0, "built");
     let folder = std::fs::canonicalize(checkout.current("native")).unwrap();
-    let main = checkout.root.join("anneal/main.rs");
+    let main = checkout.root.join("engine/anneal/main.rs");
     let text = std::fs::read_to_string(&main).unwrap();
     write(&main, &text.replace("2.5", "3.5"));
     let run = checkout.build("native").expect(0, "kept compile");
@@ -158,6 +158,6 @@ fn a_finished_build_is_audited_by_its_own_rule() {
     }
     checkout.xtask(&["audit", "no such file"]).expect(2, "is not there");
     checkout.xtask(&["audit", "engine"]).expect(2, "holds no bin/anneal");
-    checkout.xtask(&["audit", "anneal/main.rs"]).expect(1, "is no ELF file");
+    checkout.xtask(&["audit", "engine/anneal/main.rs"]).expect(1, "is no ELF file");
     checkout.xtask(&["audit", "--as", "fast"]).expect(2, "invalid value 'fast'");
 }

@@ -8,7 +8,7 @@ use super::Tests;
 use crate::commands::build;
 use crate::ui::Ui;
 
-/// Variable that makes the attacks run in full. `anneal/tests/hostile/effort.rs` reads it.
+/// Variable that makes the attacks run in full. `engine/anneal/tests/hostile/effort.rs` reads it.
 const VARIABLE: &str = "ANNEAL_HOSTILE";
 
 /// Package and name of each test program with attacks. `cargo xtask test` without `--hostile` runs a part of each attack.

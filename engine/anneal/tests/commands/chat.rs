@@ -1,0 +1,365 @@
+//! `anneal chat` on the tiny model: from a pipe and at a terminal.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{ANNEAL, parts, tiny, with_text};
+use serde_json::Value;
+
+/// How long anything may take, on a machine that does other things too: only what hangs takes it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn model() -> &'static str {
+    tiny().to_str().expect("a path in UTF-8")
+}
+
+/// Runs it with `input` on stdin; exit code, stdout, stderr.
+fn chat(arguments: &[&str], input: &str) -> (Option<i32>, String, String) {
+    let mut child = crate::common::command()
+        .arg("chat")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the executable runs");
+    // It may refuse before it reads.
+    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+    parts(&child.wait_with_output().expect("it ends"))
+}
+
+fn on_tiny(more: &[&str], input: &str) -> (Option<i32>, String, String) {
+    chat(&[&["-m", model(), "--chat-template", "chatml", "--seed", "5"], more].concat(), input)
+}
+
+/// The JSON objects on stdout, of a conversation that went well.
+fn answers(more: &[&str], input: &str) -> Vec<Value> {
+    let (code, stdout, stderr) = on_tiny(&[&["--json"], more].concat(), input);
+    assert_eq!(code, Some(0), "{stderr}");
+    stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+fn number(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or_else(|| panic!("{name} of {value}"))
+}
+
+#[test]
+fn the_second_turn_evaluates_only_what_is_new() {
+    let turns = answers(
+        &["-n", "16", "--system", "Be brief."],
+        "The smith strikes.\nAnd then?\n/regen\n/clear\nAgain\n",
+    );
+    let [first, second, again, cleared] = turns.as_slice() else { panic!("{turns:?}") };
+    let part = |turn: &Value| (number(turn, "reused_tokens"), number(turn, "evaluated_tokens"));
+    assert_eq!(part(first), (0, number(first, "prompt_tokens")));
+    // All of the first prompt and its answer but the last token, which was never evaluated.
+    let held = number(first, "prompt_tokens") + first["tokens"].as_array().expect("tokens").len() as u64 - 1;
+    assert_eq!(number(second, "reused_tokens"), held, "{second}");
+    assert_eq!(
+        number(second, "reused_tokens") + number(second, "evaluated_tokens"),
+        number(second, "prompt_tokens")
+    );
+    assert!(number(second, "evaluated_tokens") < number(second, "prompt_tokens") / 2, "{second}");
+    // The same prompt once more, but for its last token, whose logits are needed.
+    assert_eq!(number(again, "prompt_tokens"), number(second, "prompt_tokens"));
+    assert_eq!(number(again, "evaluated_tokens"), 1);
+    // The system prompt is at the same place as before.
+    assert!(number(cleared, "prompt_tokens") < number(first, "prompt_tokens"), "{cleared}");
+    for turn in &turns {
+        assert_eq!(turn["stop"], "length", "{turn}");
+        assert!(turn["text"].as_str().is_some_and(|text| !text.is_empty()), "{turn}");
+    }
+}
+
+#[test]
+fn what_is_kept_changes_no_answer() {
+    // The second answer out of what was kept, and out of a conversation evaluated at once: other texts before, so that
+    // nothing is reused.
+    let greedy = ["-n", "8", "--greedy", "-t", "1", "-ub", "32"];
+    let kept = answers(&greedy, "one\ntwo\n/regen\n");
+    assert_eq!(kept[1]["tokens"], kept[2]["tokens"]);
+    assert!(number(&kept[1], "reused_tokens") > 0);
+}
+
+#[test]
+fn a_pipe_gets_answers_and_nothing_else() {
+    let input = "\"\"\"\ntwo\nlines\n\"\"\"\ngoes on \\\nhere\n\n/stats\n/system\n/system Be brief.\n/help\n/exit\nnever\n";
+    let (code, stdout, stderr) = on_tiny(&["-n", "6", "--no-history"], input);
+    assert_eq!(code, Some(0), "{stderr}");
+    let json = answers(&["-n", "6"], input);
+    let texts: String =
+        json.iter().map(|turn| format!("{}\n", turn["text"].as_str().expect("text"))).collect();
+    assert_eq!((json.len(), stdout), (2, texts), "{stderr}");
+    for words in ["2 turns", "there is no system prompt", "from the next message on", "/regen"] {
+        assert!(stderr.contains(words), "{words}: {stderr}");
+    }
+    assert!(!stderr.contains(['\u{1b}', '>']), "{stderr:?}");
+    // Speeds only when asked.
+    assert!(!stderr.contains("first token after") || stderr.contains("last: "), "{stderr}");
+    let (_, _, stderr) = on_tiny(&["-n", "6", "--stats"], "a\n");
+    assert!(stderr.contains("first token after"), "{stderr}");
+}
+
+#[test]
+fn a_conversation_is_saved() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("talk.json");
+    let there = folder.path().join("there");
+    fs::write(&there, "mine").expect("a file");
+    let save = format!("/save {}", path.display());
+    let input = format!("one\n{save}\ntwo\n{save}\n/save {}\n/save /nosuch/x\n", there.display());
+    let (code, stdout, stderr) = on_tiny(&["-n", "4", "--system", "Be brief."], &input);
+    assert_eq!((code, stdout.is_empty()), (Some(1), false), "two could not be saved: {stderr}");
+    assert!(stderr.contains("is there already") && stderr.contains("cannot write /nosuch"), "{stderr}");
+    assert_eq!(fs::read_to_string(&there).expect("kept"), "mine");
+    let saved: Value = serde_json::from_str(&fs::read_to_string(&path).expect("saved")).expect("JSON");
+    let roles: Vec<&str> =
+        saved["messages"].as_array().expect("messages").iter().filter_map(|m| m["role"].as_str()).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "user", "assistant"]);
+}
+
+#[test]
+fn a_full_context_is_said_and_the_conversation_goes_on() {
+    // llama.cpp makes no context of less than 256 tokens.
+    let long = "steel ".repeat(400);
+    let input = format!("one\n{long}\ntwo\n{}\n/clear\nthree\n/stats\n", "word ".repeat(60));
+    let (code, stdout, stderr) = on_tiny(&["-c", "256", "-n", "500", "--json"], &input);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(
+        stderr.contains("/clear begins a new one") && stderr.contains("the message was left out"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("the context is full"), "{stderr}");
+    assert!(stderr.contains("1 turns, "), "{stderr}");
+    let last: Value = serde_json::from_str(stdout.lines().last().expect("an answer")).expect("JSON");
+    assert_eq!(last["stop"], "context_full", "{last}");
+}
+
+#[test]
+fn templates_that_cannot_be_used_are_errors_before_anything_is_typed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cases = [
+        ("{% if %}", 1, "line 1"),
+        (
+            "\n{{ raise_exception('no system here') }}",
+            1,
+            "line 2: the template itself refuses these messages: no system here",
+        ),
+        (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            1,
+            "no end within",
+        ),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", 1, "line 1"),
+        ("{{ messages | nosuchfilter }}", 1, "nosuchfilter"),
+    ];
+    for (source, expected, words) in cases {
+        let path = folder.path().join("template.jinja");
+        fs::write(&path, source).expect("written");
+        let file = path.to_str().expect("UTF-8");
+        let (code, stdout, stderr) = chat(&["-m", model(), "--chat-template", file], "hello\n");
+        assert_eq!((code, stdout.as_str()), (Some(expected), ""), "{source}: {stderr}");
+        assert!(stderr.starts_with("error: ") && stderr.contains(words), "{source}: {stderr}");
+        assert!(stderr.contains("--chat-template"), "{source}: {stderr}");
+        // The same out of a model.
+        let model = folder.path().join("model.gguf");
+        with_text(tiny(), &model, &[("tokenizer.chat_template", source)]);
+        let (code, _, stderr) = chat(&["-m", model.to_str().expect("UTF-8")], "hello\n");
+        assert!(code == Some(expected) && stderr.contains(words), "{source}: {stderr}");
+    }
+    let (code, _, stderr) = chat(&["-m", model()], "hello\n");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("holds no chat template") && stderr.contains("chatml"), "{stderr}");
+    let (code, _, stderr) = chat(&["-m", model(), "--chat-template", "nosuch"], "hello\n");
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("nosuch") && stderr.contains("chatml, gemma"), "{stderr}");
+}
+
+#[test]
+fn bad_input_is_said() {
+    let (code, stdout, stderr) = on_tiny(&["-n", "3"], "/nosuch\n/regen\n/exit now\n");
+    assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
+    for words in ["there is no /nosuch", "there is no answer to take back", "/exit takes nothing"] {
+        assert!(stderr.contains(words), "{words}: {stderr}");
+    }
+    let mut child = crate::common::command()
+        .args(["chat", "-m", model(), "--chat-template", "plain"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the executable runs");
+    child.stdin.take().expect("a pipe").write_all(b"\xff\xfe\n").expect("written");
+    let (code, _, stderr) = parts(&child.wait_with_output().expect("it ends"));
+    assert!(code == Some(1) && stderr.contains("not UTF-8"), "{stderr}");
+}
+
+/// What a program writes, read word by word.
+struct Screen {
+    output: ChildStdout,
+    seen: String,
+    /// What comes before was asked for already.
+    at: usize,
+}
+
+impl Screen {
+    fn of(child: &mut Child) -> Self {
+        Screen { output: child.stdout.take().expect("a pipe"), seen: String::new(), at: 0 }
+    }
+
+    /// Reads until `words` have come after those of the last call, or panics.
+    fn until(&mut self, words: &str) {
+        let begin = Instant::now();
+        let mut bytes = [0; 4096];
+        loop {
+            if let Some(found) = self.seen[self.at..].find(words) {
+                self.at += found + words.len();
+                return;
+            }
+            let end: Vec<char> = self.seen.chars().rev().take(500).collect();
+            let end: String = end.into_iter().rev().collect();
+            assert!(begin.elapsed() < PATIENCE, "{words:?} never came: {end:?}");
+            match self.output.read(&mut bytes).expect("it reads") {
+                0 => panic!("it ended before {words:?} came: {end:?}"),
+                // The tiny model writes ASCII.
+                count => self.seen.push_str(&String::from_utf8_lossy(&bytes[..count])),
+            }
+        }
+    }
+}
+
+fn send(child: &Child, signal: &str) {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill runs");
+    assert!(sent.success());
+}
+
+#[test]
+fn an_interrupt_stops_the_answer_and_not_the_program() {
+    let mut child = crate::common::command()
+        .args(["chat", "-m", model(), "--chat-template", "chatml", "-c", "100000", "--seed", "5"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the executable runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let mut stdout = Screen::of(&mut child);
+    for _ in 0..2 {
+        writeln!(stdin, "hello").expect("it listens");
+        // The answer has begun; it would go on for minutes.
+        stdout.until(" ");
+        send(&child, "-INT");
+        // A newline ends it; what is in between is the rest of it.
+        stdout.until("\n");
+    }
+    writeln!(stdin, "/stats").expect("it lives");
+    drop(stdin);
+    // Nobody reads what comes after, but there is nothing.
+    let (code, _, stderr) = parts(&child.wait_with_output().expect("it ends"));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.matches("(stopped)").count() >= 2 && stderr.contains("2 turns, "), "{stderr}");
+}
+
+#[test]
+fn a_signal_while_nothing_is_generated_ends_it() {
+    for (signal, expected) in [("-INT", 130), ("-TERM", 143)] {
+        let mut child = crate::common::command()
+            .args(["chat", "-m", model(), "--chat-template", "chatml", "-n", "2"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the executable runs");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        let mut stdout = Screen::of(&mut child);
+        writeln!(stdin, "hello\n/clear").expect("it listens");
+        stdout.until("\n");
+        // It has said all, and is about to wait. An interrupt on the way there would stop nothing, so it is sent again where the
+        // machine is so busy that it comes too early.
+        let code = loop {
+            std::thread::sleep(Duration::from_millis(300));
+            send(&child, signal);
+            let begin = Instant::now();
+            let mut ended = None;
+            while ended.is_none() && begin.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(20));
+                ended = child.try_wait().expect("a child");
+            }
+            if let Some(status) = ended {
+                break status.code();
+            }
+        };
+        assert_eq!(code, Some(expected), "{signal}");
+    }
+}
+
+/// Runs it at a terminal, which `script` of util-linux makes.
+fn at_a_terminal(state: &Path, arguments: &str) -> Child {
+    let command = format!("exec '{ANNEAL}' chat -m '{}' --chat-template chatml {arguments}", model());
+    Command::new("script")
+        .args([OsStr::new("-qefc"), OsStr::new(&command), OsStr::new("/dev/null")])
+        .env("ANNEAL_STATE_DIR", state)
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("this test needs `script`: apt-get install bsdutils")
+}
+
+#[test]
+fn at_a_terminal_ctrl_c_stops_the_answer_and_ctrl_d_leaves() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut child = at_a_terminal(folder.path(), "-c 100000 --stats");
+    let mut keys = child.stdin.take().expect("a pipe");
+    let mut screen = Screen::of(&mut child);
+    screen.until("> ");
+    keys.write_all(b"hello\r").expect("typed");
+    // The editor's last word on a line.
+    screen.until("2004l\r\n");
+    // The answer has begun; it would go on for minutes.
+    screen.until(" ");
+    keys.write_all(b"\x03").expect("typed");
+    screen.until("(stopped)");
+    screen.until("> ");
+    // At the prompt it says how to leave.
+    keys.write_all(b"\x03").expect("typed");
+    screen.until("ctrl-D or /exit leaves");
+    screen.until("> ");
+    // Pasted lines are one entry, and go nowhere before Enter.
+    keys.write_all(b"\x1b[200~/help\r/exit\x1b[201~").expect("pasted");
+    screen.until("/exit");
+    keys.write_all(b"\x03").expect("typed");
+    screen.until("> ");
+    keys.write_all(b"/stats\r").expect("typed");
+    screen.until("1 turns, ");
+    screen.until("> ");
+    keys.write_all(b"\x04").expect("typed");
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(0), "{}", screen.seen);
+
+    let history = folder.path().join("chat_history");
+    let text = fs::read_to_string(&history).expect("a history");
+    assert!(text.contains("hello\n") && text.contains("/stats\n"), "{text}");
+    assert_eq!(fs::metadata(&history).expect("a history").permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn no_history_is_kept_when_none_is_wanted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut child = at_a_terminal(folder.path(), "-n 2 --no-history");
+    let mut keys = child.stdin.take().expect("a pipe");
+    let mut screen = Screen::of(&mut child);
+    screen.until("> ");
+    // Typed ahead: the second is kept while the first is done.
+    keys.write_all(b"/stats\r/exit\r").expect("typed");
+    screen.until("0 turns, ");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0), "{}", screen.seen);
+    assert!(!folder.path().join("chat_history").exists());
+}

@@ -1,0 +1,245 @@
+//! What a model takes of memory, estimated before it is loaded; and that as many layers go to devices as find room there.
+//! Workers stand for GPUs: each is a device with memory of its own, whose size never changes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::common::worker::{Worker, has_rpc};
+use crate::common::{anneal, parts};
+use gguf::synth::{Options, Preset};
+use serde_json::Value;
+
+/// By how many percent an estimate may be off.
+const OFF: f64 = 5.0;
+
+/// A model of `preset`, written once a process.
+fn model(preset: Preset) -> PathBuf {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary folder"));
+    let path = folder.path().join(format!("{}.gguf", preset.name()));
+    if !path.exists() {
+        // Two tests may write it at once.
+        let own = tempfile::NamedTempFile::new_in(folder.path()).expect("a file");
+        gguf::synth::write(own.path(), &Options::new(preset)).expect("a model");
+        own.persist(&path).expect("renamed");
+    }
+    path
+}
+
+/// `anneal info --json` of `model` with `arguments`: what it says, and its log.
+fn info(model: &Path, arguments: &[&str]) -> (Value, String) {
+    let mut all = vec!["info", "--json", "-m", model.to_str().expect("UTF-8")];
+    all.extend(arguments);
+    let (code, stdout, stderr) = parts(&anneal(&all));
+    assert_eq!(code, Some(0), "{all:?}: {stderr}");
+    (serde_json::from_str(&stdout).expect("JSON"), stderr)
+}
+
+/// Device by device.
+fn devices(info: &Value) -> Vec<&Value> {
+    info["estimate"]["devices"].as_array().unwrap_or_else(|| panic!("no estimate: {info}")).iter().collect()
+}
+
+fn bytes(of: &Value, name: &str) -> u64 {
+    of[name].as_u64().unwrap_or_else(|| panic!("no {name} in {of}"))
+}
+
+/// Bytes of all buffers that llama.cpp's log tells of the load that was no estimate, and of its first context, by the buffer's
+/// name.
+fn logged(log: &str) -> BTreeMap<String, f64> {
+    let (_, real) = log.rsplit_once("no_alloc              = 0").expect("a load");
+    let mut all = BTreeMap::new();
+    for line in real.lines().take_while(|line| !line.contains("reserve took")) {
+        let size = line.split_once(" buffer size = ").filter(|_| line.ends_with(" MiB"));
+        let Some((what, size)) = size else { continue };
+        // "load_tensors:   CPU_Mapped model", "llama_kv_cache:        CPU KV", "sched_reserve:        CPU compute".
+        let words: Vec<&str> = what.split_whitespace().collect();
+        if let [_, name, "model" | "KV" | "RS" | "compute"] = words[..] {
+            let mib: f64 = size.trim_end_matches(" MiB").trim().parse().expect("a size");
+            *all.entry(name.to_string()).or_default() += mib * f64::from(1 << 20);
+        }
+    }
+    all
+}
+
+/// Sees that what was estimated for each device was then taken, by what llama.cpp says itself of its buffers, and by its log.
+fn check(model: &Path, arguments: &[&str], pipelined: bool) {
+    let (info, log) = info(model, &[arguments, &["--placement", "-v"]].concat());
+    let logged = logged(&log);
+    for device in devices(&info) {
+        let (needed, used) = (bytes(device, "needed_bytes"), bytes(device, "used_bytes"));
+        let off = device["difference_percent"].as_f64().expect("a difference");
+        // Where several devices take turns with several batches, llama.cpp's estimate has one input of a layer more for each.
+        let more = if pipelined { 4 * 512 * 256 * 4 } else { 0 };
+        let is_near = off.abs() <= OFF || (used <= needed && needed - used <= more);
+        assert!(is_near, "{} {arguments:?}: {device}", model.display());
+        // The host's is not compared with the log: of a mapped file that tells the range in which its tensors lie.
+        if device["host"] == false && !pipelined {
+            let of_worker = logged.iter().filter(|(buffer, _)| buffer.starts_with("RPC"));
+            let said: f64 = of_worker.map(|(_, bytes)| *bytes).sum();
+            let off = (said - needed as f64) / needed as f64 * 100.0;
+            assert!(off.abs() <= OFF, "{} {arguments:?}: {device}; {logged:?}", model.display());
+        }
+    }
+}
+
+const CONTEXTS: [[&str; 2]; 2] = [["-c", "512"], ["-c", "8192"]];
+const CACHES: [&[&str]; 2] = [&[], &["-ctk", "q8_0", "-ctv", "q8_0"]];
+
+#[test]
+fn the_estimate_is_what_the_cpu_then_takes() {
+    for preset in [Preset::Tiny, Preset::MoeTiny, Preset::SwaTiny] {
+        for (context, cache) in CONTEXTS.iter().flat_map(|context| CACHES.map(|cache| (context, cache))) {
+            for layout in [&[][..], &["--no-repack"], &["--load-mode", "none"]] {
+                check(&model(preset), &[&context[..], cache, layout].concat(), false);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_estimate_is_what_devices_then_take() {
+    if !has_rpc() {
+        return;
+    }
+    let workers = [Worker::start(), Worker::start()];
+    let one = workers[0].address.as_str();
+    let two = format!("{one},{}", workers[1].address);
+    for preset in [Preset::Tiny, Preset::MoeTiny, Preset::SwaTiny] {
+        for (context, cache) in CONTEXTS.iter().flat_map(|context| CACHES.map(|cache| (context, cache))) {
+            let with = |more: &[&'static str]| [&context[..], cache, more].concat();
+            check(&model(preset), &[&["--rpc", one][..], &with(&[])].concat(), false);
+            check(&model(preset), &[&["--rpc", one][..], &with(&["-ngl", "2", "-nkvo"])].concat(), false);
+            check(&model(preset), &[&["--rpc", &two][..], &with(&[])].concat(), true);
+        }
+    }
+    let mixture = model(Preset::MoeTiny);
+    for n_cpu_moe in ["1", "all"] {
+        check(&mixture, &["--rpc", one, "--n-cpu-moe", n_cpu_moe], false);
+    }
+}
+
+/// Free memory of the one worker, and what `arguments` take of it.
+fn taken(model: &Path, arguments: &[&str]) -> (u64, u64) {
+    let (info, _) = info(model, arguments);
+    let all = devices(&info);
+    (bytes(all[0], "memory_free_bytes"), bytes(all[0], "needed_bytes"))
+}
+
+/// What is to stay free so that `needed` bytes of `free` can be taken, and hardly more: whole MiB.
+fn kept((free, needed): (u64, u64)) -> String {
+    ((free - needed) >> 20).to_string()
+}
+
+#[test]
+fn as_many_layers_go_to_a_device_as_find_room() {
+    if !has_rpc() {
+        return;
+    }
+    let worker = Worker::start();
+    let rpc = ["--rpc", &worker.address];
+    let tiny = model(Preset::Tiny);
+    for layers in ["1", "2", "3", "4", "5"] {
+        let kept = kept(taken(&tiny, &[&rpc[..], &["-ngl", layers]].concat()));
+        let (info, log) = info(&tiny, &[&rpc[..], &["--fit-target", &kept]].concat());
+        let expected: u64 = layers.parse().expect("a number");
+        assert_eq!(info["model"]["layers_on_devices"], expected, "{kept}: {}", info["estimate"]);
+        let words = info["estimate"]["plan"]["words"].as_str().unwrap_or_default();
+        match expected {
+            // Nothing to be told of.
+            5 => assert!(words.starts_with("all 5 layers on RPC0: ") && log.is_empty(), "{words}; {log}"),
+            _ => assert!(
+                log.contains(&format!("{layers} of 5 layers on RPC0: ")) && log.contains(words),
+                "{log}"
+            ),
+        }
+    }
+    // Experts stay before anything else, and as few of them as must.
+    let mixture = model(Preset::MoeTiny);
+    for n_cpu_moe in ["0", "1", "2", "3"] {
+        let kept = kept(taken(&mixture, &[&rpc[..], &["-ngl", "all", "--n-cpu-moe", n_cpu_moe]].concat()));
+        let (info, _) = info(&mixture, &[&rpc[..], &["--fit-target", &kept]].concat());
+        assert_eq!(info["model"]["layers_on_devices"], 4, "{info}");
+        let words = info["estimate"]["plan"]["words"].as_str().unwrap_or_default();
+        let expected = match n_cpu_moe {
+            "0" => "all 4 layers on RPC0: ".to_string(),
+            "3" => "all 4 layers on RPC0 but for their experts, which".to_string(),
+            some => format!("all 4 layers on RPC0 but for the experts of the first {some}, which"),
+        };
+        assert!(words.starts_with(&expected), "{words}");
+        let plan = &info["estimate"]["plan"];
+        assert_eq!(
+            (&plan["layers"], plan["n_cpu_moe"].to_string().as_str()),
+            (&plan["of"], n_cpu_moe),
+            "{plan}"
+        );
+    }
+    let kept = kept(taken(&mixture, &[&rpc[..], &["-ngl", "2", "--n-cpu-moe", "all"]].concat()));
+    let (info, _) = info(&mixture, &[&rpc[..], &["--fit-target", &kept, "--explain"]].concat());
+    assert_eq!(info["model"]["layers_on_devices"], 2, "{info}");
+    let settings = info["settings"].as_array().expect("settings");
+    let of = |name: &str| {
+        settings.iter().find(|line| line["name"] == name).map(|line| (&line["value"], &line["source"]))
+    };
+    let (auto, given) = (Value::from("default"), Value::from("flag"));
+    assert_eq!(of("gpu-layers"), Some((&Value::from("auto: 2 of 4"), &auto)));
+    assert_eq!(of("n-cpu-moe"), Some((&Value::from("auto: 3"), &auto)));
+    assert_eq!(of("fit-target").map(|(_, source)| source), Some(&given));
+}
+
+#[test]
+fn what_stays_on_the_host_says_what_it_said() {
+    if !has_rpc() {
+        return;
+    }
+    let worker = Worker::start();
+    let mixture = model(Preset::MoeTiny);
+    let run = |more: &[&str]| {
+        let model = mixture.to_str().expect("UTF-8");
+        let all = ["run", "-m", model, "-p", "The smith", "-n", "24", "--greedy", "--no-repack", "-t", "1"];
+        let (code, stdout, stderr) = parts(&anneal([&all, more].concat()));
+        assert_eq!(code, Some(0), "{more:?}: {stderr}");
+        (stdout, stderr)
+    };
+    let (here, _) = run(&["--devices", "none"]);
+    let rpc = ["--rpc", &worker.address];
+    let half = kept(taken(&mixture, &[&rpc[..], &["-ngl", "2", "--n-cpu-moe", "all"]].concat()));
+    let cases: [&[&str]; 5] = [
+        &["--n-cpu-moe", "all"],
+        &["--n-cpu-moe", "1"],
+        &["-ngl", "2", "-ncmoe", "3"],
+        &["--fit-target", &half],
+        &["--fit-target", "4000000000"],
+    ];
+    for more in cases {
+        assert_eq!(run(&[&rpc[..], more].concat()).0, here, "{more:?}");
+    }
+}
+
+#[test]
+fn where_nothing_finds_room_it_is_said_how_much_is_missing() {
+    if !has_rpc() {
+        return;
+    }
+    let worker = Worker::start();
+    let tiny = model(Preset::Tiny);
+    let tiny = tiny.to_str().expect("UTF-8");
+    let run = |more: &[&str]| {
+        let all =
+            ["run", "-m", tiny, "-p", "a", "-n", "1", "--rpc", &worker.address, "--fit-target", "4000000000"];
+        parts(&anneal([&all, more].concat()))
+    };
+    let (code, _, stderr) = run(&[]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let words = "0 of 5 layers on RPC0: ";
+    assert!(stderr.contains(words) && stderr.contains("more would have to be free for one"), "{stderr}");
+    let (code, _, stderr) = run(&["--require-gpu"]);
+    assert_eq!(code, Some(69), "{stderr}");
+    for words in ["has no room for a layer", words, "more would have to be free for one", "--fit-target"] {
+        assert!(stderr.contains(words), "{words:?}: {stderr}");
+    }
+    // What was asked for by number is no guess of ours.
+    let (code, _, stderr) = run(&["-ngl", "2", "--require-gpu"]);
+    assert_eq!(code, Some(0), "{stderr}");
+}

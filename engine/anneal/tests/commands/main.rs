@@ -1,0 +1,23 @@
+//! Commands of the program, run as a user runs them.
+
+mod bad_input;
+mod bench;
+mod chat;
+#[path = "../common/mod.rs"]
+mod common;
+mod constrained;
+mod eval;
+mod fit;
+mod generation;
+mod gpu;
+mod guard;
+mod logits;
+mod mcp;
+mod parameters;
+mod prompt_cache;
+mod quantize;
+mod resources;
+mod rpc;
+mod speculative;
+mod streams;
+mod tune;

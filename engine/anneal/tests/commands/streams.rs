@@ -1,0 +1,139 @@
+//! A standard error that is closed, full, or read by nobody is no reason to fail; a standard output that is full is.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{ANNEAL, parts, tiny};
+
+/// Exit code of `executable` run by a shell with `redirection`, and what it wrote to stdout.
+fn run(executable: &Path, redirection: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new("sh")
+        .args(["-c", &format!("exec \"$0\" \"$@\" {redirection}")])
+        .arg(executable)
+        .args(arguments)
+        .output()
+        .expect("a shell");
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn exit_codes_and_output_are_the_same_without_a_stderr() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // With a damaged record beside it, every run begins with a warning.
+    let executable = folder.path().join("anneal");
+    std::fs::copy(ANNEAL, &executable).expect("a copy");
+    std::fs::write(folder.path().join("build_info.json"), "{").expect("a record");
+    let model = tiny().to_str().expect("UTF-8");
+    let quantised = folder.path().join("q8.gguf");
+    let quantised = quantised.to_str().expect("UTF-8");
+    let cases: [(&[&str], i32); 5] = [
+        (&["run", "-m", model, "-p", "a", "-n", "2"], 0),
+        (&["quantize", model, quantised, "q8_0"], 0),
+        (&["run", "-m", "no-such-model.gguf", "-p", "a"], 1),
+        (&["run", "-m", model, "-p", "a", "-t", "0"], 2),
+        (&["run", "--no-such-flag"], 2),
+    ];
+    for redirection in ["2>&-", "2>/dev/full"] {
+        for (arguments, code) in cases {
+            let (found, stdout) = run(&executable, redirection, arguments);
+            assert_eq!(found, Some(code), "{arguments:?} {redirection}");
+            assert_eq!(
+                stdout.is_empty(),
+                code != 0 || arguments[0] == "quantize",
+                "{arguments:?}: {stdout:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_reader_of_stderr_that_goes_away_is_no_error() {
+    let mut child = crate::common::command()
+        .args(["run", "-m", "no-such-model.gguf", "-p", "a"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the executable runs");
+    drop(child.stderr.take());
+    assert_eq!(child.wait().expect("it ends").code(), Some(1));
+}
+
+#[test]
+fn output_that_cannot_be_written_is_named() {
+    let model = tiny().to_str().expect("UTF-8");
+    let cases: [&[&str]; 6] = [
+        &["run", "-m", model, "-p", "a", "-n", "2"],
+        &["run", "-m", model, "-p", "a", "-n", "2", "--json"],
+        &["bench", "-m", model, "-p", "8", "-n", "0", "-r", "1"],
+        &["info"],
+        &["--help"],
+        &["--version"],
+    ];
+    for arguments in cases {
+        let full = File::options().write(true).open("/dev/full").expect("Linux has one");
+        let output =
+            crate::common::command().args(arguments).stdout(full).output().expect("the executable runs");
+        let (code, _, stderr) = parts(&output);
+        assert_eq!(code, Some(1), "{arguments:?}: {stderr}");
+        assert!(stderr.starts_with("error: cannot write") && stderr.contains("No space left"), "{stderr}");
+        assert!(!stderr.contains("panicked") && !stderr.contains("mistake"), "{stderr}");
+    }
+}
+
+/// CPU time of process `pid`, in ticks of the kernel.
+#[cfg(target_os = "linux")]
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may hold anything; user and system time are the 14th and 15th field.
+    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+    fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
+}
+
+/// A pipe of a page, and nobody who reads it for a while: the text is generated meanwhile, and comes whole and in order.
+#[test]
+#[cfg(target_os = "linux")]
+fn decode_does_not_wait_for_a_slow_reader() {
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    // The smallest pipe is of a page: of 4 KiB to 64 KiB. The text of 1,200 tokens is longer than one of 4 KiB.
+    rustix::pipe::fcntl_setpipe_size(&writer, 1).expect("a page");
+    let page = rustix::pipe::fcntl_getpipe_size(&writer).expect("its size");
+    let count = 1_200 * page / 4_096;
+    let (n_predict, n_ctx) = (count.to_string(), (count + 256).to_string());
+    let arguments =
+        ["run", "--greedy", "--ignore-eos", "-t", "1", "-p", "The smith brings", "-n", &n_predict];
+    let arguments = [&arguments[..], &["-c", &n_ctx, "-m"]].concat();
+    let whole = crate::common::anneal(
+        arguments.iter().map(OsStr::new).chain([tiny().as_os_str(), OsStr::new("--json")]),
+    );
+    let whole: serde_json::Value = serde_json::from_slice(&whole.stdout).expect("one JSON object");
+    let expected = whole["text"].as_str().expect("a text");
+    assert!(expected.len() > page + 512, "{} bytes fit into the pipe", expected.len());
+    let child =
+        crate::common::command().args(&arguments).arg(tiny()).stdout(writer).stderr(Stdio::piped()).spawn();
+    let child = child.expect("the executable runs");
+    // Until it has been idle for as long as it worked: the time that decode takes depends on what else the machine does.
+    let begin = Instant::now();
+    let (mut ticks, mut worked) = (0, Duration::from_secs(2));
+    while begin.elapsed() < 2 * worked {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = cpu_ticks(child.id());
+        if now > ticks {
+            (ticks, worked) = (now, worked.max(begin.elapsed()));
+        }
+    }
+    let unread = begin.elapsed();
+    let mut text = String::new();
+    reader.read_to_string(&mut text).expect("text");
+    assert_eq!(text, format!("{expected}\n"));
+    let (code, _, stderr) = parts(&child.wait_with_output().expect("it ends"));
+    assert_eq!(code, Some(0), "{stderr}");
+    // "decode 1200 tokens 442.48 t/s": from the first to the last.
+    let speed =
+        stderr.split(&format!("decode {count} tokens ")).nth(1).and_then(|rest| rest.split(' ').next());
+    let speed: f64 = speed.expect("a speed").parse().expect("a number");
+    let seconds = (count - 1) as f64 / speed;
+    assert!(seconds < unread.as_secs_f64() * 0.9, "decode took {seconds} s, with the reader: {stderr}");
+}

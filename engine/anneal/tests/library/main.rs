@@ -1,0 +1,13 @@
+//! The engine's crates, called in this process.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod grammars;
+mod library;
+mod sampling;
+mod seeds;
+mod split;
+mod synthetic;
+mod templates;
+mod variant;
+mod windows;

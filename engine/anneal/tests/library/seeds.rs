@@ -1,0 +1,37 @@
+//! What the fuzzers start from and what they have found, without a fuzzer.
+
+#[path = "../../../../fuzz/src/gbnf.rs"]
+mod gbnf;
+#[path = "../../../../fuzz/src/request.rs"]
+mod request;
+#[path = "../../../../fuzz/src/seeds.rs"]
+mod seeds;
+#[path = "../../../../fuzz/src/template.rs"]
+mod template;
+
+use seeds::every;
+
+#[test]
+fn requests_are_read_or_refused() {
+    every("request", request::check);
+}
+
+#[test]
+fn grammars_are_translated_or_refused() {
+    every("gbnf", gbnf::check);
+}
+
+#[test]
+fn templates_are_rendered_or_refused() {
+    every("template", template::check);
+}
+
+/// No seed: the thread goes on behind a fuzzer's back.
+#[test]
+fn what_compiling_computes_comes_to_an_end() {
+    // A hundred million steps each.
+    let source = "{{ [0] * 99999999 == [0] * 99999999 }}".repeat(2000);
+    let refused = chat::Template::new(&source, "a file", Default::default());
+    let why = refused.expect_err("that many steps").to_string();
+    assert!(why.contains("no end within"), "{why}");
+}

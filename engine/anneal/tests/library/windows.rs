@@ -1,0 +1,89 @@
+//! Models that are no plain decoders: one with a sliding window, and one that makes embeddings alone.
+
+use std::path::{Path, PathBuf};
+
+use engine::{Error, Model, Options, Sampler, Session, Token};
+use gguf::synth::{self, Preset};
+
+use crate::common::{anneal, parts};
+
+fn made(folder: &Path, preset: Preset) -> PathBuf {
+    let path = folder.join(format!("{preset}.gguf"));
+    synth::write(&path, &synth::Options::new(preset)).expect("a model");
+    path
+}
+
+fn load(folder: &Path, preset: Preset) -> Model {
+    let options = Options { n_ctx: Some(512), decode_threads: Some(1), ..Options::default() };
+    Model::load(made(folder, preset), &options).expect("it loads")
+}
+
+fn greedy(session: &mut Session, most: usize) -> Vec<Token> {
+    let mut sampler = Sampler::greedy(session.model()).expect("a sampler");
+    let tokens = session.generate(&mut sampler, most).ignore_end();
+    tokens.map(|piece| piece.expect("a token").token).collect()
+}
+
+#[test]
+fn text_taken_back_beyond_a_window_is_evaluated_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = load(folder.path(), Preset::SwaTiny);
+    let mut session = model.session().expect("a session");
+    session.push("Once upon a time").expect("tokens");
+    let prompt = session.tokens().len();
+    // More than the window of 128.
+    let first = greedy(&mut session, 300);
+    assert_eq!(first.len(), 300);
+    for keep in [prompt, prompt + 150, prompt + 290] {
+        session.truncate(keep);
+        assert_eq!(greedy(&mut session, prompt + 300 - keep), first[keep - prompt..], "kept {keep}");
+    }
+    // As in a session that never held more.
+    let mut other = model.session().expect("a session");
+    other.push_tokens(&session.tokens()[..prompt + 200]).expect("tokens");
+    // Batches of other sizes round otherwise, so that near ties of this model may go another way after a while.
+    assert_eq!(greedy(&mut other, 16), first[200..216]);
+}
+
+#[test]
+fn the_program_runs_a_window_and_says_what_it_does_not_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = made(folder.path(), Preset::SwaTiny);
+    let path = path.to_str().expect("UTF-8");
+    let run = |more: &[&str]| {
+        let arguments =
+            [&["run", "-m", path, "-p", "Once upon a time", "-n", "16", "--greedy"], more].concat();
+        parts(&anneal(&arguments))
+    };
+    let (code, plain, stderr) = run(&[]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(run(&["--split-layout", "on", "--split-from", "2"]).1, plain);
+    let cache = folder.path().join("cache");
+    let (code, text, stderr) = run(&["--prompt-cache", cache.to_str().expect("UTF-8")]);
+    // Not kept, and said so; the text is there all the same.
+    assert!(stderr.contains("sliding window"), "{code:?}: {stderr}");
+    assert!(code != Some(0) || text == plain, "{text}");
+}
+
+#[test]
+fn one_that_makes_embeddings_alone_makes_no_text() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = load(folder.path(), Preset::BertTiny);
+    let error = model.session().expect_err("a session of it");
+    assert!(matches!(error, Error::NotGenerative { .. }), "{error}");
+    let mut embedder = model.embedder().expect("an embedder");
+    let found = embedder.embed(&["a cat", "a ship", "a cat"]).expect("embeddings");
+    let cosine = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    assert!(cosine(&found[0], &found[2]) > 0.9999 && cosine(&found[0], &found[1]) < 0.999);
+    let path = made(folder.path(), Preset::BertTiny);
+    let path = path.to_str().expect("UTF-8");
+    for arguments in [
+        &["run", "-m", path, "-p", "a", "-n", "2"][..],
+        &["chat", "-m", path, "--chat-template", "chatml"],
+        &["bench", "-m", path, "-p", "8", "-n", "4", "-r", "1"],
+    ] {
+        let (code, stdout, stderr) = parts(&anneal(arguments));
+        assert_eq!(code, Some(1), "{arguments:?}: {stdout}{stderr}");
+        assert!(stderr.contains("makes embeddings and no text"), "{arguments:?}: {stderr}");
+    }
+}
