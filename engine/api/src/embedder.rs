@@ -8,8 +8,8 @@ use engine_core::threads;
 use llama::error::{Error, Result};
 use llama::{Threads, Token};
 
-use super::Model;
-use super::caught::caught;
+use crate::caught::caught;
+use crate::model::Model;
 
 /// Makes embeddings of texts, with a context and threads of its own. One thread at a time, whichever it is.
 ///

@@ -9,8 +9,11 @@ use engine_core::split::Layouts;
 use llama::Token;
 use llama::error::{Error, Result};
 
-use super::caught::caught;
-use super::{ChatTemplate, Embedder, Estimate, Session};
+use crate::caught::caught;
+use crate::embedder::Embedder;
+use crate::estimate::Estimate;
+use crate::session::Session;
+use crate::template::ChatTemplate;
 
 /// A loaded model with the settings it was loaded by.
 ///

@@ -4,8 +4,8 @@ use llama::Token;
 use llama::error::Result;
 use sampling::{Chain, SamplingOptions};
 
-use super::Model;
-use super::caught::caught;
+use crate::caught::caught;
+use crate::model::Model;
 
 /// Chooses the tokens of one text, one after the other: llama.cpp's samplers, and a grammar or JSON schema where one is
 /// asked for.

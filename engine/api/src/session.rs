@@ -4,12 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine_core::generate::has_nan;
-use engine_core::split::{self, Sequence};
+use engine_core::sequence::Sequence;
+use engine_core::split;
 use llama::Token;
 use llama::error::{Error, Result};
 
-use super::caught::caught;
-use super::{Model, Sampler, TokenStream, Tokens};
+use crate::caught::caught;
+use crate::model::Model;
+use crate::sampler::Sampler;
+use crate::stream::TokenStream;
+use crate::tokens::Tokens;
 
 /// A sequence of tokens with its K and V: text is added, generated and taken back, and only what changed is evaluated.
 ///

@@ -9,7 +9,9 @@ use futures_core::Stream;
 use llama::error::{Error, Result};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Canceller, Piece, Sampler, Session};
+use crate::sampler::Sampler;
+use crate::session::{Canceller, Session};
+use crate::tokens::Piece;
 
 /// Tokens that may wait for a reader; then the thread waits for it.
 const AHEAD: usize = 32;

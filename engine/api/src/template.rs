@@ -4,8 +4,8 @@ use chat::{Inputs, Message, Template};
 use llama::Token;
 use llama::error::Result;
 
-use super::Model;
-use super::caught::caught;
+use crate::caught::caught;
+use crate::model::Model;
 
 /// A chat template, ready to render.
 ///

@@ -5,8 +5,9 @@ use engine_core::stream_utf8::StreamUtf8;
 use llama::Token;
 use llama::error::{Error, Result};
 
-use super::caught::caught;
-use super::{Sampler, Session};
+use crate::caught::caught;
+use crate::sampler::Sampler;
+use crate::session::Session;
 
 /// A generated token and the text that it completes.
 #[derive(Clone, Debug, PartialEq, Eq)]

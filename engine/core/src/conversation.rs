@@ -9,7 +9,8 @@ use llama::error::{Error, Result};
 use sampling::{Chain, SamplingOptions};
 
 use crate::generate::{Generation, Request, Stop, from_tokens};
-use crate::split::{Sequence, Session};
+use crate::sequence::Sequence;
+use crate::split::Session;
 
 /// Messages, the template that makes a prompt of them, and the sequence that holds the last prompt with its answer.
 pub struct Conversation {

@@ -44,7 +44,7 @@ fn tiny() -> (tempfile::TempDir, Arc<Model>, Context) {
     let requested = Requested { n_ctx: Some(256), decode_threads: Some(1), ..Requested::default() };
     let settings = Settings::resolve(&requested, &live).expect("valid");
     let model = crate::model::open(&path, &settings, &live).expect("it loads");
-    let context = crate::model::context(&model, &settings, &live, false).expect("a context");
+    let context = crate::context::context(&model, &settings, &live, false).expect("a context");
     (folder, model, context)
 }
 

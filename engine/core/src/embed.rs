@@ -3,5 +3,5 @@
 mod evaluate;
 mod pooling;
 
-pub use evaluate::{BATCH, Evaluator, is_causal, longest};
+pub use evaluate::{BATCH, Evaluator, longest};
 pub use pooling::Pooling;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use build_info::{BuildInfo, Bytes, Defaults, Host};
+use llama::options::CudaWait;
 use serde::Serialize;
 
 /// The machine, the record, and what was wrong with either.
@@ -16,10 +17,34 @@ pub struct Live {
     pub blas: Option<Blas>,
     /// What `ANNEAL_THREADS` says, see [`crate::asked_threads`].
     pub threads: Option<String>,
+    /// Variables of the environment that settings depend on.
+    pub environment: Environment,
     /// What ggml's own variables say of what the record has defaults for.
     pub variables: Defaults,
     /// One sentence for each thing that could not be read.
     pub warnings: Vec<String>,
+}
+
+/// Variables of the environment that settings depend on, as they were at the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// `ANNEAL_CPU_VARIANT`: the kernels to load.
+    pub cpu_variant: Option<String>,
+    /// `GGML_CPU_TILED_MM`: whether ggml's tiled kernels run.
+    pub tiled: Option<String>,
+    /// `ANNEAL_CUDA_WAIT`: how a thread waits for a GPU.
+    pub cuda_wait: Option<String>,
+}
+
+impl Environment {
+    /// Reads the variables of this process.
+    pub fn read() -> Self {
+        Self {
+            cpu_variant: llama::kernels::of_environment(),
+            tiled: std::env::var(llama::TILED).ok(),
+            cuda_wait: std::env::var(CudaWait::VARIABLE).ok(),
+        }
+    }
 }
 
 /// A linked BLAS library.
@@ -43,11 +68,12 @@ impl Live {
         let threads = threads.map(|value| value.to_string_lossy().into_owned());
         let variables = llama::cuda_variables();
         let host = readable.then_some(detected.host);
-        let mut live = Live { host, blas, threads, variables, ..Live::default() };
+        let environment = Environment::read();
+        let mut live = Live { host, blas, threads, environment, variables, ..Live::default() };
         if live.host.is_none() {
             live.warnings.extend(detected.warnings);
         }
-        if let Some(path) = Live::record_path() {
+        if let Some(path) = llama::record::path() {
             match BuildInfo::read(&path) {
                 Ok(build) => {
                     if let Some(cuda) = &build.cuda {
@@ -81,20 +107,6 @@ impl Live {
             host.gpus = gpus;
         }
         self.warnings.extend(warnings);
-    }
-
-    /// Where the record of this build lies, if it has one: in the executable's folder or the one above it
-    /// (`bin/anneal` in a build folder).
-    pub fn record_path() -> Option<PathBuf> {
-        let executable = std::env::current_exe().ok()?;
-        let folder = executable.parent()?;
-        let candidates = [Some(folder), folder.parent()];
-        candidates
-            .into_iter()
-            .flatten()
-            .map(|folder| folder.join("build_info.json"))
-            // Whatever it is: what is no file is told of when it is read.
-            .find(|path| path.exists())
     }
 
     /// Memory that this process may use: what the control group allows, at most what is available.

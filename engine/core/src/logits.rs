@@ -4,7 +4,7 @@ use build_info::Logits;
 use llama::error::{Error, Result};
 use llama::{Context, Token};
 
-use crate::split::Sequence;
+use crate::sequence::Sequence;
 
 /// How a text is fed, and what comes after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -18,66 +18,10 @@ use sampling::Chain;
 
 use crate::live::Live;
 use crate::model;
+use crate::sequence::{HandOver, Sequence};
 use crate::settings::{Settings, Source};
-use crate::speculative::{self, Speculator};
-
-/// Something that evaluates tokens one after the other: a context, or two that take turns.
-pub trait Sequence {
-    /// The context to evaluate the next `tokens` tokens in, which holds all that came before them.
-    ///
-    /// # Errors
-    /// When the state cannot be handed over.
-    fn context_for(&mut self, tokens: usize) -> Result<&mut Context>;
-
-    /// The context that was evaluated in last: it has the logits.
-    fn current(&mut self) -> &mut Context;
-
-    /// Graphs that were computed so far, of all its contexts.
-    fn graphs(&mut self) -> Graphs {
-        // By name: with a method call it would be this one.
-        Context::graphs(self.current())
-    }
-
-    /// What was handed over since this was last asked.
-    fn take_hand_over(&mut self) -> Option<HandOver> {
-        None
-    }
-
-    /// Lets a device do what it can of choosing the tokens of a text, where that was asked for. `chain` knows the prompt.
-    ///
-    /// # Errors
-    /// Where llama.cpp cannot plan for it.
-    fn place_sampling(&mut self, _chain: &mut Chain) -> Result<()> {
-        Ok(())
-    }
-
-    /// What drafts its tokens, if anything does; it is put back afterwards.
-    fn take_speculator(&mut self) -> Option<Box<Speculator>> {
-        None
-    }
-
-    /// Puts it back.
-    fn put_speculator(&mut self, _speculator: Box<Speculator>) {}
-}
-
-impl Sequence for Context {
-    fn context_for(&mut self, _tokens: usize) -> Result<&mut Context> {
-        Ok(self)
-    }
-
-    fn current(&mut self) -> &mut Context {
-        self
-    }
-}
-
-/// What it took to hand a sequence over from one context to the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HandOver {
-    /// Size of the state.
-    pub size: Bytes,
-    /// Time for taking and restoring it.
-    pub time: Duration,
-}
+use crate::speculative::options::Options as SpeculativeOptions;
+use crate::speculative::speculator::Speculator;
 
 /// A model in one layout or in two.
 #[derive(Clone)]
@@ -142,8 +86,8 @@ impl Layouts {
 
     /// Makes the contexts as the settings want them.
     pub fn session(&self, settings: &Settings, live: &Live, interruptible: bool) -> Result<Session> {
-        let options = model::context_options(&self.decode, settings, interruptible);
-        self.session_with(&options, settings, live, model::LOWER_CTX)
+        let options = crate::context_options::context_options(&self.decode, settings, interruptible);
+        self.session_with(&options, settings, live, crate::context::LOWER_CTX)
     }
 
     /// The same with `options` that are not the settings'; `mend` is what to do where one of them does not fit into
@@ -155,7 +99,7 @@ impl Layouts {
         live: &Live,
         mend: &'static str,
     ) -> Result<Session> {
-        let decode = model::context_with(&self.decode, options, settings, live, mend)?;
+        let decode = crate::context::context_with(&self.decode, options, settings, live, mend)?;
         let Some(model) = &self.prefill else {
             return Ok(Session {
                 decode,
@@ -204,7 +148,8 @@ fn fits(model: &Model, options: Option<&ContextOptions>, settings: &Settings, li
         LoadMode::Auto | LoadMode::Mmap | LoadMode::MmapMlock => model.repacked(),
         LoadMode::None | LoadMode::Mlock | LoadMode::DirectIo => file,
     };
-    let cache = options.and_then(|options| model::cache_size(model, options)).unwrap_or_default();
+    let cache =
+        options.and_then(|options| crate::context_options::cache_size(model, options)).unwrap_or_default();
     let caches = cache.0.saturating_mul(2);
     let needed = file.saturating_add(copy).saturating_add(caches);
     if needed <= available.0 {
@@ -281,7 +226,7 @@ impl Session {
     /// Those of [`Speculator::new`].
     pub fn speculate(
         &mut self,
-        options: &speculative::Options,
+        options: &SpeculativeOptions,
         settings: &Settings,
         live: &Live,
     ) -> Result<()> {

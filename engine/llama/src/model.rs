@@ -165,6 +165,14 @@ impl Model {
         let _ = self.plan.set(plan);
     }
 
+    /// True if tokens look only at what comes before them.
+    pub fn is_causal(&self) -> bool {
+        let architecture = self.metadata("general.architecture").unwrap_or_default();
+        let says = self.metadata(&format!("{architecture}.attention.causal"));
+        // Some are what they are without saying so.
+        says.as_deref() != Some("false") && !architecture.contains("bert") && !architecture.contains("embed")
+    }
+
     /// Whether a device other than the CPU makes the logits.
     pub fn makes_logits_on_device(&self) -> bool {
         let layers = self.n_layer();

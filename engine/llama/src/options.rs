@@ -118,7 +118,11 @@ impl CudaWait {
         Self::read(std::env::var(Self::VARIABLE).ok().as_deref())
     }
 
-    fn read(value: Option<&str>) -> crate::error::Result<Option<Self>> {
+    /// Reads the value of the variable; an empty one is none.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if it is no way to wait.
+    pub fn read(value: Option<&str>) -> crate::error::Result<Option<Self>> {
         let value = value.map(str::trim).filter(|value| !value.is_empty());
         value.map(str::parse).transpose().map_err(|why| Error::Usage(format!("{}: {why}", Self::VARIABLE)))
     }

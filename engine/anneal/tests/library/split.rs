@@ -5,19 +5,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use crate::common::{anneal, parts, quantised, tiny};
 use build_info::Bytes;
 use engine::Error;
 use engine_core::generate::{Request, Stop, generate};
 use engine_core::live::Live;
 use engine_core::model;
+use engine_core::sequence::Sequence;
 use engine_core::settings::{Requested, Settings, Source};
-use engine_core::split::{Layouts, Sequence, Session};
+use engine_core::split::{Layouts, Session};
 use gguf::probe::Probe;
 use llama::options::{FlashAttention, KvType, SplitLayout};
 use llama::{Context, Model, Token};
 use sampling::Chain;
 use serde_json::Value;
+
+use crate::common::{anneal, parts, quantised, tiny};
 
 /// The tiny model in Q4_0 if the kernels of this build repack its weights; else the running test is reported as skipped.
 fn in_two_layouts() -> Option<PathBuf> {

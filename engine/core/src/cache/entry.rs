@@ -13,13 +13,9 @@ use build_info::Bytes;
 use llama::Token;
 use sha2::{Digest as _, Sha256};
 
-use super::key::{Digest, Key};
-
-/// How a file begins.
-pub const MAGIC: [u8; 8] = *b"annealKV";
-
-/// The form of the file.
-pub const VERSION: u32 = 2;
+use super::digest::Digest;
+use super::format::{MAGIC, VERSION};
+use super::key::Key;
 
 /// Bytes before the tokens.
 const HEAD: usize = 224;

@@ -4,18 +4,17 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use build_info::{Bytes, Sha256 as Hex};
+use build_info::Bytes;
 use gguf::GgufFile;
 use llama::Model;
 use llama::error::{Error, Result};
 use sha2::{Digest as _, Sha256};
 
+use super::digest::{Digest, hex};
+use super::format::{MAGIC, VERSION};
 use crate::live::Live;
 use crate::settings::Settings;
 use crate::tuning;
-
-/// A SHA-256 digest.
-pub type Digest = [u8; 32];
 
 /// Bytes that are read at the beginning, in the middle and at the end of each tensor.
 const SAMPLE: u64 = 4096;
@@ -62,15 +61,10 @@ impl Key {
 
     /// As the names of files begin.
     pub(super) fn short(&self) -> String {
-        let all = [&super::entry::MAGIC[..], &super::entry::VERSION.to_le_bytes(), &self.model, &self.build];
+        let all = [&MAGIC[..], &VERSION.to_le_bytes(), &self.model, &self.build];
         let all = [all.concat(), self.settings.to_vec(), self.scope.to_vec()].concat();
         hex(&Sha256::digest(all).into(), 16)
     }
-}
-
-/// The first `digits` digits of `digest`.
-pub(super) fn hex(digest: &Digest, digits: usize) -> String {
-    Hex::from_bytes(digest).as_str()[..digits].to_string()
 }
 
 /// The build: the plan it was built by, or else the program itself, since other programs have the same versions.

@@ -3,7 +3,9 @@
 //! [`Store`] keeps files and finds them again, [`Key`] says what they are of, [`generate`] is what `anneal run` does with
 //! them. See docs/src/guide/prompt-cache.md.
 
+mod digest;
 pub mod entry;
+mod format;
 mod key;
 pub mod place;
 mod program;
@@ -12,8 +14,9 @@ mod salt;
 mod store;
 mod wanted;
 
+pub use digest::Digest;
 pub use entry::{Content, Unfit};
-pub use key::{Digest, Key, ModelDigest, UNSCOPED};
+pub use key::{Key, ModelDigest, UNSCOPED};
 pub use prompt::{PromptCache, Report, generate};
 pub use store::{BLOCK, DEFAULT_BOUND, Loaded, Saved, Store};
 pub use wanted::Wanted;

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use sha2::{Digest as _, Sha256};
 
-use super::key::{Digest, hex};
+use super::digest::{Digest, hex};
 
 /// The SHA-256 of this program's file, and of llama.cpp's libraries where it has such: in hexadecimal digits. Two programs
 /// of the same versions can be built by other compilers and for other processors, and sum up otherwise.

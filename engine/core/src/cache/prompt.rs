@@ -15,7 +15,8 @@ use super::entry::Unfit;
 use super::key::Key;
 use super::store::{Loaded, Saved, Store};
 use crate::generate::{Generation, Request, Stop, check_prompt, go_on, has_nan, prefill};
-use crate::split::{Sequence, Session};
+use crate::sequence::Sequence;
+use crate::split::Session;
 
 /// A cache for prompts of one model with one set of settings.
 #[derive(Debug)]

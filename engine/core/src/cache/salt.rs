@@ -11,8 +11,9 @@ use std::path::Path;
 use base::{Access, Pending};
 use sha2::{Digest as _, Sha256};
 
+use super::digest::Digest;
 use super::entry;
-use super::key::{Digest, UNSCOPED};
+use super::key::UNSCOPED;
 
 /// Name of the salt's file.
 const NAME: &str = "scopes.salt";

@@ -12,8 +12,9 @@ use llama::Token;
 use llama::error::{Error, Result};
 use sha2::{Digest as _, Sha256};
 
+use super::digest::{Digest, hex};
 use super::entry::{self, Content, Head, Parts, Unfit};
-use super::key::{Digest, Key, hex};
+use super::key::Key;
 use super::{place, salt};
 
 /// Tokens that a prompt must have in common with a file of a folder, and new ones that it must have to be written: fewer

@@ -8,9 +8,9 @@ use llama::options::ContextOptions;
 use llama::{Batch, Decoded, Embedding, Model, Threads, Token};
 
 use super::pooling::{Pool, Pooling};
+use crate::context_options::{cache_size, context_options};
 use crate::core_lock::Seat;
 use crate::live::Live;
-use crate::model::{cache_size, context_options};
 use crate::settings::Settings;
 
 /// Most tokens of a batch. llama.cpp keeps a row of logits, as long as the vocabulary, for each of them.
@@ -25,18 +25,10 @@ const TEXTS: u32 = 16;
 /// The smallest context.
 const LEAST: u32 = 512;
 
-/// Whether tokens of `model` look only at what comes before them.
-pub fn is_causal(model: &Model) -> bool {
-    let architecture = model.metadata("general.architecture").unwrap_or_default();
-    let says = model.metadata(&format!("{architecture}.attention.causal"));
-    // Some are what they are without saying so.
-    says.as_deref() != Some("false") && !architecture.contains("bert") && !architecture.contains("embed")
-}
-
 /// Tokens of the longest text that `model` takes in a server whose context holds `n_ctx`.
 pub fn longest(model: &Model, n_ctx: u32) -> usize {
     let trained = Some(model.n_ctx_train()).filter(|trained| *trained > 0).unwrap_or(n_ctx);
-    let most = if is_causal(model) { n_ctx } else { WHOLE };
+    let most = if model.is_causal() { n_ctx } else { WHOLE };
     most.min(trained) as usize
 }
 
@@ -61,7 +53,7 @@ impl Evaluator {
         settings: &Settings,
         threads: &Threads,
     ) -> Result<Self> {
-        let is_causal = is_causal(model);
+        let is_causal = model.is_causal();
         let batch = if is_causal { BATCH } else { WHOLE };
         let n_ctx = u32::try_from(longest).unwrap_or(u32::MAX / 2).next_power_of_two().max(LEAST);
         let options = ContextOptions {

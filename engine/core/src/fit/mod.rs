@@ -22,7 +22,6 @@ use llama::variant::Variant;
 use llama::{Context, Device, Model, ModelOptions};
 
 use crate::live::Live;
-use crate::model;
 use crate::settings::Settings;
 
 /// What of the memory depends on who uses the model.
@@ -75,7 +74,8 @@ impl<'a> Subject<'a> {
             Some(device) if one => vec![device.clone()],
             _ => placed.takers.clone(),
         };
-        let adapters = parts.first().map(|file| model::adapters_size(file, settings)).transpose()?;
+        let adapters =
+            parts.first().map(|file| crate::model_files::adapters_size(file, settings)).transpose()?;
         let mut tensors = parts.iter().flat_map(|part| part.tensors());
         Ok(Self {
             checked,
@@ -193,7 +193,7 @@ impl<'a> Subject<'a> {
 
 /// A context of `model` as those who use it make theirs.
 fn context(model: &Arc<Model>, settings: &Settings, seats: Seats) -> Result<Context> {
-    let options = model::context_options(model, settings, true);
+    let options = crate::context_options::context_options(model, settings, true);
     Context::shared_with_rows(model, &options, seats.sequences, seats.rows)
 }
 
@@ -204,7 +204,7 @@ fn context(model: &Arc<Model>, settings: &Settings, seats: Seats) -> Result<Cont
 /// Those of reading the file and of what is asked for of devices, and where llama.cpp refuses the model.
 pub fn estimate(path: &Path, settings: &Settings, live: &Live) -> Result<Estimate> {
     let placed = crate::place::place_for(settings)?;
-    let (file, others) = model::read_files(path)?;
+    let (file, others) = crate::model_files::read_files(path)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
     let checked = crate::trial::of_load(&parts, settings)?;
     let subject = Subject::new(&parts, &checked, settings, live, &placed, Seats::default())?;

@@ -12,19 +12,16 @@ use std::sync::{Arc, Once};
 use build_info::words::printable;
 use build_info::{Bytes, promised_device};
 use gguf::{GgmlType, GgufFile};
-use llama::error::{Error, Result};
+use llama::error::{Error, GpuReason as Reason, Result};
 use llama::fit::Plan;
 use llama::offload::{self, Devices, GpuLayers, Placed};
 use llama::options::{FlashAttention, RequireGpu};
 use llama::{Device, DeviceKind, Model};
 use serde::Serialize;
 
-use crate::embed::is_causal;
 use crate::live::Live;
 use crate::placement;
 use crate::settings::{Settings, Source};
-
-use llama::error::GpuReason as Reason;
 pub use reasons::{Evidence, reasons};
 
 /// What a build promises, what came up of it, and why not more did.
@@ -160,7 +157,7 @@ pub fn require(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<(
         return Err(refusal(&what, vec![Reason::new(none, more)], ON_THE_CPU));
     }
     // Embeddings have no decode: where their weights lie is all there is to see.
-    if require != RequireGpu::Full || !is_causal(model) {
+    if require != RequireGpu::Full || !model.is_causal() {
         return Ok(());
     }
     let report = placement::observe_decode(model, settings, live)?;

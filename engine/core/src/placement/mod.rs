@@ -17,7 +17,7 @@ use llama::{Device, DeviceKind, Model, Seen, Token, Watch};
 
 use crate::live::Live;
 use crate::settings::Settings;
-use crate::{model, threads};
+use crate::threads;
 
 pub use report::{Fault, HostOps, Kind, Layers, Phase, Report, Share, Stored, Why};
 
@@ -30,7 +30,7 @@ pub const PROMPT: u32 = 64;
 /// # Errors
 /// Those of making a context and of evaluating; models that make no text are refused.
 pub fn observe(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<Report> {
-    let options = model::context_options(model, settings, true);
+    let options = crate::context_options::context_options(model, settings, true);
     let room = options.n_ctx.saturating_sub(1).min(options.n_ubatch).min(options.n_batch).max(1);
     let prompt = PROMPT.min(room);
     let seen = run(model, &options, settings, live, &[prompt, 1])?;
@@ -42,7 +42,7 @@ pub fn observe(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<R
 /// # Errors
 /// Those of [`observe`].
 pub fn observe_decode(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<Report> {
-    let options = model::context_options(model, settings, true);
+    let options = crate::context_options::context_options(model, settings, true);
     let seen = run(model, &options, settings, live, &[1])?;
     Ok(Report::new(&seen, &[("decode", 1)], described(&model.placed().takers)))
 }
@@ -66,7 +66,7 @@ fn run(
     live: &Live,
     phases: &[u32],
 ) -> Result<Seen> {
-    model::check_generates(model)?;
+    crate::context_options::check_generates(model)?;
     let mut watch = Watch::new(model, options)?;
     threads::attach(watch.context(), settings, live.host.as_ref())?;
     // Any tokens: where they are computed depends on how many they are.

@@ -3,9 +3,9 @@
 use llama::MAX_THREADS;
 use llama::error::{Error, Result};
 use llama::offload::Offload;
-use llama::options::{FlashAttention, SplitLayout, SplitMode};
+use llama::options::{FlashAttention, MAX_CTX, SplitLayout, SplitMode};
 
-use super::{MAX_CTX, Requested};
+use super::requested::Requested;
 use crate::live::Live;
 
 /// Whether every value can be meant.

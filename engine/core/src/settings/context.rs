@@ -5,7 +5,8 @@ use std::path::Path;
 use gguf::GgufFile;
 use llama::rope::trained_context;
 
-use super::{Settings, Source};
+use super::resolved::Settings;
+use super::source::Source;
 
 /// Returns a warning if `settings` ask for a longer context than the model at `path` was trained for. Returns nothing if the
 /// file cannot be read: its load reports that.

@@ -6,7 +6,8 @@ use build_info::Policy;
 use llama::options::SplitLayout;
 use serde::Serialize;
 
-use super::{Setting, Settings, Source};
+use super::resolved::Settings;
+use super::source::{Setting, Source};
 
 /// One line of `info --explain`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -4,7 +4,9 @@ use build_info::promised_device;
 use llama::offload::{CpuMoe, Devices, GpuLayers};
 use llama::options::{FlashAttention, RequireGpu};
 
-use super::{Requested, Setting, Source, check};
+use super::check::check;
+use super::requested::Requested;
+use super::source::{Setting, Source};
 use crate::live::Live;
 
 /// What the build's profile wants: see [`build_info::Defaults`].

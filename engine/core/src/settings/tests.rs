@@ -1,10 +1,13 @@
-use build_info::Host;
 use build_info::defaults::Layers;
 use build_info::host::{Cpu, Limits, Memory, Os, Topology};
+use build_info::{Host, Policy};
 use llama::MAX_THREADS;
 use llama::error::Error;
+use llama::offload::{CpuMoe, Devices, GpuLayers};
+use llama::options::*;
 
 use super::*;
+use crate::live::{Blas, Live};
 
 fn live(cpus: u32) -> Live {
     let host = Host {

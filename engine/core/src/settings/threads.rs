@@ -5,7 +5,8 @@ use llama::MAX_THREADS;
 use llama::error::Result;
 use llama::options::Affinity;
 
-use super::{Requested, Setting, Source};
+use super::requested::Requested;
+use super::source::{Setting, Source};
 use crate::asked_threads::{self, Asked};
 use crate::live::Live;
 

@@ -3,7 +3,9 @@
 use llama::error::{Error, Result};
 use llama::offload::{CpuMoe, GpuLayers, Workers};
 
-use super::{Requested, Settings, check};
+use super::check::check;
+use super::requested::Requested;
+use super::resolved::Settings;
 use crate::live::Live;
 
 /// Whether `tuned` counts. It was measured on this machine alone, with the model where the build puts it by itself.

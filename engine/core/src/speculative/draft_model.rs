@@ -62,7 +62,7 @@ impl DraftModel {
         let seats = Seats { contexts, sequences, rows: sequences };
         let draft = model::open_for(path, &settings_beside(settings, n_ctx, sequences), live, seats)?;
         check_memory(&draft)?;
-        model::check_generates(&draft)?;
+        crate::context_options::check_generates(&draft)?;
         Ok(draft)
     }
 
@@ -80,10 +80,11 @@ impl DraftModel {
     ) -> Result<Self> {
         let shared = shared_tokens(beside.model(), draft)?;
         let sequences = beside.sequences();
-        let mut options = model::context_options(draft, settings, true);
+        let mut options = crate::context_options::context_options(draft, settings, true);
         options.n_ctx = cells(beside.n_ctx(), sequences);
         let mend = "lower -c, take a smaller draft model, or leave --draft-model out";
-        let mut context = model::context_of(draft, &options, settings, live, mend, sequences, sequences)?;
+        let mut context =
+            crate::context::context_of(draft, &options, settings, live, mend, sequences, sequences)?;
         context.share_threads(beside);
         let (decode, prefill) = beside.threads();
         if let Some(threads) = threads {
@@ -212,7 +213,7 @@ impl DraftModel {
 /// Cells of a context for drafts of what is evaluated in one of `n_ctx`: each sequence holds what the large model's does, and a
 /// draft.
 fn cells(n_ctx: u32, sequences: u32) -> u32 {
-    let more = if sequences > 1 { sequences.saturating_mul(super::MOST + 1) } else { 0 };
+    let more = if sequences > 1 { sequences.saturating_mul(super::options::MOST + 1) } else { 0 };
     n_ctx.saturating_add(more)
 }
 

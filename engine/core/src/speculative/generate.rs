@@ -8,9 +8,9 @@ use sampling::Chain;
 
 use super::report::{DIFFERS, MIXTURE};
 use super::sameness::Found;
-use super::{Drafter, Speculator};
-use crate::generate::{Generation, Stop, Teller};
-use crate::split::Sequence;
+use super::speculator::{Drafter, Speculator};
+use crate::generation::{Generation, Stop, Teller};
+use crate::sequence::Sequence;
 
 /// How many of the largest differences that a look found a token must be ahead to be chosen by a batch: the difference
 /// is one logit's, and both of two may be off; and what the context holds was rounded so as well.
@@ -109,7 +109,7 @@ fn step(
     }
     let found = width.and_then(|(width, found)| Some((width, found?)));
     if let (Some(_), Drafter::Model(model)) = (found, &mut speculator.drafter)
-        && model.behind(ALONE, tokens) > super::MOST as usize + 1
+        && model.behind(ALONE, tokens) > super::options::MOST as usize + 1
     {
         // A prompt is no step: it would look like a loss.
         let start = Instant::now();

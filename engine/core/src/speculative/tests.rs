@@ -2,18 +2,22 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use gguf::synth::{self, Preset};
 use llama::Model;
-use llama::options::KvType;
+use llama::options::{Drafts, KvType};
 use sampling::{Bias, Chain, Constraint, SamplingOptions};
 use serde_json::json;
 
+use super::report::*;
 use super::*;
 use crate::generate::{Generation, Request, generate};
+use crate::live::Live;
 use crate::model;
-use crate::settings::Requested;
-use crate::split::{Layouts, Sequence, Session};
+use crate::sequence::Sequence;
+use crate::settings::{Requested, Settings};
+use crate::split::{Layouts, Session};
 
 const PROMPTS: [&str; 6] = [
     "The smith brings the steel slowly to a red heat, and the steel slowly",

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use llama::error::TrialCause as Cause;
 use rustix::process::Signal;
 
-use super::request::{Answer, Request};
-use super::{COMMAND, worker};
+use super::request::{Answer, COMMAND, Request};
+use super::worker;
 use crate::child_process::{LastWords, death, lines};
 
 /// Lines of its stderr that are looked at when it has died.

@@ -29,9 +29,7 @@ use crate::settings::Settings;
 
 pub use child::{Child, End};
 use llama::error::TrialCause as Cause;
-
-/// The hidden command that makes a process a trial's child.
-pub const COMMAND: &str = "__trial";
+pub use request::COMMAND;
 
 /// Total size of a model's files up to which a trial also repacks the weights and evaluates a prompt and an embedding.
 /// Larger models are mapped, and evaluate a single token: that reads the weights once, which loading does anyway.

@@ -8,6 +8,9 @@ use llama::rope::Rope;
 use llama::variant::{Adapter, Variant};
 use serde::{Deserialize, Serialize};
 
+/// The hidden command that makes a process a trial's child.
+pub const COMMAND: &str = "__trial";
+
 /// One trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {

@@ -150,7 +150,7 @@ fn attempt(path: &Path, request: &Request) -> Result<()> {
 fn run(model: &Arc<Model>, context: &mut Context, options: &ContextOptions, purpose: Purpose) -> Result<()> {
     // The last one has the last row of the embeddings.
     let last = model.n_vocab().saturating_sub(1).min(i32::MAX.unsigned_abs()).cast_signed();
-    let causal = crate::embed::is_causal(model);
+    let causal = model.is_causal();
     if purpose == Purpose::All {
         speak(model)?;
         let mut prompt = vec![last, model.begin_token().unwrap_or(0)];

@@ -1,0 +1,167 @@
+//! Makes contexts of models, with errors that say more than llama.cpp's.
+
+use std::sync::Arc;
+
+use build_info::Bytes;
+use gguf::GgufFile;
+use llama::error::{Error, Result};
+use llama::options::{ContextOptions, KvType};
+use llama::{Collector, Context, Model};
+
+use crate::context_options::{cache_size, check_generates, context_options};
+use crate::fit::{Seats, Subject};
+use crate::live::Live;
+use crate::settings::{CTX_STEP, Settings};
+use crate::threads;
+
+/// Makes a context of `model` with threads of its own.
+pub fn context(model: &Arc<Model>, settings: &Settings, live: &Live, interruptible: bool) -> Result<Context> {
+    let options = context_options(model, settings, interruptible);
+    context_with(model, &options, settings, live, LOWER_CTX)
+}
+
+/// What to do where a context as the settings want it does not fit.
+pub const LOWER_CTX: &str = "lower -c, or make the cache smaller with -ctk q8_0 -ctv q8_0";
+
+/// The same with `options` that are not the settings'; `mend` is what to do where it does not fit into memory.
+pub fn context_with(
+    model: &Arc<Model>,
+    options: &ContextOptions,
+    settings: &Settings,
+    live: &Live,
+    mend: &'static str,
+) -> Result<Context> {
+    context_collecting(model, options, settings, live, mend, None)
+}
+
+/// The same; `collector` sees what goes into every matrix.
+pub fn context_collecting(
+    model: &Arc<Model>,
+    options: &ContextOptions,
+    settings: &Settings,
+    live: &Live,
+    mend: &'static str,
+    collector: Option<Arc<Collector>>,
+) -> Result<Context> {
+    check_generates(model)?;
+    check_memory(model, options, settings, live, mend)?;
+    let made = Context::with(model, options, collector);
+    let mut context =
+        made.map_err(|error| explained(error, model, options, settings, live, Seats::default()))?;
+    threads::attach(&mut context, &settings.for_model(model), live.host.as_ref())?;
+    Ok(context)
+}
+
+/// Makes a context as the settings want it, of `sequences` sequences that share its cells, with room for `rows` rows of
+/// logits in a batch.
+pub fn shared_context(
+    model: &Arc<Model>,
+    settings: &Settings,
+    live: &Live,
+    sequences: u32,
+    rows: u32,
+) -> Result<Context> {
+    // So that the end does not wait for a long step.
+    let options = context_options(model, settings, true);
+    context_of(model, &options, settings, live, LOWER_CTX, sequences, rows)
+}
+
+/// The same with `options` that are not the settings'; `mend` is what to do where it does not fit into memory.
+pub fn context_of(
+    model: &Arc<Model>,
+    options: &ContextOptions,
+    settings: &Settings,
+    live: &Live,
+    mend: &'static str,
+    sequences: u32,
+    rows: u32,
+) -> Result<Context> {
+    check_memory(model, options, settings, live, mend)?;
+    let made = Context::shared_with_rows(model, options, sequences, rows);
+    let seats = Seats { sequences, rows, ..Seats::default() };
+    let mut context = made.map_err(|error| explained(error, model, options, settings, live, seats))?;
+    threads::attach(&mut context, &settings.for_model(model), live.host.as_ref())?;
+    Ok(context)
+}
+
+/// What failed to make a context, with the device that has no room for it: llama.cpp tells the size of one buffer alone.
+fn explained(
+    error: Error,
+    model: &Model,
+    options: &ContextOptions,
+    settings: &Settings,
+    live: &Live,
+    seats: Seats,
+) -> Error {
+    let Error::Context { n_ctx, why } = error else { return error };
+    // The context that failed, which need not be the settings'.
+    let mut own = settings.clone();
+    own.n_ctx.value = options.n_ctx;
+    (own.n_batch.value, own.n_ubatch.value) = (options.n_batch, options.n_ubatch);
+    (own.type_k.value, own.type_v.value) = (options.type_k, options.type_v);
+    let settings = &own;
+    let lack = || {
+        let placed = Some(model.placed()).filter(|placed| placed.is_offloaded())?;
+        let file = GgufFile::open(model.path()).ok()?;
+        let others = file.other_parts().ok()?;
+        let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
+        let checked = gguf::check::model(&parts).ok()?;
+        let subject = Subject::new(&parts, &checked, settings, live, placed, seats).ok()?;
+        let offload = model.plan().map_or_else(|| settings.offload(), |plan| plan.offload.clone());
+        llama::fit::lack_beside_weights(&subject.needs(&offload).ok()?)
+    };
+    match lack() {
+        Some(lack) => Error::Context { n_ctx, why: format!("{}; {lack}", why.trim_end()) },
+        None => Error::Context { n_ctx, why },
+    }
+}
+
+/// Whether the cache of a context fits into what the weights leave.
+fn check_memory(
+    model: &Model,
+    options: &ContextOptions,
+    settings: &Settings,
+    live: &Live,
+    mend: &'static str,
+) -> Result<()> {
+    let (placed, n_layer) = (model.placed(), model.n_layer());
+    let weights =
+        if settings.weights_are_pageable() { 0 } else { model.size().saturating_sub(model.on_devices()) };
+    // What was available before the weights took their part.
+    let available = live.memory().map(|available| Bytes(available.0.saturating_sub(weights)));
+    let cache = cache_size(model, options);
+    let here = |all: Bytes| if options.kv_offload { Bytes(placed.here(all.0, n_layer)) } else { all };
+    let cache = cache.map(here);
+    if let (Some(needed), Some(available)) = (cache, available)
+        && needed > available
+    {
+        return Err(Error::TooLarge {
+            path: model.path().to_path_buf(),
+            what: "context",
+            needed,
+            available,
+            mend: match would_fit(model, options, available) {
+                Some(fits) => format!("{mend}: {fits}"),
+                None => mend.to_string(),
+            },
+        });
+    }
+    Ok(())
+}
+
+/// Contexts of which the cache does fit into `available`, in words.
+fn would_fit(model: &Model, options: &ContextOptions, available: Bytes) -> Option<String> {
+    let tokens = |type_k: KvType, type_v: KvType| {
+        let one = cache_size(model, &ContextOptions { n_ctx: CTX_STEP, type_k, type_v, ..*options })?;
+        let steps = u32::try_from(available.0 / one.0.max(1)).unwrap_or(u32::MAX);
+        Some(steps.saturating_mul(CTX_STEP).min(options.n_ctx)).filter(|tokens| *tokens > 0)
+    };
+    let as_is = tokens(options.type_k, options.type_v);
+    let smaller = tokens(KvType::Q8_0, KvType::Q8_0).filter(|smaller| Some(*smaller) > as_is);
+    match (as_is, smaller) {
+        (None, None) => None,
+        (Some(as_is), None) => Some(format!("-c {as_is} would fit")),
+        (None, Some(smaller)) => Some(format!("-c {smaller} with q8_0 would fit")),
+        (Some(as_is), Some(smaller)) => Some(format!("-c {as_is} would fit, -c {smaller} with q8_0")),
+    }
+}

@@ -1,0 +1,67 @@
+//! Contexts that settings want of a model, and their size.
+
+use build_info::Bytes;
+use gguf::GgufFile;
+use gguf::memory::{CacheShape, Number};
+use llama::Model;
+use llama::error::{Error, Result};
+use llama::options::ContextOptions;
+
+use crate::settings::{Settings, Source};
+
+/// The context that `settings` want of `model`.
+pub fn context_options(model: &Model, settings: &Settings, interruptible: bool) -> ContextOptions {
+    ContextOptions {
+        n_ctx: n_ctx(settings, model.n_ctx_train()),
+        n_batch: settings.n_batch.value,
+        n_ubatch: settings.n_ubatch.value,
+        type_k: settings.type_k.value,
+        type_v: settings.type_v.value,
+        flash_attention: settings.flash_attention.value,
+        interruptible,
+        kv_offload: settings.kv_offload.value,
+        op_offload: settings.op_offload.value,
+    }
+}
+
+/// Refuses a model whose tokens look at what comes after them: it makes embeddings, and llama.cpp would have no logits.
+pub fn check_generates(model: &Model) -> Result<()> {
+    match model.is_causal() {
+        true => Ok(()),
+        false => Err(Error::NotGenerative {
+            path: model.path().to_path_buf(),
+            what: "makes embeddings and no text: ask `anneal serve` for them at /v1/embeddings",
+        }),
+    }
+}
+
+/// Size of the context: the default is cut to what the model was trained for, a flag is not.
+pub fn n_ctx(settings: &Settings, trained: u32) -> u32 {
+    match (settings.n_ctx.value, settings.n_ctx.source) {
+        (0, _) => trained,
+        (n_ctx, Source::Default) if trained > 0 => n_ctx.min(trained),
+        (n_ctx, _) => n_ctx,
+    }
+}
+
+/// Bytes of the K and V caches. `None` for models that keep something else, or not as much in every layer.
+pub fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
+    if !model.has_plain_cache() {
+        return None;
+    }
+    let architecture = model.metadata("general.architecture")?;
+    let shape = CacheShape::new(|key| {
+        let key = format!("{architecture}.{key}");
+        match model.metadata(&key) {
+            Some(text) => text.parse().map_or(Number::Other, Number::Is),
+            // llama.cpp is silent about arrays (a number for each layer) as about what is not there: the file tells.
+            None if key.ends_with(".head_count_kv") => match GgufFile::open(model.path()) {
+                Ok(file) if file.get(&key).is_none() => Number::Absent,
+                _ => Number::Other,
+            },
+            None => Number::Absent,
+        }
+    })?;
+    let (key, value) = (options.type_k.bytes_per_32(), options.type_v.bytes_per_32());
+    Some(shape.bytes(u64::from(options.n_ctx), key, value))
+}

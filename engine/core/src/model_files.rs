@@ -1,0 +1,27 @@
+//! Files of a model, before it is loaded.
+
+use std::path::Path;
+
+use build_info::Bytes;
+use gguf::GgufFile;
+use llama::error::Result;
+use llama::variant::Variant;
+
+use crate::settings::Settings;
+
+/// Reads the header of the model at `path`, and those of its other parts.
+pub fn read_files(path: &Path) -> Result<(GgufFile, Vec<GgufFile>)> {
+    let file = GgufFile::open(path)?;
+    let others = file.other_parts()?;
+    Ok((file, others))
+}
+
+/// Size of the weights of the adapters that `settings` want of the model that begins with `file`, which go with it.
+pub fn adapters_size(file: &GgufFile, settings: &Settings) -> Result<Bytes> {
+    if settings.variant == Variant::default() {
+        return Ok(Bytes(0));
+    }
+    let others = file.other_parts()?;
+    let parts: Vec<&GgufFile> = std::iter::once(file).chain(&others).collect();
+    settings.variant.check_model(&parts)
+}

@@ -1,0 +1,60 @@
+//! Options of speculative decoding.
+
+use std::path::PathBuf;
+
+use llama::error::{Error, Result};
+use llama::options::Drafts;
+
+use super::sameness::WIDTHS;
+
+/// Most tokens of a draft.
+pub const MOST: u32 = WIDTHS[WIDTHS.len() - 1] as u32 - 1;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Where drafts come from.
+    pub drafts: Drafts,
+    /// The smaller model.
+    pub model: Option<PathBuf>,
+    /// Most tokens of a draft, 1 to [`MOST`].
+    pub most: u32,
+    /// Threads of the smaller model; without it as many as the large one's.
+    pub threads: Option<u32>,
+    /// Least probability of a token that the smaller model drafts.
+    pub least_p: f32,
+    /// Whether it drafts also where a batch rounds otherwise than single tokens do.
+    pub near: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { drafts: Drafts::Off, model: None, most: 7, threads: None, least_p: 0.75, near: false }
+    }
+}
+
+impl Options {
+    /// Refuses what cannot be meant.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub fn check(&self) -> Result<()> {
+        let refuse = |why: String| Err(Error::Usage(why));
+        if !(1..=MOST).contains(&self.most) {
+            return refuse(format!("--draft-max {}: use 1 to {MOST}", self.most));
+        }
+        if !(0.0..=1.0).contains(&self.least_p) {
+            return refuse(format!("--draft-p-min {}: use 0 to 1", self.least_p));
+        }
+        match (self.drafts, &self.model) {
+            (Drafts::Model, None) => {
+                refuse("--speculative model: name the smaller model with --draft-model FILE".to_string())
+            }
+            (Drafts::Lookup, Some(model)) => refuse(format!(
+                "--draft-model {} with --speculative lookup: give one of them",
+                model.display()
+            )),
+            _ => Ok(()),
+        }
+    }
+}
