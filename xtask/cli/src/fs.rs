@@ -15,6 +15,7 @@ mod replace;
 mod target;
 
 pub use given::{content, text};
+pub use plan::digest;
 pub use replace::replace_all;
 pub use target::check_target;
 
@@ -97,11 +98,6 @@ pub fn digest_file(path: &Path) -> Result<Sha256> {
         }
     }
     Ok(Sha256::from_bytes(&hasher.finalize().into()))
-}
-
-/// SHA-256 of some bytes.
-pub fn digest(bytes: &[u8]) -> Sha256 {
-    Sha256::from_bytes(&sha2::Sha256::digest(bytes).into())
 }
 
 /// SHA-256 over the names and contents of all files below `folders`, relative to `root`; editors' and

@@ -4,7 +4,6 @@
 mod audit;
 mod commands;
 mod compare;
-mod exit;
 mod fs;
 mod gpu_check;
 mod models;
@@ -12,7 +11,6 @@ mod openblas;
 mod optimize;
 mod ours;
 mod pgo;
-mod plan;
 mod process;
 mod profile;
 mod program;
@@ -30,6 +28,8 @@ mod workload;
 mod workspace;
 
 use std::process::ExitCode;
+
+use plan::exit;
 
 fn main() -> ExitCode {
     let cli = match commands::parse() {

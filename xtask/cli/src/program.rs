@@ -8,12 +8,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use plan::CLEARED;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use ship::order::Reply;
 
 use crate::exit;
-use crate::plan::CLEARED;
 use crate::process::{self, Log, Run, Stream};
 use crate::ui::Ui;
 use crate::workspace::Workspace;

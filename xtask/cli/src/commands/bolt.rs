@@ -7,19 +7,19 @@ use anyhow::{Result, bail};
 use build_info::BuildInfo;
 use build_info::optimized::BoltMethod;
 use build_info::record::StageTime;
+use plan::Plan;
+use plan::bolt::BoltTools;
 
 use super::setup;
 use crate::models::Maker;
 use crate::openblas::{self, ArchiveArgs};
 use crate::pgo::compare::{Contest, FEWEST};
 use crate::pgo::train::{self, Course};
-use crate::plan::Plan;
-use crate::plan::bolt::{BoltTools, Gather};
 use crate::process::Log;
 use crate::stages::{Build, Builds, Lock, Outcome, bolt};
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
-use crate::{plan, profile, tools, workload};
+use crate::{profile, tools, workload};
 
 /// Options of `bolt`.
 #[derive(Debug, clap::Args)]
@@ -35,7 +35,7 @@ pub struct Args {
     workload: Vec<String>,
     /// How the profile is gathered
     #[arg(long, default_value_t)]
-    method: Gather,
+    method: bolt::Gather,
     /// Pairs of runs by which the builds are compared, for each model
     #[arg(long, default_value_t = 10, value_parser = pairs)]
     pairs: usize,
@@ -182,7 +182,7 @@ fn base_of(workspace: &Workspace, plain: Plan) -> Result<Plan> {
         let Ok(info) = BuildInfo::read(&found.path.join("build_info.json")) else { continue };
         let its = info.pgo.as_ref().is_some_and(|pgo| pgo.profile == wanted.profile);
         if its && info.bolt.is_none() && made_from_it(&info) {
-            return Plan::read(&found.path, &info.plan_hash);
+            return crate::stages::planned::read(&found.path, &info.plan_hash);
         }
     }
     bail!(

@@ -5,20 +5,20 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use build_info::record::BuildInfo;
 use build_info::{Host, Sha256};
+use plan::Plan;
+use plan::profile::{Gpu, Override, Profile};
 use serde::Serialize;
 use store::Location;
 
 use super::{against_native, setup};
 use crate::openblas::{self, ArchiveArgs};
-use crate::plan::Plan;
-use crate::profile::{Gpu, Override, Profile};
 use crate::scratch::Scratch;
 use crate::stages::{Build, Lock, Outcome};
 use crate::storing::{self, Request, StoreArgs};
 use crate::tools::Cache;
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
-use crate::{exit, plan, process, profile, tools};
+use crate::{exit, process, profile, tools};
 
 /// Options of `build`.
 #[derive(Debug, clap::Args)]

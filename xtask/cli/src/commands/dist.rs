@@ -12,7 +12,6 @@ use ship::{Answer, Order};
 use xshell::{Shell, cmd};
 
 use super::build;
-use crate::plan::Plan;
 use crate::scratch::Scratch;
 use crate::shipping::{self, Again, Contents, Needs};
 use crate::stages::{self, Lock};
@@ -347,7 +346,7 @@ fn verify(
     info: &BuildInfo,
     ui: &Ui,
 ) -> Result<Verified> {
-    let paths = match Plan::read(build, &info.plan_hash)?.is_for_others() {
+    let paths = match stages::planned::read(build, &info.plan_hash)?.is_for_others() {
         true => foreign(workspace)?.into_keys().collect(),
         false => Vec::new(),
     };

@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn why_no_gpu_is_seen_is_told() {
-        let host = crate::plan::tests::host("ryzen-7950x");
+        let host = plan::testing::host("ryzen-7950x");
         assert!(host.gpus.is_empty());
         assert!(host_text(&host, false).ends_with("  GPU: none seen: no NVIDIA driver is loaded\n"));
         assert!(host_text(&host, true).contains("is loaded and shows none"));

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use crate::stages::{Build, Lock};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
-use crate::{plan, profile, tools};
+use crate::{profile, tools};
 
 /// Options of `link`.
 #[derive(Debug, clap::Args)]

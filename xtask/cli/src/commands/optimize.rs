@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use build_info::{BuildInfo, Host, Sha256};
 use gguf::GgufFile;
 use measure::Objective;
+use plan::profile::Profile;
 use serde::Serialize;
 use toolchain::setup::quote;
 
@@ -22,7 +23,7 @@ use crate::optimize::space::{LeftOut, Work};
 use crate::optimize::survey::{self, BOLT, Choice, Estimates, PGO, Surroundings, Survey};
 use crate::optimize::workshop::Workshop;
 use crate::optimize::{Contest, Ending, about, heats};
-use crate::profile::{self, Profile};
+use crate::profile;
 use crate::stages::Lock;
 use crate::tools::{self, Cache};
 use crate::ui::{self, Ui};

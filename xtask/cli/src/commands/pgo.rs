@@ -8,6 +8,10 @@ use anyhow::{Context, Result};
 use build_info::optimized::{BoltMethod, Gain};
 use build_info::record::Tool;
 use build_info::{BuildInfo, Host};
+use plan::Plan;
+use plan::bolt::BoltTools;
+use plan::profile::PgoScope;
+use plan::variant::{self, Subject};
 use toolchain::{CompilerKind, Toolchain};
 
 use super::bolt::Job;
@@ -17,11 +21,8 @@ use crate::openblas::{self, ArchiveArgs};
 use crate::pgo::compare::Contest;
 use crate::pgo::train::{self, Course};
 use crate::pgo::{HeldOut, Pipeline, Profile, profdata, step};
-use crate::plan::bolt::BoltTools;
-use crate::plan::variant::{self, Subject};
-use crate::plan::{self, Plan};
 use crate::process::Log;
-use crate::profile::{self, PgoScope};
+use crate::profile;
 use crate::stages::{self, Lock, Outcome};
 use crate::tools::{self, Cache};
 use crate::ui::{self, Ui};
@@ -193,7 +194,7 @@ fn optimize(args: &Args, ui: &Ui) -> Result<Option<(BuildInfo, String)>> {
 /// Refuses what the run would refuse, and prints what it would do.
 fn dry_run(
     args: &Args,
-    profile: &profile::Profile,
+    profile: &plan::profile::Profile,
     workloads: &[Workload],
     host: &Host,
     workspace: &Workspace,

@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use build_info::Host;
+use plan::{Plan, reference_toolchain};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toolchain::Toolchain;
 
 use super::build::SetArgs;
-use crate::plan::Plan;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
-use crate::{openblas, plan, profile, tools};
+use crate::{openblas, profile, tools};
 
 /// Options of `plan`.
 #[derive(Debug, clap::Args)]
@@ -59,17 +59,6 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let plan = plan::plan(&host, &profile, &source, &toolchain)?;
     let planned = Planned { hash: plan.hash(), plan: &plan, notes: &plan.notes };
     ui.result(&planned, &plan)
-}
-
-/// The tools that are assumed for a machine that is not here: a plan for it must not depend on this one.
-pub fn reference_toolchain(arch: &str) -> Result<Toolchain> {
-    let text = include_str!("../../../../fixtures/toolchains/debian-12-clang-22.json");
-    let mut toolchain: Toolchain =
-        serde_json::from_str(text).context("the reference toolchain is damaged")?;
-    if let Some(rustc) = &mut toolchain.rustc {
-        rustc.host = format!("{arch}-unknown-linux-gnu");
-    }
-    Ok(toolchain)
 }
 
 /// What `--host` takes, and how to make one.

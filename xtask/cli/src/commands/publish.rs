@@ -5,12 +5,12 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail, ensure};
 use build_info::{BuildInfo, Bytes, Glibc};
+use plan::Plan;
 use serde::Serialize;
 use store::order::{Publish, Tune};
 use store::{Entry, Location, Parts};
 
 use super::dist;
-use crate::plan::Plan;
 use crate::scratch::Scratch;
 use crate::shipping::{self, Needs};
 use crate::stages::{self, Build, Lock};
@@ -73,7 +73,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let _lock = Lock::take(&workspace)?;
     let folder = stages::named(&workspace, &args.profile)?.canonicalize()?;
     let info = BuildInfo::read(&folder.join("build_info.json"))?;
-    let plan = Plan::read(&folder, &info.plan_hash)?;
+    let plan = stages::planned::read(&folder, &info.plan_hash)?;
     let host = tools::host(ui);
     let build = Build::unfetched(&folder, &workspace, ui, &host, &plan)?;
     check(&build, &plan, &info)?;

@@ -7,13 +7,14 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use build_info::switches::Allocator;
 use llama_source::Program;
+use plan::profile::{Blas, CompilerChoice, Gpu, Lto, Profile, Target, Threading};
 use serde::Serialize;
 use toolchain::Toolchain;
 use toolchain::setup::{
     Consent, Console, Declined, Needs, Outcome, Requirement, SetupError, SetupPlan, Step, examine, list,
 };
 
-use crate::profile::{self, Blas, CompilerChoice, Gpu, Lto, Profile, Target, Threading};
+use crate::profile;
 use crate::tools::{self, SourceArgs};
 use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;

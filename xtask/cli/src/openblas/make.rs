@@ -5,11 +5,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use build_info::Host;
+use plan::profile::Isa;
 use serde::{Deserialize, Serialize};
 use toolchain::{Compiler, Toolchain};
 
 use crate::process::{Log, Run};
-use crate::profile::Isa;
 use crate::ui::Ui;
 
 /// Everything that decides on what comes out.

@@ -18,11 +18,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use build_info::{Host, Sha256};
+use plan::choose;
+use plan::profile::{Blas, Profile};
 use serde::{Deserialize, Serialize};
 use toolchain::{BlasLibrary, BlasThreading, Toolchain};
 
-use crate::plan::choose;
-use crate::profile::{Blas, Profile};
 use crate::scratch::Scratch;
 use crate::ui::Ui;
 use crate::workspace::Workspace;

@@ -347,7 +347,7 @@ impl<'a> Contest<'a> {
 }
 
 /// The build of `plan`, which was made of that of `base`.
-fn variant_of(base: &Planned, plan: crate::plan::Plan) -> Planned {
+fn variant_of(base: &Planned, plan: plan::Plan) -> Planned {
     let bolted = plan.folder_name().contains("bolt");
     let name = plan.variant.as_ref().map_or_else(String::new, |variant| variant.name.clone());
     let candidate = space::Candidate {

@@ -5,11 +5,10 @@
 
 use build_info::Host;
 use measure::Objective;
+use plan::profile::{Blas, CompilerChoice, Isa, Linkage, Lto, Profile, Threading};
+use plan::{choose, march};
 use serde::{Deserialize, Serialize};
 use toolchain::{CompilerKind, GCC_AT_LEAST, Toolchain};
-
-use crate::plan::{choose, march};
-use crate::profile::{Blas, CompilerChoice, Isa, Linkage, Lto, Profile, Threading};
 
 /// What the builds are to be fast at.
 #[derive(Clone, Debug)]

@@ -8,6 +8,8 @@ use anyhow::Result;
 use build_info::record::{Source, StageTime};
 use build_info::{BuildInfo, Host};
 use measure::FEWEST_PAIRS;
+use plan::profile::{Override, PgoScope, Profile};
+use plan::{Plan, bolt, variant};
 use toolchain::Toolchain;
 
 use super::halving::Heat;
@@ -15,8 +17,7 @@ use super::space::{self, Candidate, LeftOut, Space, Work};
 pub use super::workshop::Planned;
 use super::workshop::{self, has_same_cpp, has_same_rust};
 use crate::exit;
-use crate::plan::{Plan, bolt, variant};
-use crate::profile::{self, Override, PgoScope, Profile};
+use crate::profile;
 use crate::stages::{self, Builds};
 use crate::workspace::Workspace;
 
@@ -347,8 +348,9 @@ pub fn reserve(heats: &[Heat; 2], builds: usize, lap: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use plan::testing::reference_plan;
+
     use super::*;
-    use crate::plan::tests::reference_plan;
 
     fn planned(name: &str) -> Planned {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles/build");
@@ -377,7 +379,7 @@ mod tests {
         }
         let host: Host =
             serde_json::from_str(include_str!("../../../../fixtures/hosts/ryzen-7950x.json")).unwrap();
-        let toolchain = crate::commands::plan::reference_toolchain(&host.arch).unwrap();
+        let toolchain = plan::reference_toolchain(&host.arch).unwrap();
         let source = reference_plan("native").source;
         let around =
             Surroundings { workspace: &workspace, host: &host, toolchain: &toolchain, source: &source };

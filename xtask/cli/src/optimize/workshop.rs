@@ -6,12 +6,13 @@ use anyhow::Result;
 use build_info::record::Source;
 use build_info::{BuildInfo, Host};
 use llama_source::Tree;
+use plan::Plan;
+use plan::profile::{Override, Profile};
 use toolchain::Toolchain;
 
 use super::space::Candidate;
 use crate::exit;
-use crate::plan::{self, Plan};
-use crate::profile::{self, Override, Profile};
+use crate::profile;
 use crate::stages::{Build, Builds, Outcome};
 use crate::tools::Launcher;
 use crate::ui::Ui;
@@ -100,7 +101,7 @@ impl Workshop<'_> {
                 continue;
             }
             // One of another version of this program is no candidate.
-            let Ok(plan) = Plan::read(&found.path, &info.plan_hash) else { continue };
+            let Ok(plan) = crate::stages::planned::read(&found.path, &info.plan_hash) else { continue };
             if self.there(&plan).is_some() {
                 plans.push(plan);
             }
@@ -144,8 +145,9 @@ pub fn has_same_rust(one: &Plan, other: &Plan) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use plan::testing::reference_plan;
+
     use super::*;
-    use crate::plan::tests::reference_plan;
 
     #[test]
     fn only_what_is_linked_otherwise_shares_its_objects() {

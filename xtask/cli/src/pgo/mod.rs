@@ -17,12 +17,12 @@ use build_info::Host;
 use build_info::optimized::{Coverage, Pgo, Training};
 use build_info::record::{StageTime, Tool};
 use measure::CpuTime;
+use plan::Plan;
+use plan::variant::{Profdata, Subject};
 use serde::{Deserialize, Serialize};
 use toolchain::CompilerKind;
 
 use crate::models::Maker;
-use crate::plan::Plan;
-use crate::plan::variant::{Profdata, Subject};
 use crate::process::Log;
 use crate::stages::{Build, Outcome};
 use crate::tools::Launcher;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use build_info::record::Tool;
+use plan::variant::Profdata;
 
-use crate::plan::variant::Profdata;
 use crate::process::{Log, Run};
 use crate::workspace::Workspace;
 

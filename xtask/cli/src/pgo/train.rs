@@ -169,7 +169,7 @@ mod tests {
         gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).unwrap();
         let weights = GgufFile::open(&path).unwrap().weights().unwrap().0;
         let host = |available: u64, limit: Option<u64>| {
-            let mut host = crate::plan::tests::host("zen5-vm");
+            let mut host = plan::testing::host("zen5-vm");
             host.memory = Memory { total: Bytes::gib(64), available: Bytes(available) };
             host.limits.memory = limit.map(Bytes);
             host

@@ -6,10 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use build_info::BuildInfo;
+use plan::profile::Target;
 use ship::order::{Item, LONGEST_NAME};
 
 use crate::process::Executable;
-use crate::profile::{self, Target};
+use crate::profile;
 use crate::scratch::Scratch;
 use crate::stages::{self, Builds};
 use crate::workspace::Workspace;

@@ -6,11 +6,11 @@ use anyhow::{Context, Result, bail};
 use audit::{Dynamic, Rules};
 use build_info::audit::{Audit, Rule};
 use build_info::{Glibc, Sha256};
+use plan::CudaPlan;
+use plan::profile::{Isa, Linkage};
 
 use super::{Build, variants};
 use crate::audit::{Question, libraries, rules_path};
-use crate::plan::CudaPlan;
-use crate::profile::{Isa, Linkage};
 use crate::ui::Progress;
 use crate::{audit as auditing, fs};
 

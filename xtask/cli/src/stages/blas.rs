@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use build_info::Sha256;
 use build_info::record::Blas;
+use plan::blas::is_archive;
 use serde::Deserialize;
 use toolchain::BlasLibrary;
 
 use super::Build;
-use crate::plan::blas::is_archive;
 use crate::process::Run;
 
 /// The part of `anneal info --json` that is read.

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use build_info::Defaults;
+use plan::{CudaPlan, Plan};
 
 use super::Build;
-use crate::plan::{CudaPlan, Plan};
 use crate::process::Run;
 
 /// Where it lies in the checkout.

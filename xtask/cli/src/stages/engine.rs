@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use build_info::switches::Allocator;
+use plan::Plan;
 use serde::Deserialize;
 use ship::order::Rust;
 
 use super::{Build, auditable, places};
-use crate::plan::Plan;
 use crate::process::{self, Run, Stream};
 use crate::ui::Progress;
 use crate::workspace::Workspace;

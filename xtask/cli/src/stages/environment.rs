@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use plan::zig::{AR, CC, CXX};
 
 use super::zig::{bindgen_arguments, linker_variable, scripts};
 use super::{Build, places};
-use crate::plan::zig::{AR, CC, CXX};
 
 impl Build<'_> {
     /// The environment of every command of this build.

@@ -8,9 +8,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use build_info::record::EffectiveFlags;
+use plan::{CudaPlan, Plan, blas};
 use serde::Deserialize;
-
-use crate::plan::{CudaPlan, Plan, blas};
 
 /// One entry of a compile database.
 /// <https://clang.llvm.org/docs/JSONCompilationDatabase.html>

@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use build_info::BuildInfo;
 use build_info::record::StageTime;
+use plan::Plan;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Plan;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 use crate::{exit, fs, process};

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use plan::profile::{Isa, Linkage};
+use plan::{CudaPlan, IsaPlan, Plan, blas};
 use serde::Serialize;
 
 use super::variants;
 use super::{Build, openmp};
 use crate::fs;
-use crate::plan::{CudaPlan, IsaPlan, Plan, blas};
 use crate::process::Run;
-use crate::profile::{Isa, Linkage};
 use crate::ui::Progress;
 
 /// The file in the prefix that says what is to be linked.

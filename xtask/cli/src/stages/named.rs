@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use build_info::BuildInfo;
+use plan::Cross;
 
 use super::Builds;
-use crate::plan::{Cross, Plan};
+use super::planned;
 use crate::process::Executable;
 use crate::workspace::Workspace;
 use crate::{exit, profile};
@@ -51,7 +52,7 @@ pub fn executable(folder: &Path) -> Result<Executable> {
     if info.emulated.is_none() {
         return Ok(anneal);
     }
-    let plan = Plan::read(folder, &info.plan_hash)?;
+    let plan = planned::read(folder, &info.plan_hash)?;
     Ok(anneal.after(plan.cross.iter().flat_map(Cross::command)))
 }
 

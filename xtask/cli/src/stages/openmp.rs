@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use audit::Dynamic;
 use build_info::switches::OpenMp;
+use plan::profile::{Linkage, Threading};
 use toolchain::CompilerKind;
 
 use super::{Build, switches};
-use crate::profile::{Linkage, Threading};
 
 /// The runtimes' names for the loader, without versions.
 const RUNTIMES: [&str; 3] = ["libomp.so", "libgomp.so", "libiomp5.so"];

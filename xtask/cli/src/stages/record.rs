@@ -9,13 +9,13 @@ use build_info::record::{
     Artifact, BuildInfo, CpuVariant, Cuda, EffectiveFlags, Emulated, SCHEMA_VERSION, Source, Threading, Tool,
 };
 use build_info::{Bytes, Policy, threads};
+use plan::{Cross, CudaPlan, Plan};
 use serde::Deserialize;
 
 use super::folder::Folder;
+use super::planned;
 use super::{Build, audit, blas, gate, openmp, smoke, switches, variants};
 use crate::fs;
-use crate::plan::{Cross, CudaPlan, Plan};
-use crate::profile;
 
 /// Gathers the record of a build whose stages have all passed.
 pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) -> Result<BuildInfo> {
@@ -84,7 +84,7 @@ pub fn renew_defaults(folder: &Folder, info: &mut BuildInfo, plan: &Plan) -> Res
     }
     info.defaults = plan.defaults.clone();
     // What BOLT makes of this build later begins with the plan that lies there.
-    if let Ok(own) = Plan::read(folder.path(), &info.plan_hash) {
+    if let Ok(own) = planned::read(folder.path(), &info.plan_hash) {
         folder.write_plan(&Plan { defaults: plan.defaults.clone(), ..own })?;
     }
     folder.write_record(info)
@@ -164,7 +164,7 @@ fn tools(plan: &Plan) -> BTreeMap<String, Tool> {
 fn artifacts(build: &Build, variants: &[CpuVariant]) -> Result<Vec<Artifact>> {
     let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
     let mut all = vec![artifact(&anneal, Path::new("bin/anneal"))?];
-    if build.plan.linkage == profile::Linkage::Shared {
+    if build.plan.linkage == plan::profile::Linkage::Shared {
         let lib = build.folder.prefix().join("lib");
         let mut libraries = Vec::new();
         for entry in std::fs::read_dir(&lib).with_context(|| format!("cannot list {}", lib.display()))? {
@@ -201,8 +201,9 @@ fn applied(planned: &Source, tree: &llama_source::Tree) -> Source {
 
 #[cfg(test)]
 mod tests {
+    use plan::testing::reference_plan;
+
     use super::*;
-    use crate::plan::tests::reference_plan;
 
     #[test]
     fn a_patch_that_was_left_out_is_not_recorded_as_applied() {
@@ -242,6 +243,6 @@ mod tests {
         assert_eq!((other.hash(), other.folder_name()), (plan.hash(), plan.folder_name()));
         renew_defaults(&folder, &mut info, &other).unwrap();
         assert_eq!(BuildInfo::read(&folder.build_info()).unwrap().defaults, other.defaults);
-        assert_eq!(Plan::read(folder.path(), &plan.hash()).unwrap().defaults, other.defaults);
+        assert_eq!(planned::read(folder.path(), &plan.hash()).unwrap().defaults, other.defaults);
     }
 }

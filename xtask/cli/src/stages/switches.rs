@@ -3,11 +3,11 @@
 use anyhow::{Context, Result, bail};
 use build_info::record::EffectiveFlags;
 use build_info::switches::{Allocator, OpenMp, Switches};
+use plan::Plan;
+use plan::profile::Threading;
 use serde::Deserialize;
 
 use super::Build;
-use crate::plan::Plan;
-use crate::profile::Threading;
 
 const OPENMP: &str = "-DGGML_USE_OPENMP";
 const REPACK: &str = "-DGGML_USE_CPU_REPACK";

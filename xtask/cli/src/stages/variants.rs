@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use build_info::record::CpuVariant;
 use object::{Object, ObjectSymbol};
+use plan::Plan;
 
 use super::Build;
 use super::flags::{self, Entry};
-use crate::plan::Plan;
 
 /// ggml's own allocation of large buffers.
 const ALLOCATION: &str = "ggml_aligned_malloc";

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use build_info::BuildInfo;
 use build_info::record::Tool;
+use plan::zig::{AR, CC, CXX, RANLIB};
+use plan::{Plan, Zig};
 use toolchain::setup::quote;
 
 use super::places::places;
-use crate::plan::zig::{AR, CC, CXX, RANLIB};
-use crate::plan::{Plan, Zig};
+use super::planned;
 use crate::tools;
 use crate::workspace::Workspace;
 
@@ -52,7 +53,7 @@ pub fn bindgen_arguments(plan: &Plan, workspace: &Workspace) -> Result<Option<St
 /// nothing where that is left to cargo. A C++ runtime is the compiler's own.
 pub fn linker_of(workspace: &Workspace, profile: &str) -> Result<Option<Linker>> {
     let folder = workspace.current(profile);
-    let plan = Plan::read(&folder, &BuildInfo::read(&folder.join("build_info.json"))?.plan_hash)?;
+    let plan = planned::read(&folder, &BuildInfo::read(&folder.join("build_info.json"))?.plan_hash)?;
     let scripts = scripts(&plan, workspace)?;
     Ok(scripts.map(|scripts| Linker {
         variable: linker_variable(&plan),

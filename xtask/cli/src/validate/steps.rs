@@ -4,11 +4,12 @@ use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use plan::profile::Override;
 use serde::{Deserialize, Serialize};
 
 use super::{Record, Verdict, flags};
 use crate::compare::Provenance;
-use crate::profile::{self, Override};
+use crate::profile;
 use crate::{exit, process, ui};
 
 /// A build, and what it is run with.

@@ -4,15 +4,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use plan::Plan;
 use serde::{Deserialize, Serialize};
 
 use crate::compare::{Provenance, Ratio, median};
-use crate::plan::Plan;
 use crate::process::{self, Log, Run};
 use crate::stages::{Build, Lock};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
-use crate::{plan, profile, tools};
+use crate::{profile, tools};
 
 /// Options of `bench build`.
 #[derive(Debug, clap::Args)]

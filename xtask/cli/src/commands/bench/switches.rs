@@ -2,10 +2,11 @@
 
 use anyhow::{Result, bail};
 use build_info::BuildInfo;
+use plan::profile::Override;
 
 use super::compare;
 use crate::commands::build;
-use crate::profile::{self, Override};
+use crate::profile;
 use crate::tools::Cache;
 use crate::ui::Ui;
 use crate::workspace::Workspace;

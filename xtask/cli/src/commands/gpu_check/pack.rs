@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use build_info::BuildInfo;
+use plan::profile::Gpu;
 
 use super::super::build;
 use crate::gpu_check::archive::{self, Contents, Item, MOST, Missing};
-use crate::profile::Gpu;
 use crate::program::Program;
 use crate::scratch::Scratch;
 use crate::tools::Cache;

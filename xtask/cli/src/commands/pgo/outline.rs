@@ -2,11 +2,11 @@
 
 use std::fmt;
 
+use plan::Plan;
 use serde::Serialize;
 
 use super::{Args, Ready};
 use crate::pgo::step;
-use crate::plan::Plan;
 use crate::ui;
 use crate::workload::Workload;
 use crate::workspace::Workspace;
@@ -108,10 +108,10 @@ mod tests {
     use std::path::PathBuf;
 
     use build_info::record::Tool;
+    use plan::reference_toolchain;
+    use plan::testing::reference_plan;
 
     use super::*;
-    use crate::commands::plan::reference_toolchain;
-    use crate::plan::tests::reference_plan;
 
     fn reference_tools() -> toolchain::Toolchain {
         reference_toolchain("x86_64").unwrap()

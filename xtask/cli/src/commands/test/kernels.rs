@@ -54,9 +54,9 @@ impl Level {
 #[cfg(test)]
 mod tests {
     use build_info::host::Cpu;
+    use plan::testing::host;
 
     use super::*;
-    use crate::plan::tests::host;
 
     #[test]
     fn a_native_build_on_a_cpu_with_avx2_alone_has_those_kernels_by_itself() {

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use plan::reference_toolchain;
+use plan::testing::reference_plan;
+
 use super::*;
-use crate::commands::plan::reference_toolchain;
 use crate::optimize::workshop;
-use crate::plan::tests::reference_plan;
 use crate::profile;
 
 fn root() -> PathBuf {

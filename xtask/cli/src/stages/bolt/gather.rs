@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use build_info::Sha256;
 use build_info::optimized::{BoltMethod, Training};
+use plan::bolt::{self, BoltTools};
 
 use super::super::{Build, INSTRUMENT, MERGE, TRAIN};
 use super::{Program, Request, Train, fresh};
 use crate::fs;
-use crate::plan::bolt::{self, BoltTools};
 use crate::process::{Log, Run};
 use crate::ui::Progress;
 

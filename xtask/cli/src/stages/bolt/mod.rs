@@ -1,6 +1,7 @@
 //! BOLT: a program that was seen to work is linked with relocations, run with counters, and laid out anew by what was
 //! counted. <https://github.com/llvm/llvm-project/blob/main/bolt/README.md>
 
+mod asked;
 mod elf;
 mod gather;
 mod report;
@@ -12,11 +13,12 @@ use anyhow::{Context, Result, bail};
 use build_info::Bytes;
 use build_info::optimized::{Bolt, BoltMethod, Gain, Training};
 use build_info::record::StageTime;
+use plan::bolt::BoltTools;
 
 use super::folder::Folder;
 use super::{BOLT, Build, Outcome, SMOKE, record, smoke};
-use crate::plan::bolt::BoltTools;
 
+pub use asked::Gather;
 pub use gather::branch_records;
 
 /// A program or a shared library that BOLT rewrites.

@@ -5,13 +5,13 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use build_info::Bytes;
 use build_info::optimized::Layout;
+use plan::bolt::{self, BoltTools};
 
 use super::super::Build;
 use super::gather::Profile;
 use super::report::Reader;
 use super::{Program, elf};
 use crate::fs;
-use crate::plan::bolt::{self, BoltTools};
 use crate::process::Run;
 use crate::ui::Progress;
 
