@@ -253,23 +253,6 @@ fn a_model_that_cannot_be_written_leaves_nothing() {
     assert!(message.contains("/proc/tiny.gguf"), "{message}");
 }
 
-#[test]
-fn every_phase_of_two_real_builds_is_measured() {
-    build("native");
-    build("portable");
-    let (_folder, model) = tiny();
-    let command = ["bench", "compare", "--builds", "native,portable", "-m", &model, "-p", "32", "-n", "4"];
-    let output = xtask(&[&command[..], &["--pairs", "1", "--json"]].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let figures = result["figures"].as_array().unwrap();
-    assert_eq!(figures.len(), 13, "{result}");
-    for figure in figures {
-        assert!(figure["results"][1]["ratio"]["median"].as_f64() > Some(0.0), "{figure}");
-    }
-    assert!(result["builds"][0]["plan_hash"].is_string(), "{result}");
-}
-
 /// docs/src/reference/anneal.md is written by this test, so it cannot be out of date.
 #[test]
 fn the_engines_reference_in_docs_is_that_of_the_program() {

@@ -4,14 +4,13 @@
 //! out; the message says which one to use.
 
 use anyhow::{Context, Result};
+use build::compare::{Candidate, Contest, Phase, Provenance, Shape};
+use build::models::Maker;
+use build::tools;
+use build::ui::Ui;
+use build::workload::Synthetic;
+use build::workspace::Workspace;
 use build_info::BuildInfo;
-
-use crate::compare::{Candidate, Contest, Phase, Provenance, Shape};
-use crate::models::Maker;
-use crate::tools;
-use crate::ui::Ui;
-use crate::workload::Synthetic;
-use crate::workspace::Workspace;
 
 /// Enough for a verdict, in two minutes on two cores.
 const PAIRS: usize = 10;

@@ -7,13 +7,12 @@ use ::audit::Rules;
 use ::audit::native::{self, InstructionSet};
 use ::audit::portable::UNKNOWN;
 use anyhow::{Result, bail};
+use build::audit::{self, Question, Report, Subject};
+use build::ui::{self, Ui};
+use build::workspace::Workspace;
+use build::{stages, tools};
 use build_info::audit::{DeviceAudit, Rule};
 use clap::ValueEnum;
-
-use crate::audit::{self, Question, Report, Subject};
-use crate::ui::{self, Ui};
-use crate::workspace::Workspace;
-use crate::{stages, tools};
 
 /// Options of `audit`.
 #[derive(Debug, clap::Args)]

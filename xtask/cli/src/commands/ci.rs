@@ -1,14 +1,13 @@
 //! `ci`
 
 use anyhow::{Context, Result, bail};
+use build::models::Maker;
+use build::ui::Ui;
+use build::workspace::Workspace;
 use build_info::BuildInfo;
 use xshell::{Shell, cmd};
 
-use crate::models::Maker;
-use crate::ui::Ui;
-use crate::workspace::Workspace;
-
-use super::{build, pgo, test};
+use super::{pgo, test};
 
 /// Options of `ci`.
 #[derive(Debug, clap::Args)]

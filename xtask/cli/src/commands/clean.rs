@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use build::scratch;
+use build::stages::{Builds, Lock};
+use build::ui::Ui;
+use build::workspace::Workspace;
 use build_info::{BuildInfo, Bytes};
-
-use crate::scratch;
-use crate::stages::{Builds, Lock};
-use crate::ui::Ui;
-use crate::workspace::Workspace;
 
 /// Options of `clean`.
 #[derive(Debug, clap::Args)]

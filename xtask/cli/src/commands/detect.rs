@@ -1,9 +1,8 @@
 //! `detect`
 
 use anyhow::Result;
-
-use crate::tools;
-use crate::ui::Ui;
+use build::tools;
+use build::ui::Ui;
 
 /// Options of `detect`.
 #[derive(Debug, clap::Args)]

@@ -1,23 +1,21 @@
 //! `dist`
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use build::scratch::Scratch;
+use build::shipping::{self, Again, Contents, Needs};
+use build::stages::{self, Lock};
+use build::ui::Ui;
+use build::workspace::Workspace;
+use build::{fs, tools};
 use build_info::{BuildInfo, Bytes};
+use plan::exit;
 use serde::Serialize;
 use ship::order::{Archive, Compare, Deb, Difference, Item, Pack, Packed, Place, Verified, Verify};
 use ship::{Answer, Order};
 use xshell::{Shell, cmd};
-
-use super::build;
-use crate::scratch::Scratch;
-use crate::shipping::{self, Again, Contents, Needs};
-use crate::stages::{self, Lock};
-use crate::ui::Ui;
-use crate::workspace::Workspace;
-use crate::{exit, fs, tools};
 
 /// Who made the package, for Debian's field; there is no address to write to.
 const MAINTAINER: &str = "The authors of Anneal <anneal@anneal.invalid>";
@@ -89,7 +87,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let build = stages::named(&workspace, &args.profile)?;
     let info = BuildInfo::read(&build.join("build_info.json"))?;
     if args.dry_run {
-        let contents = Contents::gather(&workspace, &build, &info, &foreign(&workspace)?, time)?;
+        let contents = Contents::gather(&workspace, &build, &info, &shipping::foreign(&workspace)?, time)?;
         return list(&shipping::name(&info), &out, &contents.items, ui);
     }
     let job = Job { tools: &workspace, time, gz: args.gz, deb: args.deb };
@@ -195,7 +193,7 @@ impl Job<'_> {
         out: &Path,
         ui: &Ui,
     ) -> Result<Packed> {
-        let contents = Contents::gather(workspace, build, info, &foreign(workspace)?, self.time)?;
+        let contents = Contents::gather(workspace, build, info, &shipping::foreign(workspace)?, self.time)?;
         let needs = needs(&contents)?;
         let order = Pack {
             name: shipping::name(info),
@@ -287,17 +285,6 @@ fn list(name: &str, out: &Path, items: &[Item], ui: &Ui) -> Result<()> {
     ui.result(&serde_json::json!({ "name": name, "out": out, "files": names, "dry_run": true }), text)
 }
 
-/// Paths of this machine that nobody else should read, and what stands for each in a record.
-pub fn foreign(workspace: &Workspace) -> Result<BTreeMap<PathBuf, &'static str>> {
-    let mut foreign = BTreeMap::from([(workspace.root().to_path_buf(), ".")]);
-    foreign.insert(workspace.root().canonicalize()?, ".");
-    let home = std::env::home_dir().filter(|home| home.components().count() > 1);
-    let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    foreign.extend(cargo.map(|path| (path, "~/.cargo")));
-    foreign.extend(home.map(|path| (path, "~")));
-    Ok(foreign)
-}
-
 /// What the program and its libraries need of a system.
 fn needs(contents: &Contents) -> Result<Needs> {
     let programs =
@@ -347,7 +334,7 @@ fn verify(
     ui: &Ui,
 ) -> Result<Verified> {
     let paths = match stages::planned::read(build, &info.plan_hash)?.is_for_others() {
-        true => foreign(workspace)?.into_keys().collect(),
+        true => shipping::foreign(workspace)?.into_keys().collect(),
         false => Vec::new(),
     };
     let host = tools::host(ui);

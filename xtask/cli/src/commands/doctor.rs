@@ -3,6 +3,9 @@
 use std::fmt::Write;
 
 use anyhow::{Result, bail};
+use build::tools;
+use build::ui::{self, Ui};
+use build::workspace::Workspace;
 use build_info::record::Tool;
 use build_info::{Host, Policy, threads};
 use host::Detected;
@@ -10,10 +13,7 @@ use serde::Serialize;
 use toolchain::setup::{Manager, Needs, SetupPlan, examine, list};
 use toolchain::{Mismatch, Toolchain, mismatches};
 
-use super::setup;
-use crate::tools;
-use crate::ui::{self, Ui};
-use crate::workspace::Workspace;
+use build::setup;
 
 /// Options of `doctor`.
 #[derive(Debug, clap::Args)]

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use build::fs;
+use build::process::{Executable, Log};
+use build::scratch::Scratch;
+use build::stages::gate::{Engine, REFERENCE_PROFILE, Reference, failure, table};
+use build::stages::{executable, named};
+use build::ui::Ui;
+use build::workspace::Workspace;
 use build_info::{BuildInfo, Gate, gate};
-
-use crate::process::{Executable, Log};
-use crate::scratch::Scratch;
-use crate::stages::gate::{Engine, REFERENCE_PROFILE, Reference, failure, table};
-use crate::stages::{executable, named};
-use crate::ui::Ui;
-use crate::workspace::Workspace;
-use crate::{exit, fs};
+use plan::exit;
 
 /// Options of `gate`.
 #[derive(Debug, clap::Args)]

@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use build::scratch::Scratch;
+use build::ui::{self, Ui};
+use build::workspace::Workspace;
+use build::{shipping, storing, tools};
 use build_info::tuning::CpuKey;
+use plan::exit;
 use ship::order::{self, Installed, List, Rollback, Version};
 use ship::{Answer, Order};
 use store::order::{Choose, Chosen};
 use store::{CpuKind, Location};
-
-use crate::scratch::Scratch;
-use crate::ui::{self, Ui};
-use crate::workspace::Workspace;
-use crate::{exit, shipping, storing, tools};
 
 /// Options of `install`.
 #[derive(Debug, clap::Args)]

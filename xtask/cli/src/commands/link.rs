@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-
-use crate::stages::{Build, Lock};
-use crate::ui::Ui;
-use crate::workspace::Workspace;
-use crate::{profile, tools};
+use build::stages::{Build, Lock};
+use build::ui::Ui;
+use build::workspace::Workspace;
+use build::{profile, tools};
 
 /// Options of `link`.
 #[derive(Debug, clap::Args)]

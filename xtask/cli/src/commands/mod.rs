@@ -2,43 +2,33 @@
 
 mod against_native;
 mod audit;
-pub mod bench;
 mod bolt;
-pub mod build;
+mod build;
 mod ci;
 mod clean;
 mod detect;
-pub mod dist;
+mod dist;
 mod doctor;
 mod gate;
-mod gpu_check;
 mod install;
 mod link;
 mod model;
-mod optimize;
 mod pgo;
-pub mod plan;
+mod plan;
 mod publish;
-pub mod recommend;
-mod report;
 mod setup;
 mod show;
 mod test;
 mod uninstall;
-mod validate;
 mod vendor;
 
-use std::io::{ErrorKind, Write};
-use std::process::ExitCode;
+use std::ffi::OsString;
 
+use ::build::ui::{Global, Ui};
 use anyhow::Result;
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
-use crate::exit;
-use crate::ui::Ui;
-
-/// Most threads that the engine takes.
-const MOST_THREADS: i64 = 512;
+use crate::lab;
 
 /// Makes llama.cpp as fast as this machine allows, and proves it.
 #[derive(Debug, Parser)]
@@ -50,31 +40,11 @@ pub struct Cli {
     command: Command,
 }
 
-/// The command line; where it is no command, how that ended: help, the version, wrong usage.
-pub fn parse() -> Result<Cli, ExitCode> {
-    Cli::try_parse().map_err(|error| match error.print() {
-        // clap would say 0 of help that nobody got. A reader that has gone away is no error.
-        Err(why) if !error.use_stderr() && why.kind() != ErrorKind::BrokenPipe => {
-            let _ =
-                writeln!(std::io::stderr(), "error: cannot write the result to stdout\n  caused by: {why}");
-            ExitCode::from(exit::FAILED)
-        }
-        _ => ExitCode::from(if error.use_stderr() { exit::USAGE } else { 0 }),
-    })
-}
-
-/// Options of every command.
-#[derive(Clone, Debug, Default, Args)]
-pub struct Global {
-    /// Print the result as JSON on standard output
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// Print nothing but the result, warnings and errors
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
-    pub quiet: bool,
-    /// Echo the external commands
-    #[arg(short, long, global = true, action = ArgAction::Count)]
-    pub verbose: u8,
+/// Arguments of a command of the lab, which reads them itself.
+#[derive(Debug, Args)]
+pub struct InLab {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    words: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -92,7 +62,8 @@ enum Command {
     /// Lay the finished program out anew by what is hot in it
     Bolt(bolt::Args),
     /// Find the fastest build for this machine, make it current, write down how it is made
-    Optimize(optimize::Args),
+    #[command(disable_help_flag = true)]
+    Optimize(InLab),
     /// Look at the machine and its tools, and say what is missing
     Doctor(doctor::Args),
     /// Install what a build needs
@@ -102,23 +73,28 @@ enum Command {
     /// Print what a build would do
     Plan(plan::Args),
     /// Say which build, settings and quantisation suit a model on a machine
-    Recommend(recommend::Args),
+    #[command(disable_help_flag = true)]
+    Recommend(InLab),
     /// Fetch, verify and patch the llama.cpp sources
     Vendor(vendor::Args),
     /// Make model files
     Model(model::Args),
     /// Measure
-    Bench(bench::Args),
+    #[command(disable_help_flag = true)]
+    Bench(InLab),
     /// Say whether a build or a setting may take another's place: output, speed, CPU time, a long run
-    Validate(validate::Args),
+    #[command(disable_help_flag = true)]
+    Validate(InLab),
     /// Make one page of all that was measured
-    Report(report::Args),
+    #[command(disable_help_flag = true)]
+    Report(InLab),
     /// Disassemble a program and say which instruction sets it holds
     Audit(audit::Args),
     /// Compare a build's logits with those of a scalar build
     Gate(gate::Args),
     /// Check what an NVIDIA GPU does with our build: in minutes, from one archive, into one file
-    GpuCheck(gpu_check::Args),
+    #[command(disable_help_flag = true)]
+    GpuCheck(InLab),
     /// Link the engine with a libllama that was made by hand, to try a change of it
     Link(link::Args),
     /// Pack a build into an archive for other machines
@@ -148,20 +124,14 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Build(args) => build::run(args, ui),
         Command::Pgo(args) => pgo::run(args, ui),
         Command::Bolt(args) => bolt::run(args, ui),
-        Command::Optimize(args) => optimize::run(args, ui),
         Command::Doctor(args) => doctor::run(args, ui),
         Command::Setup(args) => setup::run(args, ui),
         Command::Detect(args) => detect::run(args, ui),
         Command::Plan(args) => plan::run(args, ui),
-        Command::Recommend(args) => recommend::run(args, ui),
         Command::Vendor(args) => vendor::run(args, ui),
         Command::Model(args) => model::run(args, ui),
-        Command::Bench(args) => bench::run(args, ui),
-        Command::Validate(args) => validate::run(args, ui),
-        Command::Report(args) => report::run(args, ui),
         Command::Audit(args) => audit::run(args, ui),
         Command::Gate(args) => gate::run(args, ui),
-        Command::GpuCheck(args) => gpu_check::run(args, ui),
         Command::Link(args) => link::run(args, ui),
         Command::Dist(args) => dist::run(args, ui),
         Command::Publish(args) => publish::run(args, ui),
@@ -171,29 +141,23 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Clean(args) => clean::run(args, ui),
         Command::Test(args) => test::run(args, ui),
         Command::Ci(args) => ci::run(args, ui),
+        Command::Optimize(_)
+        | Command::Recommend(_)
+        | Command::Bench(_)
+        | Command::Validate(_)
+        | Command::Report(_)
+        | Command::GpuCheck(_) => lab::run(ui),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
     use std::fmt::Write;
 
     use clap::CommandFactory;
 
     use super::*;
-
-    #[test]
-    fn threads_are_as_many_as_the_engine_takes() {
-        for command in [&["optimize"][..], &["bench", "compare"], &["bench", "serve", "-m", "m"]] {
-            for (threads, taken) in [("0", false), ("1", true), ("512", true), ("513", false)] {
-                let words = [&["cargo xtask"][..], command, &["-t", threads]].concat();
-                let parsed = Cli::try_parse_from(words);
-                let refused = parsed.err().map(|error| error.kind());
-                let expected = (!taken).then_some(clap::error::ErrorKind::ValueValidation);
-                assert_eq!(refused, expected, "{command:?} -t {threads}");
-            }
-        }
-    }
 
     /// docs/src/reference/commands.md is written by this test, so it cannot be out of date.
     #[test]
@@ -236,9 +200,33 @@ mod tests {
         assert!(commands.len() > 12, "{commands:?}");
         for command in commands {
             let words = shlex::split(&command).unwrap();
-            let parsed = Cli::try_parse_from(std::iter::once("cargo xtask".to_string()).chain(words));
-            assert!(parsed.is_ok(), "cargo xtask {command}: {}", parsed.unwrap_err());
+            let in_lab = lab::is_asked(words.iter().map(OsString::from)).is_some();
+            let words = std::iter::once("cargo xtask".to_string()).chain(words);
+            let wrong = match in_lab {
+                true => ::lab::commands::Cli::try_parse_from(words).err(),
+                false => Cli::try_parse_from(words).err(),
+            };
+            assert!(wrong.is_none(), "cargo xtask {command}: {}", wrong.unwrap());
         }
+    }
+
+    /// The command that the lab has by this name.
+    fn of_lab(name: &str) -> Option<clap::Command> {
+        let name = name.strip_prefix("cargo xtask ")?;
+        ::lab::commands::Cli::command().find_subcommand(name).cloned()
+    }
+
+    #[test]
+    fn commands_of_the_lab_are_listed_as_it_describes_them() {
+        let own = ::lab::commands::Cli::command();
+        let names: Vec<&str> = own.get_subcommands().map(clap::Command::get_name).collect();
+        for name in &names {
+            assert!(lab::is_asked([OsString::from(name)]).is_some(), "{name}");
+            let about = |command: &clap::Command| command.find_subcommand(name).unwrap().get_about().cloned();
+            let listed = about(&Cli::command()).unwrap();
+            assert_eq!(listed.to_string(), about(&own).unwrap().to_string(), "{name}");
+        }
+        assert_eq!(names.len(), lab::COMMANDS.len(), "{names:?}");
     }
 
     fn document(command: &mut clap::Command, name: &str, text: &mut String) {
@@ -248,7 +236,10 @@ mod tests {
         for sub in command.get_subcommands_mut() {
             if sub.get_name() != "help" {
                 let name = format!("{name} {}", sub.get_name());
-                document(sub, &name, text);
+                match of_lab(&name) {
+                    Some(mut own) => document(&mut own, &name, text),
+                    None => document(sub, &name, text),
+                }
             }
         }
     }

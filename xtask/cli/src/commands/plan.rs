@@ -1,18 +1,16 @@
 //! `plan`
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use build::builds::SetArgs;
+use build::described::{read_host, read_json};
+use build::ui::Ui;
+use build::workspace::Workspace;
+use build::{openblas, profile, tools};
 use build_info::Host;
 use plan::{Plan, reference_toolchain};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use toolchain::Toolchain;
-
-use super::build::SetArgs;
-use crate::ui::Ui;
-use crate::workspace::Workspace;
-use crate::{openblas, profile, tools};
 
 /// Options of `plan`.
 #[derive(Debug, clap::Args)]
@@ -61,22 +59,5 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&planned, &plan)
 }
 
-/// What `--host` takes, and how to make one.
-const HOST_FILE: &str = "a description of a machine: run `cargo xtask detect > host.json` on that machine and \
-                         give host.json, or take one of fixtures/hosts";
-
 /// What `--toolchain` takes, and where there is one to begin with.
 const TOOLCHAIN_FILE: &str = "a list of tools: copy one of fixtures/toolchains and change it";
-
-/// Reads a description of a machine, which somebody may have written by hand.
-pub fn read_host(path: &Path) -> Result<Host> {
-    let host: Host = read_json(path, HOST_FILE)?;
-    host.checked().with_context(|| format!("{} is not {HOST_FILE}", path.display()))
-}
-
-/// Reads `path`, which should be `what`.
-pub fn read_json<T: DeserializeOwned>(path: &Path, what: &str) -> Result<T> {
-    let text = crate::fs::content(path)
-        .with_context(|| format!("cannot read {}, which should be {what}", path.display()))?;
-    serde_json::from_slice(&text).with_context(|| format!("{} is not {what}", path.display()))
-}

@@ -4,20 +4,21 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail, ensure};
+use build::scratch::Scratch;
+use build::shipping::{self, Needs};
+use build::stages::{self, Build, Lock};
+use build::storing::{self, StoreArgs, Tree};
+use build::tools;
+use build::ui::Ui;
+use build::workspace::Workspace;
 use build_info::{BuildInfo, Bytes, Glibc};
 use plan::Plan;
+use plan::exit;
 use serde::Serialize;
 use store::order::{Publish, Tune};
 use store::{Entry, Location, Parts};
 
 use super::dist;
-use crate::scratch::Scratch;
-use crate::shipping::{self, Needs};
-use crate::stages::{self, Build, Lock};
-use crate::storing::{self, StoreArgs, Tree};
-use crate::ui::Ui;
-use crate::workspace::Workspace;
-use crate::{exit, tools};
 
 /// Options of `publish`.
 #[derive(Debug, clap::Args)]
@@ -186,7 +187,7 @@ fn put(
 /// The oldest glibc that the program in `folder` and its libraries start with.
 fn oldest_glibc(folder: &Path) -> Result<Option<Glibc>> {
     let mut files = vec![folder.join("bin/anneal")];
-    files.extend(crate::audit::libraries(&folder.join("lib"))?);
+    files.extend(build::audit::libraries(&folder.join("lib"))?);
     Ok(Needs::of(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>())?.glibc)
 }
 

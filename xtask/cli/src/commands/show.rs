@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use build::stages::{self, Builds, Found, Lock};
+use build::ui::{self, Ui};
+use build::workspace::Workspace;
 use build_info::{BuildInfo, ReadError};
 use serde::Serialize;
-
-use crate::stages::{self, Builds, Found, Lock};
-use crate::ui::{self, Ui};
-use crate::workspace::Workspace;
 
 /// Options of `show`.
 #[derive(Debug, clap::Args)]

@@ -9,15 +9,14 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use build::process::{self, Log, Run};
+use build::scratch::Scratch;
+use build::setup;
+use build::stages::zig::{Linker, linker_of};
+use build::tools;
+use build::ui::Ui;
+use build::workspace::Workspace;
 
-use crate::process::{self, Log, Run};
-use crate::scratch::Scratch;
-use crate::stages::zig::{Linker, linker_of};
-use crate::tools;
-use crate::ui::Ui;
-use crate::workspace::Workspace;
-
-use super::{build, setup};
 use kernels::Level;
 use sum::{Counts, Sum};
 

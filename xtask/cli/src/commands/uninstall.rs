@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use build::shipping;
+use build::ui::Ui;
+use build::workspace::Workspace;
 use ship::order::{self};
 use ship::{Answer, Order};
-
-use crate::shipping;
-use crate::ui::Ui;
-use crate::workspace::Workspace;
 
 /// Options of `uninstall`.
 #[derive(Debug, clap::Args)]

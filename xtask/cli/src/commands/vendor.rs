@@ -1,12 +1,12 @@
 //! `vendor`
 
 use anyhow::Result;
+use build::stages::Lock;
+use build::tools;
+use build::ui::Ui;
+use build::workspace::Workspace;
 
-use super::setup;
-use crate::stages::Lock;
-use crate::tools;
-use crate::ui::Ui;
-use crate::workspace::Workspace;
+use build::setup;
 
 /// Options of `vendor`.
 #[derive(Debug, clap::Args)]

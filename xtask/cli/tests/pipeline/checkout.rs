@@ -238,7 +238,7 @@ pub fn write(path: &Path, text: &str) {
 
 /// Writes the gate's reference as the files of logits that an engine would give.
 fn write_reference_logits(folder: &Path) {
-    let kept = include_bytes!("../../src/stages/gate/reference.bin");
+    let kept = include_bytes!("../../../build/src/stages/gate/reference.bin");
     let end = kept.iter().position(|&byte| byte == b'\n').unwrap();
     let header: serde_json::Value = serde_json::from_slice(&kept[..end]).unwrap();
     let mut cells = kept[end + 1..].chunks_exact(2).map(|cell| u16::from_le_bytes([cell[0], cell[1]]));

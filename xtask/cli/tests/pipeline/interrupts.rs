@@ -101,7 +101,6 @@ fn a_second_build_is_told_to_try_again_and_a_killed_one_holds_nothing() {
         (&["build", "--profile", "nope"][..], " dev, native,"),
         (&["build-native", "--commit", "abc"], "go with --origin git"),
         (&["vendor", "--commit", "abc"], "go with --origin git"),
-        (&["bench", "build", "--profile", "nope"], " dev, native,"),
     ] {
         checkout.xtask(args).expect(2, part);
     }

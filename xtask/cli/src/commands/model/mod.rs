@@ -3,8 +3,7 @@
 pub mod synth;
 
 use anyhow::Result;
-
-use crate::ui::Ui;
+use build::ui::Ui;
 
 /// Options of `model`.
 #[derive(Debug, clap::Args)]

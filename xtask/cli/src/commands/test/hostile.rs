@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 
 use super::Tests;
-use crate::commands::build;
-use crate::ui::Ui;
+
+use build::ui::Ui;
 
 /// Variable that makes the attacks run in full. `anneal/tests/hostile/effort.rs` reads it.
 const VARIABLE: &str = "ANNEAL_HOSTILE";
