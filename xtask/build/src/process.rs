@@ -3,6 +3,8 @@
 mod executable;
 pub mod pipes;
 mod running;
+mod signals;
+mod words;
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -10,66 +12,23 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use gguf::partial::free_space;
-use nix::sys::signal::{SigSet, Signal};
 
 pub use executable::Executable;
-use plan::exit;
 pub use running::{Running, stop};
+pub use signals::{begins_anew, catch_signals, check_interrupted, interrupted};
+use words::short;
+pub use words::{last_lines, line};
 
 /// Lines of output that an error shows.
 const TAIL: usize = 25;
 
 /// With less left on the disk than this, a command may have failed for want of it.
 const NEARLY_FULL: u64 = 64 << 20;
-
-/// How often the user asked to stop.
-static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
-
-/// Whether the command that runs does not go on from what it had done before.
-static BEGINS_ANEW: AtomicBool = AtomicBool::new(false);
-
-/// From now on ctrl-C, SIGTERM and SIGHUP stop the running external command and end with an error rather
-/// than at once, so that what was begun is left in order.
-pub fn catch_signals() -> Result<()> {
-    // A file that gets larger than `ulimit -f` allows is an error like a full disk, not the end with half a file beside
-    // its place. Before there are threads, which inherit it; programs that are started do not.
-    let mut too_large = SigSet::empty();
-    too_large.add(Signal::SIGXFSZ);
-    too_large.thread_block().context("cannot block SIGXFSZ")?;
-    ctrlc::set_handler(|| {
-        INTERRUPTED.fetch_add(1, Ordering::SeqCst);
-    })
-    .context("cannot set a handler for ctrl-C")
-}
-
-/// Whether the user asked to stop.
-pub fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::SeqCst) > 0
-}
-
-/// Says that this command, when it was stopped, begins anew: what the user is told when it is.
-pub fn begins_anew() {
-    BEGINS_ANEW.store(true, Ordering::SeqCst);
-}
-
-/// An error if the user asked to stop.
-pub fn check_interrupted() -> Result<()> {
-    match interrupted() {
-        false => Ok(()),
-        true if BEGINS_ANEW.load(Ordering::SeqCst) => {
-            Err(exit::interrupted("stopped; run again, it begins anew"))
-        }
-        true => {
-            Err(exit::interrupted("stopped; nothing that was finished is lost, run the same again to go on"))
-        }
-    }
-}
 
 /// Keeps the output of all commands of a build.
 #[derive(Clone, Debug)]
@@ -264,29 +223,6 @@ fn read_lines(
             }
         }
     })
-}
-
-/// The command as one would type it.
-pub fn line(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| toolchain::setup::quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
-}
-
-/// The last `most` lines of what a program printed, to be put behind the words that it failed.
-pub fn last_lines(lines: &[&str], most: usize) -> String {
-    if lines.is_empty() {
-        return " and printed nothing".to_string();
-    }
-    format!("; its last lines:\n    {}", lines[lines.len().saturating_sub(most)..].join("\n    "))
-}
-
-/// The beginning of a long command line.
-fn short(line: &str) -> String {
-    const MOST: usize = 160;
-    if line.chars().count() <= MOST {
-        return line.to_string();
-    }
-    format!("{} …", line.chars().take(MOST).collect::<String>())
 }
 
 /// The program that `cargo` was run as, so that a build uses the same one.

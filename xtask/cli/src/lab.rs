@@ -26,10 +26,12 @@ pub fn is_asked(words: impl IntoIterator<Item = OsString>) -> Option<Global> {
     let has = |long: &str, short: char| {
         words.iter().any(|word| word == long || (is_short(word) && word.contains(short)))
     };
+    let quiet = has("--quiet", 'q');
     COMMANDS.contains(&named).then(|| Global {
         json: has("--json", ' '),
-        quiet: has("--quiet", 'q'),
-        verbose: u8::from(has("--verbose", 'v')),
+        quiet,
+        // Both together are wrong usage, which the lab tells of.
+        verbose: u8::from(has("--verbose", 'v') && !quiet),
     })
 }
 

@@ -17,7 +17,7 @@ use build_info::{Bytes, Glibc};
 use serde::Serialize;
 
 use crate::process;
-use crate::stages;
+use crate::stages::variants;
 use crate::workspace::Workspace;
 pub use subject::{Subject, libraries};
 
@@ -131,7 +131,7 @@ pub struct Question<'a> {
 /// What the file at `path` may use without asking the CPU: a library of kernels what its variant takes, all else nothing
 /// beyond plain x86-64.
 fn ceiling(path: &Path, variants: &[CpuVariant]) -> Ceiling {
-    let of = |variant: &&CpuVariant| path.file_name() == Some(stages::kernels_file(&variant.name).as_ref());
+    let of = |variant: &&CpuVariant| path.file_name() == Some(variants::file(&variant.name).as_ref());
     let variant = variants.iter().find(of);
     Ceiling::features(variant.iter().flat_map(|variant| &variant.requires).map(String::as_str))
 }

@@ -3,11 +3,12 @@
 use build_info::{BuildInfo, Bytes, Defaults, Sha256};
 use serde::{Deserialize, Serialize};
 
-use super::contest::Shape;
 use super::ledger::Ledger;
 use super::phase::{Phase, Quantity};
-use super::{Provenance, Ratio, median};
+use super::provenance::Provenance;
+use super::shape::Shape;
 use crate::ui;
+use measure::{Ratio, median};
 use measure::{Round, Stop};
 
 /// Several builds measured side by side. docs/src/guide/measuring.md describes the fields.

@@ -6,28 +6,16 @@ use anyhow::{Context, Result};
 use build_info::Bytes;
 use measure::{Anchor, Judgement, Round, Rule, Stop, Watch, schedule};
 use plan::exit;
-use serde::{Deserialize, Serialize};
 
-use super::Provenance;
 use super::candidate::{Candidate, Program};
 use super::comparison::{self, Comparison, Contender, Dropped};
 use super::ledger::{Key, Ledger};
 use super::once::{self, Request};
 use super::phase::Phase;
+use super::provenance::Provenance;
+use super::shape::Shape;
 use crate::process;
 use crate::ui::Ui;
-
-/// Sizes of a run, in tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shape {
-    /// Evaluated by prefill.
-    pub prompt: u32,
-    /// Evaluated one by one.
-    pub generate: u32,
-    /// In the context before either.
-    #[serde(default)]
-    pub depth: u32,
-}
 
 /// What is compared on what.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Values as they come in, by what they are of.
 
-use super::contest::Shape;
 use super::phase::Phase;
+use super::shape::Shape;
 
 /// What a value is of. Two values are comparable when this is equal.
 #[derive(Clone, Debug, PartialEq)]

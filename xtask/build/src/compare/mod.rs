@@ -8,11 +8,13 @@ mod ledger;
 pub mod once;
 mod phase;
 mod provenance;
+mod shape;
 
 pub use candidate::Candidate;
 pub use comparison::Comparison;
-pub use contest::{Contest, Shape};
+pub use contest::Contest;
 pub use measure::{Ratio, median, ratio};
 pub use once::{Request, measure as measure_once};
 pub use phase::{Phase, Quantity};
 pub use provenance::Provenance;
+pub use shape::Shape;

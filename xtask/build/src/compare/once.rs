@@ -11,11 +11,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::candidate::{Candidate, Program};
-use super::contest::Shape;
-use super::median;
 use super::phase::{Phase, Quantity};
+use super::shape::Shape;
 use crate::process::pipes::drain;
 use crate::process::{self, Running};
+use measure::median;
 
 /// How often a program is started for one sample of a start-up time, which is short.
 const STARTS: usize = 5;

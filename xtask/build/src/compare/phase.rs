@@ -6,7 +6,7 @@ use std::str::FromStr;
 use build_info::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::Ratio;
+use measure::Ratio;
 
 /// One thing that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -180,8 +180,8 @@ impl Quantity {
     /// faster; sizes as they are.
     pub fn ratio(self, ours: &[f64], baseline: &[f64]) -> Ratio {
         match self {
-            Quantity::Rate | Quantity::Size => super::ratio(ours, baseline),
-            Quantity::Time => super::ratio(baseline, ours),
+            Quantity::Rate | Quantity::Size => measure::ratio(ours, baseline),
+            Quantity::Time => measure::ratio(baseline, ours),
         }
     }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use super::last_lines;
+use super::words::last_lines;
 
 /// Its output, piece by piece as it comes.
 pub fn read(stream: Option<impl Read + Send + 'static>) -> (JoinHandle<()>, mpsc::Receiver<Vec<u8>>) {

@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::{INTERRUPTED, line};
+use super::signals::INTERRUPTED;
+use super::words::line;
 
 /// A command that runs in a group of its own: ctrl-C reaches us alone, and we stop the command with all its children.
 pub struct Running {

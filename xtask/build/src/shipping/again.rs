@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 
 use crate::process::{self, Log, Run};
 use crate::scratch::Scratch;
+use crate::storing::variable::VARIABLE;
+use crate::tools;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
-use crate::{storing, tools};
 
 /// A second checkout, which goes when it is done with.
 pub struct Again {
@@ -71,7 +72,7 @@ impl Again {
             .args(["build", "--profile", profile, "--yes", "--cache", "off"])
             .env("ANNEAL_WORKSPACE", self.workspace.root())
             // What is there already proves nothing.
-            .env(storing::VARIABLE, "")
+            .env(VARIABLE, "")
             .env("HOME", &home)
             .env("USER", "somebody")
             .env("LOGNAME", "somebody")

@@ -8,7 +8,7 @@ use build_info::switches::Allocator;
 use serde::Deserialize;
 use ship::order::{Licences, Part, Parts};
 
-use super::Needs;
+use super::needs::Needs;
 use crate::stages;
 use crate::workspace::Workspace;
 

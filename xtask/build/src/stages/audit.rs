@@ -9,7 +9,8 @@ use build_info::{Glibc, Sha256};
 use plan::CudaPlan;
 use plan::profile::{Isa, Linkage};
 
-use super::{Build, variants};
+use super::state::Build;
+use super::variants;
 use crate::audit::{Question, libraries, rules_path};
 use crate::ui::Progress;
 use crate::{audit as auditing, fs};

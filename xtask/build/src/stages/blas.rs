@@ -12,7 +12,7 @@ use plan::blas::is_archive;
 use serde::Deserialize;
 use toolchain::BlasLibrary;
 
-use super::Build;
+use super::state::Build;
 use crate::process::Run;
 
 /// The part of `anneal info --json` that is read.

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use object::{Object, ObjectSymbol};
 
-use super::Build;
+use super::state::Build;
 
 /// A function of the engine's C++ shim that stores one flag, is called from Rust alone, and whose address nobody
 /// takes. Inlined everywhere it is dropped, so its symbol is gone.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use plan::exit;
 
-use super::Build;
+use super::state::Build;
 use crate::fs;
 use crate::process::Run;
 use crate::tools::{Counts, Launcher};

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 
-use super::{Build, flags};
+use super::flags;
+use super::state::Build;
 use crate::process::Run;
 use crate::ui::Progress;
 

@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use plan::exit;
 
-use super::{Build, cuda, places, zig};
+use super::state::Build;
+use super::{cuda, places, zig};
 use crate::pgo::gcda;
 use crate::process::{Run, Stream};
 use crate::ui::Progress;

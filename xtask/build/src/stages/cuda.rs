@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use build_info::Defaults;
 use plan::{CudaPlan, Plan};
 
-use super::Build;
+use super::state::Build;
 use crate::process::Run;
 
 /// Where it lies in the checkout.

@@ -9,7 +9,8 @@ use plan::Plan;
 use serde::Deserialize;
 use ship::order::Rust;
 
-use super::{Build, auditable, places};
+use super::state::Build;
+use super::{auditable, places};
 use crate::process::{self, Run, Stream};
 use crate::ui::Progress;
 use crate::workspace::Workspace;

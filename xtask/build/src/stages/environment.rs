@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use plan::zig::{AR, CC, CXX};
 
+use super::places;
+use super::state::Build;
 use super::zig::{bindgen_arguments, linker_variable, scripts};
-use super::{Build, places};
 
 impl Build<'_> {
     /// The environment of every command of this build.

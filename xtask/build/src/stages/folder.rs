@@ -16,6 +16,9 @@ use crate::ui::Ui;
 use crate::workspace::Workspace;
 use crate::{fs, process};
 
+/// The file in the prefix that says what is to be linked.
+pub const LINK: &str = "link.json";
+
 /// One build folder.
 #[derive(Clone, Debug)]
 pub struct Folder {
@@ -74,7 +77,7 @@ impl Folder {
 
     /// What llama-link is to link.
     pub fn link_json(&self) -> PathBuf {
-        self.prefix().join(super::install::LINK)
+        self.prefix().join(LINK)
     }
 
     /// All output of all commands.

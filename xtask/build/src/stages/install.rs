@@ -7,14 +7,13 @@ use plan::profile::{Isa, Linkage};
 use plan::{CudaPlan, IsaPlan, Plan, blas};
 use serde::Serialize;
 
+use super::folder::LINK;
+use super::openmp;
+use super::state::Build;
 use super::variants;
-use super::{Build, openmp};
 use crate::fs;
 use crate::process::Run;
 use crate::ui::Progress;
-
-/// The file in the prefix that says what is to be linked.
-pub const LINK: &str = "link.json";
 
 /// What `vendor/llama-link/build` reads. Paths are relative to the prefix unless absolute.
 #[derive(Serialize)]

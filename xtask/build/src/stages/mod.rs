@@ -22,85 +22,31 @@ mod places;
 pub mod planned;
 mod record;
 mod smoke;
+mod state;
 mod stored;
 mod switches;
-mod variants;
+pub(crate) mod variants;
 pub mod zig;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use build_info::Host;
-use build_info::record::{BuildInfo, EffectiveFlags, StageTime};
-use measure::CpuTime;
-use plan::{Cross, Plan};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use build_info::record::{BuildInfo, EffectiveFlags};
+use plan::Plan;
 
-use crate::pgo::profdata;
-use crate::process::{self, Executable, Log, Run};
+use crate::process::Log;
 use crate::tools::Launcher;
-use crate::ui::{Progress, Ui};
+use crate::ui::Ui;
 use crate::workspace::Workspace;
 pub use engine::rust;
 use folder::Folder;
 pub use folder::{Builds, Found, Lock};
 pub use named::{executable, named};
+use state::{AUDIT, Borrowed, COMPILE, CONFIGURE, ENGINE, GATE, INSTALL, SMOKE};
+pub use state::{Build, Outcome, jobs};
 pub use stored::Origin;
-pub use variants::file as kernels_file;
-
-const CONFIGURE: &str = "configure";
-const COMPILE: &str = "compile";
-const INSTALL: &str = "install";
-const ENGINE: &str = "engine";
-const BOLT: &str = "bolt";
-const SMOKE: &str = "smoke test";
-const GATE: &str = "gate";
-const AUDIT: &str = "audit";
-const INSTRUMENT: &str = "instrument";
-const TRAIN: &str = "train";
-const MERGE: &str = "merge";
-/// All stages, in order: each stands on those before it.
-const STAGES: [&str; 11] =
-    [CONFIGURE, COMPILE, INSTALL, ENGINE, BOLT, SMOKE, GATE, AUDIT, INSTRUMENT, TRAIN, MERGE];
-
-/// What the stages of one build share.
-pub struct Build<'a> {
-    workspace: &'a Workspace,
-    ui: &'a Ui,
-    host: &'a Host,
-    plan: &'a Plan,
-    /// llama.cpp's sources; none where they need not be there, since nothing is compiled.
-    tree: Option<&'a llama_source::Tree>,
-    folder: Folder,
-    log: Log,
-    /// Digest of the Rust sources that the engine is made of.
-    engine_source: String,
-    /// Where the C++ part comes from when it is not compiled here.
-    borrowed: Option<Borrowed>,
-    /// A compiler cache that runs the compilers.
-    launcher: Launcher,
-    /// The same, once it was seen whether it may.
-    chosen: OnceCell<Option<PathBuf>>,
-}
-
-/// The C++ part of a finished build.
-struct Borrowed {
-    prefix: PathBuf,
-    flags: EffectiveFlags,
-}
-
-/// How a build ended.
-pub struct Outcome {
-    /// Its record.
-    pub info: BuildInfo,
-    /// Its folder.
-    pub folder: PathBuf,
-    /// Whether anything had to be done.
-    pub built: bool,
-}
 
 impl<'a> Build<'a> {
     /// Opens the build folder `path`.
@@ -286,73 +232,6 @@ impl<'a> Build<'a> {
         Ok(())
     }
 
-    /// The newest engine, to be run.
-    fn run_engine(&self) -> Result<Run<'_>> {
-        let anneal = self.folder.newest_engine().context("the build folder holds no anneal")?;
-        // One with counters would leave a profile wherever it is run.
-        Ok(self.executable(&anneal).run(&self.log).env(profdata::VARIABLE, "/dev/null"))
-    }
-
-    /// How the program at `path`, which is for this build's target, is run here.
-    fn executable(&self, path: &Path) -> Executable {
-        Executable::new(path).after(self.plan.cross.iter().flat_map(Cross::command))
-    }
-
-    /// What the newest engine tells of itself.
-    fn ask_engine<T: DeserializeOwned>(&self) -> Result<T> {
-        let text = self.run_engine()?.args(["info", "--json"]).output()?;
-        serde_json::from_str(&text).with_context(|| format!("cannot understand what anneal printed: {text}"))
-    }
-
-    /// The build folder.
-    pub fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// CMake's build tree.
-    pub fn cmake(&self) -> PathBuf {
-        self.folder.cmake()
-    }
-
-    /// All output of all commands.
-    pub fn log(&self) -> &Log {
-        &self.log
-    }
-
-    /// Replaces the record of a complete build.
-    pub fn amend(&self, info: &BuildInfo) -> Result<()> {
-        self.folder.write_record(info)
-    }
-
-    /// What `work` gave when it was run on the same `input` before and `is_there` says that it still stands; else
-    /// what it gives now.
-    pub fn remember<T: Serialize + DeserializeOwned>(
-        &self,
-        name: &str,
-        input: &str,
-        is_there: impl FnOnce(&T) -> bool,
-        work: impl FnOnce(&Log) -> Result<T>,
-    ) -> Result<T> {
-        let earlier = self
-            .folder
-            .stamp(name)
-            .filter(|stamp| stamp.input == input)
-            .and_then(|_| self.folder.value(name));
-        if let Some(value) = earlier.filter(is_there) {
-            self.ui.done("kept", name);
-            return Ok(value);
-        }
-        self.folder.forget(name);
-        let (started, cpu) = (Instant::now(), CpuTime::now());
-        let value = work(&self.log)?;
-        let seconds = started.elapsed().as_secs_f64();
-        self.folder.write_value(name, &value)?;
-        let stamp = folder::Stamp { input: input.to_string(), seconds, cpu_seconds: cpu.seconds_since() };
-        self.folder.write_stamp(name, &stamp)?;
-        self.ui.done("finished", format_args!("{name} in {seconds:.1} s"));
-        Ok(value)
-    }
-
     /// Builds only the C++ part, and returns the prefix with the libraries that programs link.
     pub fn link_prefix(&self) -> Result<PathBuf> {
         self.folder.write_plan(self.plan)?;
@@ -399,76 +278,6 @@ impl<'a> Build<'a> {
         for (stage, _) in lost.into_iter().filter(|(_, gone)| *gone) {
             self.forget_from(stage);
         }
-    }
-
-    /// Forgets that `stage` has passed, and all that stood on it.
-    fn forget_from(&self, stage: &str) {
-        for name in STAGES.iter().skip_while(|name| **name != stage) {
-            self.folder.forget(name);
-        }
-    }
-
-    /// Runs `work` as the stage `name`, unless it has passed on the same input before.
-    fn stage(
-        &self,
-        name: &str,
-        input: &str,
-        work: impl FnOnce(&Self, &mut Progress) -> Result<()>,
-    ) -> Result<()> {
-        process::check_interrupted()?;
-        if self.folder.stamp(name).is_some_and(|stamp| stamp.input == input) {
-            self.ui.done("kept", name);
-            return Ok(());
-        }
-        self.forget_from(name);
-        let stamp = self.timed(name, input, work)?;
-        self.folder.write_stamp(name, &stamp)
-    }
-
-    /// Runs `work` as the stage `name`; what is to be remembered of it.
-    fn timed(
-        &self,
-        name: &str,
-        input: &str,
-        work: impl FnOnce(&Self, &mut Progress) -> Result<()>,
-    ) -> Result<folder::Stamp> {
-        let (started, cpu) = (Instant::now(), CpuTime::now());
-        let mut progress = self.ui.progress(name);
-        let result = work(self, &mut progress);
-        progress.finish();
-        // Ctrl-C is no failure of the stage.
-        process::check_interrupted()?;
-        result.with_context(|| format!("stage `{name}` of the {} build failed", self.plan.profile))?;
-        let seconds = started.elapsed().as_secs_f64();
-        // A compiler cache's server is no child of ours, and what it had already costs nothing.
-        let cached = [CONFIGURE, COMPILE].contains(&name) && self.cache().is_some();
-        let cpu_seconds = cpu.seconds_since().filter(|_| !cached);
-        self.ui.done("finished", format_args!("{name} in {seconds:.1} s"));
-        Ok(folder::Stamp { input: input.to_string(), seconds, cpu_seconds })
-    }
-
-    /// How long each stage took when it was run.
-    fn stage_times(&self) -> Vec<StageTime> {
-        STAGES.into_iter().filter_map(|name| Some(self.folder.stamp(name)?.time(name))).collect()
-    }
-
-    /// llama.cpp's sources.
-    fn tree(&self) -> Result<&'a llama_source::Tree> {
-        self.tree.context("llama.cpp's sources were not fetched: `cargo xtask vendor` does it")
-    }
-
-    /// How many compilations run side by side.
-    fn jobs(&self) -> usize {
-        jobs(self.host)
-    }
-}
-
-/// How many compilations run side by side on `host`: the CPUs this process may use.
-pub fn jobs(host: &Host) -> usize {
-    let cpus = host.limits.affinity.len().max(1);
-    match host.limits.cpu_quota {
-        Some(quota) => cpus.min(quota.ceil() as usize).max(1),
-        None => cpus,
     }
 }
 

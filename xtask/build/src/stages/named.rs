@@ -7,7 +7,7 @@ use build_info::BuildInfo;
 use plan::Cross;
 use plan::exit;
 
-use super::Builds;
+use super::folder::Builds;
 use super::planned;
 use crate::process::Executable;
 use crate::profile;

@@ -9,7 +9,8 @@ use build_info::switches::OpenMp;
 use plan::profile::{Linkage, Threading};
 use toolchain::CompilerKind;
 
-use super::{Build, switches};
+use super::state::Build;
+use super::switches;
 
 /// The runtimes' names for the loader, without versions.
 const RUNTIMES: [&str; 3] = ["libomp.so", "libgomp.so", "libiomp5.so"];

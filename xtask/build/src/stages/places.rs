@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::Build;
+use super::state::Build;
 
 /// Folders of this machine, and what stands for each in a program.
 pub fn places(root: &Path) -> impl Iterator<Item = (PathBuf, &'static str)> {

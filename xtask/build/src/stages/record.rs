@@ -14,7 +14,8 @@ use serde::Deserialize;
 
 use super::folder::Folder;
 use super::planned;
-use super::{Build, audit, blas, gate, openmp, smoke, switches, variants};
+use super::state::Build;
+use super::{audit, blas, gate, openmp, smoke, switches, variants};
 use crate::fs;
 
 /// Gathers the record of a build whose stages have all passed.

@@ -7,7 +7,8 @@ use build_info::record::Smoke;
 use gguf::synth::{self, Preset};
 use serde::Deserialize;
 
-use super::{Build, cuda};
+use super::cuda;
+use super::state::Build;
 use crate::ui::Progress;
 
 /// Tokens generated in each run.

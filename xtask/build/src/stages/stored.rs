@@ -8,7 +8,8 @@ use build_info::record::{BuildInfo, FromStore, StageTime};
 use build_info::{Glibc, Policy, Sha256, threads};
 use store::{CpuKind, Parts};
 
-use super::{AUDIT, Build, ENGINE, GATE, INSTALL, Outcome, SMOKE, audit, folder, gate, install, smoke};
+use super::state::{AUDIT, Build, ENGINE, GATE, INSTALL, Outcome, SMOKE};
+use super::{audit, folder, gate, install, smoke};
 use crate::{fs, process};
 
 /// Where a build came from.

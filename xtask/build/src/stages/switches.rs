@@ -7,7 +7,7 @@ use plan::Plan;
 use plan::profile::Threading;
 use serde::Deserialize;
 
-use super::Build;
+use super::state::Build;
 
 const OPENMP: &str = "-DGGML_USE_OPENMP";
 const REPACK: &str = "-DGGML_USE_CPU_REPACK";

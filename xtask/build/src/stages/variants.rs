@@ -8,8 +8,8 @@ use build_info::record::CpuVariant;
 use object::{Object, ObjectSymbol};
 use plan::Plan;
 
-use super::Build;
 use super::flags::{self, Entry};
+use super::state::Build;
 
 /// ggml's own allocation of large buffers.
 const ALLOCATION: &str = "ggml_aligned_malloc";

@@ -5,6 +5,7 @@ pub mod signed;
 mod take;
 mod tree;
 mod tuned;
+pub mod variable;
 
 use anyhow::Result;
 use plan::exit;
@@ -20,9 +21,7 @@ pub use glibc::glibc;
 pub use take::{Request, take};
 pub use tree::Tree;
 pub use tuned::{merge, path as tuning, read as read_tuning};
-
-/// The variable that names a store.
-pub const VARIABLE: &str = "ANNEAL_STORE";
+pub use variable::VARIABLE;
 
 /// Keeps folders and reads web servers; compiled without S3, which most of its crates are for.
 const PLAIN: Program = Program { name: "store", features: "tools", purpose: "reads and writes stores" };

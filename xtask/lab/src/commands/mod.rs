@@ -5,14 +5,12 @@ mod gpu_check;
 mod optimize;
 mod recommend;
 mod report;
+mod threads;
 mod validate;
 
 use anyhow::Result;
 use build::ui::{Global, Ui};
 use clap::{Parser, Subcommand};
-
-/// Most threads that the engine takes.
-const MOST_THREADS: i64 = 512;
 
 /// Makes llama.cpp as fast as this machine allows, and proves it.
 #[derive(Debug, Parser)]

@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "12m", value_parser = parse_budget)]
     budget: Duration,
     /// Threads of both phases; by default as many as the engine decodes with
-    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=super::MOST_THREADS))]
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
     threads: Option<u32>,
     /// Try only these, beside the profile itself; --dry-run names them
     #[arg(long, value_name = "LIST", value_delimiter = ',')]

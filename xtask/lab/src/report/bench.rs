@@ -185,7 +185,7 @@ pub fn jitter(rows: &[Row]) -> Vec<Block> {
     let all: Vec<&Row> =
         rows.iter().filter(|row| !row.first_token.is_empty() || row.token_times.is_some()).collect();
     let label = |row: &Row| {
-        let threads = super::count(row.threads as usize, "thread");
+        let threads = super::words::count(row.threads as usize, "thread");
         let apart = row.apart(&all, &["prefill threads", "path"]);
         let parts = [row.test(), threads, apart];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<String>>().join(", ")

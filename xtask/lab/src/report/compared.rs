@@ -4,7 +4,7 @@ use build::compare::comparison::{Comparison, Figure};
 use build::compare::{Phase, Quantity};
 use report::{Block, Interval, Intervals, Kind, Plot, Table};
 
-use super::count;
+use super::words::count;
 
 /// Conditions, a plot for each phase, and the table of all.
 pub fn blocks(comparisons: &[(String, Comparison)]) -> Vec<Block> {

@@ -7,7 +7,7 @@ use build::stages::Builds;
 use build::ui::Ui;
 use build::workspace::Workspace;
 
-use super::Inputs;
+use super::inputs::Inputs;
 
 /// The current builds, what lies in target/anneal/results, and what this user's programs learned of the machine. A file
 /// that is not understood is told of and left aside: nobody asked for it by name.

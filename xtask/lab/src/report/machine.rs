@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use build_info::{Host, Policy, threads};
 use report::{Block, Table};
 
-use super::{Inputs, count};
+use super::inputs::Inputs;
+use super::words::count;
 
 /// One sentence: what the page is made of.
 pub fn lead(inputs: &Inputs) -> String {

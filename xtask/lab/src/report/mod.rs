@@ -4,6 +4,7 @@ mod bench;
 mod builds;
 mod compared;
 mod gather;
+mod inputs;
 mod machine;
 mod others;
 mod read;
@@ -14,75 +15,15 @@ mod sound;
 #[cfg(test)]
 mod tests;
 mod tuned;
+mod words;
 mod write;
 
-use std::path::PathBuf;
-
-use build::compare::Comparison;
-use build_info::{BuildInfo, Host, Roofline};
 use report::{Block, Report, Section};
-use serde_json::Value;
 
-use crate::serving::Served;
 pub use gather::gather;
+pub use inputs::Inputs;
 pub use read::read_all;
-use rows::Row;
 pub use write::Page;
-
-/// What was found, each with the stem of its file's name where people have to tell one from the other.
-#[derive(Debug, Default)]
-pub struct Inputs {
-    /// `cargo xtask detect`.
-    hosts: Vec<Host>,
-    /// Records of builds.
-    builds: Vec<BuildInfo>,
-    /// `bench compare`.
-    comparisons: Vec<(String, Comparison)>,
-    /// `bench serve`.
-    servers: Vec<(String, Served)>,
-    /// `anneal bench`.
-    rows: Vec<Row>,
-    /// `anneal bench --roofline`.
-    rooflines: Vec<Roofline>,
-    /// Entries of tuning records, as they are: fields that are not known here are left aside.
-    tunings: Vec<Value>,
-    /// `bench build`, `bench overhead`, `optimize`, `validate`: tables without plots.
-    others: Vec<(String, Other)>,
-    /// The files that were read.
-    files: Vec<PathBuf>,
-}
-
-/// Results that are shown as a table.
-#[derive(Debug)]
-enum Other {
-    /// `bench build`.
-    BuildTimes(Value),
-    /// `bench overhead`.
-    Overhead(Value),
-    /// `optimize`.
-    Optimisation(Value),
-    /// `validate`.
-    Validation(Value),
-    /// `validate --steps`.
-    Steps(Value),
-}
-
-impl Inputs {
-    /// Whether there is nothing at all.
-    pub fn is_empty(&self) -> bool {
-        self.hosts.is_empty() && self.builds.is_empty() && self.measured_nothing()
-    }
-
-    /// Whether there are builds and machines at most.
-    pub fn measured_nothing(&self) -> bool {
-        self.comparisons.is_empty()
-            && self.servers.is_empty()
-            && self.rows.is_empty()
-            && self.rooflines.is_empty()
-            && self.tunings.is_empty()
-            && self.others.is_empty()
-    }
-}
 
 /// The page of `inputs`. Sections that would be empty are left out.
 pub fn page(inputs: &Inputs, hostname: bool) -> Report {
@@ -119,9 +60,4 @@ fn number_plots(report: &mut Report) {
             plot.name = format!("{number:02}-{}", report::slug(&plot.name));
         }
     }
-}
-
-/// `n` things, in words.
-fn count(n: usize, one: &str) -> String {
-    format!("{n} {one}{}", if n == 1 { "" } else { "s" })
 }

@@ -5,7 +5,8 @@ use measure::median;
 use report::{Block, Interval, Intervals, Kind, Plot, Table};
 use serde_json::Value;
 
-use super::{Other, tuned};
+use super::inputs::Other;
+use super::tuned;
 
 impl Other {
     /// The file.

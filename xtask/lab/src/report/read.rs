@@ -7,8 +7,9 @@ use build_info::BuildInfo;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::inputs::{Inputs, Other};
 use super::rows::Row;
-use super::{Inputs, Other, sound};
+use super::sound;
 
 /// What a file may be.
 const KINDS: &str = "a comparison (bench compare --raw), bench serve --out, bench build, bench overhead, rows of anneal bench -o json or \

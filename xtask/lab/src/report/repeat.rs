@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use build_info::BuildInfo;
 use report::Block;
 
-use super::Inputs;
+use super::inputs::Inputs;
 use super::rows::Row;
 
 /// Builds first, then what was measured with them, then this page; each command once. Folders are left out.

@@ -2,7 +2,7 @@
 
 use report::{Block, Interval, Intervals, Kind, Plot, Table};
 
-use super::count;
+use super::words::count;
 use crate::serving::Served;
 use crate::serving::figures::{Outcome, show};
 

@@ -66,7 +66,8 @@ pub fn ratio(value: &Value) -> Option<[f64; 3]> {
 
 fn interval(group: &str, label: &str, value: &Value, series: usize) -> Option<Interval> {
     let [median, low, high] = ratio(value)?;
-    let pairs = value["pairs"].as_u64().map_or(String::new(), |pairs| super::count(pairs as usize, "pair"));
+    let pairs =
+        value["pairs"].as_u64().map_or(String::new(), |pairs| super::words::count(pairs as usize, "pair"));
     let (group, label) = (group.to_string(), label.to_string());
     Some(Interval { group, label, value: pairs, series, median, low, high, ..Interval::default() })
 }

@@ -14,7 +14,6 @@ use build::ui::Ui;
 use build_info::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::equal;
 use super::prompts::{Prompts, Random};
 use super::sample::{memory, metric};
 use super::server::{Place, Server, Settings, Subject};
@@ -24,13 +23,11 @@ mod mischief;
 mod visit;
 
 use known::{Answer, Known, Verdict};
+use mischief::LONGEST;
 use visit::Visit;
 
 /// What memory may grow by after the warm-up, as a part of 1.
 const GROWTH: f64 = 0.05;
-
-/// Bytes of the longest request that the server takes: small, so that too long ones are cheap.
-const LONGEST: usize = 64 << 10;
 
 /// How long slots may take to come free at the end.
 const SETTLE: Duration = Duration::from_secs(15);

@@ -10,8 +10,8 @@ use build_info::Sha256;
 use build_info::optimized::{BoltMethod, Training};
 use plan::bolt::{self, BoltTools};
 
-use super::super::{Build, INSTRUMENT, MERGE, TRAIN};
-use super::{Program, Request, Train, fresh};
+use super::super::state::{Build, INSTRUMENT, MERGE, TRAIN};
+use super::request::{Program, Request, Train, fresh};
 use crate::fs;
 use crate::process::{Log, Run};
 use crate::ui::Progress;

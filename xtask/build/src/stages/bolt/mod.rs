@@ -5,45 +5,22 @@ mod asked;
 mod elf;
 mod gather;
 mod report;
+mod request;
 mod rewrite;
-
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use build_info::Bytes;
-use build_info::optimized::{Bolt, BoltMethod, Gain, Training};
+use build_info::optimized::{Bolt, BoltMethod, Gain};
 use build_info::record::StageTime;
 use plan::bolt::BoltTools;
 
 use super::folder::Folder;
-use super::{BOLT, Build, Outcome, SMOKE, record, smoke};
+use super::state::{BOLT, Build, Outcome, SMOKE};
+use super::{record, smoke};
 
 pub use asked::Gather;
 pub use gather::branch_records;
-
-/// A program or a shared library that BOLT rewrites.
-#[derive(Clone, Debug)]
-pub struct Program {
-    /// Name of the files that are made of it.
-    pub name: String,
-    /// Where it is.
-    pub path: PathBuf,
-}
-
-/// Runs the engine at the path it is given, so that what is hot is counted.
-pub type Train<'t> = dyn FnMut(&Path) -> Result<Training> + 't;
-
-/// How the profile is gathered, and by what.
-pub struct Request<'r> {
-    /// `llvm-bolt` and its companions.
-    pub tools: &'r BoltTools,
-    /// Counters or branch records.
-    pub method: BoltMethod,
-    /// What the training depends on; with another key it is run again.
-    pub training: String,
-    /// Whether this machine's name is left in the record.
-    pub hostname: bool,
-}
+pub use request::{Program, Request, Train};
 
 /// Makes the build that BOLT makes of `base`, or finds it made. What is current stays so.
 ///
@@ -129,14 +106,6 @@ fn both(relocatable: Vec<StageTime>, bolted: Vec<StageTime>) -> Vec<StageTime> {
         }
     }
     all
-}
-
-/// Makes an empty folder.
-fn fresh(folder: &Path) -> Result<()> {
-    if folder.exists() {
-        std::fs::remove_dir_all(folder).with_context(|| format!("cannot clear {}", folder.display()))?;
-    }
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
 }
 
 /// The tools that lie beside `llvm-bolt` must be there before anything is linked.

@@ -7,10 +7,11 @@ use build_info::Bytes;
 use build_info::optimized::Layout;
 use plan::bolt::{self, BoltTools};
 
-use super::super::Build;
+use super::super::state::Build;
+use super::elf;
 use super::gather::Profile;
 use super::report::Reader;
-use super::{Program, elf};
+use super::request::{Program, fresh};
 use crate::fs;
 use crate::process::Run;
 use crate::ui::Progress;
@@ -39,7 +40,7 @@ pub fn rewrite(
 ) -> Result<()> {
     let candidate = build.folder.candidate();
     let folder = candidate.parent().unwrap_or(build.folder.path());
-    super::fresh(folder)?;
+    fresh(folder)?;
     // Beside, until it is seen to be whole: the newest engine is what lies in the candidate's place.
     let beside = folder.join(format!("{}.bolt", program.name));
     let mut reader = Reader::default();

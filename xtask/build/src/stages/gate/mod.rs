@@ -14,7 +14,8 @@ use build_info::Gate;
 use build_info::gate::Case;
 use comfy_table::{CellAlignment, Table};
 
-use super::{Build, cuda};
+use super::cuda;
+use super::state::Build;
 use crate::fs;
 use crate::ui::{self, Progress};
 pub use reference::Reference;

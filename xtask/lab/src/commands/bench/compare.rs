@@ -12,6 +12,8 @@ use build::workload::Synthetic;
 use build::workspace::Workspace;
 use plan::exit;
 
+use super::sources::warn_of_sources;
+
 /// Options of `bench compare`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -32,7 +34,7 @@ pub struct Args {
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     depth: u32,
     /// Threads of both phases; by default as many as the engine decodes with
-    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::MOST_THREADS))]
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
     threads: Option<u32>,
     /// Rounds: in each every build runs once on each model in each shape, one after the other
     #[arg(long, default_value_t = 20)]
@@ -162,19 +164,6 @@ fn synthetic(workspace: &Workspace, builds: &[Candidate], ui: &Ui) -> Result<Vec
         maker.find_or_make(&what)
     };
     MODELS.iter().map(model).collect()
-}
-
-/// Says of which builds a difference may be one of their sources.
-pub(in crate::commands) fn warn_of_sources(builds: &[&Candidate], ui: &Ui) {
-    let mut records = builds.iter().filter_map(|build| Some((&build.name, build.record.as_ref()?)));
-    let Some((first, baseline)) = records.next() else { return };
-    for (name, record) in records.filter(|(_, record)| record.source.digest != baseline.source.digest) {
-        let source = &record.source;
-        ui.warn(format_args!(
-            "{name} is of other sources ({} {}) than {first} ({} {})",
-            source.origin, source.version, baseline.source.origin, baseline.source.version
-        ));
-    }
 }
 
 /// The command that repeats this, without the folders of this machine.

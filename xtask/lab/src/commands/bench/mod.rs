@@ -9,12 +9,13 @@ mod page;
 mod picture;
 mod serve;
 mod side_by_side;
+mod sources;
 mod switches;
 
 use anyhow::Result;
 use build::ui::Ui;
 
-pub(super) use self::compare::warn_of_sources;
+pub(super) use self::sources::warn_of_sources;
 
 /// Options of `bench`.
 #[derive(Debug, clap::Args)]

@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pairs: usize,
     /// Threads of the servers; by default as many as the engine decodes with
-    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::MOST_THREADS))]
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
     threads: Option<u32>,
     /// Prompts begin alike, and the servers may keep what they evaluated
     #[arg(long)]
@@ -106,7 +106,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         note: args.note.clone(),
     };
     race.check()?;
-    super::warn_of_sources(&race.subjects.iter().map(|subject| &subject.build).collect::<Vec<_>>(), ui);
+    super::sources::warn_of_sources(
+        &race.subjects.iter().map(|subject| &subject.build).collect::<Vec<_>>(),
+        ui,
+    );
     measure::conditions::look().iter().for_each(|condition| ui.warn(condition));
     let served = race.run(ui)?;
     served.remarks().iter().for_each(|remark| ui.say(remark));

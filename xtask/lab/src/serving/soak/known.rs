@@ -5,7 +5,7 @@ use load::answer::fetch;
 use load::request::http;
 use serde_json::{Value, json};
 
-use super::equal;
+use crate::serving::equal;
 use crate::serving::prompts::Prompts;
 use crate::serving::server::Server;
 

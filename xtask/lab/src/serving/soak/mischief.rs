@@ -7,11 +7,13 @@ use load::http::Decoder;
 use load::request::http;
 use load::{Address, Ask, Interface, Wire};
 
-use super::LONGEST;
 use super::known::Known;
 use super::visit::PATIENCE;
 use crate::serving::prompts::Random;
 use crate::serving::server::Server;
+
+/// Bytes of the longest request that the server takes: small, so that too long ones are cheap.
+pub const LONGEST: usize = 64 << 10;
 
 /// Where, and how it is spoken to there.
 fn place(server: &Server, random: &mut Random) -> (Address, Interface) {
