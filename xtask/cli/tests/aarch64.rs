@@ -36,7 +36,7 @@ fn the_guard_stops_on_a_cpu_without_dot_products_and_says_so() {
         .args(
             "cc -target aarch64-linux-none -mcpu=generic -O2 -ffreestanding -nostdlib -static -I".split(' '),
         )
-        .args([folder.path(), &root().join("xtask/tests/data/aarch64_start.c")])
+        .args([folder.path(), &root().join("xtask/cli/tests/data/aarch64_start.c")])
         .args([&root().join("vendor/llama-link/csrc/guard.c"), Path::new("-o"), &program])
         .output()
         .unwrap();

@@ -1,4 +1,13 @@
-//! Plans a build: host, profile, sources and tools in, a plan out. Reads no file, no clock and no environment.
+//! Plans a build: a host, a profile, sources and tools make a plan. Reads no file, no clock and no environment.
+//!
+//! - [`profile`]: build profiles, with inheritance resolved; the caller reads their files
+//! - [`choose`], [`tools`]: the tools that a build uses, of those at hand
+//! - [`cross`], [`zig`]: builds for another architecture, and for an old glibc
+//! - [`isa`], [`march`]: instruction sets, and the compiler flags for them
+//! - [`lto`], [`codegen`]: link-time optimisation, and flags that change the code
+//! - [`blas`], [`cuda`]: BLAS libraries and NVIDIA's GPUs
+//! - [`variant`], [`bolt`]: plans derived from a plan, for PGO and BOLT
+//! - [`exit`]: exit codes, and errors that carry one
 
 mod aarch64;
 pub mod blas;
