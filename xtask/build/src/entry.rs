@@ -1,4 +1,4 @@
-//! The beginning and the end of a program with commands: how its command line is read, and how it exits.
+//! Parses a command line, runs a command and turns its result into an exit code.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;

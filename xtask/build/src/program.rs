@@ -114,11 +114,11 @@ impl Program {
     }
 }
 
-/// The variable that tells a program of ours which xtask runs it.
+/// Environment variable with the path of the xtask that runs the lab.
 pub const XTASK: &str = "ANNEAL_XTASK";
 
-/// The program `name`, compiled as xtask itself is, in the same target folder: what both are made of is compiled once.
-/// `purpose` is what it does, as in "compiling what measures".
+/// Compiles the program `name` as cargo compiled xtask, in the same target folder, so that shared crates are compiled once.
+/// Returns its path. `purpose` completes the message "compiling what …, once".
 ///
 /// # Errors
 /// When it cannot be compiled.
@@ -126,7 +126,7 @@ pub fn compiled_beside(name: &str, purpose: &str, workspace: &Workspace, ui: &Ui
     cargo_build(name, purpose, workspace, ui, |run| run)
 }
 
-/// Has cargo build the program `name`, with what `more` adds to the command, and returns where it lies.
+/// Runs `cargo build` for the program `name`, with what `more` adds to the command, and returns the path of the program.
 fn cargo_build(
     name: &str,
     purpose: &str,

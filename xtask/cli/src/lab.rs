@@ -1,5 +1,5 @@
-//! The commands that measure. They are those of a program of its own, the lab, which is compiled when one of them is first
-//! used: nobody waits for it before the first build.
+//! Commands that only measure. They belong to another program, the lab, which is compiled when one of them is first used, so
+//! the first build does not wait for it.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -10,12 +10,11 @@ use build::program;
 use build::ui::{Global, Ui};
 use build::workspace::Workspace;
 
-/// The commands of the lab.
+/// Names of the commands of the lab.
 pub const COMMANDS: [&str; 6] = ["bench", "gpu-check", "optimize", "recommend", "report", "validate"];
 
-/// Options of every command, if `words`, the arguments of this program, name a command of the lab or ask for its help.
-///
-/// Whatever else is wrong with the words, the lab says so: it reads all of them again.
+/// Returns the options of every command if `words`, the arguments of this program, name a command of the lab or ask for its
+/// help. The lab reads all words again, and reports what else is wrong with them.
 pub fn is_asked(words: impl IntoIterator<Item = OsString>) -> Option<Global> {
     let words: Vec<String> = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let mut rest = words.iter().skip_while(|word| is_global(word));
@@ -30,11 +29,12 @@ pub fn is_asked(words: impl IntoIterator<Item = OsString>) -> Option<Global> {
     COMMANDS.contains(&named).then(|| Global {
         json: has("--json", ' '),
         quiet,
-        // Both together are wrong usage, which the lab tells of.
+        // Both together are wrong usage, which the lab reports.
         verbose: u8::from(has("--verbose", 'v') && !quiet),
     })
 }
 
+/// True for an option of every command.
 fn is_global(word: &str) -> bool {
     ["--json", "--quiet", "--verbose"].contains(&word) || is_short(word)
 }
@@ -45,7 +45,7 @@ fn is_short(word: &str) -> bool {
         .is_some_and(|flags| !flags.is_empty() && flags.chars().all(|flag| "qv".contains(flag)))
 }
 
-/// Becomes the lab, with the arguments of this program.
+/// Replaces this process with the lab, which gets the same arguments.
 ///
 /// # Errors
 /// When the lab cannot be compiled or run.

@@ -40,7 +40,7 @@ pub struct Cli {
     command: Command,
 }
 
-/// Arguments of a command of the lab, which reads them itself.
+/// Arguments of a command of the lab, which parses them.
 #[derive(Debug, Args)]
 pub struct InLab {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]

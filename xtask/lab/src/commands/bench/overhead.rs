@@ -83,7 +83,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&Overhead { provenance, commands: rows }, table)
 }
 
-/// The xtask that runs this program, else the one beside it.
+/// Path of the xtask that runs this program, or of the one in the same folder.
 fn xtask() -> Result<PathBuf> {
     match std::env::var_os(XTASK) {
         Some(path) => Ok(path.into()),
