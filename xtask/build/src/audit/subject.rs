@@ -1,0 +1,115 @@
+//! What `cargo xtask audit PATH` is about: a file, a build folder, an unpacked archive.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::BuildInfo;
+use build_info::audit::Rule;
+use plan::exit;
+
+/// Files that belong together, and the record of their build.
+#[derive(Debug)]
+pub struct Subject {
+    /// The program first, then its libraries.
+    pub files: Vec<PathBuf>,
+    /// The record, where there is one that can be read.
+    pub info: Option<BuildInfo>,
+}
+
+impl Subject {
+    /// What lies at `path`.
+    ///
+    /// # Errors
+    /// Wrong usage when there is nothing to audit.
+    pub fn find(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return Self::folder(path);
+        }
+        if !path.exists() {
+            return Err(exit::usage(format!(
+                "{} is not there: name a program, a shared library or a build folder",
+                path.display()
+            )));
+        }
+        // bin/anneal and prefix/lib/libllama.so lie below their record.
+        let absolute = std::path::absolute(path)?;
+        let record = absolute
+            .ancestors()
+            .skip(2)
+            .take(2)
+            .map(|folder| folder.join("build_info.json"))
+            .find(|record| record.is_file());
+        Ok(Self { files: vec![path.to_path_buf()], info: record.and_then(|path| read(&path)) })
+    }
+
+    fn folder(path: &Path) -> Result<Self> {
+        let anneal = path.join("bin/anneal");
+        if !anneal.is_file() {
+            return Err(exit::usage(format!(
+                "{} holds no bin/anneal: name a build folder, an unpacked archive, a program or a shared library",
+                path.display()
+            )));
+        }
+        let mut files = vec![anneal];
+        for folder in ["bin", "lib", "prefix/lib"] {
+            files.extend(libraries(&path.join(folder))?);
+        }
+        Ok(Self { files, info: read(&path.join("build_info.json")) })
+    }
+
+    /// The rule that its build is to be held against.
+    pub fn rule(&self) -> Rule {
+        let Some(info) = &self.info else { return Rule::Report };
+        if let Some(audit) = info.audit.as_ref().filter(|audit| audit.not_done.is_none()) {
+            return audit.rule;
+        }
+        // Records without an audit. Upstream's choice reaches ggml-cpu alone, so it is in no definition.
+        let march = |march: &str| {
+            info.cmake_flags.iter().any(|definition| {
+                definition
+                    .split_once('=')
+                    .is_some_and(|(_, value)| value.split(' ').any(|word| word == march))
+            })
+        };
+        if !info.cpu_variants.is_empty() {
+            Rule::Universal
+        } else if march("-march=x86-64-v3") || march("-march=x86_64_v3") {
+            Rule::Portable
+        } else if march("-march=native") {
+            Rule::Native
+        } else {
+            Rule::Report
+        }
+    }
+
+    /// Instruction sets of the machine that it was built on.
+    pub fn offered(&self) -> Option<BTreeSet<String>> {
+        Some(self.info.as_ref()?.host.cpu.features.clone())
+    }
+}
+
+/// A record that cannot be read says nothing, and the program can be audited without.
+fn read(path: &Path) -> Option<BuildInfo> {
+    BuildInfo::read(path).ok()
+}
+
+/// Shared libraries in `folder`, each once; none when there is no such folder.
+pub fn libraries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| format!("cannot list {}", folder.display())),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.with_context(|| format!("cannot list {}", folder.display()))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // Names of versions are links to the one file.
+        if (name.ends_with(".so") || name.contains(".so.")) && entry.file_type()?.is_file() {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,20 @@
+//! Measuring on machines that are shared and noisy: only ratios of runs that stand side by side count, with an
+//! interval.
+
+pub mod candidate;
+pub mod comparison;
+pub mod contest;
+mod ledger;
+pub mod once;
+mod phase;
+mod provenance;
+mod shape;
+
+pub use candidate::Candidate;
+pub use comparison::Comparison;
+pub use contest::Contest;
+pub use measure::{Ratio, median, ratio};
+pub use once::{Request, measure as measure_once};
+pub use phase::{Phase, Quantity};
+pub use provenance::Provenance;
+pub use shape::Shape;

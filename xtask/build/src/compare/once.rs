@@ -1,0 +1,232 @@
+//! One run of one program.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use plan::exit;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::candidate::{Candidate, Program};
+use super::phase::{Phase, Quantity};
+use super::shape::Shape;
+use crate::process::pipes::drain;
+use crate::process::{self, Running};
+use measure::median;
+
+/// How often a program is started for one sample of a start-up time, which is short.
+const STARTS: usize = 5;
+
+/// Lines of a failed program that an error shows.
+const TAIL: usize = 15;
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The model.
+    pub model: &'a Path,
+    /// Sizes.
+    pub shape: Shape,
+    /// What is wanted of the engine.
+    pub phases: &'a [Phase],
+    /// Threads of both phases.
+    pub threads: u32,
+    /// What to tokenise instead of the engine's own text.
+    pub text: Option<&'a Path>,
+}
+
+/// The fields that are read of the engine's rows and of llama-bench's.
+#[derive(Deserialize)]
+struct Row {
+    part: Option<String>,
+    n_prompt: u32,
+    n_gen: u32,
+    avg_ns: f64,
+    avg_ts: Option<f64>,
+    avg_per_second: Option<f64>,
+}
+
+/// Runs `build` once, with its own warm-up, and returns what was asked for.
+pub fn measure(build: &Candidate, request: &Request<'_>) -> Result<Vec<(Phase, f64)>> {
+    let mut command = command(build, request);
+    let line = process::line(&command);
+    let model = request.model.display();
+    let (stdout, peak) = run(&mut command, &line)
+        .with_context(|| format!("{} failed on {model}", build.name))
+        .map_err(|error| explain(error, build))?;
+    let rows: Vec<Row> = serde_json::from_slice(&stdout).with_context(|| {
+        format!("{}: {line} printed no JSON that can be read: {}", build.name, tail(&stdout))
+    })?;
+    request
+        .phases
+        .iter()
+        .map(|&phase| {
+            let value = if phase == Phase::PeakMemory { peak } else { value(&rows, phase) };
+            let told = || format!("{}: {line} told no {phase}", build.name);
+            Ok((phase, value.filter(|value| value.is_finite() && *value > 0.0).with_context(told)?))
+        })
+        .collect()
+}
+
+/// A row of llama-bench: its fields by name, in the names' order.
+pub type Fields = BTreeMap<String, Value>;
+
+/// Runs `build` with llama-bench's `arguments` and returns its rows as they are. One repetition a run: the caller takes
+/// turns.
+pub fn rows(build: &Candidate, arguments: &[String]) -> Result<Vec<Fields>> {
+    let mut command = Command::new(&build.path);
+    if build.program == Program::Anneal {
+        command.arg("bench");
+    }
+    command.args(arguments).args(["-r", "1", "-o", "json"]);
+    let line = process::line(&command);
+    let (stdout, _) = run(&mut command, &line).map_err(|error| match error.downcast_ref::<Ended>() {
+        // The arguments are the user's.
+        Some(Ended { code: Some(2), why }) if build.program == Program::Anneal => {
+            exit::usage(format!("{} does not take these arguments: {why}", build.name))
+        }
+        _ => error.context(format!("{} failed", build.name)),
+    })?;
+    serde_json::from_slice(&stdout).with_context(|| {
+        format!("{}: {line} printed no JSON that can be read: {}", build.name, tail(&stdout))
+    })
+}
+
+fn command(build: &Candidate, request: &Request<'_>) -> Command {
+    let Shape { prompt, generate, depth } = request.shape;
+    let wants = |phase| request.phases.contains(&phase);
+    let mut command = Command::new(&build.path);
+    if build.program == Program::Anneal {
+        command.arg("bench");
+    }
+    let prompt = if wants(Phase::Prefill) { prompt } else { 0 };
+    // Something has to be evaluated, or there is no run.
+    let generate = if wants(Phase::Decode) || prompt == 0 { generate.max(1) } else { 0 };
+    command
+        .arg("-m")
+        .arg(request.model)
+        .args(["-p", &prompt.to_string(), "-n", &generate.to_string()])
+        .args(["-t", &request.threads.to_string(), "-r", "1", "-o", "json"]);
+    if depth > 0 {
+        command.args(["-d", &depth.to_string()]);
+    }
+    // Without the flag wherever it is not needed: llama-bench and older engines do not have it.
+    if request.phases.iter().any(|phase| phase.is_of_model()) {
+        let parts: Vec<&str> = request
+            .phases
+            .iter()
+            .filter(|phase| phase.is_of_engine() && **phase != Phase::PeakMemory)
+            .map(|phase| phase.name())
+            .collect();
+        command.args(["--parts", &parts.join(",")]);
+        if let Some(text) = request.text {
+            command.arg("--text").arg(text);
+        }
+    }
+    command
+}
+
+fn value(rows: &[Row], phase: Phase) -> Option<f64> {
+    let row = rows.iter().find(|row| match (&row.part, phase) {
+        (Some(part), phase) => part == phase.name(),
+        (None, Phase::Prefill) => row.n_prompt > 0 && row.n_gen == 0,
+        (None, Phase::Decode) => row.n_prompt == 0 && row.n_gen > 0,
+        (None, _) => false,
+    })?;
+    match phase.quantity() {
+        // Of a sample of several loads, one.
+        Quantity::Time => row.avg_per_second.map(|speed| 1e3 / speed).or(Some(row.avg_ns / 1e6)),
+        _ if phase == Phase::Tokenize => row.avg_per_second.map(|speed| speed / 1e6),
+        _ => row.avg_per_second.or(row.avg_ts),
+    }
+}
+
+/// Runs a whole process several times and returns the median in milliseconds.
+pub fn start(build: &Candidate, arguments: &[&str]) -> Result<f64> {
+    let mut times = Vec::new();
+    for _ in 0..STARTS {
+        process::check_interrupted()?;
+        let mut command = Command::new(&build.path);
+        command.args(arguments).stdin(Stdio::null());
+        let line = process::line(&command);
+        let started = Instant::now();
+        let output = command.output().with_context(|| format!("{}: cannot start {line}", build.name))?;
+        times.push(started.elapsed().as_secs_f64() * 1e3);
+        process::check_interrupted()?;
+        if !output.status.success() {
+            bail!("{}: {line} failed ({}){}", build.name, output.status, tail(&output.stderr));
+        }
+    }
+    Ok(median(&times))
+}
+
+/// A program that ended with an error.
+#[derive(Debug)]
+struct Ended {
+    /// Absent of one that a signal ended.
+    code: Option<i32>,
+    why: String,
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for Ended {}
+
+/// Runs it to its end; returns its standard output, and the most memory it had resident. Ctrl-C ends it.
+fn run(command: &mut Command, line: &str) -> Result<(Vec<u8>, Option<f64>)> {
+    process::check_interrupted()?;
+    let mut running = Running::start(command)?;
+    // Read all the while: a full pipe would stop the program.
+    let (out, err) = (drain(running.child.stdout.take()), drain(running.child.stderr.take()));
+    // The kernel's high-water mark only rises, so the last reading before the end is the peak.
+    let proc_status = format!("/proc/{}/status", running.child.id());
+    let mut peak = None;
+    let status = loop {
+        if let Some(status) = running.child.try_wait().with_context(|| format!("cannot wait for {line}"))? {
+            break status;
+        }
+        running.pass_on_interrupts();
+        peak = std::fs::read_to_string(&proc_status).ok().and_then(|text| high_water(&text)).or(peak);
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let (stdout, stderr) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
+    process::check_interrupted()?;
+    if !status.success() {
+        let why = format!("{line} ended with {status}{}", tail(&stderr));
+        return Err(Ended { code: status.code(), why }.into());
+    }
+    Ok((stdout, peak))
+}
+
+/// An older engine says so in its own words, which do not tell what to do.
+fn explain(error: anyhow::Error, build: &Candidate) -> anyhow::Error {
+    if format!("{error:#}").contains("unexpected argument '--parts'") {
+        let name = &build.name;
+        return error.context(format!(
+            "{name} is an older engine, which times prefill and decode alone: build it again, or ask for \
+             --phases prefill,decode,peak-memory"
+        ));
+    }
+    error
+}
+
+/// The last lines of what a program printed.
+fn tail(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    let lines: Vec<&str> = text.trim().lines().collect();
+    process::last_lines(&lines, TAIL)
+}
+
+/// `VmHWM` of /proc/PID/status, in bytes.
+fn high_water(status: &str) -> Option<f64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some((kib << 10) as f64)
+}

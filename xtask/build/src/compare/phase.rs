@@ -1,0 +1,253 @@
+//! What can be compared.
+
+use std::fmt;
+use std::str::FromStr;
+
+use build_info::Bytes;
+use serde::{Deserialize, Serialize};
+
+use measure::Ratio;
+
+/// One thing that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// Evaluating a prompt.
+    Prefill,
+    /// Evaluating tokens one by one.
+    Decode,
+    /// Text to tokens.
+    Tokenize,
+    /// Tokens to text.
+    Detokenize,
+    /// Choosing tokens with the default chain.
+    Sample,
+    /// Choosing the most likely tokens.
+    Greedy,
+    /// Loading the model.
+    Load,
+    /// Loading its vocabulary alone.
+    Vocab,
+    /// Reading the header of its file.
+    Gguf,
+    /// The whole process of `anneal --version`.
+    StartVersion,
+    /// The whole process of `anneal info`.
+    StartInfo,
+    /// The most memory that the process of a run had.
+    PeakMemory,
+    /// Size of the program's file.
+    BinarySize,
+}
+
+/// How a phase's values read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Quantity {
+    /// Work per second: more is better.
+    Rate,
+    /// Milliseconds: less is better.
+    Time,
+    /// Bytes: less is better.
+    Size,
+}
+
+impl Phase {
+    /// All of them, in the order of tables.
+    pub const ALL: [Phase; 13] = [
+        Phase::Prefill,
+        Phase::Decode,
+        Phase::Tokenize,
+        Phase::Detokenize,
+        Phase::Sample,
+        Phase::Greedy,
+        Phase::Load,
+        Phase::Vocab,
+        Phase::Gguf,
+        Phase::StartVersion,
+        Phase::StartInfo,
+        Phase::PeakMemory,
+        Phase::BinarySize,
+    ];
+
+    /// Those that llama-bench can be asked for too.
+    pub const OF_LLAMA_BENCH: [Phase; 4] =
+        [Phase::Prefill, Phase::Decode, Phase::PeakMemory, Phase::BinarySize];
+
+    /// The name it is asked for by; that of `anneal bench --parts` where it is one.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Prefill => "prefill",
+            Phase::Decode => "decode",
+            Phase::Tokenize => "tokenize",
+            Phase::Detokenize => "detokenize",
+            Phase::Sample => "sample",
+            Phase::Greedy => "greedy",
+            Phase::Load => "load",
+            Phase::Vocab => "vocab",
+            Phase::Gguf => "gguf",
+            Phase::StartVersion => "start-version",
+            Phase::StartInfo => "start-info",
+            Phase::PeakMemory => "peak-memory",
+            Phase::BinarySize => "binary-size",
+        }
+    }
+
+    /// Whether its size is the prompt's or the generation's.
+    pub fn has_shape(self) -> bool {
+        matches!(self, Phase::Prefill | Phase::Decode | Phase::PeakMemory)
+    }
+
+    /// Whether `anneal bench` tells it.
+    pub fn is_of_engine(self) -> bool {
+        self.has_shape() || self.is_of_model()
+    }
+
+    /// Whether `anneal bench` tells it, and the shape of a run does not matter.
+    pub fn is_of_model(self) -> bool {
+        matches!(
+            self,
+            Phase::Tokenize
+                | Phase::Detokenize
+                | Phase::Sample
+                | Phase::Greedy
+                | Phase::Load
+                | Phase::Vocab
+                | Phase::Gguf
+        )
+    }
+
+    /// How its values read.
+    pub fn quantity(self) -> Quantity {
+        match self {
+            Phase::Load | Phase::Vocab | Phase::Gguf | Phase::StartVersion | Phase::StartInfo => {
+                Quantity::Time
+            }
+            Phase::PeakMemory | Phase::BinarySize => Quantity::Size,
+            _ => Quantity::Rate,
+        }
+    }
+
+    /// What may be said of its ratio.
+    pub fn verdict(self, ratio: &Ratio) -> &'static str {
+        match self {
+            // Measured once, for good.
+            Phase::BinarySize => self.quantity().words(ratio.side()),
+            _ => self.quantity().verdict(ratio),
+        }
+    }
+
+    /// The unit of its values.
+    pub fn unit(self) -> &'static str {
+        match self.quantity() {
+            Quantity::Time => "ms",
+            Quantity::Size => "bytes",
+            Quantity::Rate if self == Phase::Tokenize => "MB/s",
+            Quantity::Rate => "t/s",
+        }
+    }
+
+    /// `value` for people.
+    pub fn show(self, value: f64) -> String {
+        match (self.quantity(), value) {
+            (Quantity::Size, _) => Bytes(value as u64).to_string(),
+            (_, value) if value >= 1000.0 => format!("{value:.0} {}", self.unit()),
+            (_, value) if value >= 10.0 => format!("{value:.1} {}", self.unit()),
+            _ => format!("{value:.2} {}", self.unit()),
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Phase {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Phase::ALL.into_iter().find(|phase| phase.name() == text).ok_or_else(|| {
+            let names = Phase::ALL.map(Phase::name).join(", ");
+            format!("unknown phase {text:?}: there are {names}")
+        })
+    }
+}
+
+impl Quantity {
+    /// A build's values against the baseline's as a ratio. Speeds, and times turned round, so that above 1 is always
+    /// faster; sizes as they are.
+    pub fn ratio(self, ours: &[f64], baseline: &[f64]) -> Ratio {
+        match self {
+            Quantity::Rate | Quantity::Size => measure::ratio(ours, baseline),
+            Quantity::Time => measure::ratio(baseline, ours),
+        }
+    }
+
+    /// [`Ratio::verdict`] in the words for this quantity.
+    pub fn verdict(self, ratio: &Ratio) -> &'static str {
+        self.words(ratio.verdict())
+    }
+
+    fn words(self, side: &'static str) -> &'static str {
+        match (side, self) {
+            ("higher", Quantity::Size) => "larger",
+            ("lower", Quantity::Size) => "smaller",
+            ("higher", _) => "faster",
+            ("lower", _) => "slower",
+            (other, _) => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_are_found_by_the_names_they_are_written_with() {
+        for phase in Phase::ALL {
+            assert_eq!(phase.name().parse(), Ok(phase));
+            assert_eq!(serde_json::to_value(phase).unwrap(), phase.name());
+        }
+        assert!("sampling".parse::<Phase>().is_err_and(|why| why.contains("sample, greedy")));
+    }
+
+    #[test]
+    fn verdicts_name_what_is_better() {
+        let (less, more) = ([90.0, 91.0, 90.5, 90.0, 92.0, 89.0], [100.0, 100.0, 101.0, 99.0, 100.0, 102.0]);
+        let cases = [
+            (Quantity::Rate, &less, &more, "slower"),
+            (Quantity::Rate, &more, &less, "faster"),
+            (Quantity::Time, &less, &more, "faster"),
+            (Quantity::Time, &more, &less, "slower"),
+            (Quantity::Size, &less, &more, "smaller"),
+            (Quantity::Size, &more, &less, "larger"),
+            (Quantity::Rate, &more, &more, "equal"),
+        ];
+        for (quantity, ours, baseline, expected) in cases {
+            let ratio = quantity.ratio(ours, baseline);
+            assert_eq!(quantity.verdict(&ratio), expected, "{quantity:?}: {ratio}");
+        }
+        let doubtful = Quantity::Rate.ratio(&[90.0, 110.0, 95.0, 105.0, 99.0, 101.0], &[100.0; 6]);
+        assert_eq!(Quantity::Rate.verdict(&doubtful), "no difference shown");
+        let once = Quantity::Size.ratio(&[2e6], &[1e6]);
+        assert_eq!(Phase::BinarySize.verdict(&once), "larger");
+        assert_eq!(Phase::PeakMemory.verdict(&once), "too few pairs");
+    }
+
+    #[test]
+    fn values_are_shown_with_three_digits_or_so() {
+        let cases = [
+            (Phase::Prefill, 1234.56, "1235 t/s"),
+            (Phase::Decode, 31.25, "31.2 t/s"),
+            (Phase::Tokenize, 2.345, "2.35 MB/s"),
+            (Phase::StartVersion, 4.5, "4.50 ms"),
+            (Phase::BinarySize, 1_572_864.0, "1.5 MiB"),
+        ];
+        for (phase, value, expected) in cases {
+            assert_eq!(phase.show(value), expected);
+        }
+    }
+}

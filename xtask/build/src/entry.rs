@@ -1,0 +1,37 @@
+//! Parses a command line, runs a command and turns its result into an exit code.
+
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use plan::exit;
+
+use crate::process;
+use crate::ui::Ui;
+
+/// The command line; where it is no command, how that ended: help, the version, wrong usage.
+pub fn parse<Cli: Parser>() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| match error.print() {
+        // clap would say 0 of help that nobody got. A reader that has gone away is no error.
+        Err(why) if !error.use_stderr() && why.kind() != ErrorKind::BrokenPipe => {
+            let _ =
+                writeln!(std::io::stderr(), "error: cannot write the result to stdout\n  caused by: {why}");
+            ExitCode::from(exit::FAILED)
+        }
+        _ => ExitCode::from(if error.use_stderr() { exit::USAGE } else { 0 }),
+    })
+}
+
+/// Runs `command`, shows its error, and returns the exit code.
+pub fn run(ui: &Ui, command: impl FnOnce() -> Result<()>) -> ExitCode {
+    match process::catch_signals().and_then(|()| command()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            ui.error(&error);
+            // Whatever failed did so because the user stopped it.
+            let code = if process::interrupted() { exit::INTERRUPTED } else { exit::code_of(&error) };
+            ExitCode::from(code)
+        }
+    }
+}

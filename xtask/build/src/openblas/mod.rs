@@ -1,0 +1,210 @@
+//! OpenBLAS from source, for machines whose distribution's lacks the CPU: pinned, verified, built with make.
+//!
+//! ```text
+//! target/anneal/blas/<version>-<hash12>/     first 12 digits over archive, compiler and make's arguments
+//!     lib/libopenblas.a  include/cblas.h     what was built
+//!     openblas.json                          from what, and how
+//! target/anneal/blas/downloads/              archives
+//! ```
+//!
+//! It happens before planning, and the plan is told of the library as of any other: a plan reads no file.
+
+mod archive;
+mod make;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::{Host, Sha256};
+use plan::choose;
+use plan::exit;
+use plan::profile::{Blas, Profile};
+use serde::{Deserialize, Serialize};
+use toolchain::{BlasLibrary, BlasThreading, Toolchain};
+
+use crate::fs;
+use crate::scratch::Scratch;
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+pub use archive::Archive;
+use make::Recipe;
+
+/// Which archive to build OpenBLAS from.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ArchiveArgs {
+    /// OpenBLAS's source archive, a file or a URL, where the profile builds it [default: the pinned release]
+    #[arg(long, value_name = "FILE|URL")]
+    blas_archive: Option<String>,
+    /// SHA-256 of that archive, where it is not the pinned one
+    #[arg(long, value_name = "DIGITS", requires = "blas_archive")]
+    blas_sha256: Option<String>,
+}
+
+/// `vendor/openblas/pin.toml`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pin {
+    version: String,
+    url: String,
+    sha256: Sha256,
+    #[serde(rename = "license")]
+    _license: String,
+}
+
+fn pin() -> Result<Pin> {
+    toml::from_str(include_str!("../../../../vendor/openblas/pin.toml"))
+        .context("cannot understand vendor/openblas/pin.toml")
+}
+
+impl ArchiveArgs {
+    /// Refuses an archive that nothing would be built from.
+    pub fn check(&self, profile: &Profile) -> Result<()> {
+        if self.blas_archive.is_none() || profile.blas == Blas::OpenblasSource {
+            return Ok(());
+        }
+        Err(exit::usage(format!(
+            "--blas-archive is for profiles that build OpenBLAS, and {} has `blas = \"{}\"`: take \
+             --profile native-openblas-source, or --set blas=openblas-source",
+            profile.name, profile.blas
+        )))
+    }
+
+    /// The archive that was asked for.
+    fn archive(&self) -> Result<Archive> {
+        let pin = pin()?;
+        let Some(place) = &self.blas_archive else {
+            return Ok(Archive { place: pin.url, version: pin.version, sha256: pin.sha256 });
+        };
+        let Some(digits) = &self.blas_sha256 else {
+            // Another place for the same file: a mirror, a machine without a network.
+            return Ok(Archive { place: place.clone(), version: pin.version, sha256: pin.sha256 });
+        };
+        let sha256 = Sha256::try_from(digits.clone())
+            .map_err(|error| exit::usage(format!("--blas-sha256: {error}")))?;
+        let name = place.rsplit('/').next().unwrap_or(place);
+        let version = version_in(name).ok_or_else(|| {
+            exit::usage(format!(
+                "--blas-archive: {name:?} does not tell the version: call it OpenBLAS-<version>.tar.gz"
+            ))
+        })?;
+        Ok(Archive { place: place.clone(), version, sha256 })
+    }
+}
+
+/// `0.3.21` of `openblas_0.3.21+ds.orig.tar.xz`.
+fn version_in(name: &str) -> Option<String> {
+    let at = name.find(|c: char| c.is_ascii_digit())?;
+    let end = name[at..].find(|c: char| !c.is_ascii_digit() && c != '.').map_or(name.len(), |end| at + end);
+    let version = name[at..end].trim_end_matches('.');
+    (version.split('.').count() >= 2).then(|| version.to_string())
+}
+
+/// What lies beside a built library.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    version: String,
+    archive: Sha256,
+    recipe: Recipe,
+}
+
+/// Tells `toolchain` of the OpenBLAS that `profile` builds, where it does; nothing is fetched or built.
+pub fn announce(
+    workspace: &Workspace,
+    profile: &Profile,
+    host: &Host,
+    args: &ArchiveArgs,
+    toolchain: &mut Toolchain,
+) -> Result<()> {
+    if profile.blas == Blas::OpenblasSource {
+        let library = wanted(workspace, profile, host, args, toolchain)?.library;
+        toolchain.blas.push(library);
+    }
+    Ok(())
+}
+
+/// The same, fetched and built where it is not there yet.
+pub fn provide(
+    workspace: &Workspace,
+    profile: &Profile,
+    host: &Host,
+    args: &ArchiveArgs,
+    toolchain: &mut Toolchain,
+    ui: &Ui,
+) -> Result<()> {
+    if profile.blas != Blas::OpenblasSource {
+        return Ok(());
+    }
+    let wanted = wanted(workspace, profile, host, args, toolchain)?;
+    if !wanted.is_built() {
+        wanted.build(ui)?;
+    }
+    toolchain.blas.push(wanted.library);
+    Ok(())
+}
+
+/// A library to be.
+struct Wanted {
+    archive: Archive,
+    recipe: Recipe,
+    folder: PathBuf,
+    library: BlasLibrary,
+}
+
+fn wanted(
+    workspace: &Workspace,
+    profile: &Profile,
+    host: &Host,
+    args: &ArchiveArgs,
+    toolchain: &Toolchain,
+) -> Result<Wanted> {
+    let archive = args.archive()?;
+    let recipe =
+        make::recipe(profile.isa, host, &choose::compiler(profile, toolchain, &mut Vec::new())?, toolchain)?;
+    let key = fs::digest(&serde_json::to_vec(&(&archive.sha256, &recipe))?);
+    let folder = workspace.anneal().join("blas").join(format!("{}-{}", archive.version, key.short()));
+    let library = BlasLibrary {
+        vendor: "openblas".to_string(),
+        version: archive.version.clone(),
+        pkg_config: None,
+        threading: Some(BlasThreading::Pthread),
+        include: folder.join("include"),
+        libraries: vec![folder.join("lib/libopenblas.a")],
+        source: Some(archive.sha256.to_string()),
+    };
+    Ok(Wanted { archive, recipe, folder, library })
+}
+
+impl Wanted {
+    fn is_built(&self) -> bool {
+        // Written last, before the folder gets its name.
+        self.folder.join("openblas.json").is_file() && self.library.libraries[0].is_file()
+    }
+
+    fn build(&self, ui: &Ui) -> Result<()> {
+        let blas = self.folder.parent().unwrap_or(Path::new("."));
+        std::fs::create_dir_all(blas).with_context(|| format!("cannot make {}", blas.display()))?;
+        let scratch = Scratch::among_others(blas, ".building")?;
+        let log = crate::process::Log::new(blas.join("build.log"), ui.verbose());
+        let file = self.archive.fetch(&blas.join("downloads"), &log, ui)?;
+        let source = archive::unpack(&file, scratch.path(), &log)?;
+        let prefix = scratch.path().join("prefix");
+        make::run(&self.recipe, &source, &prefix, &log, ui)?;
+        let record = Record {
+            version: self.archive.version.clone(),
+            archive: self.archive.sha256.clone(),
+            recipe: self.recipe.clone(),
+        };
+        fs::write_atomically(&prefix.join("openblas.json"), &serde_json::to_vec_pretty(&record)?)?;
+        if self.folder.exists() {
+            // Without its record or its library: left by nobody but a hand.
+            std::fs::remove_dir_all(&self.folder)
+                .with_context(|| format!("cannot replace {}", self.folder.display()))?;
+        }
+        std::fs::rename(&prefix, &self.folder)
+            .with_context(|| format!("cannot put {} into place", self.folder.display()))?;
+        ui.done("built", format_args!("OpenBLAS {} in {}", self.archive.version, self.folder.display()));
+        Ok(())
+    }
+}

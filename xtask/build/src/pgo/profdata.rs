@@ -1,0 +1,175 @@
+//! Profiles: raw files of counters merged into one, and read as text.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use build_info::record::Tool;
+use plan::variant::Profdata;
+
+use crate::process::{Log, Run};
+use crate::workspace::Workspace;
+
+/// The variable that tells an instrumented program where its counters go.
+pub const VARIABLE: &str = "LLVM_PROFILE_FILE";
+
+/// A folder for the raw files of one training.
+pub struct Raw {
+    folder: PathBuf,
+}
+
+impl Raw {
+    /// An empty folder at `folder`: what an earlier, broken training left is not merged.
+    pub fn empty(folder: PathBuf) -> Result<Self> {
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).with_context(|| format!("cannot clear {}", folder.display()))?;
+        }
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(Self { folder })
+    }
+
+    /// What the program is to be told: one file for each binary (`%m`) and process (`%p`).
+    pub fn environment(&self) -> [(&'static str, OsString); 1] {
+        [(VARIABLE, self.folder.join("%m_%p.profraw").into_os_string())]
+    }
+
+    fn files(&self) -> Result<Vec<PathBuf>> {
+        let entries = std::fs::read_dir(&self.folder)
+            .with_context(|| format!("cannot list {}", self.folder.display()))?;
+        let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        files.sort();
+        Ok(files)
+    }
+
+    /// Merges the files into one and removes them.
+    ///
+    /// # Errors
+    /// When the training wrote none, or nothing was counted.
+    pub fn merge(self, tool: &Tool, workspace: &Workspace, log: &Log) -> Result<Profdata> {
+        let files = self.files()?;
+        if files.is_empty() {
+            bail!(
+                "the training wrote no profile into {}: the engine was not instrumented, or was killed before its end",
+                self.folder.display()
+            );
+        }
+        let folder = workspace.pgo_profiles();
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let scratch = base::scratch_in(&folder, ".merged-")
+            .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
+        let beside = scratch.path().join("merged.profdata");
+        let merged = Run::new(&tool.path, log)
+            .args(["merge", "-o"])
+            .args([&beside])
+            .args(&files)
+            .watch(|_, _| {})
+            .context("the profiles of the training cannot be merged")
+            .and_then(|()| crate::fs::digest_file(&beside))
+            .and_then(|digest| {
+                let path = folder.join(format!("{}.profdata", digest.short()));
+                std::fs::rename(&beside, &path)
+                    .with_context(|| format!("cannot put {} into place", path.display()))?;
+                Ok(Profdata { path, digest, gcda: None })
+            });
+        let _ = std::fs::remove_dir_all(&self.folder);
+        merged
+    }
+}
+
+/// One function of a profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Digest of its control flow.
+    pub hash: u64,
+    /// All its counters added up.
+    pub count: u64,
+}
+
+/// The functions of a profile, by name.
+pub type Functions = HashMap<String, Function>;
+
+/// Reads the profile at `path`.
+pub fn functions(tool: &Tool, path: &Path, log: &Log) -> Result<Functions> {
+    let mut reader = Reader::default();
+    Run::new(&tool.path, log)
+        .quietly()
+        .args(["show", "--all-functions", "--counts"])
+        .args([path])
+        .watch(|_, line| reader.line(line))
+        .with_context(|| format!("{} cannot be read as a profile", path.display()))?;
+    Ok(reader.functions)
+}
+
+/// Sees that there is a profile at `path`, before anything long begins.
+///
+/// # Errors
+/// When it is no regular file, cannot be read as a profile, or counted nothing.
+pub fn check(tool: &Tool, path: &Path, log: &Log) -> Result<()> {
+    if !path.is_file() {
+        bail!("{} is no file: --profdata takes what `llvm-profdata merge` wrote", path.display());
+    }
+    if functions(tool, path, log)?.values().all(|function| function.count == 0) {
+        bail!("{} is an empty profile: nothing in it was ever run", path.display());
+    }
+    Ok(())
+}
+
+/// Reads what `llvm-profdata show --all-functions --counts` prints.
+#[derive(Default)]
+struct Reader {
+    functions: Functions,
+    name: String,
+    hash: u64,
+}
+
+impl Reader {
+    fn line(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("  ").and_then(|rest| rest.strip_suffix(':'))
+            && !name.starts_with(' ')
+        {
+            self.name = without_folder(name).to_string();
+        } else if let Some(hash) = line.strip_prefix("    Hash: 0x") {
+            self.hash = u64::from_str_radix(hash.trim(), 16).unwrap_or(0);
+        } else if let Some(counts) = line.strip_prefix("    Block counts: [") {
+            let counts = counts.trim_end().trim_end_matches(']').split(',');
+            let count = counts
+                .filter_map(|count| count.trim().parse::<u64>().ok())
+                .fold(0u64, |sum, count| sum.saturating_add(count));
+            // One name may have several bodies: what runs is what counts.
+            let function = Function { hash: self.hash, count };
+            let entry =
+                self.functions.entry(std::mem::take(&mut self.name)).or_insert_with(|| function.clone());
+            if entry.count < count {
+                *entry = function;
+            }
+        }
+    }
+}
+
+/// A function that is local to its file is called `/path/of/file.cpp;name`: of the path, the file is enough.
+fn without_folder(name: &str) -> &str {
+    match name.split_once(';') {
+        Some((path, _)) => &name[path.rfind('/').map_or(0, |at| at + 1)..],
+        None => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_read_and_the_summary_is_not() {
+        let text = "Counters:\n  /a/b/ops.cpp;ggml_add:\n    Hash: 0x10\n    Counters: 3\n    Block counts: [5, 0, 7]\n  \
+                    _ZN3fooEv:\n    Hash: 0xff\n    Counters: 1\n    Block counts: [0]\n  _ZN3fooEv:\n    Hash: 0xfe\n    \
+                    Counters: 1\n    Block counts: [3]\nInstrumentation level: IR  entry_first = 0\nFunctions shown: 3\n\
+                    Total functions: 3\nMaximum function count: 5\n";
+        let mut reader = Reader::default();
+        text.lines().for_each(|line| reader.line(line));
+        let functions = reader.functions;
+        assert_eq!(functions.len(), 2);
+        assert_eq!(functions["ops.cpp;ggml_add"], Function { hash: 0x10, count: 12 });
+        assert_eq!(functions["_ZN3fooEv"], Function { hash: 0xfe, count: 3 });
+    }
+}

@@ -1,0 +1,194 @@
+//! Training: the engine, instrumented by compilers or by BOLT, is run on workloads.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail};
+use build_info::optimized::Training;
+use build_info::{Bytes, Host};
+use gguf::{GgufFile, Scalar, Value};
+
+use crate::models::Maker;
+use crate::process::{Log, Run};
+use crate::ui::Ui;
+use crate::workload::{Synthetic, Workload};
+
+/// One thread trains. With two, threads that count in the same cache lines slow each other down by more than the
+/// second one brings, and counters that are not atomic lose counts; besides, what waiting threads do in their spin
+/// loops would count as hot.
+const THREADS: &str = "1";
+
+/// What the engine is run on.
+#[derive(Clone, Debug)]
+pub struct Course {
+    /// Names of the workloads.
+    pub workloads: Vec<String>,
+    /// Names and files of the models.
+    models: Vec<(String, PathBuf)>,
+    /// Arguments of each run, the model among them.
+    runs: Vec<Vec<OsString>>,
+}
+
+impl Course {
+    /// `workloads` on their own synthetic models, which are made where they are missing, or on the user's.
+    pub fn new(workloads: &[Workload], user_model: Option<&Path>, maker: Maker) -> Result<Self> {
+        let mut course = Course {
+            workloads: workloads.iter().map(|workload| workload.name.clone()).collect(),
+            models: Vec::new(),
+            runs: Vec::new(),
+        };
+        for workload in workloads {
+            let models = match user_model {
+                Some(path) => {
+                    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+                    vec![(name, path.to_path_buf())]
+                }
+                None => synthetic(&workload.models, maker)?,
+            };
+            for (name, path) in models {
+                course.runs.extend(workload.runs.iter().map(|run| arguments(run, &path)));
+                if !course.models.iter().any(|(known, _)| *known == name) {
+                    course.models.push((name, path));
+                }
+            }
+        }
+        Ok(course)
+    }
+
+    /// Names and files of the models.
+    pub fn models(&self) -> Vec<(String, PathBuf)> {
+        self.models.clone()
+    }
+
+    /// What the profile of a training depends on beside the program.
+    ///
+    /// # Errors
+    /// When a model cannot be read.
+    pub fn digest(&self) -> Result<build_info::Sha256> {
+        let mut text = format!("{:?}", self.runs);
+        for (_, path) in &self.models {
+            text.push_str(crate::fs::digest_file(path)?.as_str());
+        }
+        Ok(crate::fs::digest(text.as_bytes()))
+    }
+
+    /// Runs `engine` on all of it, with the variables that tell it where counts go.
+    ///
+    /// # Errors
+    /// When one run fails: a profile of half a training says wrong things about what is hot.
+    pub fn run(&self, engine: &Path, env: &[(&str, OsString)], log: &Log, ui: &Ui) -> Result<Training> {
+        let started = Instant::now();
+        let mut progress = ui.progress("train");
+        let total = self.runs.len();
+        let done: Result<()> = self.runs.iter().enumerate().try_for_each(|(number, run)| {
+            let mut command = Run::new(engine, log).args(run);
+            for (name, value) in env {
+                command = command.env(name, value);
+            }
+            command.watch(|_, _| {}).with_context(|| {
+                format!(
+                    "training run {} of {total} failed, so there is no profile, and what is current stays",
+                    number + 1
+                )
+            })?;
+            progress.step(number as u64 + 1, total as u64, "runs");
+            Ok(())
+        });
+        progress.finish();
+        crate::process::check_interrupted()?;
+        done?;
+        Ok(Training {
+            workloads: self.workloads.clone(),
+            models: self.models.iter().map(|(name, _)| name.clone()).collect(),
+            runs: u32::try_from(self.runs.len()).unwrap_or(u32::MAX),
+            seconds: started.elapsed().as_secs_f64(),
+            counters: "single".to_string(),
+        })
+    }
+}
+
+fn synthetic(models: &[Synthetic], maker: Maker) -> Result<Vec<(String, PathBuf)>> {
+    models.iter().map(|model| Ok((model.to_string(), maker.find_or_make(model)?))).collect()
+}
+
+/// `run` with the model and one thread for both phases.
+fn arguments(run: &[String], model: &Path) -> Vec<OsString> {
+    let mut all: Vec<OsString> = run.iter().map(OsString::from).collect();
+    all.extend(["-m".into(), model.into(), "-t".into(), THREADS.into(), "-tb".into(), THREADS.into()]);
+    all
+}
+
+/// Tokens of the largest context that a workload asks for: that of `anneal run`, which asks for none.
+const CONTEXT: u64 = 4096;
+/// Bytes that 32 values of a cache take in half precision, which is the engine's default.
+const HALF: u64 = 64;
+
+/// The user's model, seen to be there and to fit into the memory of `host`, before anything long begins.
+///
+/// # Errors
+/// When it cannot be read, or is larger than what a process may have: the training would end it after the builds.
+pub fn check_model(path: &Path, host: &Host) -> Result<()> {
+    let unusable = |error| anyhow!("the model to train on cannot be used: {error}");
+    let file = GgufFile::open(path).map_err(unusable)?;
+    let weights = file.weights().map_err(unusable)?;
+    let cache = file.cache_shape().map_or(Bytes(0), |shape| {
+        let trained = context_length(&file).unwrap_or(CONTEXT);
+        shape.bytes(CONTEXT.min(trained), HALF, HALF)
+    });
+    let needed = Bytes(weights.0.saturating_add(cache.0));
+    match host.usable_memory() {
+        Some(usable) if needed > usable => bail!(
+            "the model to train on does not fit: {} takes {weights} for its weights and {cache} for a context, and a \
+             process can have {usable} here; take a smaller one of the same architecture and quantisation, or train on \
+             synthetic models (leave --model out)",
+            path.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Tokens that the model was trained for.
+fn context_length(file: &GgufFile) -> Option<u64> {
+    let Some(Value::Scalar(Scalar::String(architecture))) = file.get("general.architecture") else {
+        return None;
+    };
+    file.u32(&format!("{architecture}.context_length")).map(u64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use build_info::host::Memory;
+
+    use super::*;
+
+    #[test]
+    fn a_model_that_does_not_fit_is_refused_with_its_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tiny.gguf");
+        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).unwrap();
+        let weights = GgufFile::open(&path).unwrap().weights().unwrap().0;
+        let host = |available: u64, limit: Option<u64>| {
+            let mut host = plan::testing::host("zen5-vm");
+            host.memory = Memory { total: Bytes::gib(64), available: Bytes(available) };
+            host.limits.memory = limit.map(Bytes);
+            host
+        };
+        let cases = [
+            (host(1 << 30, None), None),
+            (host(weights, None), Some("does not fit")),
+            (host(1 << 30, Some(weights)), Some("for a context, and a process can have")),
+            // Neither is known.
+            (host(0, None), None),
+        ];
+        for (host, refusal) in cases {
+            match (check_model(&path, &host), refusal) {
+                (Ok(()), None) => {}
+                (Err(error), Some(words)) => assert!(error.to_string().contains(words), "{error}"),
+                (other, _) => panic!("{:?}: {other:?}", host.memory),
+            }
+        }
+        let none = check_model(&folder.path().join("none.gguf"), &host(1 << 30, None)).unwrap_err();
+        assert!(none.to_string().starts_with("the model to train on cannot be used: "), "{none}");
+    }
+}

@@ -1,0 +1,258 @@
+//! External commands: echoed, logged, watched, stopped by ctrl-C.
+
+mod executable;
+pub mod pipes;
+mod running;
+mod signals;
+mod words;
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use gguf::partial::free_space;
+
+pub use executable::Executable;
+pub use running::{Running, stop};
+pub use signals::{begins_anew, catch_signals, check_interrupted, interrupted};
+use words::short;
+pub use words::{last_lines, line};
+
+/// Lines of output that an error shows.
+const TAIL: usize = 25;
+
+/// With less left on the disk than this, a command may have failed for want of it.
+const NEARLY_FULL: u64 = 64 << 20;
+
+/// Keeps the output of all commands of a build.
+#[derive(Clone, Debug)]
+pub struct Log {
+    path: PathBuf,
+    echo: bool,
+}
+
+impl Log {
+    /// Appends to `path`; `echo` also shows each command on standard error.
+    pub fn new(path: PathBuf, echo: bool) -> Self {
+        Self { path, echo }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn open(&self) -> Result<File> {
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.path)
+            .with_context(|| format!("cannot write the log {}", self.path.display()))
+    }
+}
+
+/// Which stream a line came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// A command to run under a log.
+pub struct Run<'a> {
+    command: Command,
+    log: &'a Log,
+    /// Whether the log takes what the command prints.
+    keep: bool,
+}
+
+impl<'a> Run<'a> {
+    /// Runs `program` and logs to `log`.
+    pub fn new(program: impl AsRef<OsStr>, log: &'a Log) -> Self {
+        Self { command: Command::new(program), log, keep: true }
+    }
+
+    /// Leaves what the command prints, which is much, out of the log.
+    pub fn quietly(mut self) -> Self {
+        self.keep = false;
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    /// Sets a variable.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Sets variables, and takes those away that have no value.
+    pub fn envs(mut self, variables: &std::collections::BTreeMap<String, Option<String>>) -> Self {
+        for (name, value) in variables {
+            match value {
+                Some(value) => self.command.env(name, value),
+                None => self.command.env_remove(name),
+            };
+        }
+        self
+    }
+
+    /// Takes away the variables of this process whose name `unwanted` picks.
+    pub fn without(mut self, unwanted: impl Fn(&str) -> bool) -> Self {
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(&unwanted) {
+                self.command.env_remove(name);
+            }
+        }
+        self
+    }
+
+    /// Sets the working folder.
+    pub fn dir(mut self, dir: &Path) -> Self {
+        self.command.current_dir(dir);
+        self
+    }
+
+    /// The command as one would type it.
+    fn line(&self) -> String {
+        line(&self.command)
+    }
+
+    /// Runs it to its end and gives every line to `watch`.
+    ///
+    /// # Errors
+    /// With the last lines of output and the place of the log when it fails; an interruption when the user
+    /// stopped it.
+    pub fn watch(mut self, mut watch: impl FnMut(Stream, &str)) -> Result<()> {
+        check_interrupted()?;
+        let line = self.line();
+        let mut log = self.log.open()?;
+        let _ = writeln!(log, "$ {line}");
+        if self.log.echo {
+            // A closed standard error is nobody's concern.
+            let _ = writeln!(std::io::stderr(), "$ {line}");
+        }
+        let mut running = Running::start(&mut self.command)?;
+        let (sender, lines) = mpsc::channel();
+        let readers = [
+            running.child.stdout.take().map(|stream| read_lines(stream, Stream::Out, sender.clone())),
+            running.child.stderr.take().map(|stream| read_lines(stream, Stream::Err, sender)),
+        ];
+        let mut tail: VecDeque<String> = VecDeque::new();
+        loop {
+            match lines.recv_timeout(Duration::from_millis(100)) {
+                Ok((stream, text)) => {
+                    if self.keep {
+                        let _ = writeln!(log, "{text}");
+                    }
+                    watch(stream, &text);
+                    // What cargo says to programs tells a reader nothing.
+                    if !text.starts_with("{\"reason\":") {
+                        if tail.len() == TAIL {
+                            tail.pop_front();
+                        }
+                        tail.push_back(text);
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+            running.pass_on_interrupts();
+        }
+        for reader in readers.into_iter().flatten() {
+            let _ = reader.join();
+        }
+        let status = running.child.wait().with_context(|| format!("cannot wait for {line}"))?;
+        check_interrupted()?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(self.failure(&line, status, &tail))
+    }
+
+    /// Runs it to its end and returns its standard output.
+    pub fn output(self) -> Result<String> {
+        let mut output = String::new();
+        self.watch(|stream, line| {
+            if stream == Stream::Out {
+                output.push_str(line);
+                output.push('\n');
+            }
+        })?;
+        Ok(output)
+    }
+
+    fn failure(&self, line: &str, status: ExitStatus, tail: &VecDeque<String>) -> anyhow::Error {
+        let printed: Vec<&str> = tail.iter().map(String::as_str).collect();
+        let mut message = format!("{} failed ({status}){}", short(line), last_lines(&printed, TAIL));
+        let told = tail.iter().any(|text| text.contains("No space left on device"));
+        // Not every tool can tell: a linker that writes through a mapping dies of SIGBUS.
+        if let Some(free) = free_space(&self.log.path).filter(|free| told || free.0 < NEARLY_FULL) {
+            message.push_str(&format!(
+                "\n  the disk is full, or nearly so ({free} left): free some space (`cargo xtask clean` removes old \
+                 builds), then run the same again"
+            ));
+        }
+        anyhow!("{message}\n  all output: {}", self.log.path.display())
+    }
+}
+
+fn read_lines(
+    stream: impl Read + Send + 'static,
+    kind: Stream,
+    sender: mpsc::Sender<(Stream, String)>,
+) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).split(b'\n') {
+            let Ok(line) = line else { break };
+            let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_string();
+            if sender.send((kind, line)).is_err() {
+                break;
+            }
+        }
+    })
+}
+
+/// The program that `cargo` was run as, so that a build uses the same one.
+pub fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_shows_the_last_lines_and_the_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::new(folder.path().join("build.log"), false);
+        let script = "for i in $(seq 100); do echo line $i; done; echo broken >&2; exit 3";
+        let error = Run::new("sh", &log).args(["-c", script]).watch(|_, _| {}).unwrap_err().to_string();
+        assert!(error.contains("exit status: 3"), "{error}");
+        assert!(error.contains("line 100") && error.contains("broken"), "{error}");
+        assert!(!error.contains("line 70\n"), "more than the tail: {error}");
+        assert!(error.contains("build.log"), "{error}");
+        let log = std::fs::read_to_string(folder.path().join("build.log")).unwrap();
+        assert!(log.starts_with("$ sh -c '") && log.contains("line 1\n"), "{log}");
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::new(folder.path().join("build.log"), false);
+        let error = format!("{:#}", Run::new("no-such-tool", &log).args(["a b"]).output().unwrap_err());
+        assert!(error.contains("cannot start no-such-tool 'a b'"), "{error}");
+    }
+}

@@ -1,0 +1,26 @@
+//! Commands and what they printed, in words.
+
+use std::process::Command;
+
+/// The command as one would type it.
+pub fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| toolchain::setup::quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// The last `most` lines of what a program printed, to be put behind the words that it failed.
+pub fn last_lines(lines: &[&str], most: usize) -> String {
+    if lines.is_empty() {
+        return " and printed nothing".to_string();
+    }
+    format!("; its last lines:\n    {}", lines[lines.len().saturating_sub(most)..].join("\n    "))
+}
+
+/// The beginning of a long command line.
+pub fn short(line: &str) -> String {
+    const MOST: usize = 160;
+    if line.chars().count() <= MOST {
+        return line.to_string();
+    }
+    format!("{} …", line.chars().take(MOST).collect::<String>())
+}

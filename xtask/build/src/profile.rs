@@ -1,0 +1,62 @@
+//! Build profiles of a folder: their files, read.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use plan::profile::{self, Files, Override, Profile};
+
+/// The files of a folder.
+struct Folder<'a>(&'a Path);
+
+impl Files for Folder<'_> {
+    fn folder(&self) -> &Path {
+        self.0
+    }
+
+    fn all(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        let entries = std::fs::read_dir(self.0)
+            .with_context(|| format!("cannot list profiles in {}", self.0.display()))?;
+        for entry in entries {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "toml")
+                && let Some(stem) = path.file_stem().and_then(|stem| stem.to_str())
+            {
+                names.push(stem.to_string());
+            }
+        }
+        Ok(names)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.join(format!("{name}.toml")).is_file()
+    }
+
+    fn text(&self, name: &str) -> Result<String> {
+        crate::fs::text(&self.0.join(format!("{name}.toml")))
+    }
+}
+
+/// Names of the profiles in `folder` that can be built.
+pub fn names(folder: &Path) -> Result<Vec<String>> {
+    profile::names(&Folder(folder))
+}
+
+/// Names of those in `folder` whose programs compute on a GPU.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn names_for_gpus(folder: &Path) -> Result<Vec<String>> {
+    profile::names_for_gpus(&Folder(folder))
+}
+
+/// Reads the profile `name` from `folder`. A name may carry keys that override the file's, as
+/// `native+threading=openmp` does: a profile of its own, with a current build of its own.
+pub fn load(folder: &Path, name: &str) -> Result<Profile> {
+    load_with(folder, name, &[])
+}
+
+/// Reads the profile `name` with the keys of `overrides` in place of its own.
+pub fn load_with(folder: &Path, name: &str, overrides: &[Override]) -> Result<Profile> {
+    profile::load_with(&Folder(folder), name, overrides)
+}

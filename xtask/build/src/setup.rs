@@ -1,0 +1,356 @@
+//! Installation of missing tools, for every command that needs some.
+
+use std::io::{IsTerminal, Write};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use anyhow::Result;
+use build_info::switches::Allocator;
+use llama_source::Program;
+use plan::exit;
+use plan::profile::{Blas, CompilerChoice, Gpu, Lto, Profile, Target, Threading};
+use toolchain::Toolchain;
+use toolchain::setup::{
+    Consent, Console, Declined, Needs, Outcome, Requirement, SetupError, SetupPlan, Step, examine, list,
+};
+
+use crate::process;
+use crate::tools::{self, SourceArgs};
+use crate::ui::{Progress, Ui};
+use crate::workspace::Workspace;
+
+/// Tools that a build of `profile` needs.
+pub fn needs(profile: &Profile) -> Needs {
+    let mut needs = Needs::native();
+    if matches!(profile.compiler, CompilerChoice::System | CompilerChoice::Gcc) {
+        needs.recommended.clear();
+    }
+    if profile.compiler == CompilerChoice::Zig {
+        needs.recommended.clear();
+        needs.required.retain(|requirement| *requirement != Requirement::Compiler);
+        needs.required.push(Requirement::Zig);
+    }
+    if profile.target == Target::Aarch64 && !cfg!(all(target_arch = "aarch64", target_os = "linux")) {
+        // llvm-strip is among the LLVM tools.
+        let cross = [Requirement::EmulatorAarch64, Requirement::RustAarch64, Requirement::LlvmTools];
+        needs.required.extend(cross);
+    }
+    if profile.threading == Threading::Openmp && profile.compiler == CompilerChoice::Best {
+        needs.required.push(Requirement::Openmp);
+    }
+    if profile.lto != Lto::Off && profile.compiler == CompilerChoice::Best {
+        needs.recommended.push(Requirement::LlvmTools);
+    }
+    if profile.switches.allocator == Allocator::Jemalloc {
+        needs.required.push(Requirement::Make);
+    }
+    if profile.gpu == Gpu::Cuda {
+        needs.required.push(Requirement::Cuda);
+    }
+    needs.required.extend(match profile.blas {
+        Blas::Openblas => Some(Requirement::Openblas),
+        Blas::OpenblasSource => Some(Requirement::Make),
+        Blas::Blis => Some(Requirement::Blis),
+        Blas::Mkl => Some(Requirement::Mkl),
+        Blas::Off | Blas::Upstream => None,
+    });
+    needs
+}
+
+/// Plans the installation of the tools that `pgo` and `bolt` need beyond those of a build, except those in `plan`. Both
+/// commands offer to install them.
+pub fn optional(workspace: &Workspace, toolchain: &Toolchain, plan: &SetupPlan) -> SetupPlan {
+    examine(&optional_needs(plan), toolchain, &tools::search(workspace))
+}
+
+fn optional_needs(plan: &SetupPlan) -> Needs {
+    let known = |requirement: &Requirement| {
+        plan.missing.contains(requirement) || plan.recommended.contains(requirement)
+    };
+    let all = [Requirement::LlvmTools, Requirement::Bolt];
+    let recommended = all.into_iter().filter(|requirement| !known(requirement)).collect();
+    Needs { required: Vec::new(), recommended }
+}
+
+/// Tools that the tests need. A test that lacks a recommended tool is skipped and named.
+pub fn needs_of_tests() -> Needs {
+    let mut needs = needs_of_program_tests();
+    // The tests of the sources fetch with git and pip, and zig builds portable and universal. Other tests build with make and
+    // with the system's compilers.
+    needs.required.extend([
+        Requirement::Git,
+        Requirement::Pip,
+        Requirement::Zig,
+        Requirement::Make,
+        Requirement::SystemCompiler,
+    ]);
+    // For the tests of PGO, of install.sh and of packages.
+    needs.recommended.extend([
+        Requirement::LlvmTools,
+        Requirement::Wget,
+        Requirement::Minisign,
+        Requirement::Dpkg,
+    ]);
+    if cfg!(target_os = "linux") {
+        needs.required.extend([Requirement::Curl, Requirement::Zstd]);
+        needs.recommended.push(Requirement::Bolt);
+    }
+    needs
+}
+
+/// Tools that the tests of the engine and of the program need: those of a native build, an emulator of other CPUs for
+/// the tests of the CPU guard, and small system programs that minimal installations lack.
+pub fn needs_of_program_tests() -> Needs {
+    let mut needs = Needs::native();
+    if cfg!(target_os = "linux") {
+        needs.required.extend([Requirement::Procps, Requirement::UtilLinux]);
+        needs.recommended.push(Requirement::Iproute);
+    }
+    if cfg!(all(target_arch = "x86_64", target_os = "linux")) {
+        needs.required.push(Requirement::QemuUser);
+    }
+    needs
+}
+
+/// Installs missing tools of `needs`. Asks first on a terminal, unless `yes` is true.
+pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Result<(Toolchain, Outcome)> {
+    let mut toolchain = tools::toolchain(workspace, ui);
+    let cuda = needs.required.iter().any(|needed| matches!(needed, Requirement::Cuda | Requirement::NewCuda));
+    // A user who names a toolkit wants that one. If another one is used, the plan says so.
+    if let Some(home) = &toolchain.cuda_home
+        && let Some(fault) = &home.fault
+        && cuda
+        && !toolchain.cuda.iter().any(toolchain::Cuda::is_whole)
+    {
+        ui.warn(format_args!("{home} contains no CUDA toolkit: {fault}"));
+    }
+    let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    let consent = match (yes, terminal) {
+        (true, _) => Consent::Given,
+        (false, true) => Consent::Ask,
+        (false, false) => Consent::Withheld,
+    };
+    let mut talk = Talk { ui, progress: None };
+    let cache = workspace.tool_cache();
+    let outcome = toolchain::setup::ensure(
+        needs,
+        &mut toolchain,
+        &tools::search(workspace),
+        Some(&cache),
+        consent,
+        &mut talk,
+    );
+    talk.quiet();
+    match outcome {
+        Ok(outcome) => Ok((toolchain, outcome)),
+        Err(error @ SetupError::Stopped { .. }) => Err(exit::interrupted(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Installs missing tools for a build of `profile` from `source`, and returns all tools. Recommended tools are offered on a
+/// terminal; the build continues without them.
+pub fn ready(
+    workspace: &Workspace,
+    profile: &Profile,
+    source: &SourceArgs,
+    yes: bool,
+    ui: &Ui,
+) -> Result<Toolchain> {
+    ready_with(workspace, needs(profile), source, yes, ui)
+}
+
+/// [`ready`] for a build that BOLT rewrites.
+pub fn ready_for_bolt(
+    workspace: &Workspace,
+    profile: &Profile,
+    source: &SourceArgs,
+    yes: bool,
+    ui: &Ui,
+) -> Result<Toolchain> {
+    let mut needs = needs(profile);
+    needs.required.push(Requirement::Bolt);
+    ready_with(workspace, needs, source, yes, ui)
+}
+
+/// [`ready`] for a build that collects or uses profiles.
+pub fn ready_for_pgo(
+    workspace: &Workspace,
+    profile: &Profile,
+    source: &SourceArgs,
+    bolt: bool,
+    yes: bool,
+    ui: &Ui,
+) -> Result<Toolchain> {
+    let mut needs = needs(profile);
+    needs.recommended.push(Requirement::LlvmTools);
+    if bolt {
+        needs.required.push(Requirement::Bolt);
+    }
+    ready_with(workspace, needs, source, yes, ui)
+}
+
+fn ready_with(
+    workspace: &Workspace,
+    mut needs: Needs,
+    source: &SourceArgs,
+    yes: bool,
+    ui: &Ui,
+) -> Result<Toolchain> {
+    needs.required.extend(needs_of(source, workspace)?);
+    let (toolchain, outcome) = ensure(workspace, &needs, yes, ui)?;
+    if let Outcome::WithoutRecommended { plan, declined: Some(Declined::NobodyToAsk | Declined::NoRights) } =
+        outcome
+    {
+        ui.warn(format_args!(
+            "missing, but not required: {}\nhint: to install it, run\n  {}",
+            list(&plan.recommended),
+            plan.command_line()
+        ));
+    }
+    Ok(toolchain)
+}
+
+/// Installs missing programs that fetch `source`, as [`ready`] does for a build.
+pub fn ready_to_fetch(workspace: &Workspace, source: &SourceArgs, yes: bool, ui: &Ui) -> Result<()> {
+    let required = needs_of(source, workspace)?;
+    // Looking for tools takes time.
+    if required.is_empty() {
+        return Ok(());
+    }
+    ensure(workspace, &Needs { required, recommended: Vec::new() }, yes, ui).map(drop)
+}
+
+/// Programs that fetch `source`.
+fn needs_of(source: &SourceArgs, workspace: &Workspace) -> Result<Vec<Requirement>> {
+    let programs = source.store(workspace)?.programs(&source.origin())?;
+    let requirement = |program| match program {
+        Program::Git => Requirement::Git,
+        Program::Pip => Requirement::Pip,
+    };
+    Ok(programs.into_iter().map(requirement).collect())
+}
+
+/// Describes the missing tools and the commands that install them.
+pub fn describe(plan: &SetupPlan) -> String {
+    let mut lines = Vec::new();
+    if !plan.missing.is_empty() {
+        lines.push(format!("missing: {}", list(&plan.missing)));
+    }
+    if !plan.recommended.is_empty() {
+        lines.push(format!("recommended: {}", list(&plan.recommended)));
+    }
+    lines.extend(plan.unavailable.iter().map(|(what, why)| format!("  {what}: {why}")));
+    lines.extend(plan.steps.iter().map(|step| format!("  {step}")));
+    if lines.is_empty() {
+        lines.push("nothing is missing".to_string());
+    }
+    lines.join("\n")
+}
+
+/// Describes the missing tools for `pgo` and `bolt`, with their purposes and the commands that install them. Empty if none
+/// is missing.
+pub fn describe_optional(plan: &SetupPlan) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for requirement in &plan.recommended {
+        let what_for = match requirement {
+            Requirement::Bolt => "`cargo xtask bolt` and `pgo --bolt`",
+            _ => "`cargo xtask pgo`",
+        };
+        lines.push(format!("optional, for {what_for}: {requirement}"));
+    }
+    lines.extend(plan.unavailable.iter().map(|(what, why)| format!("  {what}: {why}")));
+    lines.extend(plan.steps.iter().map(|step| format!("  {step}")));
+    lines.join("\n")
+}
+
+/// Output of the installer on this terminal.
+struct Talk<'a> {
+    ui: &'a Ui,
+    progress: Option<Progress>,
+}
+
+impl Talk<'_> {
+    fn quiet(&mut self) {
+        if let Some(progress) = self.progress.take() {
+            progress.finish();
+        }
+    }
+}
+
+impl Console for Talk<'_> {
+    fn note(&mut self, text: &str) {
+        self.quiet();
+        self.ui.warn(text);
+    }
+
+    fn command(&mut self, step: &Step) {
+        self.quiet();
+        self.ui.say(format_args!("$ {step}"));
+        self.progress = Some(self.ui.progress("setup"));
+    }
+
+    fn output(&mut self, line: &str) {
+        if self.ui.verbose() {
+            self.ui.say(line);
+        } else if let Some(progress) = &self.progress {
+            progress.message(line);
+        }
+    }
+
+    fn confirm(&mut self, plan: &SetupPlan) -> bool {
+        let mut err = std::io::stderr();
+        let _ = write!(err, "{}\nInstall? [Y/n] ", describe(plan));
+        let _ = err.flush();
+        // Another thread reads the line: ctrl-C does not end the read, because the system restarts a read after a handled
+        // signal.
+        let (sender, answers) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            let read = std::io::stdin().read_line(&mut line);
+            let _ = sender.send(read.map(|read| (read > 0).then_some(line)));
+        });
+        let answer = loop {
+            match answers.recv_timeout(Duration::from_millis(50)) {
+                _ if process::interrupted() => {
+                    let _ = writeln!(err);
+                    break None;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Ok(answer)) => break answer,
+                Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => break None,
+            }
+        };
+        // The end of the input is not an answer.
+        answer.is_some_and(|answer| matches!(answer.trim().to_lowercase().as_str(), "" | "y" | "yes"))
+    }
+
+    fn stopped(&self) -> bool {
+        process::interrupted()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_pgo_and_bolt_lack_is_named_once_and_with_its_purpose() {
+        let bare = SetupPlan::default();
+        assert_eq!(optional_needs(&bare).recommended, [Requirement::LlvmTools, Requirement::Bolt]);
+        assert!(optional_needs(&bare).required.is_empty());
+        let of_lto = SetupPlan { recommended: vec![Requirement::LlvmTools], ..SetupPlan::default() };
+        assert_eq!(optional_needs(&of_lto).recommended, [Requirement::Bolt]);
+
+        assert_eq!(describe_optional(&bare), "");
+        let lacking = SetupPlan {
+            recommended: vec![Requirement::LlvmTools, Requirement::Bolt],
+            unavailable: vec![(Requirement::Bolt, "dnf offers no package for it here".to_string())],
+            ..SetupPlan::default()
+        };
+        let text = describe_optional(&lacking);
+        assert!(text.starts_with("optional, for `cargo xtask pgo`: llvm-profdata"), "{text}");
+        assert!(text.contains("optional, for `cargo xtask bolt` and `pgo --bolt`: llvm-bolt 20"), "{text}");
+        assert!(text.ends_with("dnf offers no package for it here"), "{text}");
+    }
+}

@@ -1,0 +1,225 @@
+//! What an archive holds: the program, what it knows of itself, and what is made of that.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use build_info::BuildInfo;
+use plan::exit;
+use plan::profile::Target;
+use ship::order::{Item, LONGEST_NAME};
+
+use crate::process::Executable;
+use crate::profile;
+use crate::scratch::Scratch;
+use crate::stages::{self, Builds};
+use crate::workspace::Workspace;
+use crate::{audit, fs};
+
+/// Completions by shell, and where each looks for them.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/anneal"),
+    ("zsh", "share/zsh/site-functions/_anneal"),
+    ("fish", "share/fish/vendor_completions.d/anneal.fish"),
+];
+
+/// Where man looks for pages.
+const MAN: &str = "share/man/man1";
+
+/// The name of an archive of the build `info`, and of the folder in it.
+pub fn name(info: &BuildInfo) -> String {
+    name_of(&info.anneal_version, &info.target, &info.profile)
+}
+
+/// The name that an archive of the profile `profile` will have when it is built.
+///
+/// # Errors
+/// When no archive can have it.
+pub fn planned_name(workspace: &Workspace, profile: &str) -> Result<String> {
+    let profile = profile::load(&workspace.build_profiles(), profile)?;
+    let target = match profile.target {
+        Target::Host => format!("{}-unknown-linux-gnu", std::env::consts::ARCH),
+        other => other.to_string(),
+    };
+    let name = name_of(env!("CARGO_PKG_VERSION"), &target, &profile.name);
+    if name.len() > LONGEST_NAME {
+        return Err(exit::usage(format!(
+            "the archive would be called {name}, which is {} bytes, and a tar has room for {LONGEST_NAME}: write the keys into \
+             a profile of their own, profiles/build/NAME.toml",
+            name.len()
+        )));
+    }
+    Ok(name)
+}
+
+fn name_of(version: &str, target: &str, profile: &str) -> String {
+    // Keys given by hand are part of a profile's name, and `:` is no part of a file's.
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._+-".contains(c) { c } else { '-' };
+    let profile: String = profile.chars().map(plain).collect();
+    format!("anneal-{version}-{target}-{profile}")
+}
+
+/// Files that are made for one archive; they go when it is made.
+pub struct Contents {
+    folder: Scratch,
+    /// The files, to be packed.
+    pub items: Vec<Item>,
+}
+
+impl Contents {
+    /// Those of the build in `build`, whose record is `info`. `foreign` are paths of this machine and what stands for
+    /// each in the record.
+    pub fn gather(
+        workspace: &Workspace,
+        build: &Path,
+        info: &BuildInfo,
+        foreign: &BTreeMap<PathBuf, &str>,
+        time: u64,
+    ) -> Result<Self> {
+        let mut contents = Self { folder: Scratch::make(workspace, "pack")?, items: Vec::new() };
+        contents.add(build.join("bin/anneal"), "bin/anneal", true);
+        for library in audit::libraries(&build.join("lib"))? {
+            let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            contents.add(library, &format!("lib/{name}"), false);
+        }
+        contents.add(workspace.root().join("LICENSE"), "share/doc/anneal/LICENSE", false);
+        contents.write("build_info.json", record_of(info, foreign, time)?.as_bytes())?;
+        contents.pages(workspace, build)?;
+        Ok(contents)
+    }
+
+    fn add(&mut self, from: PathBuf, to: &str, executable: bool) {
+        self.items.push(Item { from, to: to.to_string(), executable });
+    }
+
+    /// Makes a file and adds it.
+    fn write(&mut self, to: &str, content: &[u8]) -> Result<()> {
+        let path = self.folder.path().join(to);
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        fs::write_atomically(&path, content)?;
+        self.add(path, to, false);
+        Ok(())
+    }
+
+    /// Manual pages and completions, which the program writes itself; one that cannot run here has them written by
+    /// another build, whose command line is the same.
+    fn pages(&mut self, workspace: &Workspace, build: &Path) -> Result<()> {
+        let others = Builds::of(workspace).all()?.into_iter().filter(|found| found.current_of.is_some());
+        let others = others.map(|found| Executable::new(found.path.join("bin/anneal")));
+        let programs: Vec<Executable> = std::iter::once(stages::executable(build)?).chain(others).collect();
+        let works = |program: &&Executable| run(program, &["completions", "bash"]).is_ok();
+        let Some(program) = programs.iter().find(works) else {
+            let first = programs.first().context("there is no build")?;
+            let error = run(first, &["completions", "bash"]).err();
+            let error = error.unwrap_or_else(|| anyhow::anyhow!("it worked the second time"));
+            return Err(error.context(
+                "no build here can print its manual: build one that runs on this machine and is of these sources \
+                 (`cargo xtask build-native`)",
+            ));
+        };
+        for (shell, to) in COMPLETIONS {
+            let text = run(program, &["completions", shell])?;
+            self.write(to, &text)?;
+        }
+        let folder = self.folder.path().join(MAN);
+        run(program, &["man", "--out", &folder.to_string_lossy()])?;
+        for page in listed(&folder)? {
+            let name = page.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            self.add(page, &format!("{MAN}/{name}"), false);
+        }
+        Ok(())
+    }
+}
+
+/// What `program` prints.
+fn run(program: &Executable, arguments: &[&str]) -> Result<Vec<u8>> {
+    let shown = format!("{} {}", program.path().display(), arguments.join(" "));
+    let output = program.command().args(arguments).output();
+    let output = output.with_context(|| format!("cannot run {shown}"))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        bail!("{shown} failed ({}): {}", output.status, words.trim());
+    }
+    Ok(output.stdout)
+}
+
+fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// The record as others may read it: without this machine's name, and without where things lie on it. That of a build which
+/// anybody can make again is as of `time`, seconds since 1970, and tells nothing of who made it.
+fn record_of(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>, time: u64) -> Result<String> {
+    let mut info = info.clone();
+    if info.reproducible {
+        let date = SystemTime::UNIX_EPOCH + Duration::from_secs(time);
+        info = info.released(&humantime::format_rfc3339_seconds(date).to_string());
+    }
+    record(&info, foreign)
+}
+
+/// The record `info` as text, without this machine's name, and with what stands for each of the folders `foreign`.
+pub fn record(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>) -> Result<String> {
+    let mut info = info.clone();
+    (info.hostname, info.host.hostname) = (None, None);
+    // Whoever takes it took it from where it is then.
+    info.from_store = None;
+    let text = without_places(serde_json::to_string_pretty(&info)?, foreign);
+    BuildInfo::parse(text.as_bytes(), Path::new("build_info.json"))?;
+    Ok(text)
+}
+
+/// The JSON in `text` with what stands for each of the folders `foreign` in its place.
+fn without_places(mut text: String, foreign: &BTreeMap<PathBuf, &str>) -> String {
+    let mut foreign: Vec<_> = foreign.iter().collect();
+    // What lies in another of them first.
+    foreign.sort_by_key(|(path, _)| std::cmp::Reverse(path.as_os_str().len()));
+    for (path, name) in foreign {
+        let quoted = serde_json::Value::from(path.to_string_lossy()).to_string();
+        let inside = quoted.trim_matches('"');
+        text =
+            text.replace(&format!("{inside}/"), &format!("{name}/")).replace(&quoted, &format!("{name:?}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_for_others_does_not_tell_where_things_lie_here() {
+        let text = r#"["-DA=/home/me/src/anneal/x", "-DB=/home/me/.cargo/bin", "/home/me", "/home/melon/x"]"#;
+        let foreign =
+            BTreeMap::from([(PathBuf::from("/home/me"), "~"), (PathBuf::from("/home/me/src/anneal"), ".")]);
+        let expected = r#"["-DA=./x", "-DB=~/.cargo/bin", "~", "/home/melon/x"]"#;
+        assert_eq!(without_places(text.to_string(), &foreign), expected);
+    }
+
+    #[test]
+    fn a_name_holds_nothing_that_a_file_cannot() {
+        let name = name_of("0.1.0", "x86_64-unknown-linux-gnu", "native+repack:false");
+        assert_eq!(name, "anneal-0.1.0-x86_64-unknown-linux-gnu-native+repack-false");
+    }
+
+    #[test]
+    fn a_name_that_no_archive_can_have_is_told_of_before_the_build() {
+        let workspace = Workspace::find().unwrap();
+        let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let version = env!("CARGO_PKG_VERSION");
+        let name = planned_name(&workspace, "portable").unwrap();
+        assert_eq!(name, format!("anneal-{version}-{target}-portable"));
+        let name = planned_name(&workspace, "portable-aarch64").unwrap();
+        assert_eq!(name, format!("anneal-{version}-aarch64-unknown-linux-gnu-portable-aarch64"));
+        let keys = "native+allocator:system+fast_math:false+huge_pages:false+llamafile:false+repack:false";
+        let error = planned_name(&workspace, keys).unwrap_err();
+        assert_eq!(exit::code_of(&error), 2, "{error:#}");
+        assert!(error.to_string().contains("has room for 99"), "{error:#}");
+    }
+}

@@ -1,0 +1,84 @@
+//! The method by which BOLT's profile is gathered, as the user names it.
+
+use std::fmt;
+
+use anyhow::{Result, bail};
+use build_info::optimized::BoltMethod;
+
+/// How the user wants the profile gathered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Gather {
+    /// Counters in the program: any CPU, every branch counted, several times as slow
+    #[default]
+    Instrument,
+    /// perf with the CPU's branch records: full speed, sampled
+    Perf,
+    /// perf where the CPU gives branch records, else counters
+    Auto,
+}
+
+impl fmt::Display for Gather {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Gather::Instrument => "instrument",
+            Gather::Perf => "perf",
+            Gather::Auto => "auto",
+        })
+    }
+}
+
+impl Gather {
+    /// The method. `branch_records` tries whether perf gives them, and says why not.
+    ///
+    /// Counters by default: they count every branch on every CPU, virtual ones included, and a profile gathered so is
+    /// as good for any run of the same program.
+    ///
+    /// # Errors
+    /// When perf is asked for and gives no branch records.
+    pub fn method(self, branch_records: impl FnOnce() -> Result<(), String>) -> Result<BoltMethod> {
+        match self {
+            Gather::Instrument => Ok(BoltMethod::Instrument),
+            Gather::Auto => Ok(branch_records().map_or(BoltMethod::Instrument, |()| BoltMethod::Perf)),
+            Gather::Perf => match branch_records() {
+                Ok(()) => Ok(BoltMethod::Perf),
+                Err(why) => bail!(
+                    "perf cannot record branches here: {why}\n  they take a CPU with LBR, BRBE or BRS, a kernel that \
+                     lets it be used (/proc/sys/kernel/perf_event_paranoid), and mostly no virtual machine; \
+                     `--method instrument` works everywhere"
+                ),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn perf_is_used_only_where_the_cpu_records_branches() {
+        use BoltMethod::{Instrument, Perf};
+        let no = || Err("PMU Hardware or event type doesn't support branch stack sampling".to_string());
+        let cases = [
+            (Gather::Instrument, true, Some(Instrument)),
+            (Gather::Instrument, false, Some(Instrument)),
+            (Gather::Perf, true, Some(Perf)),
+            (Gather::Perf, false, None),
+            (Gather::Auto, true, Some(Perf)),
+            (Gather::Auto, false, Some(Instrument)),
+        ];
+        for (asked, records, expected) in cases {
+            let method = asked.method(|| if records { Ok(()) } else { no() });
+            match expected {
+                Some(expected) => assert_eq!(method.unwrap(), expected, "{asked} {records}"),
+                None => {
+                    let error = method.unwrap_err().to_string();
+                    assert!(
+                        error.contains("branch stack") && error.contains("--method instrument"),
+                        "{error}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! CMake's configuration of llama.cpp.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use plan::exit;
+
+use super::state::Build;
+use super::{cuda, places, zig};
+use crate::pgo::gcda;
+use crate::process::{Run, Stream};
+use crate::ui::Progress;
+
+/// CMake reads it at `project(ggml)` and does it when all of ggml's targets are there. What a target adds stands after
+/// the flags of all files, so it has the last word.
+const SPARE_KERNELS: &str = "\
+# No counters and no profile in ggml's CPU kernels: written by Anneal, see docs/src/concepts/pgo.md.
+cmake_language(DEFER CALL target_compile_options ggml-cpu PRIVATE -fno-profile-generate -fno-profile-use)
+";
+
+/// What the stage is run on beyond the plan.
+pub fn input(build: &Build) -> Result<String> {
+    let spared = build.plan.variant.as_ref().is_some_and(|variant| variant.spares_kernels);
+    let scripts = zig::digest(build.plan, build.workspace)?;
+    let maps: String = places::prefix_maps(build).iter().map(|map| format!(" {map}")).collect();
+    Ok(format!("{}{}{scripts}{maps}", build.tree()?.path.display(), if spared { SPARE_KERNELS } else { "" }))
+}
+
+/// Sees that the sources have the programs that are asked for: CMake would name a folder of each one that they lack.
+fn check_programs(build: &Build) -> Result<()> {
+    let asked = build.plan.definitions.get("LLAMA_BUILD_TOOLS").is_some_and(|value| value == "ON");
+    let tools = build.tree()?.path.join("tools/llama-bench/CMakeLists.txt");
+    if asked && !tools.is_file() {
+        return Err(exit::usage(format!(
+            "profile {} makes programs of llama.cpp's own, which the sources of --origin {} leave out: add --origin sdist or \
+             --origin git",
+            build.plan.profile, build.plan.source.origin
+        )));
+    }
+    Ok(())
+}
+
+/// Configures into an empty tree: a half-written cache of a stopped run would be believed.
+pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
+    check_programs(build)?;
+    let launcher = build.launcher()?;
+    let tree = build.folder.cmake();
+    if tree.exists() {
+        std::fs::remove_dir_all(&tree).with_context(|| format!("cannot clear {}", tree.display()))?;
+    }
+    let define = |name: &str, value: &Path| {
+        let mut text = std::ffi::OsString::from(format!("-D{name}="));
+        text.push(value);
+        text
+    };
+    let spare = build.folder.path().join("spare-kernels.cmake");
+    let spares_kernels = build.plan.variant.as_ref().is_some_and(|variant| variant.spares_kernels);
+    if spares_kernels {
+        crate::fs::write_atomically(&spare, SPARE_KERNELS.as_bytes())?;
+    }
+    let launchers = launcher.iter().flat_map(|launcher| {
+        let cuda = build.plan.cuda.as_ref().map(|_| "CUDA");
+        ["C", "CXX"]
+            .into_iter()
+            .chain(cuda)
+            .map(move |language| define(&format!("CMAKE_{language}_COMPILER_LAUNCHER"), launcher))
+    });
+    let places = places::cmake_include(build)?;
+    // ggml asks git for a version, and git would answer with ours.
+    let (ceiling, folder) = build.tree()?.cmake_environment();
+    Run::new(&build.plan.cmake.path, &build.log)
+        .args(["-G", "Ninja", "-S"])
+        .args([&build.tree()?.path])
+        .args(["-B"])
+        .args([&tree])
+        .args(build.plan.cmake_flags())
+        .args(cuda::definitions(build)?)
+        .args([define("CMAKE_INSTALL_PREFIX", &build.folder.prefix())])
+        .args(launchers)
+        .args(places.map(|path| define("CMAKE_PROJECT_llama.cpp_INCLUDE", &path)))
+        .args(spares_kernels.then(|| define("CMAKE_PROJECT_ggml_INCLUDE", &spare)))
+        .envs(&build.environment()?)
+        .env(ceiling, folder)
+        .watch(|stream, line| {
+            if stream == Stream::Out {
+                progress.message(line.trim_start_matches("-- "));
+            }
+        })?;
+    match build.plan.variant.as_ref().and_then(|variant| variant.gcda.as_ref()) {
+        Some(counts) => gcda::lay_out(counts, &tree),
+        None => Ok(()),
+    }
+}

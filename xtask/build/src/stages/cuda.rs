@@ -1,0 +1,134 @@
+//! Builds for NVIDIA's GPUs on a machine that may have none: what stands in place of the driver and of cuBLAS where CMake
+//! links programs of llama.cpp's own (the engine links it with its shim, `vendor/llama-link/build`), and how the engine is run.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::Defaults;
+use plan::{CudaPlan, Plan};
+
+use super::state::Build;
+use crate::process::Run;
+
+/// Where it lies in the checkout.
+const SOURCE: &str = "vendor/llama-link/csrc/cuda.cpp";
+/// The folder of the header that it includes.
+const HEADERS: &str = "vendor/llama-sys/csrc";
+/// What a build of the library alone makes.
+const LIBRARY_ALONE: &str = "llama";
+
+/// Compiles it and says how CMake is told of it; nothing for a build that has no programs, or no GPUs.
+pub fn definitions(build: &Build) -> Result<Vec<String>> {
+    let Some(cuda) = build.plan.cuda.as_ref().filter(|_| has_programs(&build.plan.targets)) else {
+        return Ok(Vec::new());
+    };
+    Ok(in_place_of_libraries(&compile(build, cuda)?, &cuda.runtime))
+}
+
+/// What CMake takes for cuBLAS and for the driver. The `object` does for both and may be linked once alone: in place of the
+/// driver stands CUDA's `runtime`, an archive, of which nothing is taken twice.
+fn in_place_of_libraries(object: &Path, runtime: &Path) -> Vec<String> {
+    vec![
+        format!("-DCUDA_cublas_LIBRARY={}", object.display()),
+        format!("-DCUDA_cuda_driver_LIBRARY={}", runtime.display()),
+    ]
+}
+
+fn has_programs(targets: &[String]) -> bool {
+    targets.iter().any(|target| target != LIBRARY_ALONE)
+}
+
+/// The object: the linker takes it as it takes an archive, and nobody has to make one.
+fn compile(build: &Build, cuda: &CudaPlan) -> Result<PathBuf> {
+    let object = build.folder.path().join("cuda.o");
+    let root = build.workspace.root();
+    let tree = &build.tree()?.path;
+    let include = [root.join(HEADERS), tree.join("include"), tree.join("ggml/include")];
+    Run::new(&build.plan.compiler.cxx, &build.log)
+        .args(["-std=c++17", "-O2", "-fPIC", "-c"])
+        .args([root.join(SOURCE)])
+        .args(include.iter().flat_map(|folder| ["-I".into(), folder.clone()]))
+        .args(cuda.include.iter().flat_map(|folder| ["-isystem".into(), folder.clone()]))
+        .args(["-o"])
+        .args([&object])
+        .envs(&build.environment()?)
+        .output()
+        .with_context(|| {
+            format!("cannot compile {SOURCE}, which stands in place of the driver and of cuBLAS")
+        })?;
+    Ok(object)
+}
+
+/// Flags and variables for the engine's runs while it is built, see [`manner`].
+#[derive(Clone, Debug, Default)]
+pub struct Manner {
+    /// Arguments of `anneal run` and `anneal logits`.
+    pub flags: Vec<&'static str>,
+    /// Variables of the environment.
+    pub variables: BTreeMap<String, Option<String>>,
+}
+
+/// How the engine of `plan` is run while it is built: as its record will say, which is not there yet, whatever that of an earlier
+/// build beside it says. A GPU is not needed where a program for GPUs is made; where there is one, the program takes it.
+pub fn manner(plan: &Plan) -> Manner {
+    plan.cuda.as_ref().map(|_| of_defaults(&plan.defaults)).unwrap_or_default()
+}
+
+fn of_defaults(defaults: &Defaults) -> Manner {
+    let Defaults { kv_offload, op_offload, cuda_graphs, cuda_fusion, .. } = *defaults;
+    let flag = |wanted: Option<bool>, on, off| if wanted.unwrap_or(true) { on } else { off };
+    let variable = |name: &str, wanted: Option<bool>| {
+        (wanted == Some(false)).then(|| (name.to_string(), Some("1".to_string())))
+    };
+    Manner {
+        flags: vec![
+            "--require-gpu=no",
+            "--gpu-layers=auto",
+            flag(kv_offload, "--kv-offload", "--no-kv-offload"),
+            flag(op_offload, "--op-offload", "--no-op-offload"),
+        ],
+        variables: [
+            variable("GGML_CUDA_DISABLE_GRAPHS", cuda_graphs),
+            variable("GGML_CUDA_DISABLE_FUSION", cuda_fusion),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_builds_with_programs_are_linked_by_cmake() {
+        let targets = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+        assert!(!has_programs(&targets(&["llama"])));
+        assert!(has_programs(&targets(&["llama", "mtmd", "llama-bench"])));
+    }
+
+    #[test]
+    fn no_object_is_linked_twice() {
+        let definitions = in_place_of_libraries(Path::new("/b/cuda.o"), Path::new("/t/libcudart_static.a"));
+        let objects: Vec<&String> = definitions.iter().filter(|one| one.ends_with(".o")).collect();
+        assert_eq!((definitions.len(), objects.len()), (2, 1), "{definitions:?}");
+    }
+
+    #[test]
+    fn the_engine_is_run_as_the_record_will_say_and_needs_no_gpu() {
+        let plain = of_defaults(&Defaults::default());
+        assert_eq!(plain.flags, ["--require-gpu=no", "--gpu-layers=auto", "--kv-offload", "--op-offload"]);
+        assert!(plain.variables.is_empty());
+        let other = of_defaults(&Defaults {
+            kv_offload: Some(false),
+            cuda_graphs: Some(true),
+            cuda_fusion: Some(false),
+            ..Defaults::default()
+        });
+        assert!(other.flags.contains(&"--no-kv-offload") && other.flags.contains(&"--op-offload"));
+        let names: Vec<&str> = other.variables.keys().map(String::as_str).collect();
+        assert_eq!(names, ["GGML_CUDA_DISABLE_FUSION"]);
+    }
+}

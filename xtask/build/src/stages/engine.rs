@@ -1,0 +1,274 @@
+//! The Rust part: `anneal`, linked with what the C++ stages installed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::switches::Allocator;
+use plan::Plan;
+use serde::Deserialize;
+use ship::order::Rust;
+
+use super::state::Build;
+use super::{auditable, places};
+use crate::process::{self, Run, Stream};
+use crate::ui::Progress;
+use crate::workspace::Workspace;
+
+/// What the engine is made of, relative to the workspace.
+const SOURCES: &[&str] = &[
+    "Cargo.toml",
+    "Cargo.lock",
+    "build-info",
+    "crates/base",
+    "crates/gguf",
+    "crates/host",
+    "crates/measure",
+    "crates/noise",
+    "crates/nvml",
+    "crates/roofline",
+    "engine",
+    "vendor/llama-link",
+    "vendor/llama-sys",
+];
+
+/// Variables by which cargo, cc and bindgen would build something else than the plan says, and those that cargo set for
+/// xtask: a build script that looks at one runs again when it is another one.
+const FOREIGN: &[&str] = &[
+    "AR_",
+    "BINDGEN_EXTRA_CLANG_ARGS_",
+    "CARGO_BUILD_",
+    "CARGO_MANIFEST_",
+    "CARGO_PKG_",
+    "CARGO_PROFILE_",
+    "CARGO_TARGET_",
+    "CC_",
+    "CFLAGS_",
+    "CXXFLAGS_",
+    "CXX_",
+    "HOST_",
+    "JEMALLOC_SYS_",
+    "TARGET_",
+];
+
+/// SHA-256 over the engine's Rust sources.
+pub fn source_digest(workspace: &Workspace) -> Result<String> {
+    crate::fs::digest_tree(workspace.root(), SOURCES).map(String::from)
+}
+
+/// Builds the engine and puts it beside the current one, until the smoke test has seen it.
+pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
+    let program = compile(build, &build.folder.prefix(), progress)?;
+    let candidate = build.folder.candidate();
+    let folder = candidate.parent().unwrap_or(build.folder.path());
+    std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::copy(&program, &candidate))
+        .with_context(|| format!("cannot copy {} to {}", program.display(), candidate.display()))?;
+    if build.plan.zig.is_some() {
+        // zig's own C++ runtime comes with debuggers' lines, which name the folder that zig lies in. Names of functions stay,
+        // for the audit and for whoever reads a backtrace.
+        let strip = build.plan.cross.as_ref().map_or(Path::new("strip"), |cross| &cross.strip);
+        Run::new(strip, &build.log).args(["--strip-debug"]).args([&candidate]).watch(|_, _| {})?;
+    }
+    Ok(())
+}
+
+/// Builds the engine as the plan says, linked with what lies in `prefix`; the program lies in cargo's folder, where the
+/// next one replaces it.
+pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<PathBuf> {
+    let plan = build.plan;
+    let rust = rust(build.workspace, plan.switches.allocator);
+    let total = count_packages(build, &rust).unwrap_or(0);
+    let wrapper = wrapper(build)?;
+    let environment = build.cargo_environment(wrapper.as_deref())?;
+    let crates = auditable::write(build.workspace, &rust, &plan.target)?;
+    let mut finished = BTreeSet::new();
+    let mut executable = None;
+    Run::new(process::cargo(), &build.log)
+        .dir(build.workspace.root())
+        .args(["build", "--locked", "--package", "anneal"])
+        .args(["--profile", &plan.cargo_profile])
+        // Named even when it is the host: else RUSTFLAGS reach build scripts too.
+        .args(["--target", &plan.target])
+        .args(["--jobs", &build.jobs().to_string()])
+        .args(features(&rust))
+        .args(
+            plan.codegen.cargo_lto.iter().flat_map(|lto| {
+                ["--config".to_string(), format!("profile.{}.lto={lto:?}", plan.cargo_profile)]
+            }),
+        )
+        .args(["--message-format", "json-render-diagnostics"])
+        .without(|name| FOREIGN.iter().any(|prefix| name.starts_with(prefix)))
+        .envs(&environment)
+        .env("CARGO_ENCODED_RUSTFLAGS", rust_flags(build).join("\x1f"))
+        .env("CARGO_TARGET_DIR", build.workspace.cargo_target())
+        // The same for all builds of one tree: what is made of them is compiled once.
+        .env("ANNEAL_LLAMA_HEADERS", std::env::join_paths(build.tree()?.headers())?)
+        .envs(&libclang(plan))
+        .env("ANNEAL_LLAMA_PREFIX", prefix)
+        .env("ANNEAL_AUDITABLE", crates)
+        .watch(|stream, line| match (stream, serde_json::from_str::<Message>(line)) {
+            (Stream::Out, Ok(message)) if message.reason == "compiler-artifact" => {
+                if message.executable.is_some() {
+                    executable = message.executable;
+                }
+                finished.insert(message.package_id);
+                let done = finished.len() as u64;
+                progress.step(done, total.max(done), &message.target.name);
+            }
+            (Stream::Err, _) => progress.message(line.trim()),
+            _ => {}
+        })?;
+    executable.map(PathBuf::from).context("cargo named no executable for `anneal`")
+}
+
+/// Flags for every crate: the plan's, and those that keep this machine's folders out of the program. They are no part of
+/// the plan, and cargo leaves them out of symbols' names.
+fn rust_flags(build: &Build) -> Vec<String> {
+    let remap = |(place, name): (PathBuf, &str)| format!("--remap-path-prefix={}={name}", place.display());
+    let places = places::places(build.workspace.root()).map(remap);
+    build.plan.codegen.rust.iter().cloned().chain(places).collect()
+}
+
+/// Where bindgen finds libclang, when it would not by itself.
+fn libclang(plan: &Plan) -> BTreeMap<String, Option<String>> {
+    let folder = plan.libclang.as_ref().map(|found| found.dir.display().to_string());
+    folder.map(|folder| ("LIBCLANG_PATH".to_string(), Some(folder))).into_iter().collect()
+}
+
+/// Has cargo call rustc through a script that gives the workspace's crates flags of their own. Cargo takes what it compiled
+/// by one script for another thing than what it compiled by a script of another name, so the flags are part of its name.
+fn wrapper(build: &Build) -> Result<Option<PathBuf>> {
+    let own = &build.plan.codegen.own_rust;
+    if own.is_empty() {
+        return Ok(None);
+    }
+    let text = wrapping(own);
+    let folder = build.workspace.anneal().join("rustc");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let script = folder.join(crate::fs::digest(text.as_bytes()).short());
+    // Written once: cargo asks for its time as well.
+    if !std::fs::read(&script).is_ok_and(|there| there == text.as_bytes()) {
+        crate::fs::write_script(&script, &text)?;
+    }
+    Ok(Some(script))
+}
+
+/// A script that runs its arguments with `flags` after them: only for the plan's target, which build scripts, that run
+/// here, are not compiled for by name. Cargo's own questions are answered without them: what it is told of the CPU it passes
+/// on to the build scripts of all crates, which are compiled once for all builds, and one of them (httparse's) would then
+/// call AVX2 without asking, in a program for any CPU too.
+fn wrapping(flags: &[String]) -> String {
+    let flags: Vec<String> = flags.iter().map(|flag| toolchain::setup::quote(flag)).collect();
+    format!(
+        "#!/bin/sh\n\
+         ours=\n\
+         for argument; do\n  \
+           case $argument in\n    \
+             --print | --print=*) exec \"$@\" ;;\n    \
+             --target | --target=*) ours=yes ;;\n  \
+           esac\n\
+         done\n\
+         [ -z \"$ours\" ] || exec \"$@\" {}\n\
+         exec \"$@\"\n",
+        flags.join(" ")
+    )
+}
+
+/// The engine as cargo is asked for it.
+pub fn rust(workspace: &Workspace, allocator: Allocator) -> Rust {
+    let features = match allocator {
+        Allocator::System => Vec::new(),
+        allocator => vec![format!("anneal/{allocator}")],
+    };
+    Rust {
+        workspace: workspace.root().to_path_buf(),
+        cargo: PathBuf::from(process::cargo()),
+        package: "anneal".to_string(),
+        features,
+    }
+}
+
+/// The engine's features that the plan asks for, as cargo takes them.
+fn features(rust: &Rust) -> impl Iterator<Item = String> {
+    rust.features.iter().map(|feature| format!("--features={feature}"))
+}
+
+/// A line of cargo's JSON messages.
+#[derive(Deserialize)]
+#[serde(default)]
+#[derive(Default)]
+struct Message {
+    reason: String,
+    package_id: String,
+    target: Target,
+    executable: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Target {
+    name: String,
+}
+
+/// How many packages the engine is made of.
+fn count_packages(build: &Build, rust: &Rust) -> Result<u64> {
+    let tree = Run::new(process::cargo(), &build.log)
+        .dir(build.workspace.root())
+        .args(["tree", "--locked", "--package", "anneal", "--edges", "normal,build", "--prefix", "none"])
+        .args(["--target", &build.plan.target])
+        .args(features(rust))
+        .output()?;
+    let packages: BTreeSet<&str> =
+        tree.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.is_empty()).collect();
+    Ok(packages.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_reach_what_is_compiled_for_the_target() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("script");
+        std::fs::write(&script, super::wrapping(&["-Cone=a b".to_string(), "-Ctwo='".to_string()])).unwrap();
+        let run = |arguments: &[&str]| {
+            let output = std::process::Command::new("sh").arg(&script).args(arguments).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let print = ["printf", "%s|"];
+        assert_eq!(run(&[&print[..], &["a", "--target", "x"]].concat()), "a|--target|x|-Cone=a b|-Ctwo='|");
+        assert_eq!(run(&[&print[..], &["a b", "--targets"]].concat()), "a b|--targets|");
+        // Cargo's question about the target.
+        let question = ["-", "--target", "x", "--print=cfg"];
+        assert_eq!(run(&[&print[..], &question].concat()), "-|--target|x|--print=cfg|");
+    }
+
+    fn manifest(folder: &Path) -> toml::Table {
+        toml::from_str(&std::fs::read_to_string(folder.join("Cargo.toml")).unwrap()).unwrap()
+    }
+
+    /// A crate that is left out could change without a new engine.
+    #[test]
+    fn the_engine_is_made_of_all_its_crates() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let ours = manifest(root)["workspace"]["dependencies"].as_table().unwrap().clone();
+        let mut waiting = vec!["engine/anneal".to_string()];
+        let mut seen = BTreeSet::new();
+        while let Some(folder) = waiting.pop() {
+            let own = manifest(&root.join(&folder));
+            // Not what build scripts are made of: only a plain `cargo build` depends on that.
+            let own = own.get("dependencies").and_then(|table| table.as_table());
+            for name in own.into_iter().flat_map(|table| table.keys()) {
+                let path = ours.get(name).and_then(|known| known.get("path")).and_then(|path| path.as_str());
+                waiting.extend(path.map(str::to_string).filter(|path| !seen.contains(path)));
+            }
+            seen.insert(folder);
+        }
+        assert!(seen.len() >= 7, "{seen:?}");
+        let missing: Vec<&String> =
+            seen.iter().filter(|folder| !SOURCES.iter().any(|source| folder.starts_with(source))).collect();
+        assert!(missing.is_empty(), "{missing:?} are parts of the engine and not in SOURCES");
+    }
+}

@@ -1,0 +1,78 @@
+//! The environment of the commands of a build.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use plan::zig::{AR, CC, CXX};
+
+use super::places;
+use super::state::Build;
+use super::zig::{bindgen_arguments, linker_variable, scripts};
+
+impl Build<'_> {
+    /// The environment of every command of this build.
+    pub(super) fn environment(&self) -> Result<BTreeMap<String, Option<String>>> {
+        self.environment_with(None)
+    }
+
+    /// The same with the folder `first` on the path before all others.
+    fn environment_with(&self, first: Option<&Path>) -> Result<BTreeMap<String, Option<String>>> {
+        let mut all = self.plan.environment.clone();
+        all.extend(self.of_caches()?);
+        let ours: Vec<PathBuf> =
+            first.map(Path::to_path_buf).into_iter().chain(scripts(self.plan, self.workspace)?).collect();
+        if !ours.is_empty() {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let folders = ours.into_iter().chain(std::env::split_paths(&path));
+            let path = std::env::join_paths(folders).context("a folder of PATH has a colon in its name")?;
+            all.insert("PATH".to_string(), Some(path.to_string_lossy().into_owned()));
+        }
+        Ok(all)
+    }
+
+    /// The environment of cargo. `wrapper` is the script by which it calls rustc on crates of the workspace: named without
+    /// its folder, since cargo makes that name a part of every symbol. By the other variables cargo links for the plan's
+    /// target, and the `cc` crate compiles for it.
+    pub(super) fn cargo_environment(
+        &self,
+        wrapper: Option<&Path>,
+    ) -> Result<BTreeMap<String, Option<String>>> {
+        let mut all = self.environment_with(wrapper.and_then(Path::parent))?;
+        if let Some(name) = wrapper.and_then(Path::file_name) {
+            let name = name.to_string_lossy().into_owned();
+            all.insert("RUSTC_WORKSPACE_WRAPPER".to_string(), Some(name));
+        }
+        all.extend(self.rustc_cache());
+        let target = self.plan.target.replace(['-', '.'], "_");
+        if self.plan.zig.is_some() {
+            let linker = linker_variable(self.plan);
+            for (name, value) in [
+                (linker, CC),
+                (format!("CC_{target}"), CC),
+                (format!("CXX_{target}"), CXX),
+                (format!("AR_{target}"), AR),
+            ] {
+                all.insert(name, Some(value.to_string()));
+            }
+            let arguments = bindgen_arguments(self.plan, self.workspace)?;
+            all.extend(arguments.map(|words| (format!("BINDGEN_EXTRA_CLANG_ARGS_{target}"), Some(words))));
+        }
+        // For what the crate `cc` compiles.
+        let maps = places::prefix_maps(self);
+        if !maps.is_empty() {
+            let flags = shlex::try_join(maps.iter().map(String::as_str))
+                .context("a folder of this machine has a zero byte in its name")?;
+            all.extend(["CFLAGS", "CXXFLAGS"].map(|name| (format!("{name}_{target}"), Some(flags.clone()))));
+            // Else it parts them at spaces, which a folder's name may have.
+            all.insert("CC_SHELL_ESCAPED_FLAGS".to_string(), Some("1".to_string()));
+        }
+        Ok(all)
+    }
+
+    /// Where a compiler of the plan lies, which may name a script alone.
+    pub(super) fn compiler(&self, named: &Path) -> Result<PathBuf> {
+        let folder = scripts(self.plan, self.workspace)?;
+        Ok(folder.map_or_else(|| named.to_path_buf(), |folder| folder.join(named)))
+    }
+}

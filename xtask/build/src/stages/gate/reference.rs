@@ -1,0 +1,189 @@
+//! The reference: log-probabilities of a scalar build, kept in the repository.
+//!
+//! A line of JSON, then for each probe its rows: 16-bit numbers, little-endian, as `kld::compact` makes them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use build_info::{Logits, Sha256, gate, kld};
+use serde::{Deserialize, Serialize};
+
+use crate::fs;
+
+/// As it was when xtask was compiled.
+const KEPT: &[u8] = include_bytes!("reference.bin");
+/// Where it lies in a checkout.
+const PLACE: &str = "xtask/build/src/stages/gate/reference.bin";
+
+/// Log-probabilities of every probe.
+#[derive(Debug)]
+pub struct Reference {
+    /// The build they are of.
+    pub build: gate::Reference,
+    /// The probes.
+    pub probes: Vec<Rows>,
+}
+
+/// What one probe gave.
+#[derive(Debug)]
+pub struct Rows {
+    about: About,
+    cells: Vec<u16>,
+}
+
+/// What is told of one probe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct About {
+    /// Its name.
+    pub name: String,
+    /// Digest of the model's file.
+    pub model: Sha256,
+    vocabulary: usize,
+    positions: usize,
+    /// Greedy tokens after the text.
+    pub greedy: Vec<u32>,
+}
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    build: gate::Reference,
+    probes: Vec<About>,
+    /// Of all that follows.
+    sha256: Sha256,
+}
+
+impl Rows {
+    /// Takes the first `positions` of `logits`; the tokens after them are the greedy ones.
+    pub fn of(name: &str, model: Sha256, logits: &Logits, positions: usize) -> Self {
+        let cells = logits.rows().take(positions).flat_map(kld::log_softmax).map(kld::compact).collect();
+        let about = About {
+            name: name.to_string(),
+            model,
+            vocabulary: logits.vocabulary(),
+            positions,
+            greedy: logits.tokens.iter().skip(positions).copied().collect(),
+        };
+        Self { about, cells }
+    }
+
+    /// What is told of it.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Positions of its text.
+    pub fn positions(&self) -> usize {
+        self.about.positions
+    }
+
+    /// Log-probabilities, position after position.
+    pub fn rows(&self) -> impl Iterator<Item = Vec<f64>> {
+        self.cells.chunks_exact(self.about.vocabulary).map(kld::expand)
+    }
+
+    /// Tokens in its vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        self.about.vocabulary
+    }
+}
+
+impl Reference {
+    /// The one that xtask was compiled with.
+    pub fn kept() -> Result<Self> {
+        Self::parse(KEPT).context("the gate's reference in this xtask is damaged: check out the file again")
+    }
+
+    /// Its digest, so that a new one makes builds pass again.
+    pub fn digest() -> Sha256 {
+        fs::digest(KEPT)
+    }
+
+    /// Where a checkout at `root` keeps it.
+    pub fn path(root: &Path) -> PathBuf {
+        root.join(PLACE)
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self> {
+        let end = bytes.iter().position(|&byte| byte == b'\n').context("it has no first line")?;
+        let header: Header =
+            serde_json::from_slice(&bytes[..end]).context("its first line is not understood")?;
+        let mut rest = &bytes[end + 1..];
+        if fs::digest(rest) != header.sha256 {
+            bail!("its content does not have the digest that its first line names");
+        }
+        let mut probes = Vec::new();
+        for about in header.probes {
+            let size = about.vocabulary.saturating_mul(about.positions).saturating_mul(2);
+            if about.vocabulary == 0 || size > rest.len() {
+                bail!("it ends within the rows of {}", about.name);
+            }
+            let (rows, after) = rest.split_at(size);
+            rest = after;
+            let cells = rows.chunks_exact(2).map(|cell| u16::from_le_bytes([cell[0], cell[1]])).collect();
+            probes.push(Rows { about, cells });
+        }
+        Ok(Self { build: header.build, probes })
+    }
+
+    /// The file's bytes.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let rows: Vec<u8> =
+            self.probes.iter().flat_map(|probe| &probe.cells).flat_map(|cell| cell.to_le_bytes()).collect();
+        let header = Header {
+            build: self.build.clone(),
+            probes: self.probes.iter().map(|probe| probe.about.clone()).collect(),
+            sha256: fs::digest(&rows),
+        };
+        let mut bytes = serde_json::to_vec(&header)?;
+        bytes.push(b'\n');
+        bytes.extend(rows);
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kept_reference_is_whole_small_and_of_the_probes_that_are_written_now() {
+        let reference = Reference::kept().unwrap();
+        assert!(KEPT.len() < 400 << 10, "{} bytes", KEPT.len());
+        let folder = tempfile::tempdir().unwrap();
+        let names: Vec<&str> = reference.probes.iter().map(|probe| probe.about().name.as_str()).collect();
+        assert_eq!(names, gguf::probe::Probe::all().map(gguf::probe::Probe::name));
+        for (probe, rows) in gguf::probe::Probe::all().into_iter().zip(&reference.probes) {
+            let path = folder.path().join("probe.gguf");
+            probe.write(&path).unwrap();
+            assert_eq!(fs::digest_file(&path).unwrap(), rows.about().model, "{}", probe.name());
+            assert_eq!(rows.rows().count(), rows.positions());
+            // Peaked like a real model's: 1 to 4 bits of entropy.
+            let entropy = |row: Vec<f64>| row.iter().map(|p| -p.exp() * p).sum::<f64>();
+            let bits = rows.rows().map(entropy).sum::<f64>() / rows.positions() as f64 / 2f64.ln();
+            assert!((1.0..4.0).contains(&bits), "{}: {bits} bits", probe.name());
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_and_damage_is_seen() {
+        let mut logits = Logits::new(2);
+        logits.push(1, &[0.0, 3f32.ln()]);
+        logits.push(0, &[5.0, 5.0]);
+        let rows = Rows::of("x", fs::digest(b"model"), &logits, 1);
+        let build =
+            gate::Reference { llama_version: "1".into(), source_version: "2".into(), build: "3".into() };
+        let bytes = Reference { build, probes: vec![rows] }.to_bytes().unwrap();
+        let read = Reference::parse(&bytes).unwrap();
+        assert_eq!(read.probes[0].about().greedy, [0]);
+        let row = read.probes[0].rows().next().unwrap();
+        assert!((row[1] - 0.75f64.ln()).abs() < 3e-4 && (row[0] - 0.25f64.ln()).abs() < 3e-4, "{row:?}");
+
+        let mut changed = bytes.clone();
+        *changed.last_mut().unwrap() ^= 1;
+        assert!(Reference::parse(&changed).unwrap_err().to_string().contains("digest"));
+        for cut in [0, 10, bytes.len() - 1] {
+            assert!(Reference::parse(&bytes[..cut]).is_err(), "{cut}");
+        }
+    }
+}

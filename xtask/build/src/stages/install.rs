@@ -1,0 +1,200 @@
+//! The prefix: headers, libraries, and `link.json` that tells `llama-link` what to link.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use plan::profile::{Isa, Linkage};
+use plan::{CudaPlan, IsaPlan, Plan, blas};
+use serde::Serialize;
+
+use super::folder::LINK;
+use super::openmp;
+use super::state::Build;
+use super::variants;
+use crate::fs;
+use crate::process::Run;
+use crate::ui::Progress;
+
+/// What `vendor/llama-link/build` reads. Paths are relative to the prefix unless absolute.
+#[derive(Serialize)]
+struct Link<'a> {
+    schema: u32,
+    kind: &'static str,
+    include: &'static [&'static str],
+    search: &'static [&'static str],
+    libraries: Vec<String>,
+    whole: &'static [&'static str],
+    system: &'static [&'static str],
+    rpath: Vec<String>,
+    link_args: Vec<String>,
+    cc: PathBuf,
+    cxx: PathBuf,
+    libclang_dir: Option<&'a PathBuf>,
+    shim_flags: Vec<&'a String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cuda: Option<&'a [PathBuf]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guard_flags: Option<[&'static str; 1]>,
+    isa_required: &'a [String],
+    build_to_use: String,
+}
+
+/// Installs, and writes `link.json`.
+pub fn install(build: &Build, progress: &mut Progress) -> Result<()> {
+    let prefix = build.folder.prefix();
+    if prefix.exists() {
+        std::fs::remove_dir_all(&prefix).with_context(|| format!("cannot clear {}", prefix.display()))?;
+    }
+    Run::new(&build.plan.cmake.path, &build.log)
+        .args(["--install"])
+        .args([build.folder.cmake()])
+        .envs(&build.environment()?)
+        .watch(|_, line| progress.message(line.trim_start_matches("-- ")))?;
+
+    if build.plan.isa.has_variants() {
+        variants::install(&prefix, &build.folder.libraries())?;
+        variants::check_buffers(build.plan, &build.folder.libraries())?;
+    }
+    write_link(build, &prefix)
+}
+
+/// Writes `link.json` for the libraries that are in `prefix`, which is this build's or will be.
+pub fn write_link(build: &Build, prefix: &Path) -> Result<()> {
+    let mut link = link(build)?;
+    let extension = if build.plan.linkage == Linkage::Static { ".a" } else { ".so" };
+    link.libraries = libraries(&prefix.join("lib"), extension)?;
+    fs::write_atomically(&prefix.join(LINK), &serde_json::to_vec_pretty(&link)?)
+}
+
+/// The C++ part of another build under this build's own `link.json`: nothing is compiled again. The files are
+/// shared by hard links where the file system has them; neither build writes to them, each replaces them.
+pub fn borrow(build: &Build, from: &Path) -> Result<()> {
+    let prefix = build.folder.prefix();
+    if prefix.exists() {
+        std::fs::remove_dir_all(&prefix).with_context(|| format!("cannot clear {}", prefix.display()))?;
+    }
+    fs::link_tree(from, &prefix)?;
+    write_link(build, &prefix)
+}
+
+/// What the stage is run on beyond the plan: all of `link.json` but the libraries, so that a new version of this
+/// file makes a new one.
+pub fn input(build: &Build) -> Result<String> {
+    Ok(serde_json::to_string(&link(build)?)?)
+}
+
+/// `link.json`, as yet without the libraries.
+fn link<'a>(build: &Build<'a>) -> Result<Link<'a>> {
+    let plan = build.plan;
+    let (kind, rpath): (_, &[&str]) = match plan.linkage {
+        Linkage::Static => ("static", &[]),
+        Linkage::Shared => ("dylib", &["$ORIGIN/../prefix/lib"]),
+    };
+    let library = plan.blas_library.as_ref();
+    Ok(Link {
+        schema: 1,
+        kind,
+        include: &["include"],
+        search: &["lib"],
+        libraries: Vec::new(),
+        whole: if plan.isa.has_variants() { &["ggml-base"] } else { &[] },
+        // zig's C++ runtime is LLVM's.
+        system: if plan.zig.is_some() {
+            &["c++", "m", "pthread", "dl"]
+        } else {
+            &["stdc++", "m", "pthread", "dl"]
+        },
+        rpath: rpath
+            .iter()
+            .map(|path| path.to_string())
+            .chain(library.into_iter().flat_map(blas::rpath))
+            .chain(plan.cuda.iter().flat_map(|cuda| cuda.rpath(plan.is_for_others())))
+            .collect(),
+        link_args: plan
+            .codegen
+            .link
+            .iter()
+            .cloned()
+            .chain(library.into_iter().flat_map(|library| blas::link_args(library, plan.linkage)))
+            .chain(openmp::link_args(build)?)
+            .chain(plan.cuda.iter().flat_map(CudaPlan::link_args))
+            .collect(),
+        cc: build.compiler(&plan.compiler.cc)?,
+        cxx: build.compiler(&plan.compiler.cxx)?,
+        libclang_dir: plan.libclang.as_ref().map(|found| &found.dir),
+        shim_flags: shim_flags(plan),
+        cuda: plan.cuda.as_ref().map(|cuda| &*cuda.include),
+        guard_flags: plan.zig.as_ref().map(|zig| [zig.for_any_cpu()]),
+        isa_required: &plan.isa.required,
+        build_to_use: build_to_use(&plan.isa),
+    })
+}
+
+/// What the kernels are compiled with, and everything else.
+fn shim_flags(plan: &Plan) -> Vec<&String> {
+    let mut flags: Vec<&String> = plan.isa.flags.iter().collect();
+    flags.extend(plan.codegen.cxx.iter().filter(|flag| !plan.isa.flags.contains(flag)));
+    flags
+}
+
+/// What the CPU guard tells someone whose CPU lacks something.
+fn build_to_use(isa: &IsaPlan) -> String {
+    match &isa.cpu {
+        Some(cpu) => format!(
+            "this build was made for {cpu}: use the portable build, or run `cargo xtask build-native` on this machine"
+        ),
+        None if isa.isa == Isa::Aarch64Dotprod.to_string() => {
+            "this build needs a CPU of armv8.2-a with dot products (Neoverse N1, Cortex-A76, 2018, or later): run \
+             `cargo xtask build-native` on this machine"
+                .to_string()
+        }
+        None if isa.isa == Isa::X86_64V2.to_string() => {
+            "this build needs a CPU of x86-64-v2 (Nehalem, 2008, or later): run `cargo xtask build-native` on this machine"
+                .to_string()
+        }
+        None => "this build needs a CPU of x86-64-v3 (Haswell, 2013, or later): run `cargo xtask build-native` on \
+                 this machine"
+            .to_string(),
+    }
+}
+
+/// The installed libraries, users before what they use, as linkers of one pass need them.
+fn libraries(folder: &Path, extension: &str) -> Result<Vec<String>> {
+    let rank = |name: &str| match name {
+        "llama" => 0,
+        "ggml" => 1,
+        "ggml-base" => 3,
+        _ => 2,
+    };
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let file = entry?.file_name().to_string_lossy().into_owned();
+        if let Some(name) = file.strip_prefix("lib").and_then(|rest| rest.strip_suffix(extension)) {
+            names.push(name.to_string());
+        }
+    }
+    names.sort_by_key(|name| (rank(name), name.clone()));
+    for needed in ["llama", "ggml", "ggml-base"] {
+        if !names.iter().any(|name| name == needed) {
+            bail!("{} holds no lib{needed}{extension}: llama.cpp was not installed whole", folder.display());
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_come_before_those_they_use() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["libggml-base.a", "libllama.a", "libggml-cpu.a", "libggml.a", "ggml.pc", "libx.so"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let names = libraries(folder.path(), ".a").unwrap();
+        assert_eq!(names, ["llama", "ggml", "ggml-cpu", "ggml-base"]);
+        std::fs::remove_file(folder.path().join("libllama.a")).unwrap();
+        assert!(libraries(folder.path(), ".a").unwrap_err().to_string().contains("no libllama.a"));
+    }
+}

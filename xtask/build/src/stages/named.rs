@@ -1,0 +1,118 @@
+//! The finished build that a name stands for.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+use build_info::BuildInfo;
+use plan::Cross;
+use plan::exit;
+
+use super::folder::Builds;
+use super::planned;
+use crate::process::Executable;
+use crate::profile;
+use crate::workspace::Workspace;
+
+/// The folder of the build `name`: a profile's current one, keys given by hand included (`native+repack:false`), or a
+/// folder as `show` lists it.
+///
+/// # Errors
+/// When a profile of that name is not built; wrong usage when there is neither such a profile nor such a build.
+pub fn named(workspace: &Workspace, name: &str) -> Result<PathBuf> {
+    let finished = |folder: &PathBuf| folder.join("bin/anneal").is_file();
+    // A name is no path.
+    let plain = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
+    let folder = Some(workspace.current(name)).filter(|folder| plain && finished(folder));
+    if let Some(folder) = folder {
+        return Ok(folder);
+    }
+    let there = match current(workspace).as_slice() {
+        [] => "no build is finished yet".to_string(),
+        names => format!("finished are {}", names.join(", ")),
+    };
+    let profiles = workspace.build_profiles();
+    if let Ok(known) = profile::load(&profiles, name) {
+        // As it is called where a value holds what cannot stand in a file's name.
+        let folder = workspace.current(&known.name);
+        if finished(&folder) {
+            return Ok(folder);
+        }
+        return Err(anyhow!("{name} is not built: `cargo xtask build --profile {name}` makes it; {there}"));
+    }
+    let known = profile::names(&profiles).unwrap_or_default().join(", ");
+    Err(exit::usage(format!(
+        "there is no build {name:?}: {there}; profiles that can be built are {known}; what `pgo` and `bolt` make is the \
+         current build of its profile where it was kept, and `cargo xtask show` lists all"
+    )))
+}
+
+/// The engine of the finished build in `folder`, as it is run here.
+pub fn executable(folder: &Path) -> Result<Executable> {
+    let anneal = Executable::new(folder.join("bin/anneal"));
+    let info = BuildInfo::read(&folder.join("build_info.json"))?;
+    if info.emulated.is_none() {
+        return Ok(anneal);
+    }
+    let plan = planned::read(folder, &info.plan_hash)?;
+    Ok(anneal.after(plan.cross.iter().flat_map(Cross::command)))
+}
+
+/// Profiles that have a current build.
+fn current(workspace: &Workspace) -> Vec<String> {
+    let found = Builds::of(workspace).all().unwrap_or_default();
+    found.into_iter().filter_map(|build| build.current_of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_finds_its_build_or_says_which_there_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = Workspace::at(folder.path());
+        std::fs::create_dir_all(workspace.build_profiles()).unwrap();
+        let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles/build");
+        for name in ["base", "native", "portable"] {
+            let file = format!("{name}.toml");
+            std::fs::copy(own.join(&file), workspace.build_profiles().join(&file)).unwrap();
+        }
+        let build = |name: &str| {
+            let folder = format!("{name}-0123456789ab");
+            let made = workspace.anneal().join(&folder);
+            for inside in ["bin", "stages"] {
+                std::fs::create_dir_all(made.join(inside)).unwrap();
+            }
+            std::fs::write(made.join("bin/anneal"), "").unwrap();
+            std::os::unix::fs::symlink(&folder, workspace.current(name)).unwrap();
+        };
+        build("native");
+        let flags = "native+extra_flags:-fno-plt,-fwrapv";
+        let set = profile::load(&workspace.build_profiles(), flags).unwrap().name;
+        assert!(!set.contains(','), "{set}");
+        build(&set);
+
+        for (name, expected) in [
+            ("native", "native"),
+            (flags, &set),
+            (&set, &set),
+            ("native-0123456789ab", "native-0123456789ab"),
+        ] {
+            assert_eq!(named(&workspace, name).unwrap(), workspace.current(expected), "{name}");
+        }
+        let cases = [
+            ("portable", 1, "`cargo xtask build --profile portable` makes it; finished are native"),
+            ("native+repack:false", 1, "is not built"),
+            ("native-pgo", 2, "no build \"native-pgo\": finished are native"),
+            ("nope", 2, "profiles that can be built are native, portable"),
+            ("native+nope:1", 2, "there is no build"),
+            ("..", 2, "there is no build"),
+            ("", 2, "there is no build"),
+        ];
+        for (name, code, words) in cases {
+            let error = named(&workspace, name).unwrap_err();
+            assert_eq!(exit::code_of(&error), code, "{name}: {error}");
+            assert!(error.to_string().contains(words), "{name}: {error}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The OpenMP runtime: which one the engine must link, and which one the finished program asks for.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use audit::Dynamic;
+use build_info::switches::OpenMp;
+use plan::profile::{Linkage, Threading};
+use toolchain::CompilerKind;
+
+use super::state::Build;
+use super::switches;
+
+/// The runtimes' names for the loader, without versions.
+const RUNTIMES: [&str; 3] = ["libomp.so", "libgomp.so", "libiomp5.so"];
+
+/// What the engine's linker is told: the very file that CMake chose. A static ggml brings its users to it; a shared
+/// one names it itself.
+pub fn link_args(build: &Build) -> Result<Vec<String>> {
+    if build.plan.threading != Threading::Openmp || build.plan.linkage != Linkage::Static {
+        return Ok(Vec::new());
+    }
+    let cmake = match &build.borrowed {
+        Some(borrowed) => borrowed.prefix.with_file_name("cmake"),
+        None => build.folder.cmake(),
+    };
+    let cache = cmake.join("CMakeCache.txt");
+    let text = std::fs::read_to_string(&cache).with_context(|| format!("cannot read {}", cache.display()))?;
+    match chosen(&text) {
+        Some(library) => Ok(vec![library.to_string()]),
+        None => bail!(
+            "CMake found no OpenMP runtime for {} {}, according to {}",
+            build.plan.compiler.kind,
+            build.plan.compiler.version,
+            cache.display()
+        ),
+    }
+}
+
+/// The library in CMake's cache: `OpenMP_CXX_LIB_NAMES` lists names, the first is the runtime's, and
+/// `OpenMP_<name>_LIBRARY` is its file (<https://cmake.org/cmake/help/v3.25/module/FindOpenMP.html>).
+fn chosen(cache: &str) -> Option<&str> {
+    let value = |name: &str| {
+        let entry = cache.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        Some(entry.split_once('=')?.1).filter(|value| !value.is_empty() && !value.ends_with("-NOTFOUND"))
+    };
+    let runtime = value("OpenMP_CXX_LIB_NAMES")?.split(';').next()?;
+    value(&format!("OpenMP_{runtime}_LIBRARY"))
+}
+
+/// The runtime that the finished program, or the libraries beside it, name for the loader; nothing when none does.
+///
+/// # Errors
+/// When the plan wants one and there is none, or two, or another compiler's.
+pub fn linked(build: &Build) -> Result<Option<OpenMp>> {
+    let mut named = BTreeSet::new();
+    for file in programs(build)? {
+        named.extend(needed(&file)?.into_iter().filter(|name| is_runtime(name)));
+    }
+    let plan = build.plan;
+    let wanted = match plan.compiler.kind {
+        CompilerKind::Clang => "libomp.so",
+        CompilerKind::Gcc => "libgomp.so",
+    };
+    let mut names = named.into_iter();
+    let library = match (plan.threading, names.next(), names.next()) {
+        (Threading::Openmp, Some(name), None) if name.starts_with(wanted) => name,
+        (Threading::Openmp, None, _) => {
+            bail!("`threading = \"openmp\"`, but the program asks the loader for no OpenMP runtime")
+        }
+        (Threading::Openmp, Some(first), second) => bail!(
+            "`threading = \"openmp\"` with {} takes {wanted} alone, but the program asks the loader for {first}{}",
+            plan.compiler.kind,
+            second.map_or(String::new(), |second| format!(
+                " and {second}: two runtimes would each take all cores"
+            ))
+        ),
+        // A BLAS library may bring one of its own.
+        (Threading::Threadpool | Threading::Upstream, Some(name), _) => name,
+        (Threading::Threadpool | Threading::Upstream, None, _) => return Ok(None),
+    };
+    let file = switches::ask(build)?.openmp.and_then(|found| found.file);
+    Ok(Some(OpenMp { library, file }))
+}
+
+/// The engine, and the libraries beside it when they are not inside.
+fn programs(build: &Build) -> Result<Vec<PathBuf>> {
+    let mut all = vec![build.folder.newest_engine().context("the build folder holds no anneal")?];
+    if build.plan.linkage == Linkage::Shared {
+        let lib = build.folder.prefix().join("lib");
+        for entry in std::fs::read_dir(&lib).with_context(|| format!("cannot list {}", lib.display()))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "so") {
+                all.push(path);
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn is_runtime(name: &str) -> bool {
+    RUNTIMES.iter().any(|runtime| name.starts_with(runtime))
+}
+
+/// What the ELF file at `path` asks the loader for.
+fn needed(path: &Path) -> Result<BTreeSet<String>> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let found = Dynamic::read(&bytes)
+        .with_context(|| format!("{} is no executable that can be understood", path.display()))?;
+    Ok(found.libraries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runtime_is_read_from_cmakes_cache() {
+        let clang = "OpenMP_CXX_LIB_NAMES:STRING=omp\nOpenMP_C_LIB_NAMES:STRING=omp\n\
+                     OpenMP_omp_LIBRARY:FILEPATH=/usr/lib/llvm-22/lib/libomp.so\n";
+        let gcc = "OpenMP_CXX_LIB_NAMES:STRING=gomp;pthread\nOpenMP_gomp_LIBRARY:FILEPATH=/l/libgomp.so\n\
+                   OpenMP_pthread_LIBRARY:FILEPATH=/l/libpthread.a\n";
+        let cases = [
+            (clang, Some("/usr/lib/llvm-22/lib/libomp.so")),
+            (gcc, Some("/l/libgomp.so")),
+            ("OpenMP_CXX_LIB_NAMES:STRING=NOTFOUND\n", None),
+            (
+                "OpenMP_CXX_LIB_NAMES:STRING=omp\nOpenMP_omp_LIBRARY:FILEPATH=OpenMP_omp_LIBRARY-NOTFOUND\n",
+                None,
+            ),
+            ("", None),
+        ];
+        for (cache, expected) in cases {
+            assert_eq!(chosen(cache), expected, "{cache}");
+        }
+    }
+
+    #[test]
+    fn what_a_program_asks_the_loader_for_is_read() {
+        let own = std::env::current_exe().unwrap();
+        let names = needed(&own).unwrap();
+        assert!(names.iter().any(|name| name.starts_with("libc.so")), "{names:?}");
+        assert!(!names.iter().any(|name| is_runtime(name)), "{names:?}");
+        assert!(["libomp.so.5", "libgomp.so.1", "libiomp5.so"].into_iter().all(is_runtime));
+        let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        assert!(needed(&text).unwrap_err().to_string().contains("no executable"));
+    }
+}

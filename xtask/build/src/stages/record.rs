@@ -1,0 +1,249 @@
+//! `build_info.json`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+use build_info::record::{
+    Artifact, BuildInfo, CpuVariant, Cuda, EffectiveFlags, Emulated, SCHEMA_VERSION, Source, Threading, Tool,
+};
+use build_info::{Bytes, Policy, threads};
+use plan::{Cross, CudaPlan, Plan};
+use serde::Deserialize;
+
+use super::folder::Folder;
+use super::planned;
+use super::state::Build;
+use super::{audit, blas, gate, openmp, smoke, switches, variants};
+use crate::fs;
+
+/// Gathers the record of a build whose stages have all passed.
+pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) -> Result<BuildInfo> {
+    let plan = build.plan;
+    let mut host = build.host.clone();
+    if !hostname {
+        host.hostname = None;
+    }
+    let threads = threads::budget(&host, Policy::Balanced);
+    // Not what was asked for: a profile's own definitions may have turned it on.
+    let cpu_variants = variants::read(build)?;
+    let artifacts = artifacts(build, &cpu_variants)?;
+    let openmp = uses_openmp(&effective_flags);
+    Ok(BuildInfo {
+        schema_version: SCHEMA_VERSION.to_string(),
+        anneal_version: env!("CARGO_PKG_VERSION").to_string(),
+        build_type: plan.definitions.get("CMAKE_BUILD_TYPE").cloned().unwrap_or_default(),
+        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        hostname: host.hostname.clone(),
+        cpu_model: host.cpu.name.clone(),
+        cpu_flags: host.cpu.features.iter().cloned().collect(),
+        cmake_flags: plan.cmake_flags(),
+        llama_version: build.tree()?.llama_version.clone(),
+        compiler: compiler(plan),
+        reproducible: plan.reproducible,
+        optimal_threads: threads.decode,
+        profile: plan.profile.clone(),
+        plan_hash: plan.hash(),
+        target: plan.target.clone(),
+        source: applied(&plan.source, build.tree()?),
+        toolchain: tools(plan),
+        switches: Some(switches::found(plan, &effective_flags)),
+        openmp: openmp::linked(build)?,
+        effective_flags,
+        isa_required: isa_required(build)?,
+        cpu_variants,
+        glibc: plan.zig.as_ref().map(|zig| zig.glibc),
+        blas: blas::verify(build)?,
+        cuda: plan.cuda.as_ref().map(cuda),
+        threading: if openmp { Threading::Openmp } else { Threading::Threadpool },
+        defaults: plan.defaults.clone(),
+        lto: plan.lto.mode.to_string(),
+        base_plan: plan.variant.as_ref().map(|variant| variant.base.clone()),
+        pgo: None,
+        bolt: None,
+        gain: None,
+        rejected: None,
+        host,
+        threads,
+        artifacts,
+        stages: build.stage_times(),
+        emulated: plan.cross.as_ref().map(emulated),
+        smoke: smoke::result(build),
+        audit: audit::result(build),
+        gate: gate::result(build),
+        from_store: None,
+        notes: plan.notes.clone(),
+    })
+}
+
+/// Puts the run-time defaults of `plan` into the record of the finished build in `folder`, which was made of this plan or from
+/// it: nothing of them is compiled, so a profile that wants others takes no other program.
+pub fn renew_defaults(folder: &Folder, info: &mut BuildInfo, plan: &Plan) -> Result<()> {
+    if info.defaults == plan.defaults {
+        return Ok(());
+    }
+    info.defaults = plan.defaults.clone();
+    // What BOLT makes of this build later begins with the plan that lies there.
+    if let Ok(own) = planned::read(folder.path(), &info.plan_hash) {
+        folder.write_plan(&Plan { defaults: plan.defaults.clone(), ..own })?;
+    }
+    folder.write_record(info)
+}
+
+/// What the guard in the program checks: the plan's list, and what rustc may have used beyond it.
+fn isa_required(build: &Build) -> Result<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Info {
+        isa_required: Vec<String>,
+    }
+    Ok(build.ask_engine::<Info>()?.isa_required)
+}
+
+/// What ran the programs.
+fn emulated(cross: &Cross) -> Emulated {
+    let name = cross.emulator.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Emulated { emulator: format!("{name} {}", cross.emulator.version), cpu: cross.cpu.clone() }
+}
+
+fn cuda(plan: &CudaPlan) -> Cuda {
+    Cuda {
+        toolkit: plan.nvcc.version.clone(),
+        architectures: plan.architectures.clone(),
+        cublas: "lazy".to_string(),
+        mul_mat: plan.mul_mat.to_string(),
+    }
+}
+
+/// Who compiled, for people.
+fn compiler(plan: &Plan) -> String {
+    let compiler = format!("{} {}", plan.compiler.kind, plan.compiler.version);
+    match &plan.zig {
+        Some(zig) => format!("{compiler} of zig {}", zig.version),
+        None => compiler,
+    }
+}
+
+fn uses_openmp(flags: &EffectiveFlags) -> bool {
+    flags.definitions.iter().any(|definition| definition == "-DGGML_USE_OPENMP")
+}
+
+fn tools(plan: &Plan) -> BTreeMap<String, Tool> {
+    let llvm = |compiler: &toolchain::Compiler| {
+        (compiler.kind == toolchain::CompilerKind::Clang).then_some(compiler.version.major)
+    };
+    let compiler = |path: &Path| Tool {
+        path: path.to_path_buf(),
+        version: plan.compiler.version.to_string(),
+        llvm_major: llvm(&plan.compiler),
+    };
+    let rustc = Tool {
+        path: plan.rustc.path.clone(),
+        version: plan.rustc.version.to_string(),
+        llvm_major: Some(plan.rustc.llvm.major),
+    };
+    let libclang = plan.libclang.as_ref().map(|found| Tool {
+        path: found.dir.clone(),
+        version: found.version.to_string(),
+        llvm_major: Some(found.version.major),
+    });
+    [
+        ("cc", Some(compiler(&plan.compiler.cc))),
+        ("cxx", Some(compiler(&plan.compiler.cxx))),
+        ("cmake", Some(plan.cmake.clone())),
+        ("ninja", Some(plan.ninja.clone())),
+        ("linker", plan.linker.clone()),
+        ("libclang", libclang),
+        ("rustc", Some(rustc)),
+    ]
+    .into_iter()
+    .filter_map(|(role, tool)| Some((role.to_string(), tool?)))
+    .collect()
+}
+
+/// The engine, and the libraries beside it when they are not inside.
+fn artifacts(build: &Build, variants: &[CpuVariant]) -> Result<Vec<Artifact>> {
+    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    let mut all = vec![artifact(&anneal, Path::new("bin/anneal"))?];
+    if build.plan.linkage == plan::profile::Linkage::Shared {
+        let lib = build.folder.prefix().join("lib");
+        let mut libraries = Vec::new();
+        for entry in std::fs::read_dir(&lib).with_context(|| format!("cannot list {}", lib.display()))? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.contains(".so") && entry.file_type()?.is_file() {
+                libraries.push(name);
+            }
+        }
+        libraries.sort();
+        for name in libraries {
+            all.push(artifact(&lib.join(&name), &Path::new("prefix/lib").join(&name))?);
+        }
+    }
+    for variant in variants {
+        let file = variants::library(&build.folder.libraries(), &variant.name);
+        let name = file.file_name().unwrap_or_default();
+        all.push(artifact(&file, &Path::new("lib").join(name))?);
+    }
+    Ok(all)
+}
+
+fn artifact(file: &Path, name: &Path) -> Result<Artifact> {
+    let size = std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.len();
+    Ok(Artifact { path: name.to_path_buf(), size: Bytes(size), sha256: fs::digest_file(file)? })
+}
+
+/// Returns `planned` without the patches that do not fit `tree`.
+fn applied(planned: &Source, tree: &llama_source::Tree) -> Source {
+    let patches =
+        planned.patches.iter().filter(|patch| tree.patches.contains(&patch.name)).cloned().collect();
+    Source { patches, ..planned.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::testing::reference_plan;
+
+    use super::*;
+
+    #[test]
+    fn a_patch_that_was_left_out_is_not_recorded_as_applied() {
+        let digest = "0".repeat(64);
+        let tree = serde_json::json!({
+            "origin": "git", "version": "1", "digest": digest,
+            "patched_digest": digest, "patches": ["0001-a.patch"], "left_out": ["0009-b.patch"],
+            "llama_version": "1", "ggml_version": "1", "build_commit": "c",
+        });
+        let tree: llama_source::Tree = serde_json::from_value(tree).unwrap();
+        let patch = |name: &str| serde_json::json!({ "name": name, "sha256": digest });
+        let planned = serde_json::json!({
+            "origin": "git", "version": "1", "digest": digest,
+            "patches": [patch("0001-a.patch"), patch("0009-b.patch")],
+        });
+        let planned: Source = serde_json::from_value(planned).unwrap();
+        let names: Vec<String> =
+            applied(&planned, &tree).patches.into_iter().map(|patch| patch.name).collect();
+        assert_eq!(names, ["0001-a.patch"]);
+    }
+
+    #[test]
+    fn another_default_takes_another_record_and_no_other_build() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = Folder::create(temp.path()).unwrap();
+        let plan = reference_plan("native");
+        let record = include_bytes!("../../../../fixtures/builds/cuda-4060ti.json");
+        let mut info = BuildInfo::parse(record, temp.path()).unwrap();
+        info.plan_hash = plan.hash();
+        folder.write_plan(&plan).unwrap();
+
+        renew_defaults(&folder, &mut info, &plan).unwrap();
+        assert!(!folder.build_info().exists(), "nothing is written where nothing changes");
+
+        let mut other = plan.clone();
+        other.defaults.op_offload = Some(false);
+        assert_eq!((other.hash(), other.folder_name()), (plan.hash(), plan.folder_name()));
+        renew_defaults(&folder, &mut info, &other).unwrap();
+        assert_eq!(BuildInfo::read(&folder.build_info()).unwrap().defaults, other.defaults);
+        assert_eq!(planned::read(folder.path(), &plan.hash()).unwrap().defaults, other.defaults);
+    }
+}

@@ -1,0 +1,159 @@
+//! A build that another machine has made, put where this one would have made it.
+
+use std::path::{Component, Path};
+use std::time::SystemTime;
+
+use anyhow::{Result, bail, ensure};
+use build_info::record::{BuildInfo, FromStore, StageTime};
+use build_info::{Glibc, Policy, Sha256, threads};
+use store::{CpuKind, Parts};
+
+use super::state::{AUDIT, Build, ENGINE, GATE, INSTALL, Outcome, SMOKE};
+use super::{audit, folder, gate, install, smoke};
+use crate::{fs, process};
+
+/// Where a build came from.
+pub struct Origin {
+    /// The store, without credentials.
+    pub store: String,
+    /// What it was found by there.
+    pub key: Sha256,
+    /// Digest of the object with its files.
+    pub object: Sha256,
+    /// When it was published.
+    pub published: String,
+}
+
+impl Build<'_> {
+    /// What this build is found by in a store. `glibc` is that of this machine.
+    pub fn parts(&self, glibc: Option<Glibc>) -> Result<Parts> {
+        Ok(Parts {
+            schema: store::key::SCHEMA,
+            plan: self.plan.without_places(self.workspace.root()),
+            engine: self.engine_source.clone().try_into().map_err(anyhow::Error::msg)?,
+            gate: gate::Reference::digest(),
+            audit: audit::rules(self)?,
+            // As the plan does: only `native` stands for a CPU.
+            cpu: self.plan.isa.cpu.as_ref().map(|_| CpuKind::of(self.host)),
+            // zig brings the one that it links with.
+            glibc: glibc.filter(|_| self.plan.zig.is_none()),
+        })
+    }
+
+    /// Takes the build whose files lie in `from`, runs the smoke test with them there, and completes this build with them,
+    /// which are moved away. What is current stays so, also where it is an earlier build in this very folder: all that can
+    /// fail is done before, and the renames that are left are taken back when one of them fails.
+    ///
+    /// # Errors
+    /// When the files are not those of a build of this plan that has passed its gate and its audit; when it does not
+    /// run here. Then this build is as it was.
+    pub fn adopt(&self, from: &Path, origin: Origin, hostname: bool) -> Result<Outcome> {
+        let theirs = self.check_theirs(from)?;
+        process::check_interrupted()?;
+        // Here, for it was another machine where it ran.
+        let engine = from.join("bin/anneal");
+        let tried = self
+            .timed(SMOKE, &self.engine_source, |build, progress| smoke::smoke_of(build, &engine, progress))?;
+        install::write_link(self, &from.join("prefix"))?;
+        let stamps = [
+            (INSTALL, theirs_of(&theirs, INSTALL, install::input(self)?)),
+            (ENGINE, theirs_of(&theirs, ENGINE, self.engine_source.clone())),
+            (SMOKE, tried),
+            (GATE, theirs_of(&theirs, GATE, gate::input(self))),
+            (AUDIT, theirs_of(&theirs, AUDIT, audit::input(self)?)),
+        ];
+        let times = stamps.iter().map(|(name, stamp)| stamp.time(name)).collect();
+        let info = self.as_ours(theirs, times, origin, hostname);
+        let record = from.join("build_info.json");
+        fs::write_atomically(&record, &serde_json::to_vec_pretty(&info)?)?;
+
+        self.folder.write_plan(self.plan)?;
+        // What CMake made stays as it is. All after it is theirs now, and what was linked here and not yet proven is nobody's.
+        self.forget_from(INSTALL);
+        let candidate = self.folder.candidate();
+        let _ = std::fs::remove_dir_all(candidate.parent().unwrap_or(&candidate));
+        // Only `universal` has kernels beside the program.
+        let kernels = Some((from.join("lib"), self.folder.libraries())).filter(|(from, _)| from.is_dir());
+        let places = [
+            // Right after the kernels: what these two ask of each other is one build's.
+            (engine, self.folder.anneal()),
+            (record, self.folder.build_info()),
+            (from.join("prefix"), self.folder.prefix()),
+            (from.join("audit.json"), audit::result_path(self)),
+            (from.join("gate/result.json"), gate::result_path(self)),
+        ];
+        fs::replace_all(kernels.iter().chain(&places).map(|(from, to)| (from.as_path(), to.as_path())))?;
+        for (name, stamp) in &stamps {
+            self.folder.write_stamp(name, stamp)?;
+        }
+        Ok(Outcome { info, folder: self.folder.path().to_path_buf(), built: true })
+    }
+
+    /// The record in `from`, when the files there are what it says.
+    fn check_theirs(&self, from: &Path) -> Result<BuildInfo> {
+        let info = BuildInfo::read(&from.join("build_info.json"))?;
+        ensure!(
+            info.profile == self.plan.profile && info.target == self.plan.target,
+            "it is a build of {} for {}",
+            info.profile,
+            info.target
+        );
+        ensure!(info.gate.as_ref().is_some_and(|gate| gate.passed), "it has not passed the correctness gate");
+        ensure!(info.audit.is_some(), "it was not audited");
+        ensure!(
+            info.artifacts.first().is_some_and(|file| file.path == Path::new("bin/anneal")),
+            "its record names no program"
+        );
+        for file in &info.artifacts {
+            let below = file.path.components().all(|part| matches!(part, Component::Normal(_)));
+            ensure!(below, "its record names the file {}", file.path.display());
+            let found = fs::digest_file(&from.join(&file.path))?;
+            if found != file.sha256 {
+                bail!(
+                    "its {} has the SHA-256 {found}, and its record says {}",
+                    file.path.display(),
+                    file.sha256
+                );
+            }
+        }
+        Ok(info)
+    }
+
+    /// Their record, with what is this machine's in place of what was theirs.
+    fn as_ours(&self, theirs: BuildInfo, times: Vec<StageTime>, origin: Origin, hostname: bool) -> BuildInfo {
+        let mut host = self.host.clone();
+        if !hostname {
+            host.hostname = None;
+        }
+        let threads = threads::budget(&host, Policy::Balanced);
+        BuildInfo {
+            plan_hash: self.plan.hash(),
+            hostname: host.hostname.clone(),
+            cpu_model: host.cpu.name.clone(),
+            cpu_flags: host.cpu.features.iter().cloned().collect(),
+            optimal_threads: threads.decode,
+            threads,
+            host,
+            cmake_flags: self.plan.cmake_flags(),
+            defaults: self.plan.defaults.clone(),
+            stages: times,
+            smoke: smoke::result(self),
+            notes: self.plan.notes.clone(),
+            from_store: Some(FromStore {
+                store: origin.store,
+                key: origin.key,
+                object: origin.object,
+                published: origin.published,
+                taken: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            }),
+            ..theirs
+        }
+    }
+}
+
+/// That `stage` has passed there, in the time that it took there.
+fn theirs_of(theirs: &BuildInfo, stage: &str, input: String) -> folder::Stamp {
+    let took = theirs.stages.iter().find(|took| took.name == stage);
+    let (seconds, cpu_seconds) = took.map_or((0.0, None), |took| (took.seconds, took.cpu_seconds));
+    folder::Stamp { input, seconds, cpu_seconds }
+}

@@ -1,0 +1,231 @@
+//! zig as compilers of the usual kind: scripts that name its target, first on the path of what is run.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::BuildInfo;
+use build_info::record::Tool;
+use plan::zig::{AR, CC, CXX, RANLIB};
+use plan::{Plan, Zig};
+use toolchain::setup::quote;
+
+use super::places::places;
+use super::planned;
+use crate::tools;
+use crate::workspace::Workspace;
+
+/// The folder of the scripts for `plan`, written if they are not there; nothing where another compiler is used.
+pub fn scripts(plan: &Plan, workspace: &Workspace) -> Result<Option<PathBuf>> {
+    let Some(zig) = &plan.zig else { return Ok(None) };
+    let program = program(plan, zig, workspace)?;
+    let folder = workspace.anneal().join("zig").join(format!("{}-{}", zig.version, zig.target));
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    for (name, text) in texts(&program.path, zig, workspace.root(), &folder) {
+        let script = folder.join(name);
+        // Ninja and cargo look at the times of compilers.
+        if !std::fs::read(&script).is_ok_and(|there| there == text.as_bytes()) {
+            crate::fs::write_script(&script, &text)?;
+        }
+    }
+    Ok(Some(folder))
+}
+
+/// zig itself.
+fn program(plan: &Plan, zig: &Zig, workspace: &Workspace) -> Result<Tool> {
+    let search = tools::search(workspace);
+    toolchain::discover(&search, Some(&workspace.tool_cache())).zig.with_context(|| {
+        format!("zig {} is gone; `cargo xtask setup --profile {}` installs it", zig.version, plan.profile)
+    })
+}
+
+/// What bindgen is told beside the target, whose headers are not among this machine's: for the variable that it reads.
+pub fn bindgen_arguments(plan: &Plan, workspace: &Workspace) -> Result<Option<String>> {
+    let (Some(zig), Some(_)) = (&plan.zig, &plan.cross) else { return Ok(None) };
+    let program = program(plan, zig, workspace)?.path;
+    // pip's wheel has the program beside its folder; a link elsewhere is not what zig looks around.
+    let program = program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?;
+    let headers = zig.headers(program.parent().unwrap_or(Path::new("/")));
+    let words = headers.iter().map(|folder| format!("-isystem {}", quote(&folder.to_string_lossy())));
+    Ok(Some(words.collect::<Vec<_>>().join(" ")))
+}
+
+/// By which variable cargo links what is linked with the libraries of the current build of `profile`, and for which target;
+/// nothing where that is left to cargo. A C++ runtime is the compiler's own.
+pub fn linker_of(workspace: &Workspace, profile: &str) -> Result<Option<Linker>> {
+    let folder = workspace.current(profile);
+    let plan = planned::read(&folder, &BuildInfo::read(&folder.join("build_info.json"))?.plan_hash)?;
+    let scripts = scripts(&plan, workspace)?;
+    Ok(scripts.map(|scripts| Linker {
+        variable: linker_variable(&plan),
+        target: plan.target,
+        program: scripts.join(CC),
+    }))
+}
+
+/// Who links for a target.
+pub struct Linker {
+    /// Cargo's variable for it.
+    pub variable: String,
+    /// The target triple.
+    pub target: String,
+    /// The linker, by the compiler that drives it.
+    pub program: PathBuf,
+}
+
+/// Cargo's variable for who links for the target of `plan`.
+pub fn linker_variable(plan: &Plan) -> String {
+    format!("CARGO_TARGET_{}_LINKER", plan.target.replace(['-', '.'], "_").to_uppercase())
+}
+
+/// What the scripts say, as a digest: what was compiled by others is compiled again.
+pub fn digest(plan: &Plan, workspace: &Workspace) -> Result<String> {
+    let Some(folder) = scripts(plan, workspace)? else { return Ok(String::new()) };
+    let path = folder.join(CXX);
+    let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(format!(" {}", crate::fs::digest(&text)))
+}
+
+fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static str, String); 4] {
+    // The crate `cc` names rustc's target, which zig spells otherwise. rustc hands archives through -Wl, which zig takes for
+    // options, and asks for the lines of debuggers to be stripped, for which zig strips names as well.
+    let filter = "for argument; do\n  shift\n  case $argument in\n    \
+                  --target=* | -Wl,--strip-debug) continue ;;\n    -Wl,/*) argument=${argument#-Wl,} ;;\n    \
+                  -c | -S | -E) compiles=yes ;;\n    \
+                  -I/*/.. | -I/*/../*) plain ;;\n  esac\n  set -- \"$@\" \"$argument\"\ndone";
+    // As ccache writes folders of headers: what is in one is called by it, in assertions too.
+    let plain = "plain() {\n  while :; do\n    case $argument in\n      \
+                 */../*) rest=${argument#*/../} argument=${argument%%/../*} argument=${argument%/*}/$rest ;;\n      \
+                 */..) argument=${argument%/..} argument=${argument%/*} ;;\n      *) return ;;\n    esac\n  done\n}";
+    // Where the checkout lies a script sees by its own place: sccache takes what a compiler's file holds for what it is, and
+    // one checkout is to find what was compiled in another. The version is there for the same reason.
+    let own = quote(&folder.strip_prefix(root).unwrap_or(folder).to_string_lossy());
+    let program = below(program, root);
+    let text = |command: &str, compiling: &str| {
+        let version = &zig.version;
+        format!(
+            "#!/bin/sh\n# zig {version}\nroot=${{0%/{own}/*}}\ncompiles=\n{plain}\n{filter}\n{compiling}exec {program} {command} \"$@\"\n"
+        )
+    };
+    let target = quote(&zig.target);
+    // Before all others, for who says nothing of optimisation: with what zig is told when it links it compiles the C++
+    // runtime, once for each optimisation that it is told, and without any it would be a debug build.
+    let compiler = |name: &str| format!("{name} -target {target} -O2 -g0 -fomit-frame-pointer");
+    // Where things lie on this machine stays out of what is compiled: assertions name their files, the crate `ring` asks for
+    // debuggers' lines. zig is not told so when it links: the runtime is kept by what it was compiled with, and would be
+    // compiled anew, for minutes, in each checkout. What its lines name is stripped from the program.
+    let maps = places(root).map(|(place, name)| format!("-ffile-prefix-map={}={name}", below(&place, root)));
+    // ccache makes paths below the checkout relative to the folder that the compiler runs in, which for llama.cpp is a build
+    // folder's `cmake`.
+    let maps = maps.chain(["-ffile-prefix-map=../..=anneal/target/anneal".to_string()]);
+    let maps = format!("[ -z \"$compiles\" ] || set -- {} \"$@\"\n", maps.collect::<Vec<_>>().join(" "));
+    [
+        (CC, text(&compiler("cc"), &maps)),
+        (CXX, text(&compiler("c++"), &maps)),
+        (AR, text("ar", "")),
+        (RANLIB, text("ranlib", "")),
+    ]
+}
+
+/// `path` as a word of a script that knows its checkout as `$root`.
+fn below(path: &Path, root: &Path) -> String {
+    match path.strip_prefix(root) {
+        Ok(rest) if rest.as_os_str().is_empty() => "\"$root\"".to_string(),
+        Ok(rest) => format!("\"$root\"/{}", quote(&rest.to_string_lossy())),
+        Err(_) => quote(&path.to_string_lossy()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::write_script;
+
+    /// A checkout whose zig says what it was told, and its C++ compiler.
+    fn checkout(root: &Path) -> (String, PathBuf) {
+        let zig = Zig {
+            version: "1.2.3".into(),
+            target: "x-linux-gnu.2.28".into(),
+            glibc: "2.28".parse().unwrap(),
+        };
+        let (tools, folder) = (root.join("target/anneal/tools"), root.join("target/anneal/zig/1.2.3-x"));
+        for folder in [&tools, &folder] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        write_script(&tools.join("zig"), "#!/bin/sh\nprintf '%s|' \"$@\"\n").unwrap();
+        let texts = texts(&tools.join("zig"), &zig, root, &folder);
+        let (name, text) = texts.into_iter().find(|(name, _)| *name == CXX).unwrap();
+        write_script(&folder.join(name), &text).unwrap();
+        (text, folder.join(name))
+    }
+
+    /// A cache takes a script for what it holds.
+    #[test]
+    fn scripts_of_two_checkouts_hold_the_same_and_each_finds_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = ["one", "the other one"].map(|name| folder.path().join(name));
+        let [one, other] = roots.each_ref().map(|root| checkout(root));
+        assert_eq!(one.0, other.0);
+        assert!(one.0.contains("\n# zig 1.2.3\n"), "{}", one.0);
+        for (root, script) in roots.iter().zip([one.1, other.1]) {
+            let says = |arguments: &[&str]| {
+                let output = std::process::Command::new(&script).args(arguments).output().unwrap();
+                String::from_utf8(output.stdout).unwrap()
+            };
+            let said = says(&["-c", "a b.c", "--target=z"]);
+            let map = format!("|-ffile-prefix-map={}=anneal|", root.display());
+            assert!(said.starts_with("c++|-target|x-linux-gnu.2.28|") && said.contains(&map), "{said}");
+            assert!(said.ends_with("|-c|a b.c|"), "{said}");
+            let said = says(&["-c", "-I/a b/c/..", "-I/a/b/../c/../d e", "-I../../f", "x.c"]);
+            assert!(said.ends_with("|-c|-I/a b|-I/a/d e|-I../../f|x.c|"), "{said}");
+            // What zig compiles for a link is the same for all checkouts.
+            let said = says(&["a b.o", "-Wl,--strip-debug", "-Wl,/x/y.a", "-o", "a b"]);
+            assert!(said.ends_with("|a b.o|/x/y.a|-o|a b|") && !said.contains("prefix-map"), "{said}");
+        }
+    }
+
+    /// With ccache itself, where it is installed, and a zig that compiles as this machine's compiler does.
+    #[test]
+    fn a_cache_changes_no_object() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let (_, script) = checkout(&root);
+        let zig = root.join("target/anneal/tools/zig");
+        write_script(&zig, "#!/bin/sh\nshift 3\nexec c++ \"$@\"\n").unwrap();
+        let (tree, source) = (root.join("target/anneal/x-1/cmake"), root.join("target/anneal/sources/a.cpp"));
+        let below = source.with_file_name("below");
+        for folder in [&tree, &below] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        std::fs::write(&source, "#include <a.h>\nconst char *name = __FILE__;\n").unwrap();
+        std::fs::write(
+            source.with_file_name("a.h"),
+            "static const char *header = __FILE__;\nconst char *get() { return header; }\n",
+        )
+        .unwrap();
+        let object = |name: &str, launcher: Option<&str>| {
+            let script = script.to_string_lossy();
+            let words: Vec<&str> = launcher.into_iter().chain([&*script]).collect();
+            let run = std::process::Command::new(words[0])
+                .args(&words[1..])
+                .args(["-c", "-o", name])
+                // As ggml names folders of its headers.
+                .arg(format!("-I{}/..", below.display()))
+                .arg(&source)
+                .current_dir(&tree)
+                .env("CCACHE_DIR", root.join("ccache"))
+                .envs(crate::stages::cache::of_ccache(&root.to_string_lossy()))
+                .status();
+            run.is_ok_and(|status| status.success()).then(|| std::fs::read(tree.join(name)).unwrap())
+        };
+        let plain = object("plain.o", None).expect("c++ compiles");
+        let text = String::from_utf8_lossy(&plain);
+        for name in ["a.cpp", "a.h"] {
+            assert!(text.contains(&format!("anneal/target/anneal/sources/{name}\0")), "{text}");
+        }
+        match object("cached.o", Some("ccache")) {
+            Some(cached) => assert!(plain == cached),
+            // ccache is never installed for a test, because the user's builds would then use it.
+            None => skipped::because("ccache is missing (install ccache)"),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The files of a build folder that another checkout takes.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::BuildInfo;
+use ship::order::Item;
+
+use crate::scratch::Scratch;
+use crate::shipping::foreign;
+use crate::workspace::Workspace;
+use crate::{audit, fs, shipping};
+
+/// What is written anew in each checkout.
+const OWN: &str = "link.json";
+
+/// The files, and a folder for the one that is made for them.
+pub struct Tree {
+    folder: Scratch,
+    /// The files.
+    pub items: Vec<Item>,
+}
+
+impl Tree {
+    /// Those of the build in `build`, whose record is `info`; none where they cannot be taken into another checkout.
+    /// Neither this machine's name nor its folders are in the record.
+    pub fn gather(workspace: &Workspace, build: &Path, info: &BuildInfo) -> Result<Option<Self>> {
+        let mut tree = Self { folder: Scratch::make(workspace, "publish")?, items: Vec::new() };
+        let record = tree.folder.path().join("build_info.json");
+        fs::write_atomically(&record, record_for_others(workspace, info)?.as_bytes())?;
+        tree.add(record, "build_info.json", false);
+        tree.add(build.join("bin/anneal"), "bin/anneal", true);
+        for file in ["audit.json", "gate/result.json"] {
+            tree.add(build.join(file), file, false);
+        }
+        for library in audit::libraries(&build.join("lib"))? {
+            let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            tree.add(library, &format!("lib/{name}"), false);
+        }
+        let whole = tree.add_folder(&build.join("prefix"), "prefix")?;
+        Ok(whole.then_some(tree))
+    }
+
+    fn add(&mut self, from: PathBuf, to: &str, executable: bool) {
+        self.items.push(Item { from, to: to.to_string(), executable });
+    }
+
+    /// Adds all below `folder`; whether it holds nothing but files and folders. A prefix of shared libraries has links,
+    /// which no archive of ours holds.
+    fn add_folder(&mut self, folder: &Path, name: &str) -> Result<bool> {
+        let entries =
+            std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+        for entry in entries {
+            let entry = entry?;
+            let (kind, own) = (entry.file_type()?, entry.file_name().to_string_lossy().into_owned());
+            let to = format!("{name}/{own}");
+            if kind.is_dir() {
+                if !self.add_folder(&entry.path(), &to)? {
+                    return Ok(false);
+                }
+            } else if !kind.is_file() {
+                return Ok(false);
+            } else if own != OWN {
+                self.add(entry.path(), &to, false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The record as it goes into a store: what was made and how it was found to behave, and nothing of who made it.
+fn record_for_others(workspace: &Workspace, info: &BuildInfo) -> Result<String> {
+    let mut other = info.clone().released(&info.date);
+    // What was found of the program is the program's, wherever it is.
+    (other.gate, other.stages) = (info.gate.clone(), info.stages.clone());
+    shipping::record(&other, &foreign(workspace)?)
+}

@@ -1,0 +1,96 @@
+//! A compiler cache: files that two builds have in common are compiled once.
+
+mod counts;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use toolchain::Toolchain;
+
+pub use counts::Counts;
+use plan::exit;
+
+/// Whether a compiler cache runs the compilers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Cache {
+    /// sccache, else ccache, else none.
+    #[default]
+    Auto,
+    /// sccache.
+    Sccache,
+    /// ccache.
+    Ccache,
+    /// None.
+    Off,
+}
+
+/// What runs the compilers, and whose wish that is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Launcher {
+    /// The program; none for none.
+    pub program: Option<PathBuf>,
+    /// Whether it is named by the user, who may name none as well.
+    pub named: bool,
+    /// Where it is not named: what takes its place in builds that it must not compile.
+    pub instead: Option<PathBuf>,
+}
+
+impl Cache {
+    /// The option as it is written, where it is not `default`.
+    pub fn option(self, default: Self) -> Option<String> {
+        let value = self.to_possible_value().filter(|_| self != default)?;
+        Some(format!("--cache {}", value.get_name()))
+    }
+
+    /// What runs the compilers.
+    ///
+    /// # Errors
+    /// When one is asked for that is not there.
+    pub fn launcher(self, toolchain: &Toolchain) -> Result<Launcher> {
+        let path = |tool: &Option<build_info::record::Tool>| tool.as_ref().map(|tool| tool.path.clone());
+        let (sccache, ccache) = (path(&toolchain.sccache), path(&toolchain.ccache));
+        let missing =
+            |name: &str| exit::usage(format!("--cache {name}: there is no {name}; install it, or use auto"));
+        let named = |program| Launcher { program, named: true, instead: None };
+        match self {
+            Cache::Off => Ok(named(None)),
+            Cache::Auto if sccache.is_some() => {
+                Ok(Launcher { program: sccache, named: false, instead: ccache })
+            }
+            Cache::Auto => Ok(Launcher { program: ccache, ..Launcher::default() }),
+            Cache::Sccache => sccache.map(|path| named(Some(path))).ok_or_else(|| missing("sccache")),
+            Cache::Ccache => ccache.map(|path| named(Some(path))).ok_or_else(|| missing("ccache")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_is_taken_where_there_is_one() {
+        let tool = |path: &str| {
+            Some(build_info::record::Tool { path: path.into(), version: "1".into(), llvm_major: None })
+        };
+        let both = Toolchain { sccache: tool("/s"), ccache: tool("/c"), ..Toolchain::default() };
+        let one = Toolchain { ccache: tool("/c"), ..Toolchain::default() };
+        let none = Toolchain::default();
+        let cases = [
+            (Cache::Auto, &both, Some("/s"), false, Some("/c")),
+            (Cache::Auto, &one, Some("/c"), false, None),
+            (Cache::Auto, &none, None, false, None),
+            (Cache::Sccache, &both, Some("/s"), true, None),
+            (Cache::Ccache, &both, Some("/c"), true, None),
+            (Cache::Off, &both, None, true, None),
+        ];
+        for (cache, toolchain, program, named, instead) in cases {
+            let (program, instead) = (program.map(PathBuf::from), instead.map(PathBuf::from));
+            assert_eq!(cache.launcher(toolchain).unwrap(), Launcher { program, named, instead }, "{cache:?}");
+        }
+        let error = Cache::Sccache.launcher(&one).unwrap_err();
+        assert_eq!(exit::code_of(&error), 2);
+        assert!(error.to_string().contains("there is no sccache"), "{error}");
+    }
+}

@@ -1,0 +1,131 @@
+//! What a build with BLAS ends with: itself against `native`, phase by phase.
+//!
+//! A library that was bought for prefill may cost it, so nobody is left to believe. The build stays whatever comes
+//! out; the message says which one to use.
+
+use anyhow::{Context, Result};
+use build::compare::{Candidate, Contest, Phase, Provenance, Shape};
+use build::models::Maker;
+use build::tools;
+use build::ui::Ui;
+use build::workload::Synthetic;
+use build::workspace::Workspace;
+use build_info::BuildInfo;
+
+/// Enough for a verdict, in two minutes on two cores.
+const PAIRS: usize = 10;
+/// Long enough for BLAS, which takes products of 32 rows and more.
+const SHAPE: Shape = Shape { prompt: 256, generate: 16, depth: 0 };
+/// Most of a Q4_K_M's weights are rearranged for ggml's own kernels and never reach BLAS; an F16's all do.
+const MODELS: [&str; 2] = ["llama-1b-4l/Q4_K_M", "llama-1b-4l/F16"];
+
+/// Measures the build of `info` against the current `native` build, where there is one and `info` has BLAS.
+pub fn compare(info: &BuildInfo, ui: &Ui) -> Result<()> {
+    if info.blas.is_none() {
+        return Ok(());
+    }
+    let workspace = Workspace::find()?;
+    let native = workspace.current("native");
+    if !native.join("bin/anneal").is_file() {
+        ui.say(format_args!(
+            "no `native` build to compare with: `cargo xtask build-native`, then `cargo xtask bench compare --builds \
+             native,{}`",
+            info.profile
+        ));
+        return Ok(());
+    }
+    if BuildInfo::read(&native.join("build_info.json")).is_ok_and(|record| record.base_plan.is_some()) {
+        ui.say(
+            "`native` is a build with a profile or by BOLT, so a comparison would say nothing of BLAS: `cargo xtask \
+             build-native --plain`, then build this again",
+        );
+        return Ok(());
+    }
+    let builds =
+        [Candidate::at("native", &native)?, Candidate::at(&info.profile, &workspace.current(&info.profile))?];
+    let maker = Maker { workspace: &workspace, engine: Some(&builds[0].path), ui };
+    let model = |text: &&str| maker.find_or_make(&text.parse::<Synthetic>().map_err(anyhow::Error::msg)?);
+    let models = MODELS.iter().map(model).collect::<Result<Vec<_>>>()?;
+    let comparison = Contest {
+        builds: &builds,
+        models: &models,
+        shapes: &[SHAPE],
+        // Decode multiplies by vectors, which never reach BLAS.
+        phases: &[Phase::Prefill],
+        threads: info.threads.prefill,
+        pairs: PAIRS,
+        precision: 0.0,
+        text: None,
+        raw: None,
+        provenance: Provenance::now(
+            &tools::host(ui),
+            format!("cargo xtask build --profile {}", info.profile),
+        ),
+        note: None,
+    }
+    .run(ui)
+    .context("the build is finished, but could not be compared with native")?;
+    ui.say(comparison.table());
+    let verdicts: Vec<(String, String)> = comparison
+        .figures
+        .iter()
+        .filter_map(|figure| {
+            let verdict = figure.results.last()?.verdict.clone()?;
+            Some((figure.model.clone().unwrap_or_default(), verdict))
+        })
+        .collect();
+    let (slower, words) = verdict(&info.profile, &verdicts);
+    if slower {
+        ui.warn(words);
+    } else {
+        ui.say(words);
+    }
+    Ok(())
+}
+
+/// What came out for each model's prefill, and which build to use.
+fn verdict(profile: &str, verdicts: &[(String, String)]) -> (bool, String) {
+    let models = |word: &str| -> Vec<&str> {
+        verdicts.iter().filter(|(_, verdict)| verdict == word).map(|(model, _)| model.as_str()).collect()
+    };
+    let (helped, hurt) = (models("faster").join(" and "), models("slower").join(" and "));
+    let what = match (helped.is_empty(), hurt.is_empty()) {
+        (true, true) => {
+            "no difference shown: `native` is the simpler build and the better choice".to_string()
+        }
+        (true, false) => format!("BLAS hurt the prefill of {hurt}: `native` is the better choice"),
+        (false, true) => format!("BLAS helped the prefill of {helped}"),
+        (false, false) => format!(
+            "BLAS helped the prefill of {helped} and hurt that of {hurt}: `native` is the better choice unless the \
+             former is all you run"
+        ),
+    };
+    (!hurt.is_empty(), format!("{profile}: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slower_build_is_told_plainly() {
+        let cases = [
+            (
+                "slower",
+                "no difference shown",
+                true,
+                "BLAS hurt the prefill of q4: `native` is the better choice",
+            ),
+            ("no difference shown", "equal", false, "no difference shown: `native` is the simpler"),
+            ("faster", "faster", false, "BLAS helped the prefill of q4 and f16"),
+            ("slower", "faster", true, "helped the prefill of f16 and hurt that of q4"),
+        ];
+        for (first, second, slower, words) in cases {
+            let verdicts =
+                [("q4", first), ("f16", second)].map(|(model, word)| (model.to_string(), word.to_string()));
+            let found = verdict("native-blas", &verdicts);
+            assert_eq!(found.0, slower, "{found:?}");
+            assert!(found.1.starts_with("native-blas: ") && found.1.contains(words), "{}", found.1);
+        }
+    }
+}

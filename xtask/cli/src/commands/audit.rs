@@ -1,0 +1,244 @@
+//! `audit`
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use ::audit::Rules;
+use ::audit::native::{self, InstructionSet};
+use ::audit::portable::UNKNOWN;
+use anyhow::{Result, bail};
+use build::audit::{self, Question, Report, Subject};
+use build::ui::{self, Ui};
+use build::workspace::Workspace;
+use build::{stages, tools};
+use build_info::audit::{DeviceAudit, Rule};
+use clap::ValueEnum;
+
+/// Options of `audit`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A program, a shared library, a build folder or an unpacked archive; the current native build if none
+    path: Option<PathBuf>,
+    /// What to hold it against, instead of what its build_info.json says
+    #[arg(long = "as", value_name = "RULE")]
+    rule: Option<As>,
+}
+
+/// What a program can be held against.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum As {
+    /// Nothing beyond x86-64-v3, but in functions that are known to ask the CPU first
+    Portable,
+    /// Nothing beyond plain x86-64 in the program, and in kernels beside it no more than their kind of CPU has
+    Universal,
+    /// What this CPU offers is used, and no kernel is scalar
+    Native,
+}
+
+/// Prints which instruction sets a program holds, and fails when they are not what they should be.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let path = match args.path {
+        Some(path) => path,
+        None => stages::named(&workspace, "native")?,
+    };
+    let subject = Subject::find(&path)?;
+    let rule = match args.rule {
+        Some(As::Portable) => Rule::Portable,
+        Some(As::Universal) => Rule::Universal,
+        Some(As::Native) => Rule::Native,
+        None => subject.rule(),
+    };
+    let rules = Rules::read(&audit::rules_path(&workspace))?;
+    let offered = subject.offered().unwrap_or_else(|| tools::host(ui).cpu.features);
+    // Of any other build than a native one it is asked whether it is as good as one.
+    let isa = match &subject.info {
+        Some(info) if subject.rule() == Rule::Native => info.isa_required.clone(),
+        _ => offered.iter().cloned().collect(),
+    };
+    let variants = subject.info.as_ref().map_or(&[][..], |info| &info.cpu_variants);
+    let glibc = subject.info.as_ref().and_then(|info| info.glibc);
+    let cuda = subject.info.as_ref().and_then(|info| info.cuda.as_ref());
+    let architectures = cuda.map(|cuda| build_info::device::codes(&cuda.architectures)).unwrap_or_default();
+    let question = Question {
+        rule,
+        isa: &isa,
+        offered: &offered,
+        variants,
+        glibc,
+        architectures: &architectures,
+        all_symbols: ui.verbose(),
+    };
+    let report = audit::audit(&subject.files, &question, &rules)?;
+    ui.result(&report, text(&report, ui.verbose()))?;
+    for content in report.contents.iter().filter(|content| content.stripped) {
+        ui.warn(format_args!("{} is stripped: most functions have no name", content.file.display()));
+    }
+    report.doubt().iter().for_each(|doubt| ui.warn(doubt));
+    match report.complaint() {
+        Some(complaint) => bail!("{complaint}"),
+        None => Ok(()),
+    }
+}
+
+fn text(report: &Report, verbose: bool) -> String {
+    let mut text = String::new();
+    for content in &report.contents {
+        let _ = writeln!(
+            text,
+            "{}\n  {}, {} of code, {} instructions in {} functions",
+            content.file.display(),
+            content.size,
+            content.code,
+            content.instructions,
+            content.functions,
+        );
+        if content.invalid.0 > 0 {
+            let _ = writeln!(text, "  {} of the code are no instructions", content.invalid);
+        }
+    }
+    let _ = write!(text, "\n{}\n", occurring(report));
+    if verbose {
+        text.push_str(&symbols(report));
+    }
+    if let Some(verdict) = &report.native {
+        let _ = write!(text, "\n{}\n", instruction_sets(&verdict.instruction_sets));
+        text.push_str(&kernels(verdict, verbose));
+    }
+    if let Some(device) = &report.summary.device {
+        let _ = write!(text, "\n{}", for_gpus(device));
+    }
+    for entry in &report.summary.allowed {
+        let _ = write!(
+            text,
+            "\nallowed: {} in {}\n  {}\n",
+            entry.feature,
+            ui::demangled(&entry.symbol),
+            entry.reason
+        );
+    }
+    let _ = write!(text, "\n{}", conclusion(report));
+    text
+}
+
+/// A name as its source has it, cut to what is left of the line beside `taken` columns.
+fn short(name: &str, taken: usize) -> String {
+    let width = ui::width().unwrap_or(100);
+    let most = width.saturating_sub(taken).max(20);
+    let name = ui::demangled(name);
+    if name.chars().count() <= most {
+        return name;
+    }
+    format!("{}…", name.chars().take(most - 1).collect::<String>())
+}
+
+/// What the host offers, and what came of it.
+fn instruction_sets(sets: &[InstructionSet]) -> impl std::fmt::Display {
+    let rows = sets.iter().map(|set| {
+        let used = match set.count {
+            0 if set.is_missed() => "NO".to_string(),
+            0 => "-".to_string(),
+            count => count.to_string(),
+        };
+        let offered = if set.offered { "yes" } else { "no" };
+        let most = set.functions.first().map(|name| short(name, 41)).unwrap_or_default();
+        vec![set.name.clone(), offered.to_string(), used, most]
+    });
+    ui::columns(&["ggml has kernels for", "offered", "used", "most in"], rows)
+}
+
+/// The instruction sets that occur; what every x86-64 CPU has is one line.
+fn occurring(report: &Report) -> impl std::fmt::Display {
+    let all = &report.occurring;
+    let baseline = all.iter().filter(|one| one.baseline);
+    let mut rows = vec![vec![
+        "x86-64".to_string(),
+        "(all CPUs)".to_string(),
+        baseline.map(|one| one.count).sum::<u64>().to_string(),
+        String::new(),
+        String::new(),
+    ]];
+    rows.extend(all.iter().filter(|one| !one.baseline).map(|one| {
+        let most = one.symbols.first().map(|user| short(&user.symbol, 59)).unwrap_or_default();
+        vec![one.level.clone(), one.feature.clone(), one.count.to_string(), one.functions.to_string(), most]
+    }));
+    rows.extend(report.unknown.first().map(|most| {
+        let count: u64 = report.unknown.iter().map(|one| one.count).sum();
+        let most = short(&most.symbol, 59);
+        vec!["?".to_string(), UNKNOWN.to_string(), count.to_string(), report.unknown.len().to_string(), most]
+    }));
+    ui::columns(&["level", "instruction set", "instructions", "functions", "most in"], rows)
+}
+
+/// All functions beyond the baseline, by instruction set.
+fn symbols(report: &Report) -> String {
+    let mut text = String::new();
+    for one in report.occurring.iter().filter(|one| !one.baseline) {
+        let _ = writeln!(text, "\n{} ({}):", one.feature, one.level);
+        for user in &one.symbols {
+            let name = ui::demangled(&user.symbol);
+            let _ = writeln!(text, "{:>8}  {:#x}  {name}", user.count, user.address);
+        }
+    }
+    if !report.unknown.is_empty() {
+        let _ = writeln!(text, "\n{UNKNOWN}:");
+    }
+    for one in &report.unknown {
+        let name = ui::demangled(&one.symbol);
+        let _ = writeln!(text, "{:>8}  {:#x}  {name}  {}", one.count, one.address, one.bytes);
+    }
+    text
+}
+
+/// What is for GPUs: architectures, and kernels by what they do.
+fn for_gpus(device: &DeviceAudit) -> String {
+    let architectures = device.architectures.iter().map(|(name, found)| {
+        vec![name.clone(), found.pieces.to_string(), found.stored.to_string(), found.unpacked.to_string()]
+    });
+    let mut text = format!("{}\n", ui::columns(&["for GPUs", "pieces", "stored", "unpacked"], architectures));
+    let kernels = device.kernels.iter().map(|(family, count)| vec![family.clone(), count.to_string()]);
+    if kernels.len() > 0 {
+        let _ = write!(text, "\n{}\n", ui::columns(&["kernels for GPUs", "instances"], kernels));
+    }
+    let libraries = match &device.libraries[..] {
+        [] => "the driver and cuBLAS are loaded when they are needed".to_string(),
+        some => format!("linked: {}", some.join(", ")),
+    };
+    let _ = writeln!(text, "{libraries}");
+    text
+}
+
+fn kernels(verdict: &native::Verdict, verbose: bool) -> String {
+    let judged: Vec<_> = verdict.kernels.iter().filter(|kernel| kernel.expected.is_some()).collect();
+    let scalar = judged.iter().filter(|kernel| kernel.is_scalar()).count();
+    let mut text = format!(
+        "\nkernels: {} found, {} as wide as they should be\n",
+        verdict.kernels.len(),
+        judged.len() - scalar
+    );
+    for kernel in judged.iter().filter(|kernel| verbose || kernel.is_scalar()) {
+        let expected = kernel.expected.unwrap_or_default();
+        let _ = writeln!(text, "  {}: {} (expected: {expected})", kernel.name, kernel.found);
+    }
+    text
+}
+
+fn conclusion(report: &Report) -> String {
+    let summary = &report.summary;
+    let mut text = match summary.level {
+        1 => "holds x86-64".to_string(),
+        level => format!("holds up to x86-64-v{level}"),
+    };
+    if !summary.beyond.is_empty() {
+        let _ = write!(text, " and {}", summary.beyond.join(", "));
+    }
+    if let Some(glibc) = summary.glibc {
+        let _ = write!(text, "; it starts with glibc {glibc} and later");
+    }
+    let seconds = summary.seconds;
+    match (summary.rule, report.complaint().is_none()) {
+        (Rule::Report, _) => format!("held against no rule ({seconds:.1} s); the program {text}"),
+        (rule, true) => format!("{rule}: passed ({seconds:.1} s); the program {text}"),
+        (rule, false) => format!("{rule}: FAILED ({seconds:.1} s); the program {text}"),
+    }
+}

@@ -1,0 +1,103 @@
+//! `bolt`
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use build::bolt::{Job, base_of, pairs, report};
+use build::models::Maker;
+use build::openblas::{self, ArchiveArgs};
+use build::pgo::train::{self, Course};
+use build::process::Log;
+use build::stages::{Build, Lock, bolt};
+use build::ui::{self, Ui};
+use build::workspace::Workspace;
+use build::{profile, setup, tools, workload};
+
+/// Options of `bolt`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The build that is rewritten: the profile's current one, with the profile of `pgo` where it has one
+    #[arg(short, long, default_value = "native")]
+    profile: String,
+    /// Train and compare on this GGUF rather than on synthetic models
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Train on this workload, a file in profiles/workloads; may be repeated [default: all of them]
+    #[arg(short, long, value_name = "NAME")]
+    workload: Vec<String>,
+    /// How the profile is gathered
+    #[arg(long, default_value_t)]
+    method: bolt::Gather,
+    /// Pairs of runs by which the builds are compared, for each model
+    #[arg(long, default_value_t = 10, value_parser = pairs)]
+    pairs: usize,
+    /// Make the rewritten build current even where it does not win
+    #[arg(long)]
+    keep_going: bool,
+    /// Install missing tools without asking
+    #[arg(short, long)]
+    yes: bool,
+    /// Print the plan and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Leave this machine's name out of build_info.json
+    #[arg(long)]
+    no_hostname: bool,
+    #[command(flatten)]
+    source: tools::SourceArgs,
+}
+
+/// Links with relocations, counts, trains, merges, rewrites, compares, and makes the faster build current.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
+    let workloads = workload::load(&workspace.workloads(), &args.workload)?;
+    let host = tools::host(ui);
+    if let Some(model) = &args.model {
+        train::check_model(model, &host)?;
+    }
+    if args.dry_run {
+        let source = tools::pinned_source(&workspace, &args.source)?;
+        let toolchain = tools::toolchain(&workspace, ui);
+        let plan = plan::plan(&host, &profile, &source, &toolchain)?;
+        let found = plan::bolt::tools(&plan, &toolchain, &mut Vec::new())?;
+        let plan = base_of(&workspace, plan)?.relocatable();
+        let options = plan::bolt::rewrite().join(" ");
+        return ui.result(&plan, format_args!("{plan}\n{} {options}", found.bolt.path.display()));
+    }
+
+    // Wrong usage is told before anything is waited for.
+    args.source.store(&workspace)?;
+    let _lock = Lock::take(&workspace)?;
+    let mut toolchain = setup::ready_for_bolt(&workspace, &profile, &args.source, args.yes, ui)?;
+    openblas::provide(&workspace, &profile, &host, &ArchiveArgs::default(), &mut toolchain, ui)?;
+    let tree = tools::fetch(&workspace, &args.source, ui)?;
+    let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
+    let mut notes = plan.notes.clone();
+    let tools = plan::bolt::tools(&plan, &toolchain, &mut notes)?;
+    notes.iter().for_each(|note| ui.warn(note));
+    let log = Log::new(workspace.anneal().join("bolt.log"), ui.verbose());
+    let method = args.method.method(|| bolt::branch_records(&log))?;
+    bolt::check_tools(&tools, method)?;
+
+    let plan = base_of(&workspace, plan)?;
+    let folder = workspace.anneal().join(plan.folder_name());
+    let base = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?;
+    let engine = base.complete(!args.no_hostname)?.folder.join("bin/anneal");
+    let maker = Maker { workspace: &workspace, engine: Some(&engine), ui };
+    let course = Course::new(&workloads, args.model.as_deref(), maker)?;
+    let job = Job {
+        ui,
+        tools: &tools,
+        method,
+        course: &course,
+        threads: build_info::threads::budget(&host, build_info::Policy::Balanced).decode,
+        pairs: args.pairs,
+        keep: args.keep_going,
+        hostname: !args.no_hostname,
+    };
+    let (outcome, times) = job.run(&base, &base)?;
+    ui.say(ui::stage_times(&times));
+    let kept = args.keep_going || outcome.info.gain.as_ref().is_some_and(|gain| gain.kept);
+    ui.result(&outcome.info, report(&outcome.info, kept))
+}

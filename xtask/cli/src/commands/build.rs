@@ -1,0 +1,88 @@
+//! `build`, `build-native`, `build-portable`, `build-cuda`.
+
+use std::path::Path;
+
+use anyhow::Result;
+use build::builds::{self, SetArgs, cuda_arch};
+pub use build::builds::{Args, Short};
+use build::profile;
+use build::ui::Ui;
+use build::workspace::Workspace;
+use plan::exit;
+use plan::profile::{Gpu, Override};
+
+use super::against_native;
+
+/// Options of `build-cuda`.
+#[derive(Debug, clap::Args)]
+pub struct Cuda {
+    /// What it is for: one of the profiles that `cargo xtask recommend` lists
+    #[arg(long, default_value = "cuda-dense", value_name = "PROFILE")]
+    variant: String,
+    /// Architecture of the GPUs: native, all, or numbers as in 89 or 86,89
+    #[arg(long, value_name = "ARCH", value_parser = cuda_arch)]
+    cuda_arch: Option<Override>,
+    #[command(flatten)]
+    common: Short,
+}
+
+impl Cuda {
+    /// These options as those of `build`.
+    fn profile(self) -> Args {
+        let set = SetArgs { keys: Vec::new(), cuda_arch: self.cuda_arch };
+        self.common.profile(&self.variant).with(set)
+    }
+}
+
+/// Refuses a `variant` that is no build for GPUs: the program would compute on the CPU, and nothing would say so.
+fn check_variant(folder: &Path, variant: &str) -> Result<()> {
+    if profile::load(folder, variant)?.gpu == Gpu::Cuda {
+        return Ok(());
+    }
+    Err(exit::usage(format!(
+        "--variant {variant}: that profile has no `gpu = \"cuda\"`, so nothing of its program runs on a GPU; those that have it are \
+         {} (`cargo xtask build --profile {variant}` builds it as it is)",
+        profile::names_for_gpus(folder)?.join(", ")
+    )))
+}
+
+/// Builds a profile, makes it current and prints where it lies.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let outcome = builds::build(&args, ui)?;
+    let Some(outcome) = outcome else { return Ok(()) };
+    if outcome.built && !args.no_compare {
+        against_native::compare(&outcome.info, ui)?;
+    }
+    let root = Workspace::find()?;
+    let folder = outcome.folder.strip_prefix(root.root()).unwrap_or(&outcome.folder);
+    ui.result(
+        &outcome.info,
+        format_args!("{}\n{}", folder.join("bin/anneal").display(), folder.join("build_info.json").display()),
+    )
+}
+
+/// The same for a profile that must be one for GPUs.
+pub fn run_cuda(args: Cuda, ui: &Ui) -> Result<()> {
+    check_variant(&Workspace::find()?.build_profiles(), &args.variant)?;
+    run(args.profile(), ui)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variant_is_a_profile_for_gpus() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles/build");
+        for variant in ["cuda-dense", "cuda-portable", "cpu-hybrid", "native+gpu:cuda"] {
+            check_variant(&folder, variant).unwrap();
+        }
+        for variant in ["native", "portable", "cuda-dense+gpu:off"] {
+            let error = check_variant(&folder, variant).unwrap_err();
+            assert_eq!(exit::code_of(&error), exit::USAGE, "{error:#}");
+            let text = error.to_string();
+            assert!(text.contains("cpu-hybrid") && text.contains("cuda-mmq-moe"), "{text}");
+            assert!(!text.contains("native-lto"), "{text}");
+        }
+    }
+}

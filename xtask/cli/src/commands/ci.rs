@@ -1,0 +1,47 @@
+//! `ci`
+
+use anyhow::{Context, Result, bail};
+use build::models::Maker;
+use build::ui::Ui;
+use build::workspace::Workspace;
+use build_info::BuildInfo;
+use xshell::{Shell, cmd};
+
+use super::{pgo, test};
+
+/// Options of `ci`.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// Checks the formatting, makes the end-to-end builds, lints, makes a build with PGO and BOLT, and runs all tests. Tests that
+/// depend on kernels also run with AVX2 kernels.
+pub fn run(_args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let shell = Shell::new()?;
+    shell.change_dir(workspace.root());
+    cmd!(shell, "cargo fmt --all --check").run().context(
+        "the code is not formatted (run `cargo fmt`), or rustfmt is missing (run `rustup component add rustfmt`): see above",
+    )?;
+
+    build::make("native", true, ui)?;
+    // Clippy compiles the engine, which needs the headers of libllama.
+    let prefix = std::fs::canonicalize(workspace.current("native").join("prefix"))?;
+    {
+        let _prefix = shell.push_env("ANNEAL_LLAMA_PREFIX", prefix);
+        cmd!(shell, "cargo clippy --workspace --all-targets --locked -- -D warnings").run().context(
+            "clippy found a problem, or is missing (run `rustup component add clippy`): see above",
+        )?;
+    }
+    // Instrument, train, merge, rebuild, BOLT, gate and audit. The speed is of no interest here, so a few pairs are enough.
+    let engine = workspace.current("native").join("bin/anneal");
+    let maker = Maker { workspace: &workspace, engine: Some(&engine), ui };
+    let tiny = maker.find_or_make(&"tiny/Q4_K_M".parse().map_err(anyhow::Error::msg)?)?;
+    pgo::run(pgo::Args::whole_chain(tiny), ui)?;
+    let made = BuildInfo::read(&workspace.current("native").join("build_info.json"))?;
+    let whole = made.pgo.is_some() && made.bolt.is_some() && made.audit.is_some();
+    if !whole || !made.gate.is_some_and(|gate| gate.passed) {
+        bail!("the build after PGO and BOLT lacks a profile, BOLT, the gate or the audit");
+    }
+
+    test::run(test::Args::unattended(), ui)
+}

@@ -1,0 +1,111 @@
+//! `clean`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build::scratch;
+use build::stages::{Builds, Lock};
+use build::ui::Ui;
+use build::workspace::Workspace;
+use build_info::{BuildInfo, Bytes};
+
+/// Options of `clean`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only builds of this profile
+    profile: Option<String>,
+    /// The current builds too, cargo's files, models and profiles; the sources stay
+    #[arg(long)]
+    all: bool,
+    /// Say what would be removed and remove nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Removes old builds, neither current ones nor those that they were made from, and what killed commands left.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let _lock = Lock::take(&workspace)?;
+    let of_profile = |path: &Path| args.profile.as_ref().is_none_or(|profile| profile_of(path) == *profile);
+    let builds = Builds::of(&workspace).all()?;
+    let needed: Vec<BuildInfo> = builds
+        .iter()
+        .filter(|found| found.current_of.is_some())
+        .filter_map(|found| BuildInfo::read(&found.path.join("build_info.json")).ok())
+        .collect();
+    let mut doomed: Vec<PathBuf> = Vec::new();
+    for found in builds {
+        let unused = found.current_of.is_none() && !is_base(&found.path, &needed);
+        if of_profile(&found.path) && (args.all || unused) {
+            // The link first: it must not point at half a build.
+            doomed.extend(found.current_of.map(|profile| workspace.current(&profile)));
+            doomed.push(found.path);
+        }
+    }
+    if args.profile.is_none() {
+        doomed.extend(scratch::left(&workspace));
+    }
+    if args.all && args.profile.is_none() {
+        let cargo = [workspace.cargo_target(), workspace.portable_tests()];
+        let others = cargo.into_iter().chain([workspace.models(), workspace.pgo_profiles()]);
+        doomed.extend(others.filter(|path| path.exists()));
+    }
+
+    let mut freed = 0;
+    for path in &doomed {
+        freed += size(path);
+        if !args.dry_run {
+            remove(path)?;
+        }
+    }
+    let verb = if args.dry_run { "would remove" } else { "removed" };
+    for path in &doomed {
+        ui.say(format_args!("{verb} {}", path.display()));
+    }
+    ui.result(
+        &serde_json::json!({ "removed": doomed, "bytes": freed, "dry_run": args.dry_run }),
+        format_args!("{verb} {} of {} files and folders", Bytes(freed), doomed.len()),
+    )
+}
+
+/// The profile of the build in the folder `path`, of a variant too: as its plan has it, else as the folder's name does.
+fn profile_of(path: &Path) -> String {
+    #[derive(serde::Deserialize)]
+    struct Planned {
+        profile: String,
+    }
+    let planned = std::fs::read(path.join("plan.json")).ok();
+    if let Some(plan) = planned.and_then(|text| serde_json::from_slice::<Planned>(&text).ok()) {
+        return plan.profile;
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.rsplit_once('-').map_or(name.as_ref(), |(profile, _)| profile).to_string()
+}
+
+/// Whether one of the `current` builds was made from the one in the folder `path`: `bolt` and `build --plain` go back
+/// to it.
+fn is_base(path: &Path, current: &[BuildInfo]) -> bool {
+    let Ok(info) = BuildInfo::read(&path.join("build_info.json")) else { return false };
+    let profile = |info: &BuildInfo| info.pgo.as_ref().map(|pgo| pgo.profile.clone());
+    current.iter().any(|current| {
+        let from = current.base_plan.as_ref();
+        let plain = from == Some(&info.plan_hash);
+        let profiled = from.is_some() && from == info.base_plan.as_ref() && info.bolt.is_none();
+        plain || profiled && profile(&info).is_some() && profile(current) == profile(&info)
+    })
+}
+
+fn remove(path: &Path) -> Result<()> {
+    let link_or_file = path.is_symlink() || path.is_file();
+    if link_or_file { std::fs::remove_file(path) } else { std::fs::remove_dir_all(path) }
+        .with_context(|| format!("cannot remove {}", path.display()))
+}
+
+/// Bytes below `path`; what cannot be looked at counts nothing.
+fn size(path: &Path) -> u64 {
+    let Ok(meta) = std::fs::symlink_metadata(path) else { return 0 };
+    if !meta.is_dir() {
+        return meta.len();
+    }
+    std::fs::read_dir(path).map_or(0, |entries| entries.flatten().map(|entry| size(&entry.path())).sum())
+}

@@ -1,0 +1,22 @@
+//! `detect`
+
+use anyhow::Result;
+use build::tools;
+use build::ui::Ui;
+
+/// Options of `detect`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Leave this machine's name out
+    #[arg(long)]
+    no_hostname: bool,
+}
+
+/// Prints the machine as JSON, which `plan --host` takes.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let mut host = tools::host(ui);
+    if args.no_hostname {
+        host.hostname = None;
+    }
+    ui.result(&host, serde_json::to_string_pretty(&host)?)
+}

@@ -1,0 +1,240 @@
+//! `doctor`
+
+use std::fmt::Write;
+
+use anyhow::{Result, bail};
+use build::tools;
+use build::ui::{self, Ui};
+use build::workspace::Workspace;
+use build_info::record::Tool;
+use build_info::{Host, Policy, threads};
+use host::Detected;
+use serde::Serialize;
+use toolchain::setup::{Manager, Needs, SetupPlan, examine, list};
+use toolchain::{Mismatch, Toolchain, mismatches};
+
+use build::setup;
+
+/// Options of `doctor`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Install what is missing, as `setup` does
+    #[arg(long)]
+    fix: bool,
+    /// Install without asking
+    #[arg(short, long, requires = "fix")]
+    yes: bool,
+}
+
+/// What `doctor --json` prints.
+#[derive(Serialize)]
+struct Report {
+    /// Whether `build-native` has all it cannot do without.
+    native_build_possible: bool,
+    host: Host,
+    /// Whether NVIDIA's driver is loaded, as far as the file system shows it.
+    nvidia_driver: bool,
+    /// What is wrong with the machine or could not be read, each with its mend.
+    host_warnings: Vec<String>,
+    tools: Toolchain,
+    mismatches: Vec<Mismatch>,
+    package_manager: Option<Manager>,
+    /// What is missing, and the commands that install it.
+    setup: SetupPlan,
+    /// The same for `pgo` and `bolt`, which a native build does without.
+    optional: SetupPlan,
+}
+
+/// Prints what the machine is, which tools it has, and what to do about it. It fails where a native build
+/// is not possible.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let Detected { host, warnings: host_warnings } = tools::detected(ui);
+    let needs = Needs::native();
+    let fixed = args.fix.then(|| setup::ensure(&workspace, &needs, args.yes, ui));
+    // The report comes in any case: it is what helps when the fix did not.
+    let tools = tools::toolchain(&workspace, ui);
+    let search = tools::search(&workspace);
+    let manager = Manager::detect(&search);
+    let setup = examine(&needs, &tools, &search);
+    let mismatches = mismatches(&tools, manager);
+    let native_build_possible = setup.missing.is_empty();
+    let optional = setup::optional(&workspace, &tools, &setup);
+    let report = Report {
+        native_build_possible,
+        nvidia_driver: !host.gpus.is_empty() || nvml::driver_seems_loaded(),
+        host,
+        host_warnings,
+        tools,
+        mismatches,
+        package_manager: manager,
+        setup,
+        optional,
+    };
+    ui.result(&report, text(&report))?;
+    fixed.transpose()?;
+    if !native_build_possible {
+        bail!(
+            "a native build is not possible yet: {} missing; `cargo xtask setup` installs it",
+            list(&report.setup.missing)
+        );
+    }
+    Ok(())
+}
+
+fn text(report: &Report) -> String {
+    let mut text = host_text(&report.host, report.nvidia_driver);
+    let rows = rows(&report.tools).into_iter().map(|row| row.to_vec());
+    let _ = writeln!(text, "\n{}", ui::columns(&["tool", "version", "where"], rows));
+    if !report.mismatches.is_empty() {
+        text += "\nwhat does not fit\n";
+    }
+    for Mismatch { severity, what, why, mend } in &report.mismatches {
+        let _ = writeln!(text, "  {severity}: {what}\n    {why}\n    mend: {mend}");
+    }
+    let _ = write!(text, "\n{}\n", setup::describe(&report.setup));
+    let optional = setup::describe_optional(&report.optional);
+    if !optional.is_empty() {
+        let _ = writeln!(text, "{optional}");
+    }
+    text
+}
+
+fn host_text(host: &Host, nvidia_driver: bool) -> String {
+    let budget = threads::budget(host, Policy::Balanced);
+    let mut text = format!("{} ({})\n", host.cpu.name, host.arch);
+    if let Some(level) = host.cpu.x86_64_level {
+        let has = |name: &&str| host.cpu.has(name);
+        let notable = ["avx", "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8"];
+        let notable: Vec<&str> = notable.into_iter().filter(has).collect();
+        let _ = writeln!(text, "  instruction sets: x86-64-v{level}, {}", notable.join(" "));
+    }
+    let _ = writeln!(
+        text,
+        "  cores: {} in {} package(s), {} logical CPUs, {} NUMA node(s)",
+        host.topology.cores.len(),
+        host.topology.packages(),
+        host.topology.logical_cpus(),
+        host.topology.nodes.len().max(1)
+    );
+    let _ = writeln!(
+        text,
+        "  threads: {} for prefill, {} for decode (bound by {})",
+        budget.prefill, budget.decode, budget.bound_by
+    );
+    let limit = host.limits.memory.map_or_else(String::new, |limit| format!(", limited to {limit}"));
+    let _ = writeln!(text, "  memory: {}, {} available{limit}", host.memory.total, host.memory.available);
+    for gpu in &host.gpus {
+        let _ = writeln!(
+            text,
+            "  GPU: {}, {}, compute capability {}, driver {}",
+            gpu.name, gpu.memory, gpu.compute_capability, gpu.driver
+        );
+    }
+    if host.gpus.is_empty() {
+        let why = match nvidia_driver {
+            true => "NVIDIA's driver is loaded and shows none that a program could use",
+            false => "no NVIDIA driver is loaded",
+        };
+        let _ = writeln!(text, "  GPU: none seen: {why}");
+    }
+    text
+}
+
+/// Tool, version, place. What is not there has a row as well where someone may look for it.
+fn rows(tools: &Toolchain) -> Vec<[String; 3]> {
+    let mut rows = Vec::new();
+    let mut row = |name: &str, version: &str, place: String| rows.push([name.into(), version.into(), place]);
+    if let Some(rustc) = &tools.rustc {
+        row("rustc", &rustc.version.to_string(), format!("{}, LLVM {}", rustc.path.display(), rustc.llvm));
+    }
+    for compiler in &tools.compilers {
+        let place = format!("{}, {}", compiler.cc.display(), compiler.cxx.display());
+        row(&compiler.kind.to_string(), &compiler.version.to_string(), place);
+    }
+    if let Some(compiler) = &tools.default_compiler {
+        row("cc", &format!("{} {}", compiler.kind, compiler.version), compiler.cc.display().to_string());
+    }
+    let emulator = tools.aarch64.as_ref().map(|found| found.tool.clone());
+    let nvcc: Vec<Tool> = tools.cuda.iter().map(|cuda| cuda.nvcc.clone()).collect();
+    let many: [(&str, &[Tool]); 13] = [
+        ("cmake", tools.cmake.as_slice()),
+        ("ninja", tools.ninja.as_slice()),
+        ("lld", &tools.lld),
+        ("mold", tools.mold.as_slice()),
+        ("llvm-profdata", &tools.llvm_profdata),
+        ("llvm-bolt", &tools.llvm_bolt),
+        ("llvm-ar", &tools.llvm_ar),
+        ("nvcc", &nvcc),
+        ("sccache", tools.sccache.as_slice()),
+        ("ccache", tools.ccache.as_slice()),
+        ("git", tools.git.as_slice()),
+        ("qemu-x86_64", tools.qemu_user.as_slice()),
+        ("qemu-aarch64", emulator.as_slice()),
+    ];
+    for (name, found) in many {
+        for tool in found {
+            row(name, &tool.version, tool.path.display().to_string());
+        }
+        if found.is_empty() {
+            row(name, "-", String::new());
+        }
+    }
+    if tools.libclang.is_empty() {
+        row("libclang", "-", String::new());
+    }
+    for libclang in &tools.libclang {
+        row("libclang", &libclang.version.to_string(), libclang.dir.display().to_string());
+    }
+    if tools.blas.is_empty() {
+        row("BLAS", "-", String::new());
+    }
+    for blas in &tools.blas {
+        row("BLAS", &format!("{} {}", blas.vendor, blas.version), blas_file(blas));
+    }
+    rows
+}
+
+fn blas_file(library: &toolchain::BlasLibrary) -> String {
+    let file = library.libraries.first().map_or(String::new(), |path| path.display().to_string());
+    match library.threading {
+        Some(threading) => format!("{file} (threads: {threading})"),
+        None => file,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_no_gpu_is_seen_is_told() {
+        let host = plan::testing::host("ryzen-7950x");
+        assert!(host.gpus.is_empty());
+        assert!(host_text(&host, false).ends_with("  GPU: none seen: no NVIDIA driver is loaded\n"));
+        assert!(host_text(&host, true).contains("is loaded and shows none"));
+        let gpu = build_info::host::Gpu {
+            name: "NVIDIA H200".into(),
+            compute_capability: "9.0".into(),
+            memory: build_info::Bytes::gib(141),
+            driver: "590.44.01".into(),
+        };
+        let text = host_text(&Host { gpus: vec![gpu], ..host }, true);
+        assert!(text.contains("  GPU: NVIDIA H200") && !text.contains("none seen"), "{text}");
+    }
+
+    #[test]
+    fn every_tool_has_a_row_and_every_version_its_own() {
+        let tool =
+            |version: &str| Tool { path: "/usr/bin/x".into(), version: version.into(), llvm_major: None };
+        let tools = Toolchain { lld: vec![tool("22.1.8"), tool("14.0.6")], ..Toolchain::default() };
+        let rows = rows(&tools);
+        let versions = |name: &str| -> Vec<&str> {
+            rows.iter().filter(|row| row[0] == name).map(|row| row[1].as_str()).collect()
+        };
+        assert_eq!(versions("lld"), ["22.1.8", "14.0.6"]);
+        for name in ["cmake", "ninja", "nvcc", "libclang", "BLAS"] {
+            assert_eq!(versions(name), ["-"], "{name}");
+        }
+    }
+}

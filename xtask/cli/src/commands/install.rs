@@ -1,0 +1,206 @@
+//! `install`
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use build::scratch::Scratch;
+use build::ui::{self, Ui};
+use build::workspace::Workspace;
+use build::{shipping, storing, tools};
+use build_info::tuning::CpuKey;
+use plan::exit;
+use ship::order::{self, Installed, List, Rollback, Version};
+use ship::{Answer, Order};
+use store::order::{Choose, Chosen};
+use store::{CpuKind, Location};
+
+/// Options of `install`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Archive, folder of archives, unpacked archive, or a URL of the first two (the second with / at its end); by
+    /// default what `dist` made here
+    #[arg(long, value_name = "FILE|DIR|URL", conflicts_with_all = ["rollback", "list"])]
+    from: Option<String>,
+    /// Take the newest build for this machine's CPU from this store: a folder, https://HOST/DIR or s3://BUCKET/PREFIX;
+    /// with --profile by default the one that the variable ANNEAL_STORE names
+    #[arg(long, value_name = "STORE", conflicts_with_all = ["from", "rollback", "list", "sha256", "no_check"])]
+    store: Option<String>,
+    /// Profile of the build that is taken from a store; by default native
+    #[arg(short, long, conflicts_with_all = ["from", "rollback", "list", "sha256", "no_check"])]
+    profile: Option<String>,
+    /// Where to; by default /usr/local for root, else ~/.local
+    #[arg(long, value_name = "DIR")]
+    prefix: Option<PathBuf>,
+    /// Go back to the version that was current before
+    #[arg(long, conflicts_with = "list")]
+    rollback: bool,
+    /// List what is installed, and whether it is still what was installed
+    #[arg(long)]
+    list: bool,
+    /// The SHA-256 that the archive must have, in place of the one in the file beside it
+    #[arg(long, value_name = "HEX", conflicts_with_all = ["no_check", "rollback", "list"])]
+    sha256: Option<String>,
+    /// Install an archive without a sum: whether it is whole, and whose it is, nobody knows then
+    #[arg(long, conflicts_with_all = ["rollback", "list"])]
+    no_check: bool,
+    /// Public key of minisign that must have signed the archive; or ANNEAL_MINISIGN_KEY, or
+    /// PREFIX/etc/anneal/minisign.pub
+    #[arg(long, value_name = "FILE|KEY", conflicts_with_all = ["rollback", "list"])]
+    key: Option<String>,
+    /// Replace a version of the same name and other content; there is no way back to that then
+    #[arg(long, conflicts_with_all = ["rollback", "list"])]
+    force: bool,
+    /// Say what would be done and do nothing
+    #[arg(long, conflicts_with = "list")]
+    dry_run: bool,
+}
+
+/// Installs, goes back, or lists.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    shipping::check_prefix(args.prefix.as_deref())?;
+    let workspace = Workspace::find()?;
+    if args.list {
+        return list(&workspace, args.prefix, ui);
+    }
+    if args.rollback {
+        return rollback(&workspace, &args, ui);
+    }
+    // Without either the archive that `dist` made here is meant, whatever the variable says.
+    if args.store.is_some() || args.profile.is_some() {
+        let store = storing::location(args.store.as_deref())?.ok_or_else(|| {
+            exit::usage(format!(
+                "--profile is of a build in a store: give --store STORE, or set {}",
+                storing::VARIABLE
+            ))
+        })?;
+        return from_store(&workspace, &args, store, ui);
+    }
+    let from = args.from.unwrap_or_else(|| workspace.dist().to_string_lossy().into_owned());
+    let order = order::Install {
+        // Another folder is nobody's current one.
+        from: if from.contains("://") {
+            from
+        } else {
+            std::path::absolute(from)?.to_string_lossy().into_owned()
+        },
+        prefix: args.prefix,
+        sha256: args.sha256,
+        no_check: args.no_check,
+        key: args.key,
+        force: args.force,
+        dry_run: args.dry_run,
+    };
+    tell(&install(&workspace, order, ui)?, ui)
+}
+
+/// Installs the newest build of a store that is for this machine.
+fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> Result<()> {
+    storing::signed::check(&store, args.key.as_deref(), args.prefix.as_deref()).map_err(|error| {
+        exit::usage(format!(
+            "{error:#}\nhint: install a signed archive with --from, or to a prefix without a key"
+        ))
+    })?;
+    let host = tools::host(ui);
+    let scratch = Scratch::make(workspace, "install")?;
+    let order = Choose {
+        store,
+        kinds: vec![CpuKind::of(&host).id(), store::key::any(&host.arch)],
+        profile: args.profile.clone().unwrap_or_else(|| "native".to_string()),
+        glibc: storing::glibc(),
+        into: (!args.dry_run).then(|| scratch.path().to_path_buf()),
+        cpu: Some(CpuKey::of(&host)),
+    };
+    let Chosen { entry, archive, tuning, notes } = storing::choose(workspace, order, ui)?;
+    notes.iter().for_each(|note| ui.warn(note));
+    ui.say(format_args!(
+        "{} for {}, published {}, gate {}, audit {}",
+        entry.build.name,
+        entry.build.parts.kind(),
+        entry.build.published,
+        entry.build.gate,
+        entry.build.audit
+    ));
+    let Some(archive) = archive else {
+        return ui.result(&entry, format_args!("would install {}, {}", entry.build.name, entry.archive.size));
+    };
+    let order = order::Install {
+        from: archive.to_string_lossy().into_owned(),
+        prefix: args.prefix.clone(),
+        sha256: Some(entry.archive.sha256.to_string()),
+        force: args.force,
+        ..order::Install::default()
+    };
+    let installed = install(workspace, order, ui)?;
+    if let Some(tuning) = tuning {
+        storing::merge(tuning, &entry.build.plan_hash, ui);
+    }
+    tell(&installed, ui)
+}
+
+/// Installs and says so on standard error; the result is the caller's to print, when nothing is left to do.
+fn install(workspace: &Workspace, order: order::Install, ui: &Ui) -> Result<Installed> {
+    let installed = match shipping::give(workspace, &Order::Install(order), ui)? {
+        Answer::Installed(installed) => installed,
+        other => return Err(shipping::unexpected(&other)),
+    };
+    installed.notes.iter().for_each(|note| ui.say(note));
+    installed.warnings.iter().for_each(|warning| ui.warn(warning));
+    let said = summary(&installed);
+    ui.done(if installed.dry_run { "would take" } else { "installed" }, said);
+    Ok(installed)
+}
+
+/// Prints the result, which nobody may be able to take: what was installed stays so.
+fn tell(installed: &Installed, ui: &Ui) -> Result<()> {
+    let verb = if installed.dry_run { "would be" } else { "is" };
+    let told = ui.result(installed, installed.program.display());
+    told.with_context(|| format!("{} {verb} installed, and nobody was told", installed.name))
+}
+
+/// One line about what was installed.
+fn summary(installed: &Installed) -> String {
+    let mut said = installed.name.clone();
+    if installed.was_there {
+        said += ", which was installed already";
+    }
+    if let Some(previous) = &installed.previous {
+        said += &format!("; {previous} was current before, and --rollback goes back to it");
+    }
+    said
+}
+
+fn rollback(workspace: &Workspace, args: &Args, ui: &Ui) -> Result<()> {
+    let order = Rollback { prefix: args.prefix.clone(), dry_run: args.dry_run };
+    let switched = match shipping::give(workspace, &Order::Rollback(order), ui)? {
+        Answer::Switched(switched) => switched,
+        other => return Err(shipping::unexpected(&other)),
+    };
+    let verb = if switched.dry_run { "would be" } else { "is" };
+    let told = ui.result(
+        &switched,
+        format_args!("{} {verb} current, {} the one before", switched.current, switched.previous),
+    );
+    told.with_context(|| format!("{} {verb} current, and nobody was told", switched.current))
+}
+
+fn list(workspace: &Workspace, prefix: Option<PathBuf>, ui: &Ui) -> Result<()> {
+    let versions = match shipping::give(workspace, &Order::List(List { prefix }), ui)? {
+        Answer::Listed(versions) => versions,
+        other => return Err(shipping::unexpected(&other)),
+    };
+    if versions.is_empty() {
+        return ui
+            .result(&versions, "nothing is installed there: `cargo xtask install --from ARCHIVE` does it");
+    }
+    let row = |version: &Version| {
+        let mark = match (version.current, version.previous) {
+            (true, _) => "*",
+            (_, true) => "-",
+            _ => "",
+        };
+        let state = version.problem.clone().unwrap_or_else(|| "as installed".to_string());
+        vec![mark.to_string(), version.name.clone(), version.size.to_string(), state]
+    };
+    let table = ui::columns(&["", "version", "size", "state"], versions.iter().map(row));
+    ui.result(&versions, format_args!("{table}\n* is current, --rollback goes back to -"))
+}

@@ -1,0 +1,246 @@
+//! The command surface: one file per command, each with `Args` and `run`.
+
+mod against_native;
+mod audit;
+mod bolt;
+mod build;
+mod ci;
+mod clean;
+mod detect;
+mod dist;
+mod doctor;
+mod gate;
+mod install;
+mod link;
+mod model;
+mod pgo;
+mod plan;
+mod publish;
+mod setup;
+mod show;
+mod test;
+mod uninstall;
+mod vendor;
+
+use std::ffi::OsString;
+
+use ::build::ui::{Global, Ui};
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use crate::lab;
+
+/// Makes llama.cpp as fast as this machine allows, and proves it.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Arguments of a command of the lab, which parses them.
+#[derive(Debug, Args)]
+pub struct InLab {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    words: Vec<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Build everything this CPU has: the main job
+    BuildNative(build::Short),
+    /// Build one binary for every x86-64-v3 CPU
+    BuildPortable(build::Short),
+    /// Build for this machine's NVIDIA GPUs as well
+    BuildCuda(build::Cuda),
+    /// Build any profile
+    Build(build::Args),
+    /// Optimise a build by a profile of its own runs, and keep it where that is faster
+    Pgo(pgo::Args),
+    /// Lay the finished program out anew by what is hot in it
+    Bolt(bolt::Args),
+    /// Find the fastest build for this machine, make it current, write down how it is made
+    #[command(disable_help_flag = true)]
+    Optimize(InLab),
+    /// Look at the machine and its tools, and say what is missing
+    Doctor(doctor::Args),
+    /// Install what a build needs
+    Setup(setup::Args),
+    /// Print the machine as JSON
+    Detect(detect::Args),
+    /// Print what a build would do
+    Plan(plan::Args),
+    /// Say which build, settings and quantisation suit a model on a machine
+    #[command(disable_help_flag = true)]
+    Recommend(InLab),
+    /// Fetch, verify and patch the llama.cpp sources
+    Vendor(vendor::Args),
+    /// Make model files
+    Model(model::Args),
+    /// Measure
+    #[command(disable_help_flag = true)]
+    Bench(InLab),
+    /// Say whether a build or a setting may take another's place: output, speed, CPU time, a long run
+    #[command(disable_help_flag = true)]
+    Validate(InLab),
+    /// Make one page of all that was measured
+    #[command(disable_help_flag = true)]
+    Report(InLab),
+    /// Disassemble a program and say which instruction sets it holds
+    Audit(audit::Args),
+    /// Compare a build's logits with those of a scalar build
+    Gate(gate::Args),
+    /// Check what an NVIDIA GPU does with our build: in minutes, from one archive, into one file
+    #[command(disable_help_flag = true)]
+    GpuCheck(InLab),
+    /// Link the engine with a libllama that was made by hand, to try a change of it
+    Link(link::Args),
+    /// Pack a build into an archive for other machines
+    Dist(dist::Args),
+    /// Put a build into a store that a fleet shares
+    Publish(publish::Args),
+    /// Install an archive, or go back to the version before
+    Install(install::Args),
+    /// Remove what was installed
+    Uninstall(uninstall::Args),
+    /// Show the builds that are there
+    Show(show::Args),
+    /// Remove old builds
+    Clean(clean::Args),
+    /// Build native, portable and universal-few, and run all tests or some of them
+    Test(test::Args),
+    /// Run what continuous integration runs
+    Ci(ci::Args),
+}
+
+/// Runs the command that was asked for.
+pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
+    match cli.command {
+        Command::BuildNative(args) => build::run(args.profile("native"), ui),
+        Command::BuildPortable(args) => build::run(args.profile("portable"), ui),
+        Command::BuildCuda(args) => build::run_cuda(args, ui),
+        Command::Build(args) => build::run(args, ui),
+        Command::Pgo(args) => pgo::run(args, ui),
+        Command::Bolt(args) => bolt::run(args, ui),
+        Command::Doctor(args) => doctor::run(args, ui),
+        Command::Setup(args) => setup::run(args, ui),
+        Command::Detect(args) => detect::run(args, ui),
+        Command::Plan(args) => plan::run(args, ui),
+        Command::Vendor(args) => vendor::run(args, ui),
+        Command::Model(args) => model::run(args, ui),
+        Command::Audit(args) => audit::run(args, ui),
+        Command::Gate(args) => gate::run(args, ui),
+        Command::Link(args) => link::run(args, ui),
+        Command::Dist(args) => dist::run(args, ui),
+        Command::Publish(args) => publish::run(args, ui),
+        Command::Install(args) => install::run(args, ui),
+        Command::Uninstall(args) => uninstall::run(args, ui),
+        Command::Show(args) => show::run(args, ui),
+        Command::Clean(args) => clean::run(args, ui),
+        Command::Test(args) => test::run(args, ui),
+        Command::Ci(args) => ci::run(args, ui),
+        Command::Optimize(_)
+        | Command::Recommend(_)
+        | Command::Bench(_)
+        | Command::Validate(_)
+        | Command::Report(_)
+        | Command::GpuCheck(_) => lab::run(ui),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::fmt::Write;
+
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// docs/src/reference/commands.md is written by this test, so it cannot be out of date.
+    #[test]
+    fn the_command_reference_in_docs_is_that_of_the_program() {
+        let mut text = String::from(
+            "# `cargo xtask`\n\nGenerated from the program: `UPDATE_DOCS=1 cargo test -p xtask commands` writes it.\n",
+        );
+        document(&mut Cli::command(), "cargo xtask", &mut text);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/commands.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, &text).unwrap();
+        }
+        let written = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(written == text, "run `UPDATE_DOCS=1 cargo test -p xtask commands` and review the change");
+    }
+
+    /// Commands in fenced blocks of README.md and docs, and those that messages of llama-source name.
+    #[test]
+    fn documented_commands_are_understood() {
+        let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let mut pages = vec![root.join("README.md")];
+        let mut folders = vec![root.join("docs/src")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() { &mut folders } else { &mut pages }.push(path);
+            }
+        }
+        let mut commands =
+            ["vendor --path DIR", "vendor --origin git --git-url DIR"].map(String::from).to_vec();
+        for page in pages.iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
+            let text = std::fs::read_to_string(page).unwrap();
+            let fenced = text.split("```").skip(1).step_by(2).flat_map(str::lines);
+            commands.extend(
+                fenced
+                    .filter_map(|line| line.trim_start_matches("$ ").strip_prefix("cargo xtask "))
+                    .map(|line| line.split([';', '|', '>', '&']).next().unwrap_or(line).to_string()),
+            );
+        }
+        assert!(commands.len() > 12, "{commands:?}");
+        for command in commands {
+            let words = shlex::split(&command).unwrap();
+            let in_lab = lab::is_asked(words.iter().map(OsString::from)).is_some();
+            let words = std::iter::once("cargo xtask".to_string()).chain(words);
+            let wrong = match in_lab {
+                true => ::lab::commands::Cli::try_parse_from(words).err(),
+                false => Cli::try_parse_from(words).err(),
+            };
+            assert!(wrong.is_none(), "cargo xtask {command}: {}", wrong.unwrap());
+        }
+    }
+
+    /// The command that the lab has by this name.
+    fn of_lab(name: &str) -> Option<clap::Command> {
+        let name = name.strip_prefix("cargo xtask ")?;
+        ::lab::commands::Cli::command().find_subcommand(name).cloned()
+    }
+
+    #[test]
+    fn commands_of_the_lab_are_listed_as_it_describes_them() {
+        let own = ::lab::commands::Cli::command();
+        let names: Vec<&str> = own.get_subcommands().map(clap::Command::get_name).collect();
+        for name in &names {
+            assert!(lab::is_asked([OsString::from(name)]).is_some(), "{name}");
+            let about = |command: &clap::Command| command.find_subcommand(name).unwrap().get_about().cloned();
+            let listed = about(&Cli::command()).unwrap();
+            assert_eq!(listed.to_string(), about(&own).unwrap().to_string(), "{name}");
+        }
+        assert_eq!(names.len(), lab::COMMANDS.len(), "{names:?}");
+    }
+
+    fn document(command: &mut clap::Command, name: &str, text: &mut String) {
+        let help = command.clone().bin_name(name).render_long_help().to_string();
+        let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+        write!(text, "\n## `{name}`\n\n```text\n{}\n```\n", lines.join("\n").trim_end()).unwrap();
+        for sub in command.get_subcommands_mut() {
+            if sub.get_name() != "help" {
+                let name = format!("{name} {}", sub.get_name());
+                match of_lab(&name) {
+                    Some(mut own) => document(&mut own, &name, text),
+                    None => document(sub, &name, text),
+                }
+            }
+        }
+    }
+}

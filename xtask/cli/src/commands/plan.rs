@@ -1,0 +1,63 @@
+//! `plan`
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use build::builds::SetArgs;
+use build::described::{read_host, read_json};
+use build::ui::Ui;
+use build::workspace::Workspace;
+use build::{openblas, profile, tools};
+use build_info::Host;
+use plan::{Plan, reference_toolchain};
+use serde::Serialize;
+
+/// Options of `plan`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of a file in profiles/build
+    #[arg(short, long, default_value = "native")]
+    profile: String,
+    #[command(flatten)]
+    set: SetArgs,
+    /// Plan for the machine in this file, as `cargo xtask detect` prints it
+    #[arg(long, value_name = "FILE")]
+    host: Option<PathBuf>,
+    /// Plan with the tools in this file (as in fixtures/toolchains); with --host, by default, a Debian 12 with clang 22
+    #[arg(long, value_name = "FILE")]
+    toolchain: Option<PathBuf>,
+    #[command(flatten)]
+    source: tools::SourceArgs,
+}
+
+/// A plan and its hash.
+#[derive(Serialize)]
+struct Planned<'a> {
+    hash: build_info::Sha256,
+    #[serde(flatten)]
+    plan: &'a Plan,
+    notes: &'a [String],
+}
+
+/// Prints what a build would do.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.all())?;
+    let host: Host = match &args.host {
+        Some(path) => read_host(path)?,
+        None => tools::host(ui),
+    };
+    let mut toolchain = match (&args.toolchain, &args.host) {
+        (Some(path), _) => read_json(path, TOOLCHAIN_FILE)?,
+        (None, Some(_)) => reference_toolchain(&host.arch)?,
+        (None, None) => tools::toolchain(&workspace, ui),
+    };
+    openblas::announce(&workspace, &profile, &host, &Default::default(), &mut toolchain)?;
+    let source = tools::pinned_source(&workspace, &args.source)?;
+    let plan = plan::plan(&host, &profile, &source, &toolchain)?;
+    let planned = Planned { hash: plan.hash(), plan: &plan, notes: &plan.notes };
+    ui.result(&planned, &plan)
+}
+
+/// What `--toolchain` takes, and where there is one to begin with.
+const TOOLCHAIN_FILE: &str = "a list of tools: copy one of fixtures/toolchains and change it";

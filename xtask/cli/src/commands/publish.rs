@@ -1,0 +1,264 @@
+//! `publish`
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, bail, ensure};
+use build::scratch::Scratch;
+use build::shipping::{self, Needs};
+use build::stages::{self, Build, Lock};
+use build::storing::{self, StoreArgs, Tree};
+use build::tools;
+use build::ui::Ui;
+use build::workspace::Workspace;
+use build_info::{BuildInfo, Bytes, Glibc};
+use plan::Plan;
+use plan::exit;
+use serde::Serialize;
+use store::order::{Publish, Tune};
+use store::{Entry, Location, Parts};
+
+use super::dist;
+
+/// Options of `publish`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Profile whose current build is published
+    #[arg(short, long, default_value = "native")]
+    profile: String,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Tuning record whose settings for this build go along; by default the one that the engine reads
+    #[arg(long, value_name = "FILE")]
+    tuning: Option<PathBuf>,
+    /// Replace what the store has of this build, damaged or not
+    #[arg(long)]
+    force: bool,
+    /// Say what would be published and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// What `publish` did.
+#[derive(Serialize)]
+struct Made {
+    store: Location,
+    key: String,
+    kind: String,
+    /// Whether the store had this build, and all of it, before.
+    was_there: bool,
+    /// Whether it was in no list there, so that `install --store` did not find it.
+    was_unlisted: bool,
+    /// What was wrong with the store's copy.
+    was_damaged: Vec<String>,
+    /// Bytes that were sent.
+    sent: Bytes,
+    /// Tuned settings that are new in the store.
+    tuned: usize,
+    dry_run: bool,
+    /// Nothing of a dry run that would put it there.
+    entry: Option<Entry>,
+}
+
+/// Puts the current build of a profile, and what was tuned with it, into a store.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let store = args.store.location()?.ok_or_else(|| {
+        exit::usage(format!("no store is named: give --store STORE, or set {}", storing::VARIABLE))
+    })?;
+    if let Location::Http(url) = &store {
+        return Err(exit::usage(format!(
+            "{url} can only be read: publish to the folder that this server shows, or to s3://BUCKET/PREFIX"
+        )));
+    }
+    let _lock = Lock::take(&workspace)?;
+    let folder = stages::named(&workspace, &args.profile)?.canonicalize()?;
+    let info = BuildInfo::read(&folder.join("build_info.json"))?;
+    let plan = stages::planned::read(&folder, &info.plan_hash)?;
+    let host = tools::host(ui);
+    let build = Build::unfetched(&folder, &workspace, ui, &host, &plan)?;
+    check(&build, &plan, &info)?;
+    let parts = build.parts(storing::glibc())?;
+    storing::explain(&parts, ui);
+
+    // A store begins with its first build.
+    let begins = matches!(&store, Location::Folder(folder) if !folder.exists());
+    let there = match begins || args.force {
+        true => None,
+        false => storing::check(&workspace, &store, &parts, !args.dry_run, ui)?,
+    };
+    let was_damaged = there.as_ref().map_or(Vec::new(), |checked| checked.damaged.clone());
+    for what in &was_damaged {
+        ui.warn(format_args!("{what} in {store}"));
+    }
+    let replace = args.force || !was_damaged.is_empty();
+    let there = there.filter(|_| !replace);
+    let mut made = Made {
+        key: parts.key().to_string(),
+        kind: parts.kind(),
+        was_there: there.is_some(),
+        was_unlisted: there.as_ref().is_some_and(|checked| !checked.listed),
+        was_damaged,
+        sent: Bytes(0),
+        tuned: 0,
+        dry_run: args.dry_run,
+        entry: there.map(|checked| checked.entry),
+        store,
+    };
+    if !args.dry_run {
+        if made.entry.is_none() {
+            let published = put(&workspace, &made.store, &folder, &info, parts, replace, ui)?;
+            (made.was_there, made.sent) = (published.was_there, published.sent);
+            made.entry = Some(published.entry);
+        }
+        made.tuned = tune(&workspace, &made, &info, args.tuning.as_deref(), ui)?;
+    }
+    let said = summary(&made, &info);
+    ui.result(&made, said)
+}
+
+/// Refuses what others must not take: what was not proven, and what today's sources do not make.
+fn check(build: &Build, plan: &Plan, info: &BuildInfo) -> Result<()> {
+    let again = format!("`cargo xtask build --profile {}` makes it anew", info.profile);
+    ensure!(
+        info.gate.as_ref().is_some_and(|gate| gate.passed),
+        "the build of {} has not passed the correctness gate, so nobody else should run it; {again}",
+        info.profile
+    );
+    ensure!(info.audit.is_some(), "the build of {} was not audited; {again}", info.profile);
+    if plan.source.patches != llama_source::patches()? || build.there().is_none() {
+        bail!(
+            "the build of {} is not of today's sources, or this checkout was elsewhere when it was built, so nobody would \
+             find it; {again}",
+            info.profile
+        );
+    }
+    Ok(())
+}
+
+/// Packs the build and puts it into the store.
+fn put(
+    workspace: &Workspace,
+    store: &Location,
+    folder: &Path,
+    info: &BuildInfo,
+    parts: Parts,
+    force: bool,
+    ui: &Ui,
+) -> Result<store::order::Published> {
+    let tree = match &info.base_plan {
+        None => Tree::gather(workspace, folder, info)?,
+        // It is found by `install`: a build plans the plain one.
+        Some(_) => None,
+    };
+    if tree.is_none() {
+        ui.warn(format_args!(
+            "{} is published for `install --store` alone: other checkouts cannot take its build folder",
+            info.profile
+        ));
+    }
+    let out = Scratch::make(workspace, "dist")?;
+    let archive = dist::archive(workspace, folder, info, out.path(), ui)?;
+    let scratch = Scratch::make(workspace, "publish")?;
+    let order = Publish {
+        store: store.clone(),
+        build: store::Build {
+            parts,
+            profile: info.profile.clone(),
+            version: info.anneal_version.clone(),
+            target: info.target.clone(),
+            glibc: oldest_glibc(folder)?,
+            plan_hash: info.plan_hash.clone(),
+            variant: variant(info),
+            published: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            gate: gate(info),
+            audit: audit(info),
+            name: shipping::name(info),
+        },
+        archive: archive.path,
+        tree: tree.as_ref().map_or(Vec::new(), |tree| tree.items.clone()),
+        mtime: dist::time(workspace)?,
+        force,
+        work: scratch.path().to_path_buf(),
+    };
+    storing::publish(workspace, order, ui)
+}
+
+/// The oldest glibc that the program in `folder` and its libraries start with.
+fn oldest_glibc(folder: &Path) -> Result<Option<Glibc>> {
+    let mut files = vec![folder.join("bin/anneal")];
+    files.extend(build::audit::libraries(&folder.join("lib"))?);
+    Ok(Needs::of(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>())?.glibc)
+}
+
+/// What was made of the plain build.
+fn variant(info: &BuildInfo) -> Option<String> {
+    let made: Vec<&str> = [info.pgo.as_ref().map(|_| "pgo"), info.bolt.as_ref().map(|_| "bolt")]
+        .into_iter()
+        .flatten()
+        .collect();
+    info.base_plan.as_ref().map(|_| made.join("-"))
+}
+
+fn gate(info: &BuildInfo) -> String {
+    let Some(gate) = &info.gate else { return "not run".to_string() };
+    let worst = gate.cases.iter().map(|case| case.mean_kld).fold(0.0, f64::max);
+    format!("passed in {} cases, mean KL divergence at most {worst:.1e} nats", gate.cases.len())
+}
+
+fn audit(info: &BuildInfo) -> String {
+    match &info.audit {
+        None => "not done".to_string(),
+        Some(audit) => match &audit.not_done {
+            Some(why) => format!("not done: {why}"),
+            None => format!("passed, x86-64-v{} of {} instructions", audit.level, audit.instructions),
+        },
+    }
+}
+
+/// Puts what was tuned with this build beside it; how many settings are new there.
+fn tune(
+    workspace: &Workspace,
+    made: &Made,
+    info: &BuildInfo,
+    given: Option<&Path>,
+    ui: &Ui,
+) -> Result<usize> {
+    let Some(path) = storing::tuning(given) else { return Ok(0) };
+    let record = match storing::read_tuning(&path) {
+        Ok(Some(record)) => record,
+        Ok(None) if given.is_some() => bail!("there is no tuning record {}", path.display()),
+        Ok(None) => return Ok(0),
+        Err(error) if given.is_some() => return Err(error),
+        Err(error) => {
+            ui.warn(format_args!("nothing that was tuned goes along: {error:#}"));
+            return Ok(0);
+        }
+    };
+    if !record.entries.iter().any(|entry| entry.key.build == info.plan_hash.as_str()) {
+        return Ok(0);
+    }
+    let Some(entry) = &made.entry else { return Ok(0) };
+    let order =
+        Tune { store: made.store.clone(), key: entry.key.clone(), record, build: info.plan_hash.clone() };
+    storing::tune(workspace, order, ui)
+        .map(|tuned| tuned.entries)
+        .context("the build is published, and what was tuned is not")
+}
+
+fn summary(made: &Made, info: &BuildInfo) -> String {
+    let what = format!("{} for {} as {}", info.profile, made.kind, made.key);
+    let tuned = match made.tuned {
+        0 => String::new(),
+        count => format!("; {count} tuned settings are new there"),
+    };
+    match (made.was_there, made.dry_run) {
+        (true, _) if made.was_unlisted => {
+            let verb = if made.dry_run { "would list" } else { "listed" };
+            format!("{} has {what} already, in no list: {verb} it again{tuned}", made.store)
+        }
+        (true, _) => format!("{} has {what} already, and it is whole{tuned}", made.store),
+        (false, true) => format!("would publish {what} to {}", made.store),
+        (false, false) => format!("published {what} to {}, {} sent{tuned}", made.store, made.sent),
+    }
+}

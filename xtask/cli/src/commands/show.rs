@@ -1,0 +1,102 @@
+//! `show`
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use build::stages::{self, Builds, Found, Lock};
+use build::ui::{self, Ui};
+use build::workspace::Workspace;
+use build_info::{BuildInfo, ReadError};
+use serde::Serialize;
+
+/// Options of `show`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Show the whole record of this profile's current build, or of the build in this folder of the list
+    profile: Option<String>,
+}
+
+/// One build folder.
+#[derive(Serialize)]
+struct Row {
+    folder: String,
+    current: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    info: Option<BuildInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+/// Shows the builds.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    if let Some(profile) = args.profile {
+        let folder = stages::named(&workspace, &profile)?;
+        let info = BuildInfo::read(&folder.join("build_info.json"))?;
+        return ui.result(&info, serde_json::to_string_pretty(&info)?);
+    }
+
+    let builds = Builds::of(&workspace).all()?;
+    let busy = at_work(&workspace, &builds);
+    let rows: Vec<Row> = builds
+        .into_iter()
+        .map(|found| {
+            let info = BuildInfo::read(&found.path.join("build_info.json"));
+            let building = busy.as_ref() == Some(&found.path);
+            Row {
+                folder: found.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+                current: found.current_of.is_some(),
+                problem: info.as_ref().err().map(|error| problem(error, building)),
+                info: info.ok(),
+            }
+        })
+        .collect();
+    if rows.is_empty() {
+        return ui.result(&rows, "no builds yet: `cargo xtask build-native` makes one");
+    }
+    let table = ui::columns(
+        &["", "folder", "compiler", "date", "smoke test"],
+        rows.iter().map(|row| {
+            let mark = if row.current { "*" } else { "" };
+            let (compiler, date, smoke) = match &row.info {
+                None => (String::new(), row.problem.clone().unwrap_or_default(), String::new()),
+                Some(info) => (
+                    match &info.from_store {
+                        Some(from) => format!("{}, from {}", info.compiler, from.store),
+                        None => info.compiler.clone(),
+                    },
+                    info.date.clone(),
+                    info.smoke.as_ref().map_or(String::new(), |smoke| {
+                        format!(
+                            "prefill {:.0} t/s, decode {:.0} t/s",
+                            smoke.prefill_tokens_per_second, smoke.decode_tokens_per_second
+                        )
+                    }),
+                ),
+            };
+            vec![mark.to_string(), row.folder.clone(), compiler, date, smoke]
+        }),
+    );
+    ui.result(&rows, format_args!("{table}\n* is the current build of its profile"))
+}
+
+/// The folder that a build works in now: the one whose log was written last, while the lock is held.
+fn at_work(workspace: &Workspace, builds: &[Found]) -> Option<PathBuf> {
+    let written =
+        |found: &&Found| found.path.join("build.log").metadata().and_then(|log| log.modified()).ok();
+    let newest = builds.iter().max_by_key(written)?;
+    Lock::is_held(workspace).then(|| newest.path.clone())
+}
+
+/// Why a folder has no record that can be shown.
+fn problem(error: &ReadError, building: bool) -> String {
+    match error {
+        ReadError::Io { source, .. } if building && source.kind() == std::io::ErrorKind::NotFound => {
+            "building".to_string()
+        }
+        ReadError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            "unfinished".to_string()
+        }
+        other => other.to_string(),
+    }
+}

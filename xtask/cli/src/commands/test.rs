@@ -1,0 +1,209 @@
+//! `test`
+
+mod hostile;
+mod kernels;
+mod sum;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use build::process::{self, Log, Run};
+use build::scratch::Scratch;
+use build::setup;
+use build::stages::zig::{Linker, linker_of};
+use build::tools;
+use build::ui::Ui;
+use build::workspace::Workspace;
+
+use kernels::Level;
+use sum::{Counts, Sum};
+
+/// Profiles that are built before the tests.
+const BUILT: [&str; 3] = ["native", "portable", "universal-few"];
+
+/// Pip requirements of moto, the S3 server for the tests of `store`: one version of each package, with the hashes of its
+/// wheels.
+const MOTO: &str = "xtask/python/moto.txt";
+
+/// The engine's packages, the program among them.
+const ENGINE: [&str; 11] = [
+    "anneal",
+    "anneal-cli",
+    "chat",
+    "engine",
+    "engine-core",
+    "hub",
+    "llama",
+    "sampling",
+    "server",
+    "tools",
+    "tune",
+];
+
+/// Options of `test`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Install missing tools without asking
+    #[arg(short, long)]
+    yes: bool,
+    /// Run only the tests of the engine and of the program, with kernels for older CPUs
+    #[arg(long, value_name = "LEVEL", conflicts_with = "hostile")]
+    kernels: Option<Level>,
+    /// Run every attack on the program in full, and no other test; takes at most 5 minutes after compiling
+    #[arg(long)]
+    hostile: bool,
+    /// Run only tests whose name contains this text
+    filter: Option<String>,
+    #[arg(skip)]
+    unattended: bool,
+}
+
+impl Args {
+    /// Arguments for continuous integration: all tests without a question, and those that depend on kernels also with AVX2
+    /// kernels.
+    pub fn unattended() -> Self {
+        Self { yes: true, kernels: None, hostile: false, filter: None, unattended: true }
+    }
+}
+
+/// Installs the tools of the tests, builds the profiles that they need, and runs them. By default all tests run against
+/// `native`, and the tests of the kernels also against `portable`.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let whole = args.kernels.is_none() && !args.hostile;
+    // Before the builds, while the user is still there to answer.
+    let needs = if whole { setup::needs_of_tests() } else { setup::needs_of_program_tests() };
+    setup::ensure(&workspace, &needs, args.yes, ui)?;
+    let log = Log::new(workspace.anneal().join("test.log"), ui.verbose());
+    let mut tests = Tests { workspace: &workspace, log: &log, args: &args, sum: Sum::default() };
+    let result = match args.kernels {
+        Some(level) => {
+            let prefix = build::make_prefix(level.profile(), args.yes, ui)?;
+            let packages: Vec<&str> = ENGINE.iter().flat_map(|name| ["-p", name]).collect();
+            tests.cargo(&packages, &prefix, None)?
+        }
+        None if args.hostile => hostile::run(&mut tests, ui)?,
+        None => all(&mut tests, ui)?,
+    };
+    let sum = tests.sum;
+    // Cargo's errors only repeat its output; a reader looks for the counts.
+    ui.result(&sum.report(), &sum)?;
+    match result {
+        Err(_) if sum.failed > 0 => {
+            bail!("{} tests failed; the complete output is in target/anneal/test.log", sum.failed)
+        }
+        Ok(()) if whole && !sum.documentation => {
+            bail!("the documentation examples of the engine did not run")
+        }
+        Ok(()) if sum.passed == 0 => bail!("no test ran: the filter matches no test name"),
+        other => other,
+    }
+}
+
+/// Runs all tests. The outer result is an error if they could not start, the inner one if some failed.
+fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
+    let (workspace, args) = (tests.workspace, tests.args);
+    for profile in BUILT {
+        build::make(profile, args.yes, ui)?;
+    }
+    if args.yes {
+        moto(workspace, tests.log)?;
+    }
+    let prefix = |profile| std::fs::canonicalize(workspace.current(profile).join("prefix"));
+    let mut result = Ok(());
+    if args.unattended && Level::Avx2.is_exceeded_by(&tools::host(ui)) {
+        let older = build::make_prefix(Level::Avx2.profile(), args.yes, ui)?;
+        for (program, modules) in kernels::SENSITIVE {
+            let modules: Vec<String> = modules.iter().map(|module| format!("{module}::")).collect();
+            let mut chosen = vec!["-p", "anneal", "--test", program, "--"];
+            chosen.extend(modules.iter().map(String::as_str));
+            result = tests.cargo(&chosen, &older, None)?.and(result);
+        }
+    }
+    // Kernels of CPUs without AVX-512. The separate target folder keeps everything that is linked with native up to date.
+    let folder = workspace.portable_tests().to_string_lossy().into_owned();
+    let linker = linker_of(workspace, "portable")?;
+    let mut kernels = vec!["-p", "llama-link", "--test", "kernels", "--target-dir", &folder];
+    kernels.extend(linker.iter().flat_map(|linker| ["--target", linker.target.as_str()]));
+    let portable = tests.cargo(&kernels, &prefix("portable")?, linker.as_ref())?;
+    // Links with libllama of the native build; llama-link would otherwise build its own.
+    let native = tests.cargo(&["--workspace"], &prefix("native")?, None)?;
+    Ok(native.and(portable).and(result))
+}
+
+/// Runs of `cargo test`, and the sum of their counts.
+struct Tests<'a> {
+    workspace: &'a Workspace,
+    log: &'a Log,
+    args: &'a Args,
+    sum: Sum,
+}
+
+impl Tests<'_> {
+    /// Runs `cargo test` with the arguments `what`, linked with the libraries in `prefix`. The inner result is an error if some
+    /// tests failed.
+    fn cargo(&mut self, what: &[&str], prefix: &Path, linker: Option<&Linker>) -> Result<Result<()>> {
+        self.cargo_with(what, prefix, linker, &BTreeMap::new())
+    }
+
+    /// [`Self::cargo`] with more environment variables.
+    fn cargo_with(
+        &mut self,
+        what: &[&str],
+        prefix: &Path,
+        linker: Option<&Linker>,
+        variables: &BTreeMap<String, Option<String>>,
+    ) -> Result<Result<()>> {
+        let linker =
+            linker.map(|linker| (linker.variable.clone(), Some(linker.program.display().to_string())));
+        let mut counts = Counts::default();
+        let result = Run::new(process::cargo(), self.log)
+            .dir(self.workspace.root())
+            .args(["test", "--locked", "--no-fail-fast"])
+            .args(what)
+            .args(&self.args.filter)
+            .env("ANNEAL_LLAMA_PREFIX", prefix)
+            // A folder that does not exist: tests must not depend on what was measured or tuned on this machine.
+            .env("ANNEAL_STATE_DIR", self.workspace.anneal().join("test-state"))
+            .envs(&complete(self.args.unattended))
+            .envs(&linker.into_iter().collect())
+            .envs(variables)
+            .watch(|_, line| {
+                counts.add(line);
+                let _ = writeln!(std::io::stderr(), "{line}");
+            });
+        self.sum.add(counts);
+        process::check_interrupted()?;
+        Ok(result)
+    }
+}
+
+/// Installs [`MOTO`] into a separate folder. Tests that need it are skipped without it.
+fn moto(workspace: &Workspace, log: &Log) -> Result<()> {
+    let folder = workspace.anneal().join("tools/moto");
+    if folder.is_dir() {
+        return Ok(());
+    }
+    // A partial installation would count as complete.
+    let scratch = Scratch::make(workspace, "moto")?;
+    let beside = scratch.path().join("moto");
+    Run::new("python3", log)
+        .args(["-m", "pip", "install", "--disable-pip-version-check", "--only-binary=:all:"])
+        .args(["--require-hashes", "-r"])
+        .args([&workspace.root().join(MOTO)])
+        .args(["--target"])
+        .args([&beside])
+        .watch(|_, _| {})
+        .and_then(|()| {
+            std::fs::create_dir_all(workspace.anneal().join("tools"))?;
+            Ok(std::fs::rename(&beside, &folder)?)
+        })
+        .context("cannot install moto, which the tests of S3 stores need")
+}
+
+/// Variable that makes a test fail if it lacks a tool, instead of being skipped.
+fn complete(unattended: bool) -> BTreeMap<String, Option<String>> {
+    unattended.then(|| ("CI".to_string(), Some("true".to_string()))).into_iter().collect()
+}

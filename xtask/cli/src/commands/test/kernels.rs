@@ -1,0 +1,89 @@
+//! `test --kernels`: kernels of older CPUs, which run on any machine.
+
+use build_info::Host;
+
+/// Instruction sets that the kernels may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Level {
+    /// x86-64-v3: CPUs since Haswell (2013) without AVX-512 and AMX
+    Avx2,
+    /// x86-64-v2: CPUs since Nehalem (2008) without AVX
+    Sse42,
+}
+
+/// Instruction sets beyond x86-64-v3 for which ggml has kernels.
+const BEYOND_AVX2: [&str; 3] = ["avx512f", "avx_vnni", "amx_tile"];
+
+/// Tests that continuous integration also runs with AVX2 kernels, because they depend on the layout of the weights, on
+/// rounding, or on the CPU guard: test programs, with the modules that are run of them, or all. Running all tests twice
+/// would take too long.
+pub const SENSITIVE: [(&str, &[&str]); 3] = [
+    (
+        "commands",
+        &[
+            "bench",
+            "constrained",
+            "fit",
+            "generation",
+            "guard",
+            "logits",
+            "parameters",
+            "prompt_cache",
+            "quantize",
+        ],
+    ),
+    ("library", &["library", "split", "variant", "windows"]),
+    ("serve", &[]),
+];
+
+impl Level {
+    /// Build profile with these kernels. It is otherwise the same as `native`.
+    pub fn profile(self) -> &'static str {
+        match self {
+            Level::Avx2 => "native+isa:x86-64-v3",
+            Level::Sse42 => "native+isa:x86-64-v2",
+        }
+    }
+
+    /// True if a native build for `host` uses more instruction sets.
+    pub fn is_exceeded_by(self, host: &Host) -> bool {
+        match self {
+            Level::Avx2 => BEYOND_AVX2.iter().any(|feature| host.cpu.has(feature)),
+            Level::Sse42 => host.cpu.has("avx"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use build_info::host::Cpu;
+    use plan::testing::host;
+
+    use super::*;
+
+    #[test]
+    fn a_native_build_on_a_cpu_with_avx2_alone_has_those_kernels_by_itself() {
+        // Name of the machine, and whether its native kernels exceed AVX2 and SSE4.2.
+        for (name, avx2, sse42) in
+            [("epyc-2s", false, true), ("ryzen-7950x", true, true), ("xeon-e5-2680", false, true)]
+        {
+            let host = host(name);
+            let exceeded = [Level::Avx2, Level::Sse42].map(|level| level.is_exceeded_by(&host));
+            assert_eq!(exceeded, [avx2, sse42], "{name}: {:?}", host.cpu.features);
+        }
+        let old = Host { cpu: Cpu::default(), ..host("epyc-2s") };
+        assert!(!Level::Sse42.is_exceeded_by(&old));
+    }
+
+    #[test]
+    fn sensitive_tests_are_there() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine/anneal/tests");
+        for (program, modules) in SENSITIVE {
+            let folder = folder.join(program);
+            assert!(folder.join("main.rs").is_file(), "there is no test program {program}");
+            for module in modules {
+                assert!(folder.join(format!("{module}.rs")).is_file(), "{program} has no module {module}");
+            }
+        }
+    }
+}

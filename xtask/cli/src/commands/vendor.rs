@@ -1,0 +1,60 @@
+//! `vendor`
+
+use anyhow::Result;
+use build::stages::Lock;
+use build::tools;
+use build::ui::Ui;
+use build::workspace::Workspace;
+
+use build::setup;
+
+/// Options of `vendor`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    source: tools::SourceArgs,
+    /// Read every file again and compare it with what was unpacked
+    #[arg(long)]
+    check: bool,
+    /// Install what fetching takes (git, pip) without asking
+    #[arg(short, long)]
+    yes: bool,
+}
+
+/// Fetches the sources, or verifies them.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    args.source.store(&workspace)?;
+    let _lock = Lock::take(&workspace)?;
+    setup::ready_to_fetch(&workspace, &args.source, args.yes, ui)?;
+    let tree = tools::fetch(&workspace, &args.source, ui)?;
+    if args.check {
+        llama_source::check(&tree)?;
+        ui.done(
+            "verified",
+            format_args!("{} files as unpacked, digest {}", tree.origin, tree.patched_digest),
+        );
+    }
+    ui.result(
+        &serde_json::json!({
+            "path": tree.path,
+            "origin": tree.origin.to_string(),
+            "version": tree.version,
+            "digest": tree.digest,
+            "patched_digest": tree.patched_digest,
+            "patches": tree.patches,
+            "llama_version": tree.llama_version,
+            "ggml_version": tree.ggml_version,
+        }),
+        format_args!(
+            "{}\nllama.cpp {} (ggml {}), {} {}, digest {}, {} patches",
+            tree.path.display(),
+            tree.llama_version,
+            tree.ggml_version,
+            tree.origin,
+            tree.version,
+            tree.digest,
+            tree.patches.len()
+        ),
+    )
+}

@@ -1,0 +1,120 @@
+//! A kernel broken on purpose: the gate must see it.
+//!
+//! The native build, as `cargo xtask test` makes it before it runs this, is not made again: one object is compiled from
+//! a patched copy of its source with the build's own command, archived with the objects that are there, and an
+//! engine linked with it.
+#![cfg(target_arch = "x86_64")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Puts a factor of 1.1 on Q6_K's vector product.
+const PATCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/wrong-kernel.patch");
+/// What it changes.
+const SOURCE: &str = "ggml/src/ggml-cpu/arch/x86/quants.c";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+#[track_caller]
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn json(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Where a compiler's command line writes to.
+fn output_of(words: &[String]) -> String {
+    let at = words.iter().position(|word| word == "-o").expect("a command without -o");
+    words[at + 1].clone()
+}
+
+/// Compiles the patched source and returns the objects of ggml-cpu, with the broken one in its place.
+fn broken_objects(build: &Path, scratch: &Path) -> Vec<String> {
+    let database = json(&build.join("cmake/compile_commands.json"));
+    let mut objects = Vec::new();
+    for entry in database.as_array().unwrap() {
+        let file = entry["file"].as_str().unwrap();
+        let mut words = shlex::split(entry["command"].as_str().unwrap()).unwrap();
+        let object = output_of(&words);
+        if !object.contains("ggml-cpu.dir") {
+            continue;
+        }
+        if !file.ends_with(SOURCE) {
+            objects.push(object);
+            continue;
+        }
+        let (source, broken) = (scratch.join(SOURCE), scratch.join("quants.c.o"));
+        std::fs::create_dir_all(source.parent().unwrap()).unwrap();
+        std::fs::copy(file, &source).unwrap();
+        // Were git to find a repository around it, it would take the patch for one of that and pass it over.
+        run(Command::new("git")
+            .args(["apply", PATCH])
+            .current_dir(scratch)
+            .env("GIT_CEILING_DIRECTORIES", scratch.parent().unwrap()));
+        let broken = broken.to_str().unwrap().to_string();
+        for word in &mut words {
+            if *word == object {
+                *word = broken.clone();
+            } else if word == file {
+                *word = source.to_str().unwrap().to_string();
+            }
+        }
+        // What it includes from its own folder.
+        words.push(format!("-I{}", Path::new(file).parent().unwrap().display()));
+        run(Command::new(&words[0]).args(&words[1..]).current_dir(build.join("cmake")));
+        objects.push(broken);
+    }
+    assert!(objects.iter().any(|object| Path::new(object).starts_with(scratch)), "{SOURCE} was not compiled");
+    objects
+}
+
+/// An engine with the broken kernel.
+fn broken_engine(build: &Path, scratch: &Path) -> PathBuf {
+    let objects = broken_objects(build, scratch);
+    let prefix = scratch.join("prefix");
+    run(Command::new("cp").arg("-a").arg(build.join("prefix")).arg(&prefix));
+    let archive = prefix.join("lib/libggml-cpu.a");
+    std::fs::remove_file(&archive).unwrap();
+    let plan = json(&build.join("plan.json"));
+    let ar = plan["definitions"]["CMAKE_AR"].as_str().unwrap_or("ar");
+    run(Command::new(ar).arg("qcs").arg(&archive).args(objects).current_dir(build.join("cmake")));
+    let engine = scratch.join("anneal");
+    run(Command::new(env!("CARGO_BIN_EXE_xtask")).arg("link").arg(&prefix).arg("--out").arg(&engine));
+    engine
+}
+
+#[test]
+fn the_gate_catches_a_broken_kernel_and_the_good_build_stays_current() {
+    let link = root().join("target/anneal/native");
+    let build = std::fs::canonicalize(&link).expect("there is no native build: run `cargo xtask test`");
+    let scratch = tempfile::tempdir().unwrap();
+    let engine = broken_engine(&build, scratch.path());
+
+    let xtask = |args: &[&str]| Command::new(env!("CARGO_BIN_EXE_xtask")).args(args).output().unwrap();
+    let output = xtask(&["gate", "--json", engine.to_str().unwrap()]);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("llama, flash attention off, decode: mean KL divergence"), "{message}");
+    let gate: build_info::Gate = serde_json::from_slice(&output.stdout).unwrap();
+    // Prefill has kernels of its own, which are as good as ever; and where weights are repacked for AMX, which the
+    // gate does with flash attention, some decode has too.
+    let required = &json(&build.join("build_info.json"))["isa_required"];
+    let amx = required.as_array().unwrap().iter().any(|name| name == "amx_int8");
+    for case in &gate.cases {
+        let hit = case.mode == build_info::gate::Mode::Decode;
+        if hit && amx && case.flash_attention {
+            continue;
+        }
+        assert_eq!(case.passes(&gate.limits), !hit, "{case}: {:e}", case.mean_kld);
+    }
+
+    let good = xtask(&["gate", "--profile", "native"]);
+    assert!(good.status.success(), "{}", String::from_utf8_lossy(&good.stderr));
+    assert_eq!(std::fs::canonicalize(&link).unwrap(), build);
+}

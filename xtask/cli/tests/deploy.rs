@@ -1,0 +1,267 @@
+//! Workflows, images and manifests, which nothing on a developer's machine runs: what in them leads elsewhere is there.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
+}
+
+/// Names and contents of the files in `folder` for whose names `wanted` holds.
+fn files(folder: &str, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if wanted(&name) {
+            found.push((name.clone(), read(format!("{folder}/{name}"))));
+        }
+    }
+    assert!(!found.is_empty(), "{folder} holds none");
+    found
+}
+
+/// Keys in the first column of the tables below `heading`, several of a cell too.
+fn keys_below(reference: &str, heading: &str) -> BTreeSet<String> {
+    let (_, rest) = reference.split_once(&format!("\n{heading}\n")).expect(heading);
+    let section = rest.split("\n#").next().unwrap();
+    let cells =
+        section.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1));
+    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(String::from).collect()
+}
+
+/// The literal block of a ConfigMap's `key: |`, without its indentation.
+fn block(manifest: &str, key: &str) -> String {
+    let mut lines = manifest.lines().skip_while(|line| line.trim() != format!("{key}: |")).skip(1).peekable();
+    let indent = lines.peek().expect("the block is empty").chars().take_while(|&c| c == ' ').count();
+    lines
+        .take_while(|line| line.trim().is_empty() || line.starts_with(&" ".repeat(indent)))
+        .map(|line| format!("{}\n", line.get(indent..).unwrap_or("")))
+        .collect()
+}
+
+#[test]
+fn the_pods_configuration_has_only_keys_that_the_server_knows() {
+    let reference = read("docs/src/reference/server.md");
+    let known = keys_below(&reference, "## server_config.toml");
+    assert!(known.len() > 40 && known.contains("drain_s"), "{known:?}");
+    let config: toml::Table =
+        block(&read("deploy/kubernetes/config.yaml"), "server_config.toml").parse().unwrap();
+    assert!(config.len() > 5, "{config:?}");
+    for key in config.keys().filter(|key| *key != "workloads") {
+        assert!(known.contains(key), "{key} is no key of server_config.toml");
+    }
+    let workloads = config["workloads"].as_table().unwrap();
+    for (name, workload) in workloads {
+        for (key, threads) in workload.as_table().unwrap() {
+            assert!(["decode_threads", "prefill_threads"].contains(&key.as_str()), "workload {name}: {key}");
+            assert!((1..=512).contains(&threads.as_integer().unwrap()), "workload {name}: {key} = {threads}");
+        }
+    }
+
+    // Pods mount what the configuration names, and wait for longer than the server drains.
+    let drain = config["drain_s"].as_float().unwrap();
+    for pool in ["portable", "native"] {
+        let pods = read(format!("deploy/kubernetes/{pool}.yaml"));
+        let grace = number_after(&pods, "terminationGracePeriodSeconds: ");
+        let before = number_after(&pods, "seconds: ");
+        assert!(grace > drain + before, "{pool}: {grace} s are not more than {before} s and {drain} s");
+        for key in ["model", "api_key_file"] {
+            let path = Path::new(config[key].as_str().unwrap());
+            let mount = format!("mountPath: {}, readOnly: true", path.parent().unwrap().display());
+            assert!(pods.contains(&mount), "{pool}: no {mount}");
+        }
+        for (key, name) in [("listen", "http"), ("health_listen", "health")] {
+            let port = config[key].as_str().unwrap().rsplit(':').next().unwrap();
+            let port = format!("- name: {name}\n              containerPort: {port}\n");
+            assert!(pods.contains(&port), "{pool}: not {port}");
+        }
+        // Clients, who may reach the other port, cannot fail the probes.
+        let probes: Vec<&str> = pods.lines().filter(|line| line.contains("httpGet:")).collect();
+        assert_eq!(probes.len(), 3, "{pool}");
+        assert!(probes.iter().all(|probe| probe.contains("{ path: /health, port: health }")), "{pool}");
+    }
+}
+
+fn number_after(text: &str, key: &str) -> f64 {
+    let line =
+        text.lines().find_map(|line| line.trim().strip_prefix(key)).unwrap_or_else(|| panic!("no {key}"));
+    line.parse().unwrap()
+}
+
+#[test]
+fn pods_may_do_nothing_that_they_need_not() {
+    for name in ["portable", "native", "build"] {
+        let pods = read(format!("deploy/kubernetes/{name}.yaml"));
+        for line in [
+            "runAsNonRoot: true",
+            "runAsUser: 65532",
+            "type: RuntimeDefault",
+            "allowPrivilegeEscalation: false",
+            "readOnlyRootFilesystem: true",
+            "drop: [ALL]",
+            "automountServiceAccountToken: false",
+        ] {
+            assert!(pods.lines().any(|found| found.trim() == line), "{name}: no {line}");
+        }
+    }
+}
+
+/// The first block of `key:` in a manifest, its own line included, without what explains it.
+fn indented(manifest: &str, key: &str) -> Vec<String> {
+    let mut lines = manifest.lines().skip_while(|line| line.trim() != key);
+    let first = lines.next().unwrap_or_else(|| panic!("no {key}"));
+    let indent = first.len() - first.trim_start().len();
+    let inside = lines.take_while(|line| line.len() - line.trim_start().len() > indent);
+    inside.map(str::trim).filter(|line| !line.starts_with('#')).map(String::from).collect()
+}
+
+/// What was tuned counts where the quota is the same: it would be published for nobody. And only who builds may write.
+#[test]
+fn a_job_tunes_for_the_pods_that_install_what_it_publishes() {
+    let [build, native, install] =
+        ["build", "native", "from-store"].map(|name| read(format!("deploy/kubernetes/{name}.yaml")));
+    let resources = indented(&native, "resources:");
+    assert!(resources.len() >= 6, "{resources:?}");
+    for (name, pods) in [("build", &build), ("from-store", &install)] {
+        assert_eq!(indented(pods, "resources:"), resources, "{name}");
+        assert!(pods.contains("anneal.dev/store: \"true\""), "{name}: the network policy lets it go nowhere");
+    }
+    for key in ["nodeSelector:", "tolerations:"] {
+        assert_eq!(indented(&build, key), indented(&native, key));
+    }
+    assert!(build.contains("name: anneal-store-writer") && !install.contains("anneal-store-writer"));
+}
+
+#[test]
+fn what_is_applied_is_there() {
+    let list = read("deploy/kubernetes/kustomization.yaml");
+    let named: Vec<&str> = list
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- "))
+        .filter(|name| name.ends_with(".yaml"))
+        .collect();
+    assert!(named.len() > 3, "{named:?}");
+    let patches =
+        list.lines().filter_map(|line| line.trim_start_matches(['#', ' ']).strip_prefix("- path: "));
+    for name in named.into_iter().chain(patches).chain(["build.yaml"]) {
+        assert!(root().join("deploy/kubernetes").join(name).exists(), "{name} is not there");
+    }
+}
+
+/// A short name is found on no node: what is applied together gets its registry from the list, the Job from the command.
+#[test]
+fn every_image_gets_the_name_of_a_registry() {
+    let list = read("deploy/kubernetes/kustomization.yaml");
+    let command = |text: &str| {
+        let start = text.find("sed \"s,zen4,").expect("no command for the Job");
+        text[start..].split(" deploy/kubernetes/build.yaml").next().unwrap().to_string()
+    };
+    let job = read("deploy/kubernetes/build.yaml");
+    let told = command(&job);
+    assert_eq!(command(&read("docs/src/guide/containers.md")), told);
+    let mut short = 0;
+    for (name, text) in files("deploy/kubernetes", |name| name.ends_with(".yaml")) {
+        for image in text.lines().filter_map(|line| line.trim().strip_prefix("image: ")) {
+            let (path, tag) = image.split_once(':').unwrap_or_else(|| panic!("{name}: {image} has no tag"));
+            if path.contains('/') {
+                continue;
+            }
+            short += 1;
+            let listed = format!("  - name: {path}\n    newName: {path}\n    newTag: {tag}\n");
+            assert!(list.contains(&listed), "{name}: {path}:{tag} is not in kustomization.yaml");
+            let named = format!("s,image: {path}:.*,image: $REGISTRY/{path}:{tag},");
+            assert!(name != "build.yaml" || told.contains(&named), "{name}: {told} does not name {path}");
+        }
+    }
+    assert!(short >= 4, "{short}");
+}
+
+#[test]
+fn images_run_as_a_number_and_are_healthy_by_a_program_they_hold() {
+    for (name, text) in files("deploy/containers", |name| name.starts_with("Dockerfile")) {
+        let last = |word: &str| text.lines().filter_map(|line| line.strip_prefix(word)).next_back();
+        let user = last("USER ").unwrap_or_else(|| panic!("{name}: no USER"));
+        let numeric = user.split(':').all(|part| part.parse::<u32>().is_ok_and(|id| id != 0));
+        assert!(numeric, "{name}: USER {user} is no number, or root");
+        assert_eq!(last("STOPSIGNAL "), Some("SIGTERM"), "{name}");
+        // The builder serves nobody.
+        assert!(
+            name.ends_with("builder") || text.contains("CMD [\"/usr/local/bin/anneal\", \"top\", \"--once\""),
+            "{name}: no health check"
+        );
+        assert!(
+            last("CMD ").is_some_and(|command| command.starts_with('[')),
+            "{name}: there is no shell for its CMD"
+        );
+    }
+}
+
+/// Objects that another run left would be in what is released.
+#[test]
+fn a_release_takes_nothing_from_a_cache() {
+    let release = read(".github/workflows/release.yml");
+    for word in ["actions/cache", "ccache"] {
+        assert!(!release.contains(word), "release.yml: {word}");
+    }
+}
+
+/// A sum that is not attested can be replaced with the archive, and so can the script that would check it.
+#[test]
+fn a_release_attests_all_that_is_downloaded_and_tries_the_package() {
+    let release = read(".github/workflows/release.yml");
+    for file in ["*.tar.zst", "*.tar.gz", "*.deb", "*.sha256", "install.sh"] {
+        let subject = format!("in/*/dist/{file}");
+        assert!(release.lines().any(|line| line.trim() == subject), "{subject} is not attested");
+    }
+    assert!(read(".github/scripts/smoke-in.sh").contains("/scripts/smoke-deb.sh"));
+}
+
+/// What lies about in a checkout comes neither into the repository nor into an image's history.
+#[test]
+fn keys_are_ignored() {
+    let lines = |name: &str| read(name).lines().map(String::from).collect::<Vec<_>>();
+    let (git, docker) = (lines(".gitignore"), lines(".dockerignore"));
+    for pattern in ["*.env", "api-keys*", "minisign.key", "server_config.toml"] {
+        assert!(git.iter().any(|line| line == pattern), ".gitignore: no {pattern}");
+        // Without the folders before it only what lies at the top.
+        let anywhere = format!("**/{pattern}");
+        assert!(docker.contains(&anywhere), ".dockerignore: no {anywhere}");
+    }
+}
+
+#[test]
+fn workflows_ask_for_little_and_run_what_is_there() {
+    let mut scripts = BTreeSet::new();
+    for (name, text) in files(".github/workflows", |name| name.ends_with(".yml")) {
+        assert!(text.lines().any(|line| line == "permissions: {}"), "{name}: permissions for every job");
+        assert!(!text.contains("pull_request_target"), "{name}: a stranger's code would run with our rights");
+        for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
+            let step = line.trim_start_matches("- ");
+            if let Some(action) = step.strip_prefix("uses: ") {
+                let commit = action.split(['@', ' ']).nth(1).unwrap_or("");
+                let pinned = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+                assert!(
+                    pinned && action.contains(" # v"),
+                    "{name}: {action}: no commit, or no word of its version"
+                );
+            }
+            // An expression in a command is pasted in before the shell reads it; the value of a key is not.
+            let key = step.split_once(": ").map_or("", |(key, _)| key);
+            let is_value = key != "run" && !key.is_empty() && !key.contains(char::is_whitespace);
+            assert!(!step.contains("${{") || is_value, "{name}: {step}");
+            scripts.extend(line.split_whitespace().filter(|word| word.starts_with('.')).map(String::from));
+        }
+    }
+    assert!(scripts.len() > 4, "{scripts:?}");
+    scripts.extend(["deploy/containers/rootfs.sh", "deploy/containers/run-rootfs.sh"].map(String::from));
+    for script in scripts {
+        let found = std::fs::metadata(root().join(&script)).unwrap_or_else(|why| panic!("{script}: {why}"));
+        assert!(found.permissions().mode() & 0o111 == 0o111, "{script} may not be run");
+    }
+}

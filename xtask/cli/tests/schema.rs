@@ -1,0 +1,23 @@
+//! docs/reference holds the JSON Schemas of the files that programs read, generated from the types.
+
+use build_info::{BuildInfo, TuningRecord};
+
+fn check(name: &str, schema: schemars::Schema) {
+    let path = format!("{}/../../docs/src/reference/{name}", env!("CARGO_MANIFEST_DIR"));
+    // Whoever else is built along decides whether serde_json sorts keys: as values they are equal either way.
+    let now = schema.clone().to_value();
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        std::fs::write(&path, serde_json::to_string_pretty(&schema).unwrap() + "\n").unwrap();
+    }
+    let written = std::fs::read(&path).unwrap_or_default();
+    assert!(
+        serde_json::from_slice::<serde_json::Value>(&written).is_ok_and(|written| written == now),
+        "{name}: run `UPDATE_SCHEMA=1 cargo test -p xtask --test schema` and review the change"
+    );
+}
+
+#[test]
+fn the_schemas_in_docs_are_those_of_the_types() {
+    check("build_info.schema.json", schemars::schema_for!(BuildInfo));
+    check("tuning-record.schema.json", schemars::schema_for!(TuningRecord));
+}

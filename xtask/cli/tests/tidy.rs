@@ -1,0 +1,134 @@
+//! What a reader would trip over in the tree as it stands.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            pages(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+}
+
+/// Targets of `[text](target)` that are files.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()).filter(|target| {
+        !target.is_empty() && !target.contains("://") && !target.contains(char::is_whitespace)
+    })
+}
+
+#[test]
+fn links_in_readme_and_docs_lead_somewhere() {
+    let root = root();
+    let mut all = vec![root.join("README.md")];
+    pages(&root.join("docs/src"), &mut all);
+    assert!(all.len() > 10);
+    let mut seen = 0;
+    for page in all {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for target in links(&text) {
+            seen += 1;
+            let path = page.parent().unwrap().join(target);
+            assert!(path.exists(), "{}: {target} is not there", page.display());
+        }
+    }
+    assert!(seen > 20, "only {seen} links were found");
+}
+
+#[test]
+fn every_page_of_the_book_is_in_its_summary() {
+    let book = root().join("docs/src");
+    let summary = std::fs::read_to_string(book.join("SUMMARY.md")).unwrap();
+    let listed: Vec<PathBuf> = links(&summary).map(|target| book.join(target)).collect();
+    let mut all = Vec::new();
+    pages(&book, &mut all);
+    for page in all {
+        assert!(
+            page.ends_with("SUMMARY.md") || listed.contains(&page),
+            "{} is in no chapter",
+            page.display()
+        );
+    }
+}
+
+#[test]
+fn every_profile_is_explained_in_the_reference() {
+    let reference = std::fs::read_to_string(root().join("docs/src/reference/profiles.md")).unwrap();
+    for entry in std::fs::read_dir(root().join("profiles/build")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        // Only inherited from.
+        if name == "base" {
+            continue;
+        }
+        assert!(
+            reference.contains(&format!("| `{name}` |")),
+            "{name} is not in docs/src/reference/profiles.md"
+        );
+    }
+}
+
+/// Whoever tidies a store up by hand does so by this page.
+#[test]
+fn the_layout_of_a_store_is_as_the_page_says() {
+    let paths = |file: &str| {
+        let text = std::fs::read_to_string(root().join(file)).unwrap();
+        let lines = text.lines().map(|line| line.trim_start_matches("//! "));
+        let first = lines.filter(|line| line.starts_with("v1/")).filter_map(|line| line.split("  ").next());
+        first.map(String::from).collect::<Vec<_>>()
+    };
+    let page = paths("docs/src/guide/store.md");
+    assert!(page.len() > 4, "{page:?}");
+    assert_eq!(page, paths("crates/store/src/layout.rs"));
+}
+
+#[test]
+fn versions_of_actions_are_commits() {
+    for entry in std::fs::read_dir(root().join(".github/workflows")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for line in
+            text.lines().filter_map(|line| line.trim().trim_start_matches("- ").strip_prefix("uses: "))
+        {
+            let version =
+                line.split_whitespace().next().and_then(|name| name.split('@').nth(1)).unwrap_or("");
+            let pinned = version.len() == 40 && version.bytes().all(|byte| byte.is_ascii_hexdigit());
+            assert!(pinned, "{}: {line} is not pinned by commit", path.display());
+        }
+    }
+}
+
+/// Checks that every row of the page names a test, and that every named test exists.
+#[test]
+fn tests_of_the_security_page_exist() {
+    let page = std::fs::read_to_string(root().join("docs/src/reference/security.md")).unwrap();
+    let mut seen = 0;
+    for row in page.lines().skip_while(|line| !line.starts_with("| kind |")).skip(2) {
+        let Some(cell) =
+            row.trim_end().trim_end_matches('|').rsplit('|').next().filter(|_| row.starts_with('|'))
+        else {
+            break;
+        };
+        let mut source = None;
+        for name in cell.split('`').skip(1).step_by(2) {
+            if name.ends_with(".rs") {
+                source = Some(
+                    std::fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}")),
+                );
+                continue;
+            }
+            let source = source.as_ref().unwrap_or_else(|| panic!("no file before {name}"));
+            assert!(source.contains(&format!("fn {name}(")), "the test {name} is not in its file: {cell}");
+            seen += 1;
+        }
+        assert!(source.is_some(), "no test: {row}");
+    }
+    assert!(seen > 15, "only {seen} tests are named");
+}

@@ -1,0 +1,116 @@
+//! `bench build`
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use build::compare::{Provenance, Ratio, median};
+use build::process::{self, Log, Run};
+use build::stages::{Build, Lock};
+use build::ui::Ui;
+use build::workspace::Workspace;
+use build::{profile, tools};
+use plan::Plan;
+use serde::{Deserialize, Serialize};
+
+/// Options of `bench build`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of a file in profiles/build
+    #[arg(short, long, default_value = "native")]
+    profile: String,
+    /// Pairs of clean builds
+    #[arg(long, default_value_t = 3)]
+    pairs: usize,
+    #[command(flatten)]
+    source: tools::SourceArgs,
+}
+
+/// The result, with all samples.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct BuildTimes {
+    /// Date, command, machine.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// The profile.
+    pub profile: String,
+    /// Seconds of each build by our stages.
+    pub xtask_seconds: Vec<f64>,
+    /// Seconds of each build by the plain tools.
+    pub plain_seconds: Vec<f64>,
+    /// How many times as long ours take.
+    pub ratio: Ratio,
+}
+
+/// Compiles llama.cpp from clean, in turn by our stages and by the plain tools with the same definitions.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    process::begins_anew();
+    let workspace = Workspace::find()?;
+    let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
+    args.source.store(&workspace)?;
+    let _lock = Lock::take(&workspace)?;
+    let host = tools::host(ui);
+    let toolchain = tools::toolchain(&workspace, ui);
+    let tree = tools::fetch(&workspace, &args.source, ui)?;
+    let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
+
+    // Beside the real build folders, which stay as they are.
+    let scratch = workspace.anneal().join("bench-build");
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for pair in 0..args.pairs.max(1) {
+        let mut order = [true, false];
+        if pair % 2 == 1 {
+            order.reverse();
+        }
+        for by_stages in order {
+            let _ = std::fs::remove_dir_all(&scratch);
+            std::fs::create_dir_all(&scratch)
+                .with_context(|| format!("cannot make {}", scratch.display()))?;
+            let started = Instant::now();
+            if by_stages {
+                Build::open(&scratch, &workspace, ui, &host, &plan, &tree)?.compile_only()?;
+                ours.push(started.elapsed().as_secs_f64());
+            } else {
+                plain(&plan, &tree.path, &scratch)?;
+                theirs.push(started.elapsed().as_secs_f64());
+            }
+        }
+    }
+    let _ = std::fs::remove_dir_all(&scratch);
+    let command = format!("cargo xtask bench build --profile {} --pairs {}", args.profile, args.pairs);
+    let times = BuildTimes {
+        provenance: Provenance::now(&host, command),
+        profile: plan.profile,
+        ratio: measure::ratio(&ours, &theirs),
+        xtask_seconds: ours,
+        plain_seconds: theirs,
+    };
+    let text = format!(
+        "xtask {:.1} s, plain cmake and ninja {:.1} s, ratio {} over {} pairs",
+        median(&times.xtask_seconds),
+        median(&times.plain_seconds),
+        times.ratio,
+        times.ratio.pairs
+    );
+    ui.result(&times, text)
+}
+
+/// What a person would type.
+fn plain(plan: &Plan, source: &Path, scratch: &Path) -> Result<()> {
+    let tree = scratch.join("plain");
+    let log = Log::new(scratch.join("plain.log"), false);
+    Run::new(&plan.cmake.path, &log)
+        .args(["-G", "Ninja", "-S"])
+        .args([source])
+        .args(["-B"])
+        .args([&tree])
+        .args(plan.cmake_flags())
+        .envs(&plan.environment)
+        .watch(|_, _| {})?;
+    Run::new(&plan.ninja.path, &log)
+        .args(["-C"])
+        .args([&tree])
+        .args(&plan.targets)
+        .envs(&plan.environment)
+        .watch(|_, _| {})
+}

@@ -1,0 +1,200 @@
+//! `bench compare`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use build::compare::candidate::Program;
+use build::compare::{Candidate, Comparison, Contest, Phase, Provenance, Shape};
+use build::models::Maker;
+use build::process;
+use build::ui::Ui;
+use build::workload::Synthetic;
+use build::workspace::Workspace;
+use plan::exit;
+
+use super::sources::warn_of_sources;
+
+/// Options of `bench compare`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Builds, the first of which the others are compared with: a profile (its current build), the path of a build
+    /// folder or of a program anneal or llama-bench (with a slash in it), or LABEL=PATH
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "upstream-default,native")]
+    pub(super) builds: Vec<String>,
+    /// GGUF files [default: synthetic models that are made once, of two architectures and three quantisations]
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
+    models: Vec<PathBuf>,
+    /// Prompt tokens of each shape
+    #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "256")]
+    prompt: Vec<u32>,
+    /// Generated tokens of each shape
+    #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "32")]
+    generate: Vec<u32>,
+    /// Tokens that are in the context before
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    depth: u32,
+    /// Threads of both phases; by default as many as the engine decodes with
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
+    threads: Option<u32>,
+    /// Rounds: in each every build runs once on each model in each shape, one after the other
+    #[arg(long, default_value_t = 20)]
+    pairs: usize,
+    /// Stop earlier when prefill and decode together are known to this many per cent: half the width of the interval;
+    /// 0 measures all pairs
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
+    precision: f64,
+    /// What is measured: prefill, decode, tokenize, detokenize, sample, greedy, load, vocab, gguf, start-version,
+    /// start-info, peak-memory, binary-size [default: all that the programs can tell]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    phases: Vec<Phase>,
+    /// Text that is tokenised, a file in UTF-8 [default: the engine's own]
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+    /// Also write the result with all samples here, from round to round
+    #[arg(long, value_name = "FILE")]
+    raw: Option<PathBuf>,
+    /// Something a reader of the result should know
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+}
+
+/// 0 or more, and less than 100.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (0.0..100.0).contains(number));
+    number.ok_or_else(|| "use a number from 0 to 99, as in 1.5".to_string())
+}
+
+/// What is measured on where nothing is named: real widths, of which speed depends, and few layers, so that a round
+/// is short.
+const MODELS: [&str; 4] =
+    ["llama-1b-4l/Q4_K_M", "llama-1b-4l/Q8_0", "llama-1b-4l/F16", "qwen2.5-1.5b-4l/Q4_K_M"];
+
+/// Measures several builds side by side.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    process::begins_anew();
+    let workspace = Workspace::find()?;
+    let shapes = shapes(&args)?;
+    let builds: Vec<Candidate> =
+        args.builds.iter().map(|text| Candidate::named(&workspace, text)).collect::<Result<_>>()?;
+    warn_of_sources(&builds.iter().collect::<Vec<_>>(), ui);
+    let phases = phases(&args, &builds);
+    let mut contest = contest(&args, &builds, &shapes, &phases, ui);
+    contest.check_builds()?;
+    contest.check_inputs()?;
+    let models = match args.models.as_slice() {
+        [] if phases.iter().any(|phase| phase.is_of_engine()) => synthetic(&workspace, &builds, ui)?,
+        named => named.to_vec(),
+    };
+    contest.models = &models;
+    measure::conditions::look().iter().for_each(|condition| ui.warn(condition));
+    let comparison: Comparison = contest.run(ui)?;
+    comparison.remarks().iter().for_each(|remark| ui.say(remark));
+    if let Some((median, most)) = comparison.disturbance().filter(|(median, _)| *median > 0.1) {
+        ui.warn(format_args!(
+            "other processes kept {median:.2} cores busy (at most {most:.2}) while this was measured: expect wide \
+             intervals"
+        ));
+    }
+    ui.result(&comparison, comparison.table())?;
+    // Once more, since a disk that was full may have room again; if not, whoever waits for the file is told.
+    contest.keep(&comparison)
+}
+
+/// Says what cannot work whatever the builds are, for who has to make them first.
+pub(super) fn check(args: &Args, ui: &Ui) -> Result<()> {
+    let (shapes, phases) = (shapes(args)?, phases(args, &[]));
+    contest(args, &[], &shapes, &phases, ui).check_inputs()
+}
+
+/// What `args` ask for, on the models that they name.
+fn contest<'a>(
+    args: &'a Args,
+    builds: &'a [Candidate],
+    shapes: &'a [Shape],
+    phases: &'a [Phase],
+    ui: &Ui,
+) -> Contest<'a> {
+    let host = build::tools::host(ui);
+    let threads = args
+        .threads
+        .unwrap_or_else(|| build_info::threads::budget(&host, build_info::Policy::Balanced).decode);
+    Contest {
+        builds,
+        models: &args.models,
+        shapes,
+        phases,
+        threads,
+        pairs: args.pairs,
+        precision: args.precision / 100.0,
+        text: args.text.as_deref(),
+        raw: args.raw.as_deref(),
+        provenance: Provenance::now(&host, command(args, builds, threads)),
+        note: args.note.clone(),
+    }
+}
+
+/// The first -p with the first -n, the second with the second.
+fn shapes(args: &Args) -> Result<Vec<Shape>> {
+    let (prompts, generations) = (&args.prompt, &args.generate);
+    if prompts.len() != generations.len() {
+        return Err(exit::usage(format!(
+            "{} numbers for -p and {} for -n: a shape is one of each",
+            prompts.len(),
+            generations.len()
+        )));
+    }
+    let shape = |(&prompt, &generate)| Shape { prompt, generate, depth: args.depth };
+    Ok(prompts.iter().zip(generations).map(shape).collect())
+}
+
+fn phases(args: &Args, builds: &[Candidate]) -> Vec<Phase> {
+    if !args.phases.is_empty() {
+        return args.phases.clone();
+    }
+    let foreign = builds.iter().any(|build| build.program == Program::LlamaBench);
+    if foreign { Phase::OF_LLAMA_BENCH.to_vec() } else { Phase::ALL.to_vec() }
+}
+
+/// [`MODELS`], made by the first engine among the builds when they are not there.
+fn synthetic(workspace: &Workspace, builds: &[Candidate], ui: &Ui) -> Result<Vec<PathBuf>> {
+    let engine = builds.iter().find(|build| build.program == Program::Anneal);
+    let maker = Maker { workspace, engine: engine.map(|build| build.path.as_path()), ui };
+    let model = |text: &&str| {
+        let what: Synthetic = text.parse().map_err(|why: String| exit::usage(why))?;
+        maker.find_or_make(&what)
+    };
+    MODELS.iter().map(model).collect()
+}
+
+/// The command that repeats this, without the folders of this machine.
+fn command(args: &Args, builds: &[Candidate], threads: u32) -> String {
+    let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let quote = toolchain::setup::quote;
+    let list = |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let build = |(text, build): (&String, &Candidate)| match text.split_once('=') {
+        Some((label, path)) => format!("{label}={}", file(Path::new(path))),
+        None => build.name.clone(),
+    };
+    let mut words = vec!["cargo xtask bench compare".to_string(), "--builds".to_string()];
+    words.push(quote(&args.builds.iter().zip(builds).map(build).collect::<Vec<_>>().join(",")));
+    if !args.models.is_empty() {
+        let models: Vec<String> = args.models.iter().map(|model| file(model)).collect();
+        words.extend(["-m".to_string(), quote(&models.join(","))]);
+    }
+    words.push(format!("-p {} -n {}", list(&args.prompt), list(&args.generate)));
+    if args.depth > 0 {
+        words.push(format!("-d {}", args.depth));
+    }
+    words.push(format!("-t {threads} --pairs {}", args.pairs));
+    if args.precision > 0.0 {
+        words.push(format!("--precision {}", args.precision));
+    }
+    if !args.phases.is_empty() {
+        let phases: Vec<&str> = args.phases.iter().map(|phase| phase.name()).collect();
+        words.push(format!("--phases {}", phases.join(",")));
+    }
+    if let Some(text) = &args.text {
+        words.push(format!("--text {}", quote(&file(text))));
+    }
+    words.join(" ")
+}

@@ -1,0 +1,95 @@
+//! `bench overhead`
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use build::compare::{Provenance, median};
+use build::process;
+use build::program::XTASK;
+use build::ui::{self, Ui};
+use serde::{Deserialize, Serialize};
+
+/// Options of `bench overhead`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Runs of each command
+    #[arg(short, long, default_value_t = 20)]
+    runs: usize,
+}
+
+/// The result, with all samples.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Overhead {
+    /// Date, command, machine.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// The commands that were timed.
+    pub commands: Vec<Row>,
+}
+
+/// One command's times in milliseconds.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The command.
+    pub command: String,
+    /// Median of the samples.
+    pub median_ms: f64,
+    /// The greatest of them.
+    pub slowest_ms: f64,
+    /// One for each run.
+    pub samples_ms: Vec<f64>,
+}
+
+/// Times commands of xtask, as processes.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    process::begins_anew();
+    let program = xtask()?;
+    let mut rows = Vec::new();
+    for words in [&["detect"][..], &["plan"], &["build-native", "--quiet"]] {
+        let mut samples_ms = Vec::new();
+        // The first run may have something to do.
+        for run in 0..=args.runs.max(1) {
+            process::check_interrupted()?;
+            let started = Instant::now();
+            let output = Command::new(&program)
+                .args(words)
+                .stdin(Stdio::null())
+                .output()
+                .with_context(|| format!("cannot run {}", program.display()))?;
+            if run > 0 {
+                samples_ms.push(started.elapsed().as_secs_f64() * 1e3);
+            }
+            if !output.status.success() {
+                bail!("{} failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+            }
+        }
+        rows.push(Row {
+            command: words[0].to_string(),
+            median_ms: median(&samples_ms),
+            slowest_ms: samples_ms.iter().copied().fold(0.0, f64::max),
+            samples_ms,
+        });
+    }
+    let table = ui::columns(
+        &["command", "median", "slowest"],
+        rows.iter().map(|row| {
+            vec![row.command.clone(), format!("{:.0} ms", row.median_ms), format!("{:.0} ms", row.slowest_ms)]
+        }),
+    );
+    let command = format!("cargo xtask bench overhead --runs {}", args.runs);
+    let provenance = Provenance::now(&build::tools::host(ui), command);
+    ui.result(&Overhead { provenance, commands: rows }, table)
+}
+
+/// Path of the xtask that runs this program, or of the one in the same folder.
+fn xtask() -> Result<PathBuf> {
+    match std::env::var_os(XTASK) {
+        Some(path) => Ok(path.into()),
+        None => {
+            let own = std::env::current_exe().context("cannot find this program's own file")?;
+            Ok(own.with_file_name("xtask"))
+        }
+    }
+}

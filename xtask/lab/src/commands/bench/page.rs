@@ -1,0 +1,308 @@
+//! docs/src/reference/results.md: its tables are written from docs/results/*.json by the test here, so that the page
+//! says what was measured and nothing else. The prose around the tables is written by hand.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use build::compare::comparison::{self, Comparison, Figure, Outcome};
+use build::compare::{Phase, Provenance, Ratio, median};
+use serde::Deserialize;
+
+use super::builds::BuildTimes;
+use super::overhead::Overhead;
+
+/// What a file in docs/results may hold.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum Measured {
+    Comparison(Box<Comparison>),
+    Build(BuildTimes),
+    Overhead(Overhead),
+}
+
+impl Measured {
+    fn read(text: &str) -> Result<Self, String> {
+        let value: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        serde_json::from_value(value).map_err(|_| {
+            "holds none of the results of bench compare, bench build, bench overhead".to_string()
+        })
+    }
+
+    fn provenance(&self) -> &Provenance {
+        match self {
+            Measured::Comparison(comparison) => &comparison.provenance,
+            Measured::Build(times) => &times.provenance,
+            Measured::Overhead(overhead) => &overhead.provenance,
+        }
+    }
+
+    fn markdown(&self) -> String {
+        let Provenance { date, command, machine } = self.provenance();
+        let (detail, table) = match self {
+            Measured::Comparison(comparison) => (comparison_detail(comparison), comparison_table(comparison)),
+            Measured::Build(times) => (
+                format!("{}. The ratio is of times: below 1 is faster.", pairs(times.ratio.pairs)),
+                build_table(times),
+            ),
+            Measured::Overhead(overhead) => (String::new(), overhead_table(overhead)),
+        };
+        let day = date.get(..10).unwrap_or(date);
+        format!("{machine}; {day}. {}\n\n`{command}`\n\n{table}", detail.trim_end())
+    }
+}
+
+fn pairs(number: usize) -> String {
+    format!("{number} pair{}", if number == 1 { "" } else { "s" })
+}
+
+fn comparison_detail(comparison: &Comparison) -> String {
+    let Comparison { threads, builds, .. } = comparison;
+    let baseline = builds.first().map_or("", |build| build.name.as_str());
+    let plural = if *threads == 1 { "" } else { "s" };
+    let left_out = match comparison.warm_up_rounds {
+        0 => String::new(),
+        rounds => format!(" after {rounds} that is not counted"),
+    };
+    let mut text = format!(
+        "{threads} thread{plural}, {}{left_out}. Medians, and ratios to `{baseline}` with 95 % intervals: above \
+         1 is faster, and larger where the unit is bytes.",
+        pairs(comparison.pairs)
+    );
+    if let Some((median, most)) = comparison.disturbance() {
+        write!(text, " Other processes kept {median:.2} cores busy, {most:.2} in the worst round.").unwrap();
+    }
+    for extra in [&comparison.note, &comparison.stopped].into_iter().flatten() {
+        write!(text, " {extra}").unwrap();
+    }
+    text.push_str("\n\n");
+    for build in builds {
+        let plan = build.plan_hash.as_ref().map(|hash| format!("plan {}", hash.short()));
+        let defaults = Some(build.defaults.to_string()).filter(|defaults| !defaults.is_empty());
+        let known: Vec<String> =
+            [build.source.clone(), build.compiler.clone(), plan, defaults].into_iter().flatten().collect();
+        writeln!(text, "- `{}`: {}", build.name, known.join(", ")).unwrap();
+    }
+    text
+}
+
+fn comparison_table(comparison: &Comparison) -> String {
+    let names: Vec<String> = comparison.builds.iter().map(|build| format!("`{}`", build.name)).collect();
+    let mut text =
+        format!("| phase | model | {} |\n| --- | --- |{}\n", names.join(" | "), " --- |".repeat(names.len()));
+    for figure in &comparison.figures {
+        let cell = |build: &str| {
+            let result = figure.results.iter().find(|result| result.build == build);
+            result.map_or(String::new(), |result| cell(figure, result))
+        };
+        let cells: Vec<String> = comparison.builds.iter().map(|build| cell(&build.name)).collect();
+        let model = figure.model.as_deref().unwrap_or("");
+        writeln!(text, "| {} | {model} | {} |", figure.title(), cells.join(" | ")).unwrap();
+    }
+    if !comparison.overall.is_empty() {
+        let cells = comparison.builds.iter().map(|build| {
+            let overall = comparison.overall.iter().find(|overall| overall.build == build.name);
+            overall.map_or(String::new(), |overall| said(&overall.ratio, &overall.verdict))
+        });
+        let cells: Vec<String> = cells.collect();
+        writeln!(text, "| prefill and decode | all | {} |", cells.join(" | ")).unwrap();
+    }
+    text
+}
+
+fn cell(figure: &Figure, result: &Outcome) -> String {
+    let median = figure.phase.show(result.median);
+    match (&result.ratio, &result.verdict) {
+        // A size does not vary: it has no interval.
+        (Some(ratio), Some(verdict)) if figure.phase == Phase::BinarySize => {
+            format!("{median}; {:.3}, {verdict}", ratio.median)
+        }
+        (Some(ratio), Some(verdict)) => format!("{median}; {}", said(ratio, verdict)),
+        _ => median,
+    }
+}
+
+fn said(ratio: &Ratio, verdict: &str) -> String {
+    match verdict {
+        "faster" | "slower" | "smaller" | "larger" => format!("{ratio}, **{verdict}**"),
+        _ => format!("{ratio}, {verdict}"),
+    }
+}
+
+fn build_table(times: &BuildTimes) -> String {
+    format!(
+        "| profile | by xtask | by plain cmake and ninja | ratio |\n| --- | --- | --- | --- |\n| `{}` | {:.1} s | {:.1} s | \
+         {} |\n",
+        times.profile,
+        median(&times.xtask_seconds),
+        median(&times.plain_seconds),
+        times.ratio
+    )
+}
+
+fn overhead_table(overhead: &Overhead) -> String {
+    let mut text = "| command | median | slowest | runs |\n| --- | --- | --- | --- |\n".to_string();
+    for row in &overhead.commands {
+        let runs = row.samples_ms.len();
+        writeln!(text, "| `{}` | {:.1} ms | {:.1} ms | {runs} |", row.command, row.median_ms, row.slowest_ms)
+            .unwrap();
+    }
+    text
+}
+
+/// `page` with each file's part between its two markers replaced; files that have none come at the end.
+fn page_with(page: &str, files: &BTreeMap<String, String>) -> Result<String, String> {
+    let mut page = page.to_string();
+    for (name, markdown) in files {
+        let (begin, end) = (format!("<!-- docs/results/{name} -->"), format!("<!-- end of {name} -->"));
+        let part = format!("{begin}\n{}\n{end}", markdown.trim_end());
+        match (page.find(&begin), page.find(&end)) {
+            (Some(from), Some(to)) if from < to => page.replace_range(from..to + end.len(), &part),
+            (None, None) => {
+                let title = name.trim_end_matches(".json");
+                page = format!("{}\n\n## {title}\n\n{part}\n", page.trim_end());
+            }
+            _ => return Err(format!("the markers of {name} do not belong together")),
+        }
+    }
+    for marker in page.split("<!-- docs/results/").skip(1) {
+        let name = marker.split(" -->").next().unwrap_or_default();
+        if !files.contains_key(name) {
+            return Err(format!("the page shows {name}, which is not in docs/results"));
+        }
+    }
+    Ok(page)
+}
+
+pub(super) fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
+/// Every file in docs/results, by name.
+pub(super) fn results() -> BTreeMap<String, Measured> {
+    let files = std::fs::read_dir(docs().join("results")).unwrap().map(|entry| entry.unwrap().path());
+    files
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .map(|path| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let read = Measured::read(&std::fs::read_to_string(&path).unwrap());
+            let measured = read.unwrap_or_else(|why| panic!("docs/results/{name}: {why}"));
+            (name, measured)
+        })
+        .collect()
+}
+
+#[test]
+fn the_results_page_is_that_of_the_files() {
+    let path = docs().join("src/reference/results.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let files = results().into_iter().map(|(name, measured)| (name, measured.markdown())).collect();
+    let now = page_with(&page, &files).unwrap();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &now).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap();
+    assert!(written == now, "run `UPDATE_DOCS=1 cargo test -p lab results_page` and review the change");
+}
+
+/// Ratios and verdicts of `comparison` as today's statistics make them of its samples.
+fn again(mut comparison: Comparison) -> Comparison {
+    let mut logs: Vec<Vec<f64>> = vec![Vec::new(); comparison.builds.len()];
+    let mut speeds = 0.0;
+    let mut own_logs: Vec<f64> = Vec::new();
+    for figure in &mut comparison.figures {
+        let baseline = figure.results[0].samples.clone();
+        let is_speed = matches!(figure.phase, Phase::Prefill | Phase::Decode);
+        if is_speed {
+            speeds += 1.0;
+            own_logs.resize(baseline.len(), 0.0);
+            own_logs.iter_mut().zip(&baseline).for_each(|(sum, speed)| *sum += speed.ln());
+        }
+        for result in figure.results.iter_mut().filter(|result| result.ratio.is_some()) {
+            let ratio = figure.quantity.ratio(&result.samples, &baseline);
+            result.verdict = Some(figure.phase.verdict(&ratio).to_string());
+            result.ratio = Some(ratio);
+            let build = comparison.builds.iter().position(|build| build.name == result.build).unwrap();
+            if is_speed {
+                logs[build].resize(baseline.len(), 0.0);
+                let own = result.samples.iter().zip(&baseline).map(|(own, other)| (own / other).ln());
+                logs[build].iter_mut().zip(own).for_each(|(sum, log)| *sum += log);
+            }
+        }
+    }
+    for overall in &mut comparison.overall {
+        let build = comparison.builds.iter().position(|build| build.name == overall.build).unwrap();
+        let means: Vec<f64> = logs[build].iter().map(|sum| (sum / speeds).exp()).collect();
+        overall.ratio = measure::Ratio::of(&means);
+        overall.verdict = build::compare::Quantity::Rate.verdict(&overall.ratio).to_string();
+    }
+    if comparison.floor.is_some() {
+        let own: Vec<f64> = own_logs.iter().map(|sum| (sum / speeds).exp()).collect();
+        comparison.floor = comparison::floor(&own, &comparison.overall);
+    }
+    comparison
+}
+
+/// Nobody edits a ratio by hand unnoticed, and nothing unfinished is published. With UPDATE_DOCS the files are written
+/// again, for when the statistics have changed.
+#[test]
+fn published_ratios_are_those_of_the_samples() {
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        for (name, measured) in results() {
+            let Measured::Comparison(comparison) = measured else { continue };
+            let text = serde_json::to_string_pretty(&again(*comparison)).unwrap() + "\n";
+            std::fs::write(docs().join("results").join(name), text).unwrap();
+        }
+    }
+    let mut seen = 0;
+    for (name, measured) in results() {
+        let Measured::Comparison(comparison) = measured else { continue };
+        assert_eq!(comparison.stopped, None, "{name}");
+        let overall = |comparison: &Comparison| -> Vec<String> {
+            let said = comparison.overall.iter().map(|build| (&build.build, build.ratio, &build.verdict));
+            said.map(|(build, ratio, verdict)| format!("{build}: {ratio}, {verdict}")).collect()
+        };
+        let again = again((*comparison).clone());
+        assert_eq!(overall(&again), overall(&comparison), "{name}");
+        let parts = [again.floor, comparison.floor].map(|floor| floor.map(|floor| (floor * 1e6).round()));
+        assert_eq!(parts[0], parts[1], "{name}: the floor");
+        for figure in &comparison.figures {
+            let baseline = &figure.results[0];
+            for result in &figure.results {
+                assert!(
+                    (median(&result.samples) / result.median - 1.0).abs() < 1e-9,
+                    "{name}: {}",
+                    figure.title()
+                );
+                let Some(ratio) = &result.ratio else { continue };
+                seen += 1;
+                let again = figure.quantity.ratio(&result.samples, &baseline.samples);
+                assert_eq!(again.to_string(), ratio.to_string(), "{name}: {}", figure.title());
+                assert_eq!(Some(figure.phase.verdict(&again)), result.verdict.as_deref(), "{name}");
+            }
+        }
+    }
+    assert!(seen >= 9, "only {seen} ratios were found");
+}
+
+#[test]
+fn a_new_file_comes_to_the_end_and_an_old_one_stays_in_its_place() {
+    let files = |names: &[(&str, &str)]| {
+        names.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect::<BTreeMap<_, _>>()
+    };
+    let page = "# Results\n\nprose\n\n<!-- docs/results/a.json -->\nold\n<!-- end of a.json -->\n\nmore\n";
+    let both = page_with(page, &files(&[("a.json", "new\n"), ("b.json", "b")])).unwrap();
+    let first = page.replace("old", "new");
+    let second = "\n## b\n\n<!-- docs/results/b.json -->\nb\n<!-- end of b.json -->\n";
+    assert_eq!(both, format!("{first}{second}"));
+    let cases = [
+        (page.to_string(), files(&[]), "a.json, which is not"),
+        (page.replace("<!-- end of a.json -->", ""), files(&[("a.json", "")]), "do not belong together"),
+    ];
+    for (page, files, words) in cases {
+        assert!(page_with(&page, &files).is_err_and(|why| why.contains(words)), "{words}");
+    }
+    for text in ["", "{}", "[]", r#"{"date": "x"}"#] {
+        assert!(Measured::read(text).is_err(), "{text:?} was taken");
+    }
+}

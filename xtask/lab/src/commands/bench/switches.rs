@@ -1,0 +1,94 @@
+//! `bench switches`
+
+use anyhow::{Result, bail};
+use build_info::BuildInfo;
+use plan::profile::Override;
+
+use super::compare;
+
+use build::profile;
+use build::tools::Cache;
+use build::ui::Ui;
+use build::workspace::Workspace;
+
+/// Options of `bench switches`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+#[command(mut_arg("builds", |arg| arg.hide(true)))]
+pub struct Args {
+    /// The profile whose keys are changed, one in each build
+    #[arg(long, default_value = "native")]
+    profile: String,
+    /// One change; may be repeated [default: every switch of docs/src/guide/switches.md but fast-math]
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    keys: Vec<Override>,
+    /// Install missing tools without asking
+    #[arg(short, long)]
+    yes: bool,
+    /// Compiler cache that shares object files between builds
+    #[arg(long, value_enum, default_value_t)]
+    cache: Cache,
+    #[command(flatten)]
+    compare: compare::Args,
+}
+
+/// What is tried where nothing is named.
+const EACH: [&str; 9] = [
+    "threading=openmp",
+    "repack=false",
+    "llamafile=false",
+    "prefetch=false",
+    "patched_kernels=false",
+    "allocator=mimalloc",
+    "allocator=jemalloc",
+    "extra_flags=-fno-plt,-fno-semantic-interposition",
+    "extra_flags=-mprefer-vector-width=512",
+];
+
+/// Builds each variation, and compares all of them with the profile itself.
+pub fn run(mut args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let profiles = workspace.build_profiles();
+    if args.keys.is_empty() {
+        let huge = !profile::load(&profiles, &args.profile)?.switches.huge_pages;
+        let each = EACH.map(str::to_string).into_iter().chain([format!("huge_pages={huge}")]);
+        args.keys = each.filter_map(|text| text.parse().ok()).collect();
+    }
+    let mut builds = vec![args.profile.clone()];
+    // All names first: a wrong one is told before anything is built.
+    for key in &args.keys {
+        builds.push(profile::load_with(&profiles, &args.profile, std::slice::from_ref(key))?.name);
+    }
+    compare::check(&args.compare, ui)?;
+    // Before anything is built: making the plain build current would take a faster one's place.
+    let record = workspace.current(&args.profile).join("build_info.json");
+    if BuildInfo::read(&record).is_ok_and(|record| record.base_plan.is_some()) {
+        bail!(
+            "the current {0} build was made with a profile or by BOLT, and the builds with a key changed would be \
+             without: `cargo xtask build --profile {0} --plain` makes the plain one current",
+            args.profile
+        );
+    }
+    build::make_with(&args.profile, &[], args.cache, args.yes, ui)?;
+    for key in &args.keys {
+        build::make_with(&args.profile, std::slice::from_ref(key), args.cache, args.yes, ui)?;
+    }
+    args.compare.builds = builds;
+    compare::run(args.compare, ui)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_tried_by_itself_can_be_built() {
+        let profiles = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles/build");
+        let names: std::collections::BTreeSet<String> = EACH
+            .iter()
+            .map(|text| profile::load_with(&profiles, "native", &[text.parse().unwrap()]).unwrap().name)
+            .collect();
+        assert_eq!(names.len(), EACH.len());
+        assert!(names.iter().all(|name| !name.contains([',', '=', '/'])), "{names:?}");
+    }
+}

@@ -1,0 +1,52 @@
+//! `gpu-check show`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use build::fs;
+use build::ui::Ui;
+
+use crate::gpu_check::report::SCHEMA_VERSION;
+use crate::gpu_check::{Report, page};
+
+/// Options of `gpu-check show`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What `gpu-check run` wrote
+    file: PathBuf,
+    /// Print a page in Markdown for docs/results in place of the table
+    #[arg(long)]
+    markdown: bool,
+}
+
+/// Prints a report.
+pub fn run(args: &Args, ui: &Ui) -> Result<()> {
+    let report = read(&args.file)?;
+    match args.markdown {
+        true => ui.result(&report, page::markdown(&report)),
+        false => ui.result(&report, page::text(&report)),
+    }
+}
+
+/// The report in the file `path`.
+///
+/// # Errors
+/// When it is none, or one of a later format.
+pub fn read(path: &Path) -> Result<Report> {
+    #[derive(serde::Deserialize)]
+    struct Version {
+        schema_version: String,
+    }
+    let shown = path.display();
+    let text = fs::text(path).with_context(|| format!("cannot read the report {shown}"))?;
+    let found: Version = serde_json::from_str(&text)
+        .with_context(|| format!("{shown} is no report: name a file that `gpu-check run` wrote"))?;
+    let major = |version: &str| version.split('.').next().unwrap_or_default().to_string();
+    if major(&found.schema_version) != major(SCHEMA_VERSION) {
+        bail!(
+            "{shown} is of format {}, and this reads {SCHEMA_VERSION}: show it with the checkout that made it",
+            found.schema_version
+        );
+    }
+    serde_json::from_str(&text).with_context(|| format!("{shown} is damaged, or no report of gpu-check"))
+}

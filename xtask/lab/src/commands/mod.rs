@@ -1,0 +1,70 @@
+//! The commands of the lab: one file per command, each with `Args` and `run`.
+
+mod bench;
+mod gpu_check;
+mod optimize;
+mod recommend;
+mod report;
+mod threads;
+mod validate;
+
+use anyhow::Result;
+use build::ui::{Global, Ui};
+use clap::{Parser, Subcommand};
+
+/// Makes llama.cpp as fast as this machine allows, and proves it.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, max_term_width = 100)]
+pub struct Cli {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Find the fastest build for this machine, make it current, write down how it is made
+    Optimize(optimize::Args),
+    /// Say which build, settings and quantisation suit a model on a machine
+    Recommend(recommend::Args),
+    /// Measure
+    Bench(bench::Args),
+    /// Say whether a build or a setting may take another's place: output, speed, CPU time, a long run
+    Validate(validate::Args),
+    /// Make one page of all that was measured
+    Report(report::Args),
+    /// Check what an NVIDIA GPU does with our build: in minutes, from one archive, into one file
+    GpuCheck(gpu_check::Args),
+}
+
+/// Runs the command that was asked for.
+pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
+    match cli.command {
+        Command::Optimize(args) => optimize::run(args, ui),
+        Command::Recommend(args) => recommend::run(args, ui),
+        Command::Bench(args) => bench::run(args, ui),
+        Command::Validate(args) => validate::run(args, ui),
+        Command::Report(args) => report::run(args, ui),
+        Command::GpuCheck(args) => gpu_check::run(args, ui),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_as_many_as_the_engine_takes() {
+        for command in [&["optimize"][..], &["bench", "compare"], &["bench", "serve", "-m", "m"]] {
+            for (threads, taken) in [("0", false), ("1", true), ("512", true), ("513", false)] {
+                let words = [&["cargo xtask"][..], command, &["-t", threads]].concat();
+                let parsed = Cli::try_parse_from(words);
+                let refused = parsed.err().map(|error| error.kind());
+                let expected = (!taken).then_some(clap::error::ErrorKind::ValueValidation);
+                assert_eq!(refused, expected, "{command:?} -t {threads}");
+            }
+        }
+    }
+}

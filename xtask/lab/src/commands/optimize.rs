@@ -1,0 +1,527 @@
+//! `optimize`
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use build::compare::Provenance;
+use build::models::Maker;
+use build::openblas::{self, ArchiveArgs};
+use build::pgo::job as pgo;
+use build::profile;
+use build::setup;
+use build::stages::Lock;
+use build::tools::{self, Cache};
+use build::ui::{self, Ui};
+use build::workload::Synthetic;
+use build::workspace::Workspace;
+use build_info::{BuildInfo, Host, Sha256};
+use gguf::GgufFile;
+use measure::Objective;
+use plan::exit;
+use plan::profile::Profile;
+use serde::Serialize;
+use toolchain::setup::quote;
+
+use crate::optimize::record::{self, Record, Store, Winner};
+use crate::optimize::reproduce::{self, Reproduction};
+use crate::optimize::space::{LeftOut, Work};
+use crate::optimize::survey::{self, BOLT, Choice, Estimates, PGO, Surroundings, Survey};
+use crate::optimize::workshop::Workshop;
+use crate::optimize::{Contest, Ending, about, heats};
+
+/// Options of `optimize`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The build that others are derived from
+    #[arg(short, long, default_value = "native")]
+    profile: String,
+    /// Measure on this GGUF [default: a synthetic model of Qwen2.5-1.5B's widths, cut to 4 layers]
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// What it is to be fast at: chat, rag, batch, latency, or tokens of prompt and answer as in 2048:256
+    #[arg(long = "for", value_name = "PURPOSE", default_value_t)]
+    objective: Objective,
+    /// Time that all of it may take, as in 12m; nothing is begun that would not end in it
+    #[arg(long, value_name = "TIME", default_value = "12m", value_parser = parse_budget)]
+    budget: Duration,
+    /// Threads of both phases; by default as many as the engine decodes with
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
+    threads: Option<u32>,
+    /// Try only these, beside the profile itself; --dry-run names them
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Do not try these
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    skip: Vec<String>,
+    /// Compiler cache that shares object files between builds
+    #[arg(long, value_enum, default_value_t)]
+    cache: Cache,
+    /// Measure anew what an earlier optimisation measured
+    #[arg(long)]
+    fresh: bool,
+    /// Name of the file in profiles/build that reproduces the winner [default: the CPU's name]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Then let the winner tune its run-time settings in the time that is left: three minutes at least, or half of a budget below six
+    #[arg(long)]
+    then_tune: bool,
+    /// Install missing tools without asking
+    #[arg(short, long)]
+    yes: bool,
+    /// Print what would be tried and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Leave this machine's name out of build_info.json
+    #[arg(long)]
+    no_hostname: bool,
+    #[command(flatten)]
+    source: tools::SourceArgs,
+}
+
+/// What is measured on where nothing is named: real widths, of which speed depends, and few layers, so that a round
+/// is short.
+const MODEL: &str = "qwen2.5-1.5b-4l/Q4_K_M";
+
+/// What is kept of the budget for --then-tune: in less hardly anything is decided, and settings often gain more than builds.
+const TUNING: Duration = Duration::from_secs(180);
+
+/// `general.file_type` of F32, F16 and BF16.
+const FLOAT_TYPES: [u32; 3] = [0, 1, 32];
+
+fn parse_budget(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(budget) if !budget.is_zero() => Ok(budget),
+        Ok(_) => Err("use more than nothing, as in 12m".to_string()),
+        Err(error) => Err(format!("{error}; write it as in 12m or 1h 30m")),
+    }
+}
+
+impl Args {
+    /// What to look for on this model.
+    ///
+    /// # Errors
+    /// When the model is none.
+    fn work(&self) -> Result<Work> {
+        let float_weights = match &self.model {
+            None => false,
+            Some(path) => match GgufFile::open(path) {
+                Ok(file) => file.u32("general.file_type").is_some_and(|kind| FLOAT_TYPES.contains(&kind)),
+                Err(error) => bail!("the model to measure on cannot be used: {error}"),
+            },
+        };
+        Ok(Work { objective: self.objective.clone(), float_weights })
+    }
+
+    /// The command that repeats this, without the folders of this machine.
+    fn command(&self) -> String {
+        let mut words =
+            vec![format!("cargo xtask optimize --profile {} --for {}", self.profile, self.objective)];
+        if let Some(model) = &self.model {
+            words.push(format!("-m {}", quote(&model.file_name().unwrap_or_default().to_string_lossy())));
+        }
+        words.push(format!(
+            "--budget {}",
+            humantime::format_duration(self.budget).to_string().replace(' ', "")
+        ));
+        for (flag, list) in [("--only", &self.only), ("--skip", &self.skip)] {
+            if !list.is_empty() {
+                words.push(format!("{flag} {}", quote(&list.join(","))));
+            }
+        }
+        words.extend(self.cache.option(Cache::default()));
+        words.extend(self.name.as_ref().map(|name| format!("--name {}", quote(name))));
+        words.extend(self.threads.map(|threads| format!("-t {threads}")));
+        words.extend(self.then_tune.then(|| "--then-tune".to_string()));
+        words.join(" ")
+    }
+}
+
+/// What `anneal tune --budget` takes.
+const TUNING_TAKES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(24 * 3600));
+
+/// What the builds leave to the tuning.
+fn tuning(args: &Args) -> Duration {
+    if args.then_tune { TUNING.min(args.budget / 2) } else { Duration::ZERO }
+}
+
+/// Finds the fastest build, makes it current and writes down how it is made.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let end = Instant::now().checked_add(args.budget).ok_or_else(|| {
+        exit::usage(format!("--budget {}: no clock goes that far", humantime::format_duration(args.budget)))
+    })?;
+    let until = end - tuning(&args);
+    let workspace = Workspace::find()?;
+    let base = profile::load(&workspace.build_profiles(), &args.profile)?;
+    let work = args.work()?;
+    let choice = Choice { only: args.only.clone(), skip: args.skip.clone() };
+    let host = tools::host(ui);
+    let name = args.name.clone().unwrap_or_else(|| reproduce::name_of(&host));
+    let file = reproduce::file_for(&workspace.build_profiles(), &name)?;
+    reproduce::check_link(&workspace.current(&name), &name)?;
+    let job = Job {
+        args: &args,
+        ui,
+        workspace: &workspace,
+        host: &host,
+        base: &base,
+        work: &work,
+        choice: &choice,
+    };
+    if args.dry_run {
+        return job.dry_run();
+    }
+    // Wrong usage is told before anything is waited for.
+    args.source.store(&workspace)?;
+    let (mut store, ending, later, model) = job.find(until)?;
+
+    let winner = &ending.contenders[ending.winner].planned;
+    let variant = winner.plan.variant.as_ref();
+    let again =
+        variant.map(|variant| again(&name, variant.name.contains("pgo"), variant.name.contains("bolt")));
+    let mut crown = Winner {
+        profile: winner.plan.profile.clone(),
+        plan_hash: winner.plan.hash(),
+        verdict: ending.verdict.clone(),
+        pgo: None,
+        file: Some(format!("profiles/build/{name}.toml")),
+        link: Path::new("target/anneal").join(&name),
+    };
+    let write = |record: &Record, then: Option<&str>| {
+        let reproduction = Reproduction {
+            profile: &winner.profile,
+            machine: &record.provenance.machine,
+            command: &record.provenance.command,
+            date: &record.provenance.date,
+            verdict: &ending.verdict,
+            then,
+            objective: &record.objective,
+        };
+        build::fs::write_atomically(&file, reproduction.text().as_bytes())
+    };
+    write(&store.record, again.as_deref())?;
+    workspace.make_alias(&name, &winner.plan.profile)?;
+    store.record.winner = Some(crown.clone());
+    store.finish()?;
+
+    if later.pgo && variant.is_none() {
+        let (verdict, kept) = job.pgo(&name, later.bolt)?;
+        if let Some(info) = kept {
+            write(&store.record, Some(&self::again(&name, info.pgo.is_some(), info.bolt.is_some())))?;
+        }
+        crown.pgo = Some(verdict);
+        store.record.winner = Some(crown);
+    }
+    store.record.spent = (args.budget + Instant::now().saturating_duration_since(end))
+        .saturating_sub(end.saturating_duration_since(Instant::now()))
+        .as_secs_f64();
+    store.save()?;
+    ui.say(format_args!("{:>11} {} of {}", "took", about(store.record.spent), about(store.record.budget)));
+    // Before the tuning, which may fail.
+    ui.result(&store.record, report(&store.record))?;
+    if args.then_tune {
+        job.tune(&workspace.current(&name), &model, end)?;
+    }
+    Ok(())
+}
+
+/// What makes the winner's profile, or its layout by BOLT, again.
+fn again(name: &str, pgo: bool, bolt: bool) -> String {
+    match (pgo, bolt) {
+        (false, _) => format!("cargo xtask bolt --profile {name}"),
+        (true, false) => format!("cargo xtask pgo --profile {name}"),
+        (true, true) => format!("cargo xtask pgo --bolt --profile {name}"),
+    }
+}
+
+/// What the steps share.
+struct Job<'a> {
+    args: &'a Args,
+    ui: &'a Ui,
+    workspace: &'a Workspace,
+    host: &'a Host,
+    base: &'a Profile,
+    work: &'a Work,
+    choice: &'a Choice,
+}
+
+/// What comes after the race.
+struct Later {
+    /// Whether a profile is gathered for the winner.
+    pgo: bool,
+    /// Whether BOLT then lays it out anew.
+    bolt: bool,
+    /// When measuring ends, so that there is time for it.
+    measure_until: Instant,
+}
+
+impl Job<'_> {
+    /// Builds and measures, and makes the winner's build that of its profile. Nothing that is current changes before.
+    fn find(&self, until: Instant) -> Result<(Store, Ending, Later, PathBuf)> {
+        let Job { args, ui, workspace, host, .. } = *self;
+        // Held to the end of the race: nobody builds while something is measured.
+        let _lock = Lock::take(workspace)?;
+        let mut toolchain = setup::ready(workspace, self.base, &args.source, args.yes, ui)?;
+        openblas::provide(workspace, self.base, host, &ArchiveArgs::default(), &mut toolchain, ui)?;
+        let launcher = args.cache.launcher(&toolchain)?;
+        let tree = tools::fetch(workspace, &args.source, ui)?;
+        let source = tools::source_of(&tree)?;
+        let around = Surroundings { workspace, host, toolchain: &toolchain, source: &source };
+        let survey = around.survey(self.base, self.work, self.choice)?;
+        let left_out = survey.left_out.clone();
+        if let Some(program) = &launcher.program {
+            ui.done("cache", program.display());
+        }
+        let workshop = Workshop { workspace, ui, host, tree: &tree, launcher, hostname: !args.no_hostname };
+        let mut contest = Contest::new(&workshop, &args.objective, survey, self.choice, until);
+        let engine = contest.base()?.engine().to_path_buf();
+        let model = self.model(&engine)?;
+        let threads = args
+            .threads
+            .unwrap_or_else(|| build_info::threads::budget(host, build_info::Policy::Balanced).decode);
+        let provenance = Provenance::now(host, args.command());
+        let budget = args.budget.as_secs_f64();
+        let record = Record::new(provenance, &args.objective, record::model(&model)?, threads, budget);
+        let path = workspace.anneal().join("optimize.json");
+        let mut store = Store::open(&path, record, args.fresh, |why| ui.warn(why));
+        store.record.left_out = left_out;
+
+        store.record.left_out.extend(contest.take_what_is_there()?);
+        let lap = contest.lap(&model, &mut store)?;
+        contest.build(&mut store, lap)?;
+        let later = self.later(&contest, &mut store, lap, until);
+        let ending = contest.race(&model, &mut store, later.measure_until)?;
+        workshop.make_current(&ending.contenders[ending.winner].planned.plan)?;
+        Ok((store, ending, later, model))
+    }
+
+    fn model(&self, engine: &Path) -> Result<PathBuf> {
+        if let Some(model) = &self.args.model {
+            return Ok(model.clone());
+        }
+        let what: Synthetic = MODEL.parse().map_err(anyhow::Error::msg)?;
+        Maker { workspace: self.workspace, engine: Some(engine), ui: self.ui }.find_or_make(&what)
+    }
+
+    /// Whether a profile and BOLT find time after the race; if not, the record says so.
+    fn later(&self, contest: &Contest, store: &mut Store, lap: Duration, until: Instant) -> Later {
+        let left = until.saturating_duration_since(Instant::now());
+        let room = left.saturating_sub(survey::reserve(&heats(&self.args.objective), contest.builds(), lap));
+        let build = contest.base_seconds();
+        // One that is there has taken part.
+        let possible =
+            |name: &str| !contest.has_variant() && !store.record.left_out.iter().any(|out| out.name == name);
+        let (pgo, bolt) = (possible(PGO), possible(BOLT));
+        // What a damaged record says may be no time at all.
+        let time = |builds: f64| build.and_then(|seconds| Duration::try_from_secs_f64(seconds * builds).ok());
+        let fits = |time: Option<Duration>| time.filter(|time| *time <= room);
+        let (with_bolt, without) = (fits(time(WITH_BOLT)).filter(|_| bolt), fits(time(WITH_PROFILE)));
+        let taken = with_bolt.or(without).filter(|_| pgo);
+        let none = |name: &str, builds: f64| LeftOut {
+            name: name.to_string(),
+            why: match build {
+                Some(seconds) => format!(
+                    "takes about {} after the race, and {} are left",
+                    about(seconds * builds),
+                    about(room.as_secs_f64())
+                ),
+                None => "no build was timed here, so nobody knows whether the budget reaches".to_string(),
+            },
+        };
+        // The build that a profile would be gathered for is the winner's, which may be another than the profile's.
+        for name in [PGO, BOLT] {
+            if contest.has_variant() && !store.record.left_out.iter().any(|out| out.name == name) {
+                let why = "a build of the profile with one takes part; the winner gets none of its own here";
+                store.record.left_out.push(LeftOut { name: name.to_string(), why: why.to_string() });
+            }
+        }
+        if pgo && taken.is_none() {
+            store.record.left_out.push(none(PGO, WITH_PROFILE));
+        }
+        if pgo && bolt && with_bolt.is_none() {
+            store.record.left_out.push(none(BOLT, WITH_BOLT));
+        }
+        Later {
+            pgo: taken.is_some(),
+            bolt: pgo && with_bolt.is_some(),
+            measure_until: taken.map_or(until, |time| until - time),
+        }
+    }
+
+    /// Gathers a profile for the winner and keeps what is faster: the verdict, and the record of what was kept.
+    fn pgo(&self, name: &str, bolt: bool) -> Result<(String, Option<BuildInfo>)> {
+        let made = pgo::of_build(
+            name,
+            bolt,
+            self.args.yes,
+            self.args.no_hostname,
+            self.args.source.clone(),
+            self.ui,
+        );
+        let last = match made {
+            Ok(info) => info,
+            Err(error) => {
+                build::process::check_interrupted()?;
+                self.ui.warn(format_args!("the winner stays without a profile: {error:#}"));
+                let why = format!("{error:#}");
+                return Ok((format!("failed: {}", why.lines().next().unwrap_or_default()), None));
+            }
+        };
+        // The profile may have been kept and BOLT's layout not.
+        let current = BuildInfo::read(&self.workspace.current(name).join("build_info.json")).ok();
+        let kept = current.filter(|info| info.base_plan.is_some());
+        let gain = kept.as_ref().and_then(|info| info.gain.clone()).or(last.gain);
+        Ok((gain.context("the build with a profile was not compared")?.verdict, kept))
+    }
+
+    /// Lets the winner tune its run-time settings.
+    fn tune(&self, build: &Path, model: &Path, until: Instant) -> Result<()> {
+        let left = until.saturating_duration_since(Instant::now()).max(tuning(self.args));
+        let left = left.clamp(TUNING_TAKES.0, TUNING_TAKES.1);
+        let mut command = Command::new(build.join("bin/anneal"));
+        command.arg("tune").arg("-m").arg(model).args(["--for", &self.args.objective.to_string()]);
+        command.args(["--budget", &format!("{}s", left.as_secs())]);
+        // Standard output is for our own result.
+        command.stdin(std::process::Stdio::null()).stdout(std::io::stderr());
+        let status = command.status().with_context(|| format!("cannot start {}", build.display()))?;
+        build::process::check_interrupted()?;
+        if status.code() == Some(exit::TRY_AGAIN.into()) {
+            return Err(exit::try_again(
+                "the winner is built and current, but the tuning could not be done now",
+            ));
+        }
+        if !status.success() {
+            bail!("the winner is built and current, but `anneal tune` ended with {status}");
+        }
+        Ok(())
+    }
+
+    /// What would be tried.
+    fn dry_run(&self) -> Result<()> {
+        let Job { args, workspace, host, .. } = *self;
+        let mut toolchain = tools::toolchain(workspace, self.ui);
+        openblas::announce(workspace, self.base, host, &ArchiveArgs::default(), &mut toolchain)?;
+        args.cache.launcher(&toolchain)?;
+        let source = tools::pinned_source(workspace, &args.source)?;
+        let around = Surroundings { workspace, host, toolchain: &toolchain, source: &source };
+        let survey = around.survey(self.base, self.work, self.choice)?;
+        let preview = Preview::of(&survey, &around, args.budget - tuning(args));
+        self.ui.result(&preview, preview.text(args))
+    }
+}
+
+/// What a profile takes after the race, in builds of the profile itself: one with counters, one with the profile, the
+/// training and the comparison between them are shorter than the C++ parts that they share.
+const WITH_PROFILE: f64 = 2.0;
+/// The same with BOLT.
+const WITH_BOLT: f64 = 2.5;
+
+/// What `--dry-run` prints.
+#[derive(Serialize)]
+struct Preview {
+    candidates: Vec<Line>,
+    left_out: Vec<LeftOut>,
+}
+
+/// One candidate.
+#[derive(Serialize)]
+struct Line {
+    name: String,
+    profile: String,
+    plan_hash: Sha256,
+    /// Whether its build is finished. That it is of today's sources is looked at when it is wanted.
+    built: bool,
+    /// Seconds that building it takes, where any build was timed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+    /// Whether the budget reaches for building it after those before it, were nothing measured.
+    in_budget: bool,
+    why: String,
+}
+
+impl Preview {
+    fn of(survey: &Survey, around: &Surroundings<'_>, budget: Duration) -> Self {
+        let estimates = Estimates::of(around.workspace, around.host);
+        let base = &survey.planned[0];
+        let mut left = budget.as_secs_f64();
+        let line = |planned: &survey::Planned| {
+            let (built, seconds) = (around.is_finished(&planned.plan), estimates.seconds(planned, base));
+            let time = seconds.filter(|_| !built).unwrap_or_default();
+            let in_budget = time <= left;
+            if in_budget {
+                left -= time;
+            }
+            Line {
+                name: planned.candidate.name.clone(),
+                profile: planned.plan.profile.clone(),
+                plan_hash: planned.plan.hash(),
+                built,
+                seconds,
+                in_budget,
+                why: planned.candidate.why.clone(),
+            }
+        };
+        Self { candidates: survey.planned.iter().map(line).collect(), left_out: survey.left_out.clone() }
+    }
+
+    fn text(&self, args: &Args) -> String {
+        let state = |line: &Line| match (line.built, line.seconds) {
+            (true, _) => "built".to_string(),
+            (false, Some(seconds)) if line.in_budget => format!("about {}", about(seconds)),
+            (false, Some(seconds)) => format!("about {}: beyond the budget", about(seconds)),
+            (false, None) => "no build was timed here".to_string(),
+        };
+        let rows = self
+            .candidates
+            .iter()
+            .map(|line| vec![line.name.clone(), line.profile.clone(), state(line), line.why.clone()]);
+        let out = self.left_out.iter().map(|out| (out.name.clone(), out.why.clone()));
+        format!(
+            "{}\n\n{}\nfor {}: {} tokens of prompt and {} of answer, in {}, of which measuring takes its part",
+            ui::columns(&["candidate", "profile", "build", "why"], rows),
+            ui::reasons(["left out", "why"], out, ui::page_width()),
+            args.objective,
+            args.objective.prompt,
+            args.objective.generate,
+            about(args.budget.as_secs_f64())
+        )
+    }
+}
+
+/// What a person reads at the end.
+fn report(record: &Record) -> String {
+    let speed = |speed: Option<f64>| speed.map_or(String::new(), |speed| format!("{speed:.1} t/s"));
+    let against = format!("against {} [95 % interval]", record.baseline);
+    let rows = record.ranking.iter().map(|rank| {
+        vec![
+            rank.name.clone(),
+            speed(rank.prefill),
+            speed(rank.decode),
+            rank.against_base.to_string(),
+            rank.verdict.clone(),
+        ]
+    });
+    let mut text = format!(
+        "{}\n",
+        ui::columns(&["build", "prefill", "decode", &against, &format!("for {}", record.objective)], rows)
+    );
+    let others =
+        record.builds.iter().filter(|entry| !record.ranking.iter().any(|rank| rank.name == entry.name));
+    let others = others.map(|entry| (entry.name.clone(), entry.state.clone()));
+    let left_out = record.left_out.iter().filter(|out| out.why != survey::NOT_ASKED_FOR);
+    let rest: Vec<(String, String)> =
+        others.chain(left_out.map(|out| (out.name.clone(), out.why.clone()))).collect();
+    if !rest.is_empty() {
+        text.push_str(&format!("\n{}", ui::reasons(["not ranked", "why"], rest, ui::page_width())));
+    }
+    if let Some(winner) = &record.winner {
+        text.push_str(&format!("\n{}\n", winner.verdict));
+        if let Some(pgo) = &winner.pgo {
+            text.push_str(&format!("with a profile: {pgo}\n"));
+        }
+        let file = winner.file.as_deref().unwrap_or_default();
+        text.push_str(&format!("{file} makes it again\n{}\n", winner.link.join("bin/anneal").display()));
+    }
+    text
+}

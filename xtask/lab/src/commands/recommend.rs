@@ -1,0 +1,105 @@
+//! `recommend`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build::described::{read_host, read_json};
+use build::ui::Ui;
+use build::workspace::Workspace;
+use build::{profile, tools};
+use build_info::{Host, Roofline};
+
+use crate::recommend::speed::MEASURE;
+use crate::recommend::subject::{model_of_shape, read_model};
+use crate::recommend::{Question, preset, recommend};
+
+/// Options of `recommend`.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("subject").required(true).args(["model", "shape"]))]
+pub struct Args {
+    /// The model: a GGUF file, of a split model the first part; only its header is read
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// A model that is not there, by its shape: llama-3.1-8b, qwen2.5-7b, qwen3-30b-a3b, …; a wrong name lists all
+    #[arg(long, value_name = "NAME")]
+    shape: Option<String>,
+    /// Quantisation of --shape
+    #[arg(long, value_name = "TYPE", default_value = "Q4_K_M", conflicts_with = "model")]
+    quant: String,
+    /// Recommend for the machine in this file, as `cargo xtask detect` prints it
+    #[arg(long, value_name = "FILE")]
+    host: Option<PathBuf>,
+    /// The machine's measured limits [default: the last of `anneal bench --roofline` if it is of the same CPU]
+    #[arg(long, value_name = "FILE")]
+    roofline: Option<PathBuf>,
+    /// Tokens that the context shall hold [default: the preset's, or 4096; less where it does not fit]
+    #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 28))]
+    ctx_size: Option<u32>,
+}
+
+/// What `--roofline` takes, and how to make one.
+const ROOFLINE_FILE: &str =
+    "the measured limits of a machine: run `anneal bench --roofline` there and give the file that it writes";
+
+/// Says which build, settings and quantisation suit a model on a machine, and why.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let model = match (&args.model, &args.shape) {
+        (Some(path), _) => read_model(path)?,
+        (None, shape) => model_of_shape(shape.as_deref().unwrap_or_default(), &args.quant)?,
+    };
+    let host: Host = match &args.host {
+        Some(path) => read_host(path)?,
+        None => tools::host(ui),
+    };
+    let roofline = match &args.roofline {
+        Some(path) => Some(given_roofline(path, &host, ui)?),
+        None => remembered_roofline(&host, ui),
+    };
+    let presets = preset::load(&workspace.runtime_presets())?;
+    let profiles = profile::names(&workspace.build_profiles())?;
+    let path = args.model.map_or("MODEL.gguf".into(), |path| path.to_string_lossy().into_owned());
+    let answer = recommend(&Question {
+        model: &model,
+        path: &path,
+        host: &host,
+        roofline: roofline.as_ref(),
+        presets: &presets,
+        profiles: &profiles,
+        n_ctx: args.ctx_size,
+    });
+    ui.result(&answer, &answer)
+}
+
+/// The limits in `path`, which the user says are the host's.
+fn given_roofline(path: &Path, host: &Host, ui: &Ui) -> Result<Roofline> {
+    let roofline: Roofline = read_json(path, ROOFLINE_FILE)?;
+    if roofline.cpu != host.cpu.name {
+        ui.warn(format_args!(
+            "{} was measured on {}, and this is for {}: taken because it was given",
+            path.display(),
+            roofline.cpu,
+            host.cpu.name
+        ));
+    }
+    Ok(roofline)
+}
+
+/// The limits that were measured last, if they are those of `host`'s CPU.
+fn remembered_roofline(host: &Host, ui: &Ui) -> Option<Roofline> {
+    let path = host::state::folder()?.join("roofline.json");
+    if !path.is_file() {
+        return None;
+    }
+    let read = build::fs::content(&path)
+        .context("cannot read it")
+        .and_then(|text| Ok(serde_json::from_slice::<Roofline>(&text)?));
+    match read {
+        Ok(roofline) if roofline.cpu == host.cpu.name => Some(roofline),
+        Ok(_) => None,
+        Err(error) => {
+            ui.warn(format_args!("{} is not taken: {error:#}; {MEASURE}", path.display()));
+            None
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The archive that is carried to a machine with a GPU.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, bail};
+use audit::Dynamic;
+use build::fs;
+use build_info::Sha256;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde::{Deserialize, Serialize};
+
+/// Most that it may take: what mail and tickets still carry.
+pub const MOST: u64 = 64_000_000;
+
+/// The folder in it.
+const TOP: &str = "anneal-gpu-check";
+
+/// What it holds, as data.
+pub const CONTENTS: &str = "contents.json";
+
+/// What starts it: nothing is needed but sh.
+const SCRIPT: &str = "#!/bin/sh\ncase $0 in */*) here=${0%/*} ;; *) here=. ;; esac\n\
+                      exec \"$here/bin/gpu-check\" gpu-check run \"$@\"\n";
+
+/// What an archive holds, and what it takes to run it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Contents {
+    /// When it was packed, RFC 3339.
+    pub packed: String,
+    /// Its programs.
+    pub programs: Vec<Packed>,
+    /// The oldest glibc that starts all of them; absent where they need none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub glibc: Option<String>,
+    /// What the engine asks of the CPU.
+    pub isa_required: Vec<String>,
+    /// What is not in it, and why.
+    pub missing: Vec<Missing>,
+}
+
+/// One program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Packed {
+    /// Its place in the archive.
+    pub name: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Digest.
+    pub sha256: Sha256,
+    /// The oldest glibc that has all its symbols.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub glibc: Option<String>,
+    /// Libraries that the loader has to find.
+    pub libraries: Vec<String>,
+}
+
+/// Something that is not in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// What.
+    pub what: String,
+    /// Why, and what to do.
+    pub why: String,
+}
+
+/// A file to be packed.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Its place in the archive: `bin/anneal`.
+    pub name: String,
+    /// Where it lies now.
+    pub from: PathBuf,
+    /// Whether it is a program.
+    pub is_program: bool,
+}
+
+/// How large an archive became, and what of it each file takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Made {
+    /// The file.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// What it holds.
+    pub contents: Contents,
+}
+
+impl Contents {
+    /// Of `items`, without what is `missing`.
+    ///
+    /// # Errors
+    /// When one of the programs cannot be read or is none.
+    pub fn of(items: &[Item], isa_required: Vec<String>, missing: Vec<Missing>) -> Result<Self> {
+        let mut programs = Vec::new();
+        let mut oldest = None;
+        for item in items.iter().filter(|item| item.is_program) {
+            let shown = item.from.display();
+            let bytes = std::fs::read(&item.from).with_context(|| format!("cannot read {shown}"))?;
+            let dynamic = Dynamic::read(&bytes)
+                .with_context(|| format!("{shown} is no program that can be understood"))?;
+            oldest = oldest.max(dynamic.glibc());
+            programs.push(Packed {
+                name: item.name.clone(),
+                bytes: bytes.len() as u64,
+                sha256: fs::digest_file(&item.from)?,
+                glibc: dynamic.glibc().map(version),
+                libraries: dynamic.libraries.into_iter().collect(),
+            });
+        }
+        let packed = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        Ok(Self { packed, programs, glibc: oldest.map(version), isa_required, missing })
+    }
+
+    /// Digest of the program of it that is called `name`, whatever its folder.
+    pub fn sha256(&self, name: &str) -> Option<&Sha256> {
+        let is_it = |packed: &&Packed| packed.name.rsplit('/').next() == Some(name);
+        self.programs.iter().find(is_it).map(|packed| &packed.sha256)
+    }
+
+    /// Those of the archive that `folder` was unpacked from; nothing where it is none.
+    pub fn beside(folder: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::content(&folder.join(CONTENTS)).ok()?).ok()
+    }
+}
+
+/// As the limit is counted: in millions.
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+fn version((major, minor): (u32, u32)) -> String {
+    format!("{major}.{minor}")
+}
+
+/// Packs `items`, their `contents` and the script into `path`, and nothing that takes more than `most` bytes.
+///
+/// # Errors
+/// When a file cannot be read or the archive not be written; when it is too large, with the size of each part: then nothing
+/// is written.
+pub fn write(path: &Path, items: &[Item], contents: Contents, most: u64) -> Result<Made> {
+    fs::check_target(path)?;
+    let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::best()));
+    // What is in a compressor yet counts for the next one: a few kilobytes.
+    let mut sizes: Vec<(String, u64)> = Vec::new();
+    let mut before = 0;
+    let mut put = |name: &str, bytes: &[u8], mode: u32| -> Result<()> {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(mode);
+        header.set_mtime(0);
+        tar.append_data(&mut header, format!("{TOP}/{name}"), bytes)
+            .with_context(|| format!("cannot pack {name}"))?;
+        let now = tar.get_ref().get_ref().len() as u64;
+        sizes.push((name.to_string(), now - before));
+        before = now;
+        Ok(())
+    };
+    put("run.sh", SCRIPT.as_bytes(), 0o755)?;
+    put(CONTENTS, &serde_json::to_vec_pretty(&contents)?, 0o644)?;
+    for item in items {
+        let bytes =
+            std::fs::read(&item.from).with_context(|| format!("cannot read {}", item.from.display()))?;
+        put(&item.name, &bytes, if item.is_program { 0o755 } else { 0o644 })?;
+    }
+    let bytes = tar.into_inner().and_then(GzEncoder::finish).context("cannot finish the archive")?;
+    if bytes.len() as u64 > most {
+        let parts: Vec<String> =
+            sizes.iter().map(|(name, size)| format!("\n    {name}: {}", megabytes(*size))).collect();
+        bail!(
+            "the archive would take {} and may take {}:{}\n  pack an engine for one architecture (--cuda-arch 90), \
+             without debuggers' lines (--set cargo_profile=dist) or with fewer kernels of flash attention (--set \
+             cuda_fa_quants=f16-f16), or leave llama-bench out (--no-llama-bench)",
+            megabytes(bytes.len() as u64),
+            megabytes(most),
+            parts.concat()
+        );
+    }
+    fs::write_atomically(path, &bytes)?;
+    Ok(Made { path: path.to_path_buf(), bytes: bytes.len() as u64, contents })
+}
+
+impl std::fmt::Display for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{} ({} of {})", self.path.display(), megabytes(self.bytes), megabytes(MOST))?;
+        for program in &self.contents.programs {
+            let glibc =
+                program.glibc.as_ref().map_or(String::new(), |glibc| format!(", glibc {glibc} or later"));
+            writeln!(f, "  {} ({}{glibc})", program.name, megabytes(program.bytes))?;
+        }
+        for missing in &self.contents.missing {
+            writeln!(f, "  without {}: {}", missing.what, missing.why)?;
+        }
+        write!(
+            f,
+            "There: tar xzf {} && sh {TOP}/run.sh",
+            self.path.file_name().unwrap_or_default().to_string_lossy()
+        )
+    }
+}
+
+/// Sees that what was written is read back by any gunzip: used by tests and by nobody else.
+#[cfg(test)]
+fn names(path: &Path) -> Vec<(String, u32, u64)> {
+    let file = std::fs::File::open(path).unwrap();
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(file));
+    archive
+        .entries()
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let name = entry.path().unwrap().to_string_lossy().into_owned();
+            (name, entry.header().mode().unwrap(), entry.size())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(folder: &Path, name: &str, from: &Path, is_program: bool) -> Item {
+        let _ = folder;
+        Item { name: name.to_string(), from: from.to_path_buf(), is_program }
+    }
+
+    #[test]
+    fn an_archive_holds_what_was_given_and_says_what_it_takes() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = std::env::current_exe().unwrap();
+        let record = folder.path().join("build_info.json");
+        std::fs::write(&record, "{}").unwrap();
+        let items = [
+            item(folder.path(), "bin/gpu-check", &own, true),
+            item(folder.path(), "build_info.json", &record, false),
+        ];
+        let missing = vec![Missing { what: "llama-bench".into(), why: "there is no such build".into() }];
+        let contents = Contents::of(&items, vec!["avx2".into()], missing).unwrap();
+        assert!(contents.glibc.as_deref().is_some_and(|glibc| glibc.starts_with("2.")), "{contents:?}");
+        assert!(contents.programs[0].libraries.iter().any(|name| name.starts_with("libc.so")));
+        let path = folder.path().join("check.tar.gz");
+        // A test program without optimisation, with its symbols.
+        let made = write(&path, &items, contents.clone(), u64::MAX).unwrap();
+        assert_eq!(made.bytes, std::fs::metadata(&path).unwrap().len());
+        let names = names(&path);
+        let modes: Vec<(&str, u32)> = names.iter().map(|(name, mode, _)| (name.as_str(), *mode)).collect();
+        assert_eq!(
+            modes,
+            [
+                ("anneal-gpu-check/run.sh", 0o755),
+                ("anneal-gpu-check/contents.json", 0o644),
+                ("anneal-gpu-check/bin/gpu-check", 0o755),
+                ("anneal-gpu-check/build_info.json", 0o644),
+            ]
+        );
+        assert_eq!(names[2].2, contents.programs[0].bytes);
+        assert!(made.to_string().contains("without llama-bench: there is no such build"), "{made}");
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_written_and_its_parts_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let large = folder.path().join("anneal");
+        // What does not compress.
+        let noise: Vec<u8> = (0..20_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        std::fs::write(&large, noise).unwrap();
+        let items = [item(folder.path(), "bin/anneal", &large, false)];
+        let contents = Contents::of(&items, Vec::new(), Vec::new()).unwrap();
+        let path = folder.path().join("check.tar.gz");
+        let error = write(&path, &items, contents, 1000).unwrap_err().to_string();
+        assert!(error.contains("may take 0.0 MB") && error.contains("bin/anneal: "), "{error}");
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_script_finds_the_program_from_anywhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin = folder.path().join("top/bin");
+        std::fs::create_dir_all(&bin).unwrap();
+        std::fs::write(folder.path().join("top/run.sh"), SCRIPT).unwrap();
+        fs::write_script(&bin.join("gpu-check"), "#!/bin/sh\necho \"$@\"\n").unwrap();
+        assert_eq!(SCRIPT.lines().count(), 3);
+        for (from, script) in
+            [(folder.path().to_path_buf(), "top/run.sh"), (folder.path().join("top"), "run.sh")]
+        {
+            let output = std::process::Command::new("sh")
+                .args([script, "--budget", "2m"])
+                .current_dir(from)
+                .output()
+                .unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "gpu-check run --budget 2m\n", "{output:?}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Carries out a plan, step by step, within its budget.
+
+mod steps;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use build::scratch::Scratch;
+use build::ui::Ui;
+use build::{fs, process};
+use build_info::Bytes;
+
+use super::engine::{Engine, Sizes};
+use super::estimate::{Estimator, Tokens};
+use super::figures;
+use super::models::{self, Model};
+use super::plan::{self, Planned, Sketch, Step, Wishes};
+use super::report::{Done, LeftOut, Report};
+
+/// What of the budget is kept for the end: models are removed, the file is written.
+const RESERVE: f64 = 4.0;
+
+/// How long a step may go on when the budget is spent: it is stopped rather than lost at its last token.
+const GRACE: f64 = 3.0;
+
+/// A step of a model that failed so often is not tried again.
+const MOST_FAILURES: usize = 2;
+
+/// What to check, and with what.
+pub struct Options {
+    /// The engine.
+    pub engine: Engine,
+    /// llama.cpp's own bench.
+    pub llama_bench: Option<PathBuf>,
+    /// How much of everything.
+    pub sizes: Sizes,
+    /// Seconds for all of it.
+    pub budget: f64,
+    /// Where the file goes.
+    pub out: PathBuf,
+    /// Whether the engine's record promises a GPU.
+    pub promises_gpu: bool,
+    /// Whether it computes with CUDA, as far as anybody knows.
+    pub cuda: bool,
+    /// Whether it launches CUDA graphs.
+    pub graphs: bool,
+}
+
+/// A check that is going on.
+pub struct Check<'a> {
+    options: &'a Options,
+    ui: &'a Ui,
+    began: Instant,
+    folder: PathBuf,
+    models: Vec<Model>,
+    names: Vec<String>,
+    waiting: Vec<Planned>,
+    estimator: Estimator,
+    failures: Vec<(&'static str, Option<usize>)>,
+    /// Models whose long prompts cannot be evaluated here.
+    decode_only: Vec<usize>,
+    report: Report,
+    _scratch: Scratch,
+}
+
+impl<'a> Check<'a> {
+    /// Plans the check of the models that `report` names. Those that do not fit into the GPU are skipped by their names.
+    pub fn new(
+        options: &'a Options,
+        mut report: Report,
+        scratch: Scratch,
+        began: Instant,
+        ui: &'a Ui,
+    ) -> Self {
+        let folder = scratch.path().to_path_buf();
+        let free = report.cards.iter().filter_map(|card| card.free).max().map(Bytes);
+        for model in &mut report.models {
+            model.skipped = models::too_large(model.bytes, free);
+        }
+        let models: Vec<Model> =
+            report.models.iter().map(|model| Model::new(model.name.clone(), &folder)).collect();
+        let sketches: Vec<Sketch> = models.iter().map(|model| Sketch { bytes: model.bytes() }).collect();
+        let sizes = &options.sizes;
+        let supports = options.engine.supports;
+        let wishes = Wishes {
+            refusal: options.promises_gpu,
+            placement: supports.placement,
+            device_sampling: supports.device_sampling,
+            graphs: options.graphs,
+            waiting: options.cuda,
+            rounds: sizes.rounds,
+            long: sizes.long,
+        };
+        let tokens = Tokens { determinism: sizes.determinism, decode: sizes.decode, round: sizes.round() };
+        let cores = build_info::threads::budget(&report.host, build_info::Policy::Max).cores;
+        let estimator = Estimator::new(cores, models::sizes(&models), tokens, options.llama_bench.is_some());
+        let names = models.iter().map(|model| model.what.to_string()).collect();
+        let mut check = Self {
+            options,
+            ui,
+            began,
+            folder,
+            names,
+            waiting: plan::steps(&sketches, &wishes),
+            estimator,
+            failures: Vec::new(),
+            decode_only: Vec::new(),
+            models,
+            report,
+            _scratch: scratch,
+        };
+        check.say_what_is_not_planned(&wishes);
+        for model in 0..check.models.len() {
+            if let Some(why) = check.report.models[model].skipped.clone() {
+                check.drop_model(model, &why);
+            }
+        }
+        check
+    }
+
+    fn say_what_is_not_planned(&mut self, wishes: &Wishes) {
+        let mut say = |step: &str, reason: &str| {
+            self.report.left_out.push(LeftOut { step: step.to_string(), reason: reason.to_string() });
+        };
+        if !wishes.refusal {
+            say("refusal without a GPU", "the build's record promises no GPU");
+        }
+        if !wishes.placement {
+            say("placement", "this anneal has no `info --placement`");
+        }
+        if !wishes.graphs {
+            say("CUDA graphs", "the build's profile turns them off");
+        }
+        if !wishes.waiting {
+            say("waiting", "the build's record has no CUDA");
+        }
+        if !wishes.device_sampling {
+            say("device sampling", "this anneal has no --device-sampling");
+        }
+        if let Some(why) = self.report.llama_bench_missing.clone() {
+            say("rounds of llama-bench", &why);
+        }
+    }
+
+    /// Carries out what fits into the budget, one step after the other, and writes the file after each. What fails is
+    /// written down, and the rest goes on; ctrl-C ends it with what there is.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn run(mut self) -> Result<Report> {
+        loop {
+            let left = self.left() - RESERVE;
+            let chosen = plan::choose(&self.waiting, |step| self.estimator.seconds(step), left);
+            let Some(step) = chosen.first().copied().filter(|_| !process::interrupted()) else { break };
+            self.waiting.retain(|planned| !is_same(planned.step, step));
+            self.one(step, chosen.len());
+            self.save()?;
+        }
+        if process::interrupted() {
+            self.report.stopped = Some("stopped by the user".to_string());
+        }
+        self.leave_out_the_rest();
+        self.save()?;
+        Ok(self.report)
+    }
+
+    fn left(&self) -> f64 {
+        self.options.budget - self.began.elapsed().as_secs_f64()
+    }
+
+    /// The time that a program of a step may take.
+    fn limit(&self) -> Duration {
+        Duration::from_secs_f64((self.left() - RESERVE + GRACE).max(GRACE))
+    }
+
+    fn one(&mut self, step: Step, steps_left: usize) {
+        let words = step.words(&self.names);
+        let expected = self.estimator.seconds(step);
+        self.ui.say(format_args!(
+            "{:>4.0} s left, {steps_left} steps: {words}, about {expected:.0} s",
+            self.left().max(0.0)
+        ));
+        let began = Instant::now();
+        let done = self.carry_out(step);
+        let seconds = began.elapsed().as_secs_f64();
+        let error = done.err().map(|error| self.without_folders(&format!("{error:#}")));
+        if process::interrupted() {
+            // It did not fail: it was stopped.
+            self.report.left_out.push(LeftOut { step: words, reason: "stopped by the user".to_string() });
+            return;
+        }
+        match &error {
+            None => self.estimator.learn(step, seconds),
+            Some(why) => {
+                self.ui.warn(format_args!("{words}: {why}"));
+                self.failed(step, why);
+            }
+        }
+        self.report.steps.push(Done { step: words, seconds, expected, error });
+    }
+
+    /// Drops what cannot work any more.
+    fn failed(&mut self, step: Step, why: &str) {
+        if let Step::Make(model) = step {
+            self.report.models[model].skipped = Some(why.to_string());
+            self.drop_model(model, "it could not be made");
+            return;
+        }
+        let key = (step.kind(), step.model());
+        self.failures.push(key);
+        if self.failures.iter().filter(|failed| **failed == key).count() >= MOST_FAILURES {
+            let same = |planned: &Planned| (planned.step.kind(), planned.step.model()) == key;
+            self.drop(same, &format!("it failed {MOST_FAILURES} times before"));
+        }
+    }
+
+    fn drop_model(&mut self, model: usize, why: &str) {
+        self.drop(|planned| planned.step.model() == Some(model), why);
+    }
+
+    fn drop(&mut self, unwanted: impl Fn(&Planned) -> bool, why: &str) {
+        let (dropped, kept): (Vec<Planned>, Vec<Planned>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|planned| unwanted(planned));
+        self.waiting = kept;
+        let left_out =
+            |planned: &Planned| LeftOut { step: planned.step.words(&self.names), reason: why.to_string() };
+        self.report.left_out.extend(dropped.iter().map(left_out));
+    }
+
+    fn leave_out_the_rest(&mut self) {
+        let left = (self.left() - RESERVE).max(0.0);
+        for planned in std::mem::take(&mut self.waiting) {
+            let reason = match process::interrupted() {
+                true => "stopped by the user".to_string(),
+                false => format!(
+                    "it takes about {:.0} s, and {left:.0} s of the budget are left",
+                    self.estimator.seconds(planned.step)
+                ),
+            };
+            let step = planned.step.words(&self.names);
+            self.report.left_out.push(LeftOut { step, reason });
+        }
+    }
+
+    fn save(&mut self) -> Result<()> {
+        self.report.figures = figures::figures(&self.report);
+        self.report.seconds = self.began.elapsed().as_secs_f64();
+        let text = serde_json::to_vec_pretty(&self.report)?;
+        fs::write_atomically(&self.options.out, &text)
+    }
+}
+
+/// A long run is the same whatever its length.
+fn is_same(a: Step, b: Step) -> bool {
+    match (a, b) {
+        (Step::Long(a, _), Step::Long(b, _)) => a == b,
+        _ => a == b,
+    }
+}
+
+/// Sees that `seconds` can hold a check at all.
+pub fn check_budget(seconds: f64) -> Result<()> {
+    if seconds < 2.0 * RESERVE {
+        bail!("a budget of {seconds:.0} s holds nothing: give a minute at least, as in --budget 8m");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

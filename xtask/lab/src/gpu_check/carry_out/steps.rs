@@ -1,0 +1,199 @@
+//! What each step does.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use build::process;
+use measure::schedule;
+
+use super::Check;
+use crate::gpu_check::bench::Output;
+use crate::gpu_check::decode;
+use crate::gpu_check::engine::{self, Sizes, Variant};
+use crate::gpu_check::figures;
+use crate::gpu_check::models::{Model, Workshop};
+use crate::gpu_check::plan::{Step, Switch};
+use crate::gpu_check::report::{Decode, Determinism, LeftOut, Long, Pair, Refusal, Run, Wait, Who, digest};
+use crate::recommend::subject::read_model;
+
+/// The exit code of a program whose device is not there.
+const NO_DEVICE: i32 = 69;
+
+/// A generation by the host's samplers.
+const PLAIN: Variant = Variant { device_sampling: false, graphs: true, wait: None };
+
+impl Check<'_> {
+    /// Does what `step` says, and puts what came of it into the report.
+    pub(super) fn carry_out(&mut self, step: Step) -> Result<()> {
+        match step {
+            Step::Refusal => self.refusal(),
+            Step::Make(model) => self.make(model),
+            Step::Placement(model) => self.placement(model),
+            Step::Determinism(model) => self.determinism(model),
+            Step::Round(model, round) => self.round(model, round),
+            Step::Pair(switch, pair) => self.pair(switch, pair),
+            Step::Long(model, tokens) => {
+                let decode = self.decode(model, self.steady(), tokens)?;
+                let (model, wanted) = (self.models[model].what.clone(), self.options.sizes.long);
+                self.report.long = Some(Long { model, wanted, decode });
+                Ok(())
+            }
+        }
+    }
+
+    /// Of a model of some megabytes, which is written for it.
+    fn refusal(&mut self) -> Result<()> {
+        let tiny = Model::new("tiny/F16".parse().map_err(anyhow::Error::msg)?, &self.folder.join("refusal"));
+        if let Some(folder) = tiny.path.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        self.workshop().make(&tiny, &[], self.limit())?;
+        let ended = self.options.engine.without_gpu(&tiny.path, self.limit())?;
+        self.report.refusal = Some(Refusal {
+            code: ended.code,
+            expected: NO_DEVICE,
+            said: self.without_folders(ended.stderr.trim()),
+        });
+        Ok(())
+    }
+
+    fn workshop(&self) -> Workshop<'_> {
+        Workshop { folder: &self.folder, engine: &self.options.engine, ui: self.ui }
+    }
+
+    /// The report is for everybody, and the folders of this machine are not.
+    pub(super) fn without_folders(&self, text: &str) -> String {
+        let programs = self.options.engine.path.parent().and_then(Path::parent);
+        let folders = std::iter::once(self.folder.as_path()).chain(programs);
+        let named = folders.map(|folder| folder.to_string_lossy()).filter(|folder| folder.len() > 1);
+        named.fold(text.to_string(), |text, folder| text.replace(&*folder, "…"))
+    }
+
+    fn make(&mut self, model: usize) -> Result<()> {
+        let others: Vec<Model> = self
+            .waiting
+            .iter()
+            .filter_map(|planned| match planned.step {
+                Step::Make(other) => Some(self.models[other].clone()),
+                _ => None,
+            })
+            .collect();
+        self.workshop().make(&self.models[model], &others, self.limit())?;
+        let facts = read_model(&self.models[model].path)?;
+        let told = &mut self.report.models[model];
+        (told.bytes, told.bytes_per_token) = (facts.weights, Some(facts.bytes_per_token));
+        Ok(())
+    }
+
+    fn placement(&mut self, model: usize) -> Result<()> {
+        let placement = self.options.engine.placement(&self.models[model].path, self.limit())?;
+        self.report.models[model].placement = Some(placement);
+        Ok(())
+    }
+
+    fn determinism(&mut self, model: usize) -> Result<()> {
+        let (path, count) = (&self.models[model].path, self.options.sizes.determinism);
+        let first = self.options.engine.tokens(path, count, self.limit())?;
+        let second = self.options.engine.tokens(path, count, self.limit())?;
+        let equal = first.iter().zip(&second).take_while(|(a, b)| a == b).count();
+        let bytes: Vec<u8> = first.iter().flat_map(|token| token.to_le_bytes()).collect();
+        self.report.models[model].determinism =
+            Some(Determinism { tokens: first.len().max(second.len()), equal, digest: digest(&bytes) });
+        Ok(())
+    }
+
+    /// Both programs, one after the other, and the other way round the next time. What one of them measured is kept though
+    /// another fails.
+    fn round(&mut self, model: usize, round: u32) -> Result<()> {
+        let programs = if self.options.llama_bench.is_some() { 2 } else { 1 };
+        let mut failed = None;
+        for program in schedule::order(round as usize - 1, programs) {
+            let done = match program {
+                0 => self.ours(model, round),
+                _ => self.theirs(model).map(|output| self.keep(model, round, Who::LlamaBench, output)),
+            };
+            failed = failed.or(done.err());
+        }
+        let told = &mut self.report.models[model];
+        told.comparisons = figures::comparisons(told);
+        told.differing_settings = figures::differing(&told.runs);
+        if let Some(speed) = told.decodes.last().and_then(|decode| decode.tokens_per_second) {
+            self.estimator.learn_speed(model, speed);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn keep(&mut self, model: usize, round: u32, by: Who, output: Output) {
+        let run = Run { round, by, rows: output.rows, settings: output.settings };
+        self.report.models[model].runs.push(run);
+    }
+
+    /// As llama-bench does it; with the default samplers; and a steady decode in which the device chooses.
+    fn ours(&mut self, model: usize, round: u32) -> Result<()> {
+        let kernel = self.kernel(model).map(|output| self.keep(model, round, Who::Anneal, output));
+        let path = self.models[model].path.clone();
+        let sampled = self.options.engine.end_to_end(&path, &self.sizes(model), self.limit());
+        let sampled = sampled.map(|output| self.keep(model, round, Who::Anneal, output));
+        let decode = self.decode(model, self.steady(), self.options.sizes.decode).map(|decode| {
+            let decode = Decode { round: Some(round), ..decode };
+            self.report.models[model].decodes.push(decode);
+        });
+        kernel.and(sampled).and(decode)
+    }
+
+    /// The tests of llama-bench; those of decode alone where prompts cannot be evaluated.
+    fn kernel(&mut self, model: usize) -> Result<Output> {
+        let path = self.models[model].path.clone();
+        let engine = &self.options.engine;
+        match engine.kernel(&path, &self.sizes(model), self.limit()) {
+            Err(error) if !self.decode_only.contains(&model) && !process::interrupted() => {
+                self.decode_only.push(model);
+                let kernel = engine.kernel(&path, &self.sizes(model), self.limit())?;
+                let step = format!("tests with prompts of {}", self.names[model]);
+                let reason = self.without_folders(&format!("decode works without them: {error:#}"));
+                self.report.left_out.push(LeftOut { step, reason });
+                Ok(kernel)
+            }
+            kernel => kernel,
+        }
+    }
+
+    /// The device chooses, where it can.
+    fn steady(&self) -> Variant {
+        Variant { device_sampling: self.options.engine.supports.device_sampling, ..PLAIN }
+    }
+
+    fn theirs(&self, model: usize) -> Result<Output> {
+        let program = self.options.llama_bench.as_deref().context("there is no llama-bench")?;
+        engine::llama_bench(program, &self.models[model].path, &self.sizes(model), self.limit())
+    }
+
+    /// F16 takes cuBLAS for prompts, which a machine with nothing but a driver does not have.
+    fn sizes(&self, model: usize) -> Sizes {
+        match self.decode_only.contains(&model) {
+            true => self.options.sizes.without_prompts(),
+            false => self.options.sizes,
+        }
+    }
+
+    fn decode(&self, model: usize, variant: Variant, tokens: u32) -> Result<Decode> {
+        decode::steady(&self.options.engine, &self.models[model].path, variant, tokens, self.limit())
+    }
+
+    fn pair(&mut self, switch: Switch, pair: u32) -> Result<()> {
+        let steady = self.steady();
+        let variant = |is_on: bool| match switch {
+            Switch::DeviceSampling => Variant { device_sampling: is_on, ..steady },
+            Switch::CudaGraphs => Variant { graphs: is_on, ..steady },
+            Switch::Waiting => Variant { wait: Some(if is_on { Wait::Block } else { Wait::Spin }), ..steady },
+        };
+        let mut sides = [None, None];
+        for side in schedule::order(pair as usize - 1, 2) {
+            sides[side] = Some(self.decode(0, variant(side == 0), self.options.sizes.decode)?);
+        }
+        if let [Some(on), Some(off)] = sides {
+            self.report.pairs.push(Pair { switch, on, off });
+        }
+        Ok(())
+    }
+}

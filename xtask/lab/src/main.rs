@@ -1,0 +1,17 @@
+//! The commands of `cargo xtask` that measure. `cargo xtask` compiles this program when one of them is first used, and runs it
+//! with its own command line.
+
+use std::process::ExitCode;
+
+use build::entry;
+use build::ui::Ui;
+use lab::commands::{self, Cli};
+
+fn main() -> ExitCode {
+    let cli: Cli = match entry::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let ui = Ui::new(&cli.global);
+    entry::run(&ui, || commands::dispatch(cli, &ui))
+}

@@ -1,0 +1,209 @@
+//! The heats as they are really run: each build a process of its own, in turn, every run kept.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Error, Result, bail};
+use build::compare::{Candidate, Phase, Request, Shape, measure_once};
+use build::process;
+use build::ui::Ui;
+use measure::{FEWEST_PAIRS, Objective, Race, Rule, median};
+
+use super::halving::{Course, Heat, Out, Ran, Standing};
+use super::record::{BuildKey, Lap, Laps, Store};
+
+/// Rounds around a disturbed baseline that are measured again.
+const REPEATS: usize = 4;
+
+/// How it begins why somebody is out who did not run to the end.
+pub const FAILED: &str = "failed";
+
+/// A build that takes part.
+pub struct Runner {
+    /// Its program.
+    pub engine: Candidate,
+    /// What tells it from others.
+    pub key: BuildKey,
+}
+
+/// Where builds are measured.
+pub struct Track<'a> {
+    /// Who is told.
+    pub ui: &'a Ui,
+    /// What is measured on.
+    pub model: &'a Path,
+    /// What counts.
+    pub objective: &'a Objective,
+    /// All builds.
+    pub runners: Vec<&'a Runner>,
+    /// What is known, and is to be remembered.
+    pub store: &'a mut Store,
+    /// When measuring has to end.
+    pub until: Instant,
+    /// Who is out, and why.
+    pub outs: BTreeMap<usize, String>,
+    /// How everybody who is out stood.
+    pub stood: Vec<Standing>,
+    /// Median tokens per second of everybody's last heat: prefill and decode.
+    pub speeds: BTreeMap<usize, (Option<f64>, Option<f64>)>,
+}
+
+/// Why a heat did not end.
+struct Failed {
+    /// Place in the field of who failed; nobody where the record could not be written.
+    place: Option<usize>,
+    error: Error,
+}
+
+impl<'a> Track<'a> {
+    /// A track on which nobody has run.
+    pub fn new(
+        ui: &'a Ui,
+        model: &'a Path,
+        objective: &'a Objective,
+        runners: Vec<&'a Runner>,
+        store: &'a mut Store,
+        until: Instant,
+    ) -> Self {
+        let (outs, stood, speeds) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        Self { ui, model, objective, runners, store, until, outs, stood, speeds }
+    }
+
+    /// One run that nobody counts: whether `who` runs at all, and how long it takes.
+    pub fn lap(&mut self, who: usize, heat: &Heat) -> Result<Duration> {
+        let started = Instant::now();
+        self.measure(who, heat)?;
+        Ok(started.elapsed())
+    }
+
+    fn measure(&self, who: usize, heat: &Heat) -> Result<(Option<f64>, Option<f64>)> {
+        let wanted = [(Phase::Prefill, heat.prompt), (Phase::Decode, heat.generate)];
+        let phases: Vec<Phase> =
+            wanted.into_iter().filter(|(_, tokens)| *tokens > 0).map(|(phase, _)| phase).collect();
+        let request = Request {
+            model: self.model,
+            shape: Shape { prompt: heat.prompt, generate: heat.generate, depth: 0 },
+            phases: &phases,
+            threads: self.store.record.threads,
+            text: None,
+        };
+        let values = measure_once(&self.runners[who].engine, &request)?;
+        let of = |wanted| values.iter().find(|(phase, _)| *phase == wanted).map(|(_, value)| *value);
+        Ok((of(Phase::Prefill), of(Phase::Decode)))
+    }
+
+    /// Runs one heat of `field`. What is known is not run again.
+    fn heat(&mut self, heat: &Heat, field: &[usize], time: Duration) -> Result<Ran, Failed> {
+        let record = &self.store.record;
+        let keys = field.iter().map(|&who| self.runners[who].key.clone()).collect();
+        let new = Laps::new(&record.model, record.threads, heat, keys);
+        let mut laps = self.store.resume(new);
+        let (known, mut next) = (laps.laps.len(), 0);
+        let race = Race {
+            contestants: field.len(),
+            rule: Rule { pairs: heat.pairs, precision: heat.precision },
+            warm_up: 1,
+            repeats: REPEATS,
+            time: Some(time),
+        };
+        let mut progress = self.ui.progress("measure");
+        let total = ((heat.pairs + 1) * field.len()) as u64;
+        let result = race.run(|place| {
+            if laps.laps.get(next).is_none_or(|lap| lap.build != place) {
+                // Another order of turns than that of the record: from here on it says nothing.
+                laps.laps.truncate(next);
+                let started = Instant::now();
+                let (prefill, decode) =
+                    self.measure(field[place], heat).map_err(|error| Failed { place: Some(place), error })?;
+                let seconds = started.elapsed().as_secs_f64();
+                laps.laps.push(Lap { build: place, prefill, decode, seconds });
+                if laps.laps.len().is_multiple_of(field.len()) {
+                    self.store.keep(laps.clone());
+                    self.store.save().map_err(|error| Failed { place: None, error })?;
+                }
+            }
+            let lap = laps.laps[next];
+            next += 1;
+            progress.step(next as u64, total.max(next as u64), "runs");
+            let seconds = self.objective.seconds(lap.prefill, lap.decode);
+            // Not a number: the round is measured again.
+            Ok(seconds.map_or(f64::NAN, |seconds| 1.0 / seconds))
+        });
+        progress.finish();
+        if known > 0 {
+            self.ui
+                .done("kept", format_args!("{known} of {} runs of an earlier optimisation", laps.laps.len()));
+        }
+        laps.stop = result.as_ref().ok().map(|finish| finish.stop);
+        let seconds: Vec<f64> = laps.laps.iter().map(|lap| lap.seconds).collect();
+        self.remember_speeds(&laps, field);
+        self.store.keep(laps);
+        let finish = result?;
+        let lap = Duration::try_from_secs_f64(median(&seconds)).unwrap_or_default();
+        Ok(Ran { field: field.to_vec(), samples: finish.samples, lap })
+    }
+
+    fn remember_speeds(&mut self, laps: &Laps, field: &[usize]) {
+        for (place, &who) in field.iter().enumerate() {
+            // Without the round that warms up.
+            let own = || laps.laps.iter().skip(field.len()).filter(move |lap| lap.build == place);
+            let middle = |values: Vec<f64>| (!values.is_empty()).then(|| median(&values));
+            let prefill = middle(own().filter_map(|lap| lap.prefill).collect());
+            let decode = middle(own().filter_map(|lap| lap.decode).collect());
+            self.speeds.insert(who, (prefill, decode));
+        }
+    }
+}
+
+impl Course for Track<'_> {
+    type Error = Error;
+
+    /// Who crashes, or is killed, is out, and the others begin again.
+    fn race(&mut self, heat: &Heat, field: &[usize], time: Duration) -> Result<Ran> {
+        let until = Instant::now() + time;
+        let mut field = field.to_vec();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let failed = match self.heat(heat, &field, left) {
+                Ok(ran) => return Ok(ran),
+                Err(failed) => failed,
+            };
+            process::check_interrupted()?;
+            let Some(place) = failed.place else { return Err(failed.error) };
+            let who = field.remove(place);
+            let why = format!("{:#}", failed.error);
+            self.ui.warn(format_args!("{} is out: {why}", self.runners[who].engine.name));
+            let first = why.lines().next().unwrap_or_default();
+            self.outs.insert(who, format!("{FAILED}: {first}"));
+            if field.is_empty() {
+                bail!("no build ran to the end: {why}");
+            }
+            if field.len() == 1 {
+                return Ok(Ran { field, samples: vec![Vec::new()], lap: Duration::ZERO });
+            }
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    fn out(&mut self, who: usize, standing: &Standing, why: Out) {
+        let ratio = standing.against_best;
+        let words = match why {
+            Out::Slower => format!("slower than the best after the short heat: {ratio}"),
+            Out::NoTime => {
+                let few = ratio.pairs < FEWEST_PAIRS;
+                let shown = if few { "too few pairs to tell" } else { "not shown slower than the best" };
+                format!("{shown} ({ratio}), but the budget does not reach further")
+            }
+        };
+        self.ui.say(format_args!("{:>11} {}: {words}", "dropped", self.runners[who].engine.name));
+        self.outs.insert(who, words);
+        self.stood.push(*standing);
+    }
+}
+
+#[cfg(test)]
+mod tests;

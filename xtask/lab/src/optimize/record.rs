@@ -1,0 +1,512 @@
+//! What is remembered of an optimisation: every run that was measured, so that one that was stopped goes on, and a
+//! second one measures only what is new.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use build::compare::Provenance;
+use build_info::Sha256;
+use measure::{Objective, Ratio, Stop};
+use serde::{Deserialize, Serialize};
+
+use super::halving::Heat;
+use super::space::LeftOut;
+
+/// Another format is not read.
+const FORMAT: u32 = 1;
+
+/// Heats that are kept beside those of the last run: a purpose or a model that comes again finds its runs.
+const KEPT: usize = 32;
+
+/// A program that was measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildKey {
+    /// Its plan.
+    pub plan: Sha256,
+    /// Digest of the program: the engine's own code is in no plan.
+    pub engine: Sha256,
+}
+
+/// The model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Model {
+    /// Name of its file.
+    pub name: String,
+    /// Digest over its size, its first and its last bytes.
+    pub fingerprint: Sha256,
+}
+
+/// One run of one build.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lap {
+    /// Place in [`Laps::builds`].
+    pub build: usize,
+    /// Tokens per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill: Option<f64>,
+    /// Tokens per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode: Option<f64>,
+    /// How long the process took.
+    pub seconds: f64,
+}
+
+/// All runs of one heat, in their order; the first round warms up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Laps {
+    /// On what.
+    pub model: Model,
+    /// Threads of both phases.
+    pub threads: u32,
+    /// Prompt tokens of a run.
+    pub prompt: u32,
+    /// Generated tokens of a run.
+    pub generate: u32,
+    /// Who ran.
+    pub builds: Vec<BuildKey>,
+    /// The runs.
+    pub laps: Vec<Lap>,
+    /// Why it ended; nothing of one that did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Stop>,
+}
+
+impl Laps {
+    /// None run yet.
+    pub fn new(model: &Model, threads: u32, heat: &Heat, builds: Vec<BuildKey>) -> Self {
+        let (prompt, generate) = (heat.prompt, heat.generate);
+        Self { model: model.clone(), threads, prompt, generate, builds, laps: Vec::new(), stop: None }
+    }
+
+    fn is_of(&self, other: &Laps) -> bool {
+        (&self.model, self.threads, self.prompt, self.generate, &self.builds)
+            == (&other.model, other.threads, other.prompt, other.generate, &other.builds)
+    }
+}
+
+/// Something that was shown to be slower than the best.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slower {
+    /// What.
+    pub build: BuildKey,
+    /// Than what.
+    pub best: BuildKey,
+    /// On which model.
+    pub model: Model,
+    /// Threads of both phases.
+    pub threads: u32,
+    /// At what.
+    pub objective: String,
+    /// How much.
+    pub ratio: Ratio,
+}
+
+/// One build that was looked at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// What `--only` calls it.
+    pub name: String,
+    /// Its profile, as `--profile` takes it.
+    pub profile: String,
+    /// Why it is tried.
+    pub why: String,
+    /// What became of it: built, its place, or why it was dropped.
+    pub state: String,
+    /// Its plan.
+    pub plan_hash: Sha256,
+    /// Seconds that building it took in this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built_in: Option<f64>,
+}
+
+/// One line of the ranking.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rank {
+    /// What `--only` calls it.
+    pub name: String,
+    /// Its profile.
+    pub profile: String,
+    /// Median tokens per second in its last heat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill: Option<f64>,
+    /// The same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode: Option<f64>,
+    /// Times as fast as the baseline at the whole of prompt and answer.
+    pub against_base: Ratio,
+    /// What may be said of it.
+    pub verdict: String,
+}
+
+/// Who won.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Winner {
+    /// Its profile.
+    pub profile: String,
+    /// Its plan.
+    pub plan_hash: Sha256,
+    /// Why.
+    pub verdict: String,
+    /// What a profile or BOLT brought on top, where that was tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pgo: Option<String>,
+    /// The file that reproduces it, in profiles/build.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The link that leads to it.
+    pub link: PathBuf,
+}
+
+/// `target/anneal/optimize.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Of this file.
+    pub format: u32,
+    /// Date, command, machine.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// What is optimised for.
+    pub objective: String,
+    /// Tokens of its prompt.
+    pub prompt: u32,
+    /// Tokens of its answer.
+    pub generate: u32,
+    /// The model.
+    pub model: Model,
+    /// Threads of both phases.
+    pub threads: u32,
+    /// What the others are compared with.
+    pub baseline: String,
+    /// Seconds that it may take.
+    pub budget: f64,
+    /// Seconds that it took.
+    pub spent: f64,
+    /// Every build that was looked at.
+    pub builds: Vec<Entry>,
+    /// What was not.
+    pub left_out: Vec<LeftOut>,
+    /// The best first. Empty as long as it is not finished.
+    pub ranking: Vec<Rank>,
+    /// Who won.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub winner: Option<Winner>,
+    /// Who is known to be slower.
+    pub slower: Vec<Slower>,
+    /// All runs, those of earlier optimisations too; the last ones last.
+    pub heats: Vec<Laps>,
+}
+
+impl Record {
+    /// One that has not begun.
+    pub fn new(
+        provenance: Provenance,
+        objective: &Objective,
+        model: Model,
+        threads: u32,
+        budget: f64,
+    ) -> Self {
+        Self {
+            format: FORMAT,
+            provenance,
+            objective: objective.to_string(),
+            prompt: objective.prompt,
+            generate: objective.generate,
+            model,
+            threads,
+            baseline: String::new(),
+            budget,
+            spent: 0.0,
+            builds: Vec::new(),
+            left_out: Vec::new(),
+            ranking: Vec::new(),
+            winner: None,
+            slower: Vec::new(),
+            heats: Vec::new(),
+        }
+    }
+}
+
+/// The record and where it is kept.
+pub struct Store {
+    path: PathBuf,
+    /// What is kept.
+    pub record: Record,
+}
+
+impl Store {
+    /// `record` with what the file at `path` knows, unless it is to be `fresh`. A damaged file knows nothing, nor does one
+    /// of another machine, and that is told. A finished one stays beside it until this one is finished: see [`last`].
+    pub fn open(path: &Path, mut record: Record, fresh: bool, mut warn: impl FnMut(String)) -> Self {
+        let earlier = read(path).unwrap_or_else(|error| {
+            if !fresh {
+                warn(format!("nothing is taken from an earlier optimisation: {error:#}"));
+            }
+            None
+        });
+        let kept = match &earlier {
+            Some(earlier) if earlier.provenance.machine != record.provenance.machine => {
+                std::fs::rename(path, aside(path))
+            }
+            Some(earlier) if earlier.winner.is_some() => keep_finished(path),
+            // Damaged, or of another version.
+            None if path.is_file() => std::fs::rename(path, aside(path)),
+            _ => Ok(()),
+        };
+        if let Err(error) = kept {
+            warn(format!("the result of the last optimisation is not kept: {error}"));
+        }
+        match earlier.filter(|_| !fresh) {
+            // Speeds of another machine say nothing of this one.
+            Some(earlier) if earlier.provenance.machine != record.provenance.machine => warn(format!(
+                "nothing is taken from an earlier optimisation: it was of another machine ({})",
+                earlier.provenance.machine
+            )),
+            Some(earlier) => (record.heats, record.slower) = (earlier.heats, earlier.slower),
+            None => {}
+        }
+        Self { path: path.to_path_buf(), record }
+    }
+
+    /// Writes it with its winner; the result of the one before it is not kept any longer.
+    pub fn finish(&self) -> Result<()> {
+        self.save()?;
+        match std::fs::remove_file(last(&self.path)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", last(&self.path).display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes it.
+    pub fn save(&self) -> Result<()> {
+        build::fs::write_atomically(&self.path, &serde_json::to_vec_pretty(&self.record)?)
+    }
+
+    /// Whether all of `builds` have run a `heat` together to its end.
+    pub fn knows(&self, heat: &Heat, builds: &[BuildKey]) -> bool {
+        let wanted = Laps::new(&self.record.model, self.record.threads, heat, builds.to_vec());
+        self.record.heats.iter().any(|known| known.is_of(&wanted) && known.stop.is_some())
+    }
+
+    /// The runs of `heat` that are known, in whole rounds, taken out of the record.
+    pub fn resume(&mut self, heat: Laps) -> Laps {
+        let heats = &mut self.record.heats;
+        let Some(at) = heats.iter().position(|known| known.is_of(&heat)) else { return heat };
+        let mut known = heats.remove(at);
+        let round = known.builds.len().max(1);
+        known.laps.truncate(known.laps.len() / round * round);
+        // A build that ran in this heat is one of it.
+        if known.laps.iter().any(|lap| lap.build >= round) {
+            known.laps.clear();
+        }
+        known.stop = None;
+        known
+    }
+
+    /// Puts the runs of a heat into the record, behind the others.
+    pub fn keep(&mut self, laps: Laps) {
+        let heats = &mut self.record.heats;
+        heats.retain(|known| !known.is_of(&laps));
+        heats.push(laps);
+        let excess = heats.len().saturating_sub(KEPT);
+        heats.drain(..excess);
+    }
+
+    /// What `build` is known to be slower than at this record's purpose, among `others`.
+    pub fn slower(&self, build: &BuildKey, others: &[BuildKey]) -> Option<&Slower> {
+        let record = &self.record;
+        record.slower.iter().find(|known| {
+            known.build == *build
+                && others.contains(&known.best)
+                && known.model == record.model
+                && known.threads == record.threads
+                && known.objective == record.objective
+        })
+    }
+
+    /// Remembers that `build` is slower than `best`.
+    pub fn is_slower(&mut self, build: BuildKey, best: BuildKey, ratio: Ratio) {
+        let Record { model, threads, objective, .. } = &self.record;
+        let (model, threads, objective) = (model.clone(), *threads, objective.clone());
+        let known = Slower { build, best, model, threads, objective, ratio };
+        self.record.slower.retain(|other| {
+            (&other.build, &other.model, other.threads, &other.objective)
+                != (&known.build, &known.model, known.threads, &known.objective)
+        });
+        self.record.slower.push(known);
+    }
+}
+
+/// Keeps the result at `path` beside it, whole or not at all.
+fn keep_finished(path: &Path) -> std::io::Result<()> {
+    build::fs::write_atomically(&last(path), &std::fs::read(path)?).map_err(std::io::Error::other)
+}
+
+/// Where what this record cannot take over is put: of another machine, of another version, or damaged.
+fn aside(path: &Path) -> PathBuf {
+    path.with_extension("other.json")
+}
+
+/// Where the last result is kept as long as the record at `path` has none.
+pub fn last(path: &Path) -> PathBuf {
+    path.with_extension("last.json")
+}
+
+/// The record at `path`, where there is one.
+fn read(path: &Path) -> Result<Option<Record>> {
+    let text = match build::fs::content(path) {
+        Ok(text) => text,
+        Err(error) if build::fs::is_absent(&error) => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let record: Record =
+        serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
+    if record.format != FORMAT {
+        bail!("{} was written by another version of cargo xtask", path.display());
+    }
+    Ok(Some(record))
+}
+
+/// Bytes at either end of a model that its fingerprint is of.
+const ENDS: u64 = 1 << 20;
+
+/// What tells a model from others: reading all of it would take longer than a run.
+pub fn model(path: &Path) -> Result<Model> {
+    use std::io::{Read, Seek, SeekFrom};
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = std::fs::File::open(path)?;
+        let size = file.metadata()?.len();
+        let mut bytes = size.to_le_bytes().to_vec();
+        (&mut file).take(ENDS).read_to_end(&mut bytes)?;
+        file.seek(SeekFrom::Start(size.saturating_sub(ENDS)))?;
+        file.take(ENDS).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().with_context(|| format!("cannot read the model {}", path.display()))?;
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    Ok(Model { name, fingerprint: build::fs::digest(&bytes) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> BuildKey {
+        BuildKey { plan: build::fs::digest(text.as_bytes()), engine: build::fs::digest(b"engine") }
+    }
+
+    fn record(objective: &str) -> Record {
+        let provenance =
+            Provenance { date: "2026-01-01".into(), command: "optimize".into(), machine: "here".into() };
+        let model = Model { name: "m.gguf".into(), fingerprint: build::fs::digest(b"m") };
+        Record::new(provenance, &objective.parse().unwrap(), model, 2, 60.0)
+    }
+
+    fn laps(record: &Record, builds: &[&str], runs: usize) -> Laps {
+        let heat = Heat { prompt: 128, generate: 16, pairs: 10, precision: 0.0 };
+        let mut laps = Laps::new(&record.model, 2, &heat, builds.iter().map(|name| key(name)).collect());
+        laps.laps = (0..runs)
+            .map(|run| Lap { build: run % builds.len(), prefill: Some(1.0), decode: None, seconds: 1.0 })
+            .collect();
+        laps
+    }
+
+    #[test]
+    fn a_stopped_heat_goes_on_with_whole_rounds_and_only_of_the_same_builds() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("optimize.json");
+        let open = |fresh| Store::open(&path, record("rag"), fresh, |why| panic!("{why}"));
+        let mut store = open(false);
+        store.keep(laps(&store.record, &["a", "b"], 7));
+        store.is_slower(key("b"), key("a"), measure::ratio(&[0.5; 6], &[1.0; 6]));
+        store.save().unwrap();
+
+        let mut store = open(false);
+        let empty = |store: &Store, builds: &[&str]| laps(&store.record, builds, 0);
+        let heat = Heat { prompt: 128, generate: 16, pairs: 10, precision: 0.0 };
+        assert!(!store.knows(&heat, &[key("a"), key("b")]), "it did not end");
+        let other = empty(&store, &["a", "b", "c"]);
+        assert_eq!(store.resume(other).laps, []);
+        let same = empty(&store, &["a", "b"]);
+        assert_eq!(store.resume(same).laps.len(), 6);
+        assert!(store.slower(&key("b"), &[key("a")]).is_some());
+        assert!(store.slower(&key("b"), &[key("c")]).is_none(), "than something that is not here");
+        assert!(store.slower(&key("a"), &[key("a"), key("b")]).is_none());
+        assert!(open(true).record.heats.is_empty());
+        let chat = Store::open(&path, record("chat"), false, |_| {});
+        assert!(chat.slower(&key("b"), &[key("a")]).is_none(), "another purpose");
+        assert_eq!(chat.record.heats.len(), 1, "but the same runs");
+
+        let mut elsewhere = record("rag");
+        elsewhere.provenance.machine = "there".into();
+        let mut told = String::new();
+        let elsewhere = Store::open(&path, elsewhere, false, |why| told = why);
+        assert!(elsewhere.record.heats.is_empty() && elsewhere.record.slower.is_empty());
+        assert!(told.contains("another machine (here)"), "{told}");
+        assert_eq!(read(&aside(&path)).unwrap().unwrap().heats.len(), 1, "and is not lost");
+    }
+
+    #[test]
+    fn a_result_stays_until_there_is_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("optimize.json");
+        let open = || Store::open(&path, record("rag"), true, |why| panic!("{why}"));
+        let mut store = open();
+        store.save().unwrap();
+        assert!(!last(&path).exists());
+        store.record.winner = Some(Winner {
+            profile: "native".into(),
+            plan_hash: build::fs::digest(b"plan"),
+            verdict: "is the fastest".into(),
+            pgo: None,
+            file: None,
+            link: "target/anneal/native".into(),
+        });
+        store.finish().unwrap();
+        // The second one is stopped twice.
+        open().save().unwrap();
+        open().save().unwrap();
+        assert_eq!(read(&path).unwrap().unwrap().winner, None);
+        assert_eq!(read(&last(&path)).unwrap().unwrap().winner, store.record.winner);
+        store.finish().unwrap();
+        assert!(!last(&path).exists());
+    }
+
+    #[test]
+    fn a_damaged_record_is_none_and_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("optimize.json");
+        let good = serde_json::to_string(&record("rag")).unwrap();
+        let damaged =
+            [good[..good.len() / 2].to_string(), "[]".into(), good.replace("\"format\":1", "\"format\":9")];
+        for text in damaged {
+            std::fs::write(&path, &text).unwrap();
+            let mut told = String::new();
+            let store = Store::open(&path, record("rag"), false, |why| told = why);
+            assert!(store.record.heats.is_empty() && told.contains("optimize.json"), "{text}: {told}");
+        }
+        // A lap of a build that is not there.
+        let mut wrong = record("rag");
+        let mut heat = laps(&wrong, &["a", "b"], 4);
+        heat.laps[0].build = 5;
+        wrong.heats.push(heat.clone());
+        std::fs::write(&path, serde_json::to_vec(&wrong).unwrap()).unwrap();
+        let mut store = Store::open(&path, record("rag"), false, |why| panic!("{why}"));
+        assert_eq!(store.resume(Laps { laps: vec![], ..heat }).laps, []);
+    }
+
+    #[test]
+    fn models_are_told_apart_by_size_and_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.gguf");
+        let fingerprint = |content: &[u8]| {
+            std::fs::write(&path, content).unwrap();
+            model(&path).unwrap().fingerprint
+        };
+        let prints = [fingerprint(b"abc"), fingerprint(b"abd"), fingerprint(b"abcd"), fingerprint(b"")];
+        assert!((1..4).all(|at| !prints[..at].contains(&prints[at])));
+        assert_eq!(fingerprint(b"abc"), prints[0]);
+        assert!(model(&folder.path().join("absent")).unwrap_err().to_string().contains("absent"));
+    }
+}

@@ -1,0 +1,169 @@
+//! Candidates become builds, through the stages that `build` runs, the gate among them. Nothing becomes current here.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use build::profile;
+use build::stages::{Build, Builds, Outcome};
+use build::tools::Launcher;
+use build::ui::Ui;
+use build::workspace::Workspace;
+use build_info::record::Source;
+use build_info::{BuildInfo, Host};
+use llama_source::Tree;
+use plan::Plan;
+use plan::exit;
+use plan::profile::{Override, Profile};
+use toolchain::Toolchain;
+
+use super::space::Candidate;
+
+/// A candidate with its plan.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// What is tried.
+    pub candidate: Candidate,
+    /// Its profile.
+    pub profile: Profile,
+    /// Its plan.
+    pub plan: Plan,
+}
+
+/// The plan of `candidate`; the error says why there can be none here.
+pub fn plan(
+    folder: &Path,
+    candidate: Candidate,
+    host: &Host,
+    toolchain: &Toolchain,
+    source: &Source,
+) -> Result<Planned> {
+    let parse = |set: &String| set.parse::<Override>().map_err(exit::usage);
+    let sets = candidate.sets.iter().map(parse).collect::<Result<Vec<_>>>()?;
+    let profile = profile::load_with(folder, &candidate.file, &sets)?;
+    let plan = plan::plan(host, &profile, source, toolchain)?;
+    Ok(Planned { candidate, profile, plan })
+}
+
+/// What building takes.
+pub struct Workshop<'a> {
+    /// The checkout.
+    pub workspace: &'a Workspace,
+    /// Who is told.
+    pub ui: &'a Ui,
+    /// This machine.
+    pub host: &'a Host,
+    /// The llama.cpp sources.
+    pub tree: &'a Tree,
+    /// A compiler cache.
+    pub launcher: Launcher,
+    /// Whether this machine's name goes into records.
+    pub hostname: bool,
+}
+
+impl Workshop<'_> {
+    fn folder(&self, plan: &Plan) -> PathBuf {
+        self.workspace.anneal().join(plan.folder_name())
+    }
+
+    fn open<'b>(&'b self, plan: &'b Plan) -> Result<Build<'b>> {
+        let build = Build::open(&self.folder(plan), self.workspace, self.ui, self.host, plan, self.tree)?;
+        Ok(build.launched_by(&self.launcher))
+    }
+
+    /// The build of `plan`, where it is finished and of today's sources.
+    pub fn there(&self, plan: &Plan) -> Option<Outcome> {
+        // Opening a folder makes it.
+        let opened = self.folder(plan).join("build_info.json").is_file().then(|| self.open(plan));
+        opened?.ok()?.finished_before(self.hostname).ok()?
+    }
+
+    /// Builds `plan`. `relative` is a finished build's plan: where the compilers would make the same of C++ again, its
+    /// libraries are linked anew in place of that.
+    pub fn make(&self, plan: &Plan, relative: Option<(&Plan, &BuildInfo)>) -> Result<Outcome> {
+        match relative.filter(|(other, _)| has_same_cpp(plan, other)) {
+            Some((other, info)) => self.open(other)?.linked_anew(plan, info)?.complete(self.hostname),
+            None => self.open(plan)?.complete(self.hostname),
+        }
+    }
+
+    /// Lets the link of the plan's profile lead to its build.
+    pub fn make_current(&self, plan: &Plan) -> Result<()> {
+        self.open(plan)?.make_current()
+    }
+
+    /// Builds that were made of that of `plain` with a profile or by BOLT, and are finished.
+    pub fn improved(&self, plain: &Plan) -> Result<Vec<Plan>> {
+        let hash = plain.hash();
+        let mut plans = Vec::new();
+        for found in Builds::of(self.workspace).all()? {
+            let Ok(info) = BuildInfo::read(&found.path.join("build_info.json")) else { continue };
+            if info.base_plan.as_ref() != Some(&hash) || (info.pgo.is_none() && info.bolt.is_none()) {
+                continue;
+            }
+            // One of another version of this program is no candidate.
+            let Ok(plan) = build::stages::planned::read(&found.path, &info.plan_hash) else { continue };
+            if self.there(&plan).is_some() {
+                plans.push(plan);
+            }
+        }
+        Ok(plans)
+    }
+}
+
+/// Whether the C++ part of both plans is the same, object by object: then they differ in how the engine is linked.
+pub fn has_same_cpp(one: &Plan, other: &Plan) -> bool {
+    let cpp = |plan: &Plan| {
+        (
+            plan.source.clone(),
+            plan.compiler.clone(),
+            plan.cmake_flags(),
+            plan.targets.clone(),
+            plan.codegen.cxx.clone(),
+            plan.environment.clone(),
+        )
+    };
+    let plain = |plan: &Plan| plan.variant.is_none();
+    plain(one) && plain(other) && cpp(one) == cpp(other) && one.blas_library == other.blas_library
+}
+
+/// Whether the engine's Rust is compiled alike for both plans: then cargo finds that of the one, and only links it for the
+/// other.
+pub fn has_same_rust(one: &Plan, other: &Plan) -> bool {
+    let rust = |plan: &Plan| {
+        let codegen = &plan.codegen;
+        (
+            plan.target.clone(),
+            plan.cargo_profile.clone(),
+            plan.switches.allocator,
+            [codegen.rust.clone(), codegen.own_rust.clone()],
+            codegen.cargo_lto.clone(),
+        )
+    };
+    // The declarations come from its headers.
+    one.source == other.source && rust(one) == rust(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use plan::testing::reference_plan;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_linked_otherwise_shares_its_objects() {
+        let native = reference_plan("native");
+        let cases = [
+            ("native+huge_pages:false", true),
+            ("native+allocator:mimalloc", true),
+            ("native+threading:openmp", false),
+            ("native+lto:thin", false),
+            ("native+extra_flags:-fno-plt", false),
+            ("native+repack:false", false),
+            ("native+compiler:gcc", false),
+            ("portable", false),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(has_same_cpp(&reference_plan(name), &native), expected, "{name}");
+        }
+    }
+}

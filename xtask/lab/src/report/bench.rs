@@ -1,0 +1,233 @@
+//! What rows of `anneal bench` show: speed over threads, share of the roof, evenness of the times.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use build_info::Roofline;
+use build_info::roofline::Rates;
+use measure::quantile;
+use report::{Block, Curves, Kind, Plot, Point, Roof, Series, Spread, Spreads, Table};
+
+use super::rows::Row;
+
+/// Rows of one test under one set of settings, by threads. Of a test that was repeated the last stays.
+fn curve(rows: &[&Row]) -> Vec<(f64, f64, f64)> {
+    let mut newest: BTreeMap<u64, &Row> = BTreeMap::new();
+    for row in rows {
+        let known = newest.entry(row.threads).or_insert(row);
+        if row.date >= known.date {
+            *known = row;
+        }
+    }
+    newest.into_iter().map(|(threads, row)| (threads as f64, row.speed.0, row.speed.1)).collect()
+}
+
+/// A plot for each model and kind of test that was run with several numbers of threads; a table of what was not.
+pub fn threads(rows: &[Row]) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let mut alone: Vec<&Row> = Vec::new();
+    for (model, kind) in kinds(rows) {
+        let of_kind: Vec<&Row> = rows.iter().filter(|row| row.model == model && row.kind() == kind).collect();
+        let mut groups: BTreeMap<(String, String), Vec<&Row>> = BTreeMap::new();
+        for row in &of_kind {
+            // Threads of prefill follow those of the test; they tell no curve from another.
+            let settings = row.apart(&of_kind, &["prefill threads"]);
+            groups.entry((row.test(), settings)).or_default().push(row);
+        }
+        let mut series = Vec::new();
+        for ((test, settings), rows) in groups {
+            let points = curve(&rows);
+            if points.len() > 1 {
+                let name = if settings.is_empty() { test } else { format!("{test}, {settings}") };
+                series.push(Series { name, points });
+            } else {
+                alone.extend(rows);
+            }
+        }
+        if !series.is_empty() {
+            blocks.push(Block::Plot(thread_plot(&model, kind, series)));
+        }
+    }
+    if !alone.is_empty() {
+        blocks.push(Block::Table(table(&alone)));
+    }
+    blocks
+}
+
+/// Model and kind of test, each once, in the order of the rows.
+fn kinds(rows: &[Row]) -> Vec<(String, &'static str)> {
+    let mut seen = BTreeSet::new();
+    let all = rows.iter().map(|row| (row.model.clone(), row.kind()));
+    all.filter(|kind| seen.insert(kind.clone())).collect()
+}
+
+fn thread_plot(model: &str, kind: &str, series: Vec<Series>) -> Plot {
+    Plot {
+        name: format!("threads {model} {kind}"),
+        title: format!("{model}: {kind}"),
+        caption:
+            "Mean tokens per second by number of threads; bars are one standard deviation of the samples to \
+                  either side. Rows of one file were measured one after the other, not in turns."
+                .to_string(),
+        kind: Kind::Curves(Curves { x: "threads".to_string(), y: "tokens per second".to_string(), series }),
+    }
+}
+
+fn table(rows: &[&Row]) -> Table {
+    let row = |row: &&Row| {
+        vec![
+            row.model.clone(),
+            row.test(),
+            row.threads.to_string(),
+            format!("{:.2} ± {:.2}", row.speed.0, row.speed.1),
+            row.samples.to_string(),
+            row.apart(rows, &[]),
+        ]
+    };
+    Table {
+        header: ["model", "test", "threads", "t/s", "samples", ""].map(str::to_string).to_vec(),
+        rows: rows.iter().map(row).collect(),
+    }
+}
+
+/// The limits of the machine, and the tests that know their share of them.
+pub fn roofline(rows: &[Row], rooflines: &[Roofline]) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    for roofline in rooflines {
+        let Some(most) = roofline.rates.last() else { continue };
+        let points = best(rows.iter().filter(|row| row.cpu == roofline.cpu));
+        let points = points.into_iter().filter_map(|row| point(row, roofline)).collect();
+        let bf16 = most.bf16_macs.map(|macs| Roof { name: "bf16".to_string(), macs });
+        let mut roofs = vec![
+            Roof { name: "int8 dot products".to_string(), macs: most.int8_macs },
+            Roof { name: "f32".to_string(), macs: most.f32_macs },
+        ];
+        roofs.extend(bf16);
+        blocks.push(Block::Plot(Plot {
+            name: format!("roofline {}", roofline.cpu),
+            title: format!("{}, {} threads", roofline.cpu, most.threads),
+            caption: "The slope is what memory gives, the flat lines what the vector units manage; nothing can lie above \
+                      them. Decode takes each weight once and sits left, prefill takes it once for a whole graph and sits \
+                      right. Of each test the run that came nearest to its roof, and its share of it."
+                .to_string(),
+            kind: Kind::Roofline(report::Roofline { bandwidth: most.read_bytes, roofs, points }),
+        }));
+        blocks.push(Block::Table(rates(roofline)));
+    }
+    blocks
+}
+
+/// Of each test of each model by each build the row that is nearest to its roof.
+fn best<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<&'a Row> {
+    let mut best: Vec<&Row> = Vec::new();
+    let share = |row: &Row| row.roof.as_ref().map_or(0.0, |roof| roof.0);
+    for row in rows.filter(|row| row.roof.is_some()) {
+        let same = |known: &Row| {
+            (&known.model, known.build(), known.test()) == (&row.model, row.build(), row.test())
+        };
+        match best.iter_mut().find(|known| same(known)) {
+            Some(known) if share(row) > share(known) => *known = row,
+            Some(_) => {}
+            None => best.push(row),
+        }
+    }
+    best
+}
+
+/// Where a test lies: its share of the roof that bounds it, at as many multiply-adds for each byte as it does. The row
+/// does not say these; a weight is one multiply-add, and is read once for all tokens of a graph.
+fn point(row: &Row, roofline: &Roofline) -> Option<Point> {
+    let (share, bound) = row.roof.as_ref()?;
+    let threads = if row.case.1 == 0 { row.prefill_threads } else { row.threads };
+    let rates = roofline.at(u32::try_from(threads).unwrap_or(u32::MAX))?;
+    let (weights, bytes) = row.size;
+    let together = match row.case {
+        (prompt, 0, _) => prompt.min(row.ubatch.max(1)).max(1) as f64,
+        (0, _, _) => 1.0,
+        // Prompt and answer in one figure are no point.
+        _ => return None,
+    };
+    let intensity = weights / bytes * together;
+    let macs = match bound.as_str() {
+        "memory" => share * rates.read_bytes * intensity,
+        _ => share * compute(row, rates),
+    };
+    let build = if row.build().is_empty() { String::new() } else { format!(", {}", row.build()) };
+    let name = format!("{} · {}{build}", row.test(), row.model);
+    Some(Point { name, intensity, macs, share: Some(*share) })
+}
+
+/// The multiply-adds that the engine held the row against: of floats where the weights are, halves computed as floats.
+fn compute(row: &Row, rates: &Rates) -> f64 {
+    match row.floats {
+        "BF16" => rates.bf16_macs.unwrap_or(rates.f32_macs),
+        "F16" | "F32" => rates.f32_macs,
+        _ => rates.int8_macs,
+    }
+}
+
+fn rates(roofline: &Roofline) -> Table {
+    let giga = |rate: f64| format!("{:.1}", rate / 1e9);
+    let row = |rates: &Rates| {
+        vec![
+            rates.threads.to_string(),
+            giga(rates.read_bytes),
+            giga(rates.int8_macs),
+            giga(rates.f32_macs),
+            rates.bf16_macs.map_or(String::new(), giga),
+        ]
+    };
+    let header = ["threads", "read, GB/s", "int8, GMAC/s", "f32, GMAC/s", "bf16, GMAC/s"];
+    Table { header: header.map(str::to_string).to_vec(), rows: roofline.rates.iter().map(row).collect() }
+}
+
+/// How even the times of tokens are, and how long the first one takes.
+pub fn jitter(rows: &[Row]) -> Vec<Block> {
+    let all: Vec<&Row> =
+        rows.iter().filter(|row| !row.first_token.is_empty() || row.token_times.is_some()).collect();
+    let label = |row: &Row| {
+        let threads = super::words::count(row.threads as usize, "thread");
+        let apart = row.apart(&all, &["prefill threads", "path"]);
+        let parts = [row.test(), threads, apart];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<String>>().join(", ")
+    };
+    let tokens = all.iter().filter_map(|row| {
+        let [p50, p95, p99, _] = row.token_times?;
+        Some(Spread {
+            group: row.model.clone(),
+            label: label(row),
+            p50: p50 / 1e6,
+            p95: p95 / 1e6,
+            p99: p99 / 1e6,
+        })
+    });
+    let first = all.iter().filter(|row| !row.first_token.is_empty()).map(|row| {
+        let at = |share: f64| quantile(&row.first_token, share) / 1e6;
+        Spread { group: row.model.clone(), label: label(row), p50: at(0.5), p95: at(0.95), p99: at(0.99) }
+    });
+    let few = "Of few samples the slowest are all there is";
+    let plots = [
+        (
+            "Time of a token",
+            "The dot is the median, the thick bar ends at the 95th percentile, the thin one at the 99th; \
+          the figures are these three."
+                .to_string(),
+            tokens.collect::<Vec<_>>(),
+        ),
+        (
+            "Time to the first token",
+            format!("The same of the times until the first token, over the samples. {few}."),
+            first.collect(),
+        ),
+    ];
+    let filled = plots.into_iter().filter(|(_, _, rows)| !rows.is_empty());
+    filled
+        .map(|(title, caption, rows)| {
+            Block::Plot(Plot {
+                name: title.to_string(),
+                title: title.to_string(),
+                caption,
+                kind: Kind::Spreads(Spreads { unit: "milliseconds".to_string(), rows }),
+            })
+        })
+        .collect()
+}

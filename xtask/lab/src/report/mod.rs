@@ -1,0 +1,63 @@
+//! One page of what was measured: reads files by what they hold, and lays them out. The `report` crate draws it.
+
+mod bench;
+mod builds;
+mod compared;
+mod gather;
+mod inputs;
+mod machine;
+mod others;
+mod read;
+mod repeat;
+mod rows;
+mod servers;
+mod sound;
+#[cfg(test)]
+mod tests;
+mod tuned;
+mod words;
+mod write;
+
+use report::{Block, Report, Section};
+
+pub use gather::gather;
+pub use inputs::Inputs;
+pub use read::read_all;
+pub use write::Page;
+
+/// The page of `inputs`. Sections that would be empty are left out.
+pub fn page(inputs: &Inputs, hostname: bool) -> Report {
+    let sections = [
+        ("Host", machine::blocks(inputs, hostname)),
+        ("Builds", builds::blocks(&inputs.builds)),
+        ("Comparisons", compared::blocks(&inputs.comparisons)),
+        ("Servers", servers::blocks(&inputs.servers)),
+        ("What settings did", tuned::blocks(&inputs.tunings)),
+        ("Threads", bench::threads(&inputs.rows)),
+        ("Roofline", bench::roofline(&inputs.rows, &inputs.rooflines)),
+        ("Jitter", bench::jitter(&inputs.rows)),
+        ("PGO and BOLT", builds::gains(&inputs.builds)),
+        ("Other results", others::blocks(&inputs.others)),
+        ("Commands to repeat", repeat::blocks(inputs)),
+    ];
+    let filled = sections.into_iter().filter(|(_, blocks)| !blocks.is_empty());
+    let mut report = Report {
+        title: "What was measured".to_string(),
+        lead: machine::lead(inputs),
+        sections: filled.map(|(title, blocks)| Section { title: title.to_string(), blocks }).collect(),
+    };
+    number_plots(&mut report);
+    report
+}
+
+/// Gives each plot a file of its own.
+fn number_plots(report: &mut Report) {
+    let plots = report.sections.iter_mut().flat_map(|section| &mut section.blocks);
+    let mut number = 0;
+    for block in plots {
+        if let Block::Plot(plot) = block {
+            number += 1;
+            plot.name = format!("{number:02}-{}", report::slug(&plot.name));
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Results that are tables: times of builds and of commands, rankings, checks. Read field by field, because their
+//! writers go on growing.
+
+use measure::median;
+use report::{Block, Interval, Intervals, Kind, Plot, Table};
+use serde_json::Value;
+
+use super::inputs::Other;
+use super::tuned;
+
+impl Other {
+    /// The file.
+    pub fn value(&self) -> &Value {
+        match self {
+            Other::BuildTimes(value)
+            | Other::Overhead(value)
+            | Other::Optimisation(value)
+            | Other::Validation(value)
+            | Other::Steps(value) => value,
+        }
+    }
+}
+
+/// A heading and a table for each.
+pub fn blocks(others: &[(String, Other)]) -> Vec<Block> {
+    others
+        .iter()
+        .flat_map(|(name, other)| {
+            let about = match other {
+                Other::BuildTimes(_) => "building llama.cpp by a stage, against plain cmake and ninja",
+                Other::Overhead(_) => "what the orchestrator itself takes",
+                Other::Optimisation(_) => "which build is the fastest",
+                Other::Validation(_) => "whether a build may take another's place",
+                Other::Steps(_) => "which of several changes may stay",
+            };
+            let mut blocks = vec![Block::Heading(format!("{name}: {about}"))];
+            blocks.extend(match other {
+                Other::BuildTimes(value) => build_times(value),
+                Other::Overhead(value) => overhead(value),
+                Other::Optimisation(value) => ranking(value),
+                Other::Validation(value) => checks(value),
+                Other::Steps(value) => steps(value),
+            });
+            blocks
+        })
+        .collect()
+}
+
+fn build_times(value: &Value) -> Vec<Block> {
+    let seconds = |name: &str| {
+        let all: Vec<f64> = list(value, name).iter().filter_map(Value::as_f64).collect();
+        if all.is_empty() { String::new() } else { format!("{:.1} s", median(&all)) }
+    };
+    let row = vec![
+        words(value, "profile"),
+        seconds("xtask_seconds"),
+        seconds("plain_seconds"),
+        ratio(&value["ratio"]),
+    ];
+    vec![table(
+        &["profile", "by xtask", "by plain cmake and ninja", "ratio of times, below 1 is faster"],
+        vec![row],
+    )]
+}
+
+fn overhead(value: &Value) -> Vec<Block> {
+    let milliseconds =
+        |row: &Value, name: &str| row[name].as_f64().map_or(String::new(), |time| format!("{time:.1} ms"));
+    let rows = list(value, "commands").iter().map(|row| {
+        vec![words(row, "command"), milliseconds(row, "median_ms"), milliseconds(row, "slowest_ms")]
+    });
+    vec![table(&["command", "median", "slowest"], rows.collect())]
+}
+
+fn ranking(value: &Value) -> Vec<Block> {
+    let speed =
+        |row: &Value, name: &str| row[name].as_f64().map_or(String::new(), |speed| format!("{speed:.1} t/s"));
+    let ranking = list(value, "ranking");
+    if ranking.is_empty() {
+        return vec![Block::Text("It is not finished.".to_string())];
+    }
+    let rows: Vec<Vec<String>> = ranking
+        .iter()
+        .map(|row| {
+            let speeds = [speed(row, "prefill"), speed(row, "decode")];
+            let mut cells = vec![words(row, "name")];
+            cells.extend(speeds);
+            cells.extend([ratio(&row["against_base"]), words(row, "verdict")]);
+            cells
+        })
+        .collect();
+    let mut blocks = vec![table(&["build", "prefill", "decode", "against the baseline", "verdict"], rows)];
+    let intervals: Vec<Interval> = ranking
+        .iter()
+        .filter_map(|row| {
+            let [median, low, high] = tuned::ratio(&row["against_base"])?;
+            Some(Interval { label: words(row, "name"), median, low, high, ..Interval::default() })
+        })
+        .collect();
+    if !intervals.is_empty() {
+        blocks.push(Block::Plot(Plot {
+            name: "ranking".to_string(),
+            title: format!("Builds against {}, for {}", words(value, "baseline"), words(value, "objective")),
+            caption: "Prompt and answer together, medians with 95 % intervals: right of 1 is faster."
+                .to_string(),
+            kind: Kind::Intervals(Intervals { rows: intervals }),
+        }));
+    }
+    let winner = words(&value["winner"], "verdict");
+    blocks.extend((!winner.is_empty()).then_some(Block::Text(winner)));
+    blocks
+}
+
+fn checks(value: &Value) -> Vec<Block> {
+    let rows = list(value, "checks")
+        .iter()
+        .map(|check| ["name", "state", "said", "a", "b", "reason"].map(|name| words(check, name)).to_vec());
+    let verdict = words(value, "verdict");
+    let said = (!verdict.is_empty()).then(|| Block::Text(format!("Verdict: {verdict}.")));
+    let table = table(&["check", "state", "result", "A", "B", "reason"], rows.collect());
+    unfinished(value).into_iter().chain(said).chain([table]).collect()
+}
+
+/// The steps of `validate --steps`.
+fn steps(value: &Value) -> Vec<Block> {
+    let rows = list(value, "steps").iter().map(|step| {
+        let state = match (step["kept"].as_bool(), step["verdict"].as_str()) {
+            (Some(true), _) => "kept",
+            (_, Some("cannot-tell")) => "dropped (unclear)",
+            (_, Some(_)) => "dropped",
+            (_, None) => "failed",
+        };
+        let reason = list(step, "reasons").first().and_then(Value::as_str).unwrap_or_default();
+        vec![words(step, "name"), state.to_string(), reason.lines().next().unwrap_or_default().to_string()]
+    });
+    let table = table(&["step", "state", "reason"], rows.collect());
+    unfinished(value).into_iter().chain([table]).collect()
+}
+
+/// That a record was written before its end, and why.
+fn unfinished(value: &Value) -> Option<Block> {
+    let stopped = words(value, "stopped");
+    (!stopped.is_empty()).then(|| Block::Text(format!("It is not finished: {stopped}.")))
+}
+
+fn table(header: &[&str], rows: Vec<Vec<String>>) -> Block {
+    Block::Table(Table { header: header.iter().map(|name| name.to_string()).collect(), rows })
+}
+
+fn ratio(value: &Value) -> String {
+    tuned::ratio(value)
+        .map_or(String::new(), |[median, low, high]| format!("{median:.3} [{low:.3}, {high:.3}]"))
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+    value[name].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn words(value: &Value, name: &str) -> String {
+    value[name].as_str().unwrap_or_default().to_string()
+}

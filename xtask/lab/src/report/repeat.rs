@@ -1,0 +1,119 @@
+//! The commands that would measure it all again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use build_info::BuildInfo;
+use report::Block;
+
+use super::inputs::Inputs;
+use super::rows::Row;
+
+/// Builds first, then what was measured with them, then this page; each command once. Folders are left out.
+pub fn blocks(inputs: &Inputs) -> Vec<Block> {
+    let mut commands: Vec<String> = inputs.builds.iter().map(build).collect();
+    commands.extend((!inputs.rooflines.is_empty()).then(|| "anneal bench --roofline".to_string()));
+    commands.extend(inputs.comparisons.iter().map(|(_, comparison)| comparison.provenance.command.clone()));
+    commands.extend(inputs.servers.iter().map(|(_, served)| served.provenance.command.clone()));
+    commands.extend(bench(&inputs.rows));
+    commands.extend(inputs.tunings.iter().map(|entry| {
+        let objective = entry["key"]["objective"].as_str().unwrap_or("chat");
+        format!("anneal tune -m MODEL.gguf --for {}", quoted(objective))
+    }));
+    let others = inputs.others.iter().filter_map(|(_, other)| other.value()["command"].as_str());
+    commands.extend(others.map(str::to_string));
+    let files = inputs.files.iter().filter_map(|file| file.file_name());
+    let files: Vec<String> = files.map(|name| quoted(&name.to_string_lossy())).collect();
+    commands.push(format!("cargo xtask report {}", files.join(" ")));
+    let mut seen = BTreeSet::new();
+    commands.retain(|command| !command.is_empty() && seen.insert(command.clone()));
+    vec![Block::Commands(commands)]
+}
+
+fn build(info: &BuildInfo) -> String {
+    let profile = quoted(&info.profile);
+    match (&info.pgo, &info.bolt) {
+        (Some(_), Some(_)) => format!("cargo xtask pgo --profile {profile} --bolt"),
+        (Some(_), None) => format!("cargo xtask pgo --profile {profile}"),
+        (None, Some(_)) => format!("cargo xtask bolt --profile {profile}"),
+        (None, None) => format!("cargo xtask build --profile {profile}"),
+    }
+}
+
+/// Settings that are flags of `anneal bench`, with the flag.
+const FLAGS: [(&str, &str); 9] = [
+    ("batch", "-b"),
+    ("ubatch", "-ub"),
+    ("K", "-ctk"),
+    ("V", "-ctv"),
+    ("flash attention", "-fa"),
+    ("load mode", "-lm"),
+    ("poll", "--poll"),
+    ("repack", "--repack"),
+    ("prefill threads", "-tb"),
+];
+
+/// What rows have in common that one command measures: model, repetitions, path, whether builds took turns, and flags.
+type Group<'a> = (&'a str, usize, bool, bool, String);
+
+/// One command for all rows of a model that were repeated as often, on one path, with the same flags.
+fn bench(rows: &[Row]) -> Vec<String> {
+    let all: Vec<&Row> = rows.iter().collect();
+    let mut groups: BTreeMap<Group<'_>, Vec<&Row>> = BTreeMap::new();
+    for row in rows {
+        let group =
+            (row.model.as_str(), row.samples, row.end_to_end, !row.build().is_empty(), flags(row, &all));
+        groups.entry(group).or_default().push(row);
+    }
+    let command = |((model, samples, end_to_end, turns, flags), rows): (Group<'_>, Vec<&Row>)| {
+        let mut builds: Vec<&str> = Vec::new();
+        rows.iter().map(|row| row.build()).for_each(|build| {
+            if !builds.contains(&build) {
+                builds.push(build);
+            }
+        });
+        let program = match turns {
+            true => format!("cargo xtask bench --builds {}", toolchain::setup::quote(&builds.join(","))),
+            false => "anneal bench".to_string(),
+        };
+        let list = |values: BTreeSet<u64>| {
+            let words: Vec<String> = values.iter().map(u64::to_string).collect();
+            if words.is_empty() { "0".to_string() } else { words.join(",") }
+        };
+        let apart = |row: &&&Row| row.case.0 == 0 || row.case.1 == 0;
+        let prompts = list(rows.iter().filter(apart).map(|row| row.case.0).filter(|n| *n > 0).collect());
+        let generated = list(rows.iter().filter(apart).map(|row| row.case.1).filter(|n| *n > 0).collect());
+        let pairs: BTreeSet<(u64, u64)> =
+            rows.iter().filter(|row| !apart(row)).map(|row| (row.case.0, row.case.1)).collect();
+        let pairs: String = pairs.iter().map(|(prompt, answer)| format!(" --pg {prompt},{answer}")).collect();
+        let depths = list(rows.iter().map(|row| row.case.2).collect());
+        let depth = if depths == "0" { String::new() } else { format!(" -d {depths}") };
+        let threads = list(rows.iter().map(|row| row.threads).collect());
+        let path = if end_to_end { " --end-to-end" } else { "" };
+        format!(
+            "{program} -m {} -p {prompts} -n {generated}{pairs}{depth} -t {threads}{flags} -r {}{path} -o jsonl",
+            quoted(&format!("{model}.gguf")),
+            samples.max(1)
+        )
+    };
+    groups.into_iter().map(command).collect()
+}
+
+/// The flags for those settings of `row` that are not the same in all rows: what all have in common is taken for the
+/// default.
+fn flags(row: &Row, all: &[&Row]) -> String {
+    let differing = FLAGS.iter().filter_map(|(name, flag)| Some((flag, row.differing(name, all)?)));
+    // Threads of prefill are those of decode unless they are named.
+    let named = differing.filter(|(flag, value)| **flag != "-tb" || *value != row.threads.to_string());
+    let word = |flag: &str, value: &str| match (flag, value) {
+        ("-fa", "-1") => "auto".to_string(),
+        ("-fa", "0") => "off".to_string(),
+        ("-fa", "1") => "on".to_string(),
+        _ => quoted(value),
+    };
+    named.map(|(flag, value)| format!(" {flag} {}", word(flag, value))).collect()
+}
+
+/// As a shell takes it for one word. What no shell takes, as a NUL, is left out of the page anyway.
+fn quoted(word: &str) -> String {
+    shlex::try_quote(word).map_or_else(|_| "''".to_string(), std::borrow::Cow::into_owned)
+}

@@ -1,0 +1,121 @@
+//! Servers side by side: `bench serve`.
+
+use report::{Block, Interval, Intervals, Kind, Plot, Table};
+
+use super::words::count;
+use crate::serving::Served;
+use crate::serving::figures::{Outcome, show};
+
+/// What is drawn: the rest is in the table.
+const DRAWN: [&str; 3] = ["all clients", "first token p50", "between tokens p99"];
+
+/// Conditions, a plot of what clients notice, and the table of all.
+pub fn blocks(servers: &[(String, Served)]) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    for (name, served) in servers {
+        blocks.push(Block::Heading(name.clone()));
+        blocks.push(Block::Text(conditions(served)));
+        blocks.extend(served.note.iter().map(|note| Block::Text(note.clone())));
+        blocks.extend(served.stopped.iter().map(|why| Block::Text(format!("It is not complete: {why}"))));
+        blocks.extend(trouble(served).map(Block::Text));
+        blocks.extend(plot(name, served).map(Block::Plot));
+        blocks.push(Block::Table(table(served)));
+    }
+    blocks
+}
+
+fn conditions(served: &Served) -> String {
+    let Served { provenance, model, threads, prompt, generate, requests, pairs, .. } = served;
+    let day = provenance.date.get(..10).unwrap_or(&provenance.date);
+    let requests = count(*requests as usize, "request");
+    let warm = if served.warm_prefix { ", which begin alike" } else { "" };
+    let threads = count(*threads as usize, "thread");
+    format!(
+        "{day}, {}: {model}, {threads}, {requests} of each client with {prompt} tokens of prompt{warm} and {generate} of answer, \
+         {}. Ratios are of speeds, and of times turned round, so above 1 {} is faster; of sizes as they are.",
+        provenance.machine,
+        count(*pairs, "round"),
+        ours(served),
+    )
+}
+
+/// What makes the figures less worth.
+fn trouble(served: &Served) -> Option<String> {
+    let unequal = served.equal.as_ref().filter(|equal| !equal.is_whole()).map(|equal| {
+        format!("Of {} tokens to one prompt the servers gave the same first {}.", equal.asked, equal.same)
+    });
+    let (failed, words) = served.failed();
+    let failed = (failed > 0).then(|| {
+        format!(
+            "{} went wrong, and the figures are of the others: {}.",
+            count(failed, "request"),
+            words.join("; ")
+        )
+    });
+    let words: Vec<String> = unequal.into_iter().chain(failed).collect();
+    (!words.is_empty()).then(|| words.join(" "))
+}
+
+fn ours(served: &Served) -> &str {
+    served.programs.first().map_or("ours", |program| program.name.as_str())
+}
+
+/// What is compared of a figure: ours, and each other one with its ratio.
+fn others(results: &[Outcome]) -> impl Iterator<Item = (&Outcome, [f64; 3])> {
+    results.iter().skip(1).filter_map(|other| {
+        let ratio = other.ratio?;
+        Some((other, [ratio.median, ratio.low, ratio.high]))
+    })
+}
+
+fn plot(name: &str, served: &Served) -> Option<Plot> {
+    let mut rows = Vec::new();
+    for (series, drawn) in DRAWN.iter().enumerate() {
+        for figure in served.figures.iter().filter(|figure| figure.name == *drawn) {
+            let several = others(&figure.results).count() > 1;
+            rows.extend(others(&figure.results).map(|(other, [median, low, high])| Interval {
+                group: (*drawn).to_string(),
+                label: match several {
+                    true => format!("{}, {}", figure.clients, other.program),
+                    false => count(figure.clients as usize, "client"),
+                },
+                value: figure.results.first().map_or(String::new(), |own| show(&figure.unit, own.median)),
+                verdict: other.verdict.clone().unwrap_or_default(),
+                series,
+                median,
+                low,
+                high,
+            }));
+        }
+    }
+    (!rows.is_empty()).then(|| Plot {
+        name: format!("{name} servers"),
+        title: format!("{} and other servers, by clients at a time", ours(served)),
+        caption: "Medians of paired ratios with 95 % intervals, times turned round: right of 1 is faster."
+            .to_string(),
+        kind: Kind::Intervals(Intervals { rows }),
+    })
+}
+
+fn table(served: &Served) -> Table {
+    let header = ["clients", "", ours(served), "against", "", "ratio [95 % interval]", "verdict"];
+    let mut rows = Vec::new();
+    for figure in &served.figures {
+        let Some(own) = figure.results.first() else { continue };
+        let first = [figure.clients.to_string(), figure.name.clone(), show(&figure.unit, own.median)];
+        let compared: Vec<[String; 4]> = figure.results[1..]
+            .iter()
+            .map(|other| {
+                // None where a round is missing: there are no pairs.
+                let ratio = other.ratio.map_or(String::new(), |ratio| ratio.to_string());
+                let verdict = other.verdict.clone().unwrap_or_default();
+                [other.program.clone(), show(&figure.unit, other.median), ratio, verdict]
+            })
+            .collect();
+        let none = compared.is_empty().then(<[String; 4]>::default);
+        rows.extend(
+            compared.into_iter().chain(none).map(|other| first.iter().cloned().chain(other).collect()),
+        );
+    }
+    Table { header: header.map(str::to_string).to_vec(), rows }
+}

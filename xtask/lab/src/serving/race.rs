@@ -1,0 +1,366 @@
+//! Servers in turns: with each number of clients, round after round.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build::compare::candidate::Program;
+use build::compare::comparison::Contender;
+use build::compare::{Candidate, Phase, Provenance, Request, Shape, measure_once};
+use build::process;
+use build::ui::Ui;
+use load::Interface;
+use measure::schedule;
+use plan::exit;
+
+use super::equal::{self, Equal};
+use super::figures::{Run, Served, Told, figures};
+use super::prompts::Prompts;
+use super::sample::{Work, sample};
+use super::server::{Server, Settings, Subject};
+
+/// Cells of a context are handed out by as many.
+const CELLS: u32 = 256;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Race {
+    /// The servers, ours first.
+    pub subjects: Vec<Subject>,
+    /// Whether `anneal bench` of our build takes part where there is one client.
+    pub bench: bool,
+    /// The model.
+    pub model: PathBuf,
+    /// Clients at a time, one number after the other.
+    pub clients: Vec<u32>,
+    /// Most slots; more clients than these wait for one another.
+    pub most_slots: u32,
+    /// Tokens of a prompt.
+    pub prompt: u32,
+    /// Tokens of an answer.
+    pub generate: u32,
+    /// Requests of each client.
+    pub requests: u32,
+    /// Rounds after one that is not counted.
+    pub pairs: usize,
+    /// Threads.
+    pub threads: u32,
+    /// Whether prompts begin alike and may come from the cache.
+    pub warm_prefix: bool,
+    /// How servers are spoken to, where they can be.
+    pub interface: Interface,
+    /// Where to keep the result, from round to round.
+    pub out: Option<PathBuf>,
+    /// What the result says of itself.
+    pub provenance: Provenance,
+    /// A remark.
+    pub note: Option<String>,
+}
+
+/// What takes part in a turn.
+enum Turn<'a> {
+    Server(&'a Subject),
+    Bench,
+}
+
+impl Race {
+    /// Says before the long part what cannot work.
+    pub fn check(&self) -> Result<()> {
+        let usage = |why: String| Err(exit::usage(why));
+        if self.prompt == 0
+            || self.generate == 0
+            || self.requests == 0
+            || self.pairs == 0
+            || self.threads == 0
+        {
+            return usage(
+                "a run needs a token of prompt, a token of answer, a request, a pair and a thread"
+                    .to_string(),
+            );
+        }
+        if self.clients.is_empty() || self.clients.iter().any(|number| !(1..=4096).contains(number)) {
+            return usage("--clients: use numbers from 1 to 4096".to_string());
+        }
+        if self.context(self.slots(*self.clients.iter().max().unwrap_or(&1))).is_none() {
+            return usage("so many slots of so many tokens are more than a context can hold".to_string());
+        }
+        if let [ours, theirs, ..] = self.subjects.as_slice()
+            && ours.name() == theirs.name()
+        {
+            return usage(format!("both are called {}: give one a label, LABEL=PATH", ours.name()));
+        }
+        if !std::fs::metadata(&self.model)
+            .with_context(|| format!("no model {}", self.model.display()))?
+            .is_file()
+        {
+            anyhow::bail!("the model {} is no file", self.model.display());
+        }
+        self.out.as_deref().map_or(Ok(()), build::ours::check_record)
+    }
+
+    fn slots(&self, clients: u32) -> u32 {
+        clients.min(self.most_slots).max(1)
+    }
+
+    /// Tokens of a context for `slots`: each has room for its prompt, its answer, and what a server keeps free. Those of
+    /// llama-server have a part each.
+    fn context(&self, slots: u32) -> Option<u32> {
+        const FREE: u32 = 64;
+        let one =
+            self.prompt.checked_add(self.generate)?.checked_add(FREE)?.checked_next_multiple_of(CELLS)?;
+        one.checked_mul(slots).filter(|context| *context <= i32::MAX as u32)
+    }
+
+    fn settings(&self, clients: u32) -> Settings {
+        let slots = self.slots(clients);
+        Settings {
+            model: self.model.clone(),
+            threads: self.threads,
+            slots,
+            clients,
+            context: self.context(slots).unwrap_or(i32::MAX as u32),
+            reuse: self.warm_prefix,
+            config: None,
+        }
+    }
+
+    fn bench_name(&self) -> String {
+        format!("{} bench", self.subjects[0].name())
+    }
+
+    /// Runs it. When a server fails, or the user stops it, what was measured until then is in the file.
+    pub fn run(&self, ui: &Ui) -> Result<Served> {
+        self.check()?;
+        let prompts = Prompts::of(&self.model, self.prompt, self.warm_prefix)?;
+        let (mut served, mut progress) = (self.begin(), ui.progress("serve"));
+        served.equal = self.equal(&prompts, &mut served.commands)?;
+        let steps = (self.pairs + 1) * self.clients.len();
+        let mut done = 0;
+        // Round 0 warms the page cache and the clock up.
+        for round in 0..=self.pairs {
+            for &clients in &self.clients {
+                if let Err(error) = self.turns(round, clients, &prompts, &mut served.runs) {
+                    progress.finish();
+                    return Err(self.keep_part(error, served, ui));
+                }
+                done += 1;
+                progress.step(done as u64, steps as u64, "runs with so many clients");
+            }
+            served.figures = figures(&served.runs, &served.programs);
+            served.stopped =
+                (round < self.pairs).then(|| format!("{round} of {} rounds were complete then", self.pairs));
+            if round > 0 {
+                self.keep(&served)?;
+            }
+        }
+        progress.finish();
+        Ok(served)
+    }
+
+    fn begin(&self) -> Served {
+        let contender = |build: &Candidate| Contender::new(&build.name, build.record.as_ref());
+        let mut programs: Vec<Contender> =
+            self.subjects.iter().map(|subject| contender(&subject.build)).collect();
+        if self.bench {
+            let ours = self.subjects[0].build.record.as_ref();
+            programs.push(Contender::new(&self.bench_name(), ours));
+        }
+        let name = self.model.file_name().unwrap_or_default();
+        Served {
+            provenance: self.provenance.clone(),
+            note: self.note.clone(),
+            stopped: None,
+            model: name.to_string_lossy().into_owned(),
+            threads: self.threads,
+            prompt: self.prompt,
+            generate: self.generate,
+            requests: self.requests,
+            warm_prefix: self.warm_prefix,
+            pairs: self.pairs,
+            programs,
+            commands: Vec::new(),
+            equal: None,
+            figures: Vec::new(),
+            runs: Vec::new(),
+        }
+    }
+
+    /// What both say to one prompt; and how each is started, for the result.
+    fn equal(&self, prompts: &Prompts, commands: &mut Vec<String>) -> Result<Option<Equal>> {
+        let prompt = prompts.prompt(u64::MAX);
+        let mut said = Vec::new();
+        for subject in &self.subjects {
+            let server = Server::start(subject, &self.settings(1))?;
+            commands.push(without_folders(server.line()));
+            said.push(equal::tokens(&server, subject.kind, &prompt, self.generate)?);
+            server.stop()?;
+        }
+        Ok(match said.as_slice() {
+            [ours, theirs, ..] => Some(Equal::of(ours, theirs)),
+            _ => None,
+        })
+    }
+
+    /// Everyone once, in this round's order.
+    fn turns(&self, round: usize, clients: u32, prompts: &Prompts, runs: &mut Vec<Run>) -> Result<()> {
+        let mut all: Vec<Turn<'_>> = self.subjects.iter().map(Turn::Server).collect();
+        if self.bench && clients == 1 {
+            all.push(Turn::Bench);
+        }
+        let mut told = Vec::new();
+        for number in schedule::order(round, all.len()) {
+            process::check_interrupted()?;
+            told.push(match &all[number] {
+                Turn::Server(subject) => {
+                    let work = Work {
+                        prompts,
+                        round: round as u64,
+                        clients,
+                        requests: self.requests,
+                        generate: self.generate,
+                        interface: self.interface,
+                    };
+                    let sample = sample(subject, &self.settings(clients), &work)
+                        .with_context(|| format!("{} with {clients} clients", subject.name()))?;
+                    (subject.name().to_string(), Told::Served(Box::new(sample)))
+                }
+                Turn::Bench => (self.bench_name(), self.bench()?),
+            });
+        }
+        // Of a round that was not finished nothing counts.
+        runs.extend(told.into_iter().map(|(program, told)| Run { round, clients, program, told }));
+        Ok(())
+    }
+
+    /// `anneal bench` behind a prompt of the same length, and the time that loading takes.
+    fn bench(&self) -> Result<Told> {
+        let build = Candidate { program: Program::Anneal, ..self.subjects[0].build.clone() };
+        let request = Request {
+            model: &self.model,
+            shape: Shape { prompt: 0, generate: self.generate, depth: self.prompt },
+            phases: &[Phase::Decode, Phase::Load],
+            threads: self.threads,
+            text: None,
+        };
+        let told = measure_once(&build, &request)?;
+        let value = |wanted: Phase| {
+            told.iter().find(|(phase, _)| *phase == wanted).map_or(f64::NAN, |(_, value)| *value)
+        };
+        Ok(Told::Bench { decode_per_second: value(Phase::Decode), load_ms: value(Phase::Load) })
+    }
+
+    fn keep(&self, served: &Served) -> Result<()> {
+        match &self.out {
+            Some(path) => build::fs::write_atomically(path, &serde_json::to_vec(served)?),
+            None => Ok(()),
+        }
+    }
+
+    /// `error` with the place of what was measured before it; where there is none, it is shown.
+    fn keep_part(&self, error: anyhow::Error, mut served: Served, ui: &Ui) -> anyhow::Error {
+        served.figures = figures(&served.runs, &served.programs);
+        if served.figures.is_empty() {
+            return error;
+        }
+        let why =
+            if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
+        served.stopped = Some(why.lines().next().unwrap_or_default().to_string());
+        let Some(path) = &self.out else {
+            ui.say(served.table());
+            return error;
+        };
+        match self.keep(&served) {
+            Ok(()) => error.context(format!("not finished; what was measured is in {}", path.display())),
+            Err(second) => error.context(format!("not finished, and not kept: {second:#}")),
+        }
+    }
+}
+
+/// A command without the folders of this machine.
+fn without_folders(line: &str) -> String {
+    let name = |word: &'_ str| {
+        Path::new(word).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned())
+    };
+    line.split(' ')
+        .map(|word| if word.contains('/') { name(word.trim_matches('\'')) } else { word.to_string() })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serving::Kind;
+
+    fn race(folder: &Path) -> Race {
+        let model = folder.join("m.gguf");
+        std::fs::write(&model, "not looked at").unwrap();
+        let build = |name: &str| Candidate {
+            name: name.to_string(),
+            path: "/bin/false".into(),
+            program: Program::Anneal,
+            record: None,
+        };
+        Race {
+            subjects: vec![
+                Subject { build: build("a"), kind: Kind::Anneal },
+                Subject { build: build("b"), kind: Kind::LlamaServer },
+            ],
+            bench: false,
+            model,
+            clients: vec![1, 100],
+            most_slots: 64,
+            prompt: 200,
+            generate: 64,
+            requests: 2,
+            pairs: 6,
+            threads: 2,
+            warm_prefix: false,
+            interface: Interface::Http,
+            out: None,
+            provenance: Provenance {
+                date: "2026-11-22".to_string(),
+                command: "test".to_string(),
+                machine: "none".to_string(),
+            },
+            note: None,
+        }
+    }
+
+    #[test]
+    fn every_slot_has_room_for_its_prompt_and_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let race = race(folder.path());
+        // 200 + 64 + 64 in parts of 256.
+        for (clients, slots, context) in [(1, 1, 512), (16, 16, 8192), (100, 64, 32768)] {
+            let settings = race.settings(clients);
+            assert_eq!((settings.slots, settings.context, settings.clients), (slots, context, clients));
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_is_told_before_anything_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let base = race(folder.path());
+        assert!(base.check().is_ok());
+        let twice = vec![base.subjects[0].clone(), base.subjects[0].clone()];
+        let cases: [(Race, &str); 7] = [
+            (Race { pairs: 0, ..base.clone() }, "a pair"),
+            (Race { clients: vec![], ..base.clone() }, "--clients"),
+            (Race { clients: vec![0], ..base.clone() }, "--clients"),
+            (Race { prompt: u32::MAX, ..base.clone() }, "more than a context"),
+            (Race { subjects: twice, ..base.clone() }, "both are called a"),
+            (Race { model: folder.path().join("gone"), ..base.clone() }, "no model"),
+            (Race { out: Some(folder.path().join("none/o.json")), ..base }, "no folder"),
+        ];
+        for (race, words) in cases {
+            let found = race.check().map_err(|error| format!("{error:#}")).unwrap_err();
+            assert!(found.contains(words), "{words}: {found}");
+        }
+    }
+
+    #[test]
+    fn commands_are_told_without_folders() {
+        let line = "/home/a/bin/anneal serve -m '/m/x.gguf' --listen 127.0.0.1:7";
+        assert_eq!(without_folders(line), "anneal serve -m x.gguf --listen 127.0.0.1:7");
+    }
+}

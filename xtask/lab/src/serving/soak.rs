@@ -1,0 +1,425 @@
+//! Many requests of all kinds, good and bad, at one server for long: whether answers stay right, slots come free and
+//! memory stays.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use build::compare::Provenance;
+use build::process;
+use build::ui::Ui;
+use build_info::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::prompts::{Prompts, Random};
+use super::sample::{memory, metric};
+use super::server::{Place, Server, Settings, Subject};
+
+mod known;
+mod mischief;
+mod visit;
+
+use known::{Answer, Known, Verdict};
+use mischief::LONGEST;
+use visit::Visit;
+
+/// What memory may grow by after the warm-up, as a part of 1.
+const GROWTH: f64 = 0.05;
+
+/// How long slots may take to come free at the end.
+const SETTLE: Duration = Duration::from_secs(15);
+
+/// Wrong answers that are kept in words.
+const KEPT: usize = 20;
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Soak {
+    /// The server.
+    pub subject: Subject,
+    /// The model.
+    pub model: PathBuf,
+    /// Requests in all.
+    pub requests: u64,
+    /// Clients at a time.
+    pub clients: u32,
+    /// Threads of the server.
+    pub threads: u32,
+    /// What the result says of itself.
+    pub provenance: Provenance,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Soaked {
+    /// Date, command, machine.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// Name of the model's file.
+    pub model: String,
+    /// Requests that were sent.
+    pub requests: u64,
+    /// Clients at a time.
+    pub clients: u32,
+    /// How long it took.
+    pub seconds: f64,
+    /// How many there were of each kind.
+    pub kinds: BTreeMap<String, u64>,
+    /// Answers that were to be known, and were right.
+    pub right: u64,
+    /// Answers that took another of two nearly equal tokens, and went on rightly from there.
+    pub near_ties: u64,
+    /// How much less likely such a token was at most than the other, when the server was asked alone: natural logarithms.
+    #[serde(default)]
+    pub widest_tie: f64,
+    /// Requests that the server was too busy for.
+    pub busy: u64,
+    /// Answers that were wrong; of many the first.
+    pub wrong: Vec<String>,
+    /// How many there were.
+    pub wrong_count: u64,
+    /// Resident bytes after a tenth of the requests.
+    pub warm_bytes: u64,
+    /// Resident bytes at the end.
+    pub end_bytes: u64,
+    /// Requests that were sent, and resident bytes then.
+    pub memory: Vec<(u64, u64)>,
+    /// Slots that were busy when nobody asked any more.
+    pub stuck_slots: f64,
+    /// Requests that waited then.
+    pub waiting: f64,
+    /// Connections that were open then, but for the one that asked.
+    pub connections: f64,
+    /// How the server ended when it was asked to.
+    pub end: String,
+    /// What is wrong with it; nothing where all is well.
+    pub complaints: Vec<String>,
+}
+
+/// What the clients have in common.
+struct Shared<'a> {
+    server: &'a Server,
+    known: &'a [Known],
+    requests: u64,
+    begun: AtomicU64,
+    stop: AtomicBool,
+    tally: Mutex<Tally>,
+}
+
+/// Requests that were sent, and resident bytes then.
+type Memory = Vec<(u64, u64)>;
+
+#[derive(Default)]
+struct Tally {
+    kinds: BTreeMap<String, u64>,
+    right: u64,
+    busy: u64,
+    wrong: Vec<String>,
+    wrong_count: u64,
+    /// Answers that are not the known ones: looked at when it is quiet.
+    doubtful: Vec<(usize, Answer)>,
+}
+
+impl Soak {
+    /// Runs it.
+    pub fn run(&self, ui: &Ui) -> Result<Soaked> {
+        let place = Place::new()?;
+        let config = place.path().join("server_config.toml");
+        build::fs::write_atomically(&config, format!("max_request_bytes = {LONGEST}\n").as_bytes())?;
+        let settings = Settings {
+            model: self.model.clone(),
+            threads: self.threads,
+            slots: 4,
+            clients: self.clients,
+            context: 2048,
+            reuse: true,
+            config: Some(config),
+        };
+        let mut server = Server::start(&self.subject, &settings)?;
+        let known = known::learn(&server, &Prompts::of(&self.model, 40, false)?)?;
+        let begun = Instant::now();
+        let (tally, memory, requests) = self.visits(&mut server, &known, ui)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let mut soaked = self.look(&server, tally, memory, &known)?;
+        (soaked.seconds, soaked.requests) = (seconds, requests);
+        soaked.end = match server.stop() {
+            Ok(status) if status.success() => "exit code 0".to_string(),
+            Ok(status) => status.to_string(),
+            Err(error) => format!("{error:#}"),
+        };
+        soaked.complaints = complaints(&soaked);
+        Ok(soaked)
+    }
+
+    /// Lets the clients come; what they saw, how memory went, and how many requests there were.
+    fn visits(&self, server: &mut Server, known: &[Known], ui: &Ui) -> Result<(Tally, Memory, u64)> {
+        let (mut samples, mut progress) = (Vec::new(), ui.progress("soak"));
+        let shared = Shared {
+            server,
+            known,
+            requests: self.requests,
+            begun: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            tally: Mutex::default(),
+        };
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..u64::from(self.clients))
+                .map(|client| {
+                    let shared = &shared;
+                    scope.spawn(move || client_loop(shared, client))
+                })
+                .collect();
+            while clients.iter().any(|client| !client.is_finished()) {
+                std::thread::sleep(Duration::from_millis(100));
+                let done = shared.begun.load(Ordering::Relaxed).min(self.requests);
+                progress.step(done, self.requests, "requests");
+                match memory(shared.server.pid()) {
+                    Some((resident, _)) if resident > 0 => samples.push((done, resident)),
+                    // It is gone.
+                    _ => shared.stop.store(true, Ordering::Relaxed),
+                }
+                if process::interrupted() {
+                    shared.stop.store(true, Ordering::Relaxed);
+                }
+            }
+        });
+        progress.finish();
+        let begun = shared.begun.load(Ordering::Relaxed).min(self.requests);
+        let tally = shared.tally.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        process::check_interrupted()?;
+        server.check().context("the server did not survive")?;
+        Ok((tally, thinned(samples), begun))
+    }
+
+    /// Looks at the server now that it is quiet.
+    fn look(
+        &self,
+        server: &Server,
+        mut tally: Tally,
+        mut samples: Vec<(u64, u64)>,
+        known: &[Known],
+    ) -> Result<Soaked> {
+        let (stuck_slots, waiting, connections) = settle(server)?;
+        let end_bytes = memory(server.pid()).map_or(0, |(resident, _)| resident);
+        samples.push((self.requests, end_bytes));
+        let warm_bytes = warm(&samples, self.requests);
+        let (mut near_ties, mut widest_tie) = (0, 0.0_f64);
+        for (number, answer) in std::mem::take(&mut tally.doubtful) {
+            match known[number].judge(server, &answer)? {
+                Verdict::Tie(less) => (near_ties, widest_tie) = (near_ties + 1, widest_tie.max(less)),
+                Verdict::Wrong(why) => {
+                    let known = &known[number].tokens;
+                    tally.blame(format!("prompt {number}: {why}: {:?} in place of {known:?}", answer.tokens));
+                }
+            }
+        }
+        Ok(Soaked {
+            provenance: self.provenance.clone(),
+            model: self.model.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            requests: 0,
+            clients: self.clients,
+            seconds: 0.0,
+            kinds: tally.kinds,
+            right: tally.right,
+            near_ties,
+            widest_tie,
+            busy: tally.busy,
+            wrong: tally.wrong,
+            wrong_count: tally.wrong_count,
+            warm_bytes,
+            end_bytes,
+            memory: samples,
+            stuck_slots,
+            waiting,
+            connections,
+            end: String::new(),
+            complaints: Vec::new(),
+        })
+    }
+}
+
+impl Tally {
+    fn blame(&mut self, words: String) {
+        self.wrong_count += 1;
+        if self.wrong.len() < KEPT {
+            self.wrong.push(words.chars().take(600).collect());
+        }
+    }
+}
+
+fn client_loop(shared: &Shared<'_>, client: u64) {
+    let mut random = Random(client.wrapping_mul(0x9e37_79b9) + 1);
+    while !shared.stop.load(Ordering::Relaxed) {
+        if shared.begun.fetch_add(1, Ordering::Relaxed) >= shared.requests {
+            return;
+        }
+        let (kind, visit) = visit::visit(shared.server, shared.known, &mut random);
+        let mut tally = shared.tally.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *tally.kinds.entry(kind.to_string()).or_default() += 1;
+        match visit {
+            Visit::Right => tally.right += 1,
+            Visit::Nothing => {}
+            Visit::Busy => tally.busy += 1,
+            Visit::Doubtful(number, answer) => tally.doubtful.push((number, answer)),
+            Visit::Wrong(words) => tally.blame(format!("{kind}: {words}")),
+        }
+    }
+}
+
+/// Waits until nothing runs; slots that are busy, requests that wait, connections that are open all the same.
+fn settle(server: &Server) -> Result<(f64, f64, f64)> {
+    let begun = Instant::now();
+    loop {
+        let page = server.get("/metrics").context("the server does not answer at the end")?;
+        let value = |name: &str| metric(&page, name).unwrap_or(f64::NAN);
+        let (busy, waiting) = (value("anneal_slots_busy"), value("anneal_requests_waiting"));
+        let connections = value("anneal_connections") - 1.0;
+        if (busy == 0.0 && waiting == 0.0 && connections <= 0.0) || begun.elapsed() > SETTLE {
+            return Ok((busy, waiting, connections.max(0.0)));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Resident bytes after a tenth of the requests.
+fn warm(samples: &[(u64, u64)], requests: u64) -> u64 {
+    let warm = samples.iter().find(|(done, _)| *done >= requests / 10);
+    warm.or(samples.last()).map_or(0, |(_, resident)| *resident)
+}
+
+/// So many samples that they can be looked at.
+fn thinned(samples: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    let step = samples.len().div_ceil(500).max(1);
+    samples.into_iter().step_by(step).collect()
+}
+
+fn complaints(soaked: &Soaked) -> Vec<String> {
+    let mut complaints = Vec::new();
+    if soaked.wrong_count > 0 {
+        complaints.push(format!("{} answers were wrong", soaked.wrong_count));
+    }
+    if soaked.right == 0 {
+        complaints.push("not one answer was right".to_string());
+    }
+    // A value that is not there is no reason to be content.
+    if soaked.stuck_slots != 0.0 || soaked.waiting != 0.0 {
+        complaints.push(format!(
+            "{} slots were busy and {} requests waiting when nobody asked any more",
+            soaked.stuck_slots, soaked.waiting
+        ));
+    }
+    if soaked.connections > 0.0 {
+        complaints.push(format!("{} connections were open when nobody asked any more", soaked.connections));
+    }
+    let growth = soaked.growth();
+    // Not a number where nothing is known of it.
+    if growth.is_nan() || growth > GROWTH {
+        complaints.push(format!("memory grew by {:.1} % after the warm-up", 100.0 * growth));
+    }
+    if soaked.end != "exit code 0" {
+        complaints.push(format!("asked to end, it ended with {}", soaked.end));
+    }
+    complaints
+}
+
+impl Soaked {
+    /// What memory grew by after the warm-up, as a part of 1.
+    pub fn growth(&self) -> f64 {
+        self.end_bytes as f64 / self.warm_bytes as f64 - 1.0
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let kinds: Vec<String> = self.kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let mut text = format!(
+            "{} requests by {} clients in {:.1} s: {}\n{} answers right, {} of them by another of two nearly equal \
+             tokens (at most {:.4} apart), {} wrong, {} refused as busy\nmemory {} after the warm-up, {} at the end ({:+.1} %); {} slots stuck; {}",
+            self.requests,
+            self.clients,
+            self.seconds,
+            kinds.join(", "),
+            self.right + self.near_ties,
+            self.near_ties,
+            self.widest_tie,
+            self.wrong_count,
+            self.busy,
+            Bytes(self.warm_bytes),
+            Bytes(self.end_bytes),
+            100.0 * self.growth(),
+            self.stuck_slots,
+            self.end
+        );
+        for words in self.wrong.iter().take(5) {
+            text.push_str(&format!("\n  {words}"));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn soaked() -> Soaked {
+        Soaked {
+            provenance: Provenance {
+                date: "2026-11-22".to_string(),
+                command: "test".to_string(),
+                machine: "none".to_string(),
+            },
+            model: "m.gguf".to_string(),
+            requests: 100,
+            clients: 8,
+            seconds: 1.0,
+            kinds: BTreeMap::from([("malformed".to_string(), 7)]),
+            right: 50,
+            near_ties: 1,
+            widest_tie: 0.002,
+            busy: 0,
+            wrong: Vec::new(),
+            wrong_count: 0,
+            warm_bytes: 100 << 20,
+            end_bytes: 104 << 20,
+            memory: Vec::new(),
+            stuck_slots: 0.0,
+            waiting: 0.0,
+            connections: 0.0,
+            end: "exit code 0".to_string(),
+            complaints: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn each_fault_is_a_complaint_and_none_is_none() {
+        assert_eq!(complaints(&soaked()), Vec::<String>::new());
+        let cases: [(Soaked, &str); 8] = [
+            (Soaked { wrong_count: 2, ..soaked() }, "2 answers were wrong"),
+            (Soaked { right: 0, ..soaked() }, "not one answer"),
+            (Soaked { stuck_slots: 1.0, ..soaked() }, "1 slots were busy"),
+            (Soaked { waiting: f64::NAN, ..soaked() }, "NaN requests waiting"),
+            (Soaked { connections: 3.0, ..soaked() }, "3 connections"),
+            (Soaked { end_bytes: 106 << 20, ..soaked() }, "grew by 6.0 %"),
+            (Soaked { warm_bytes: 0, end_bytes: 0, ..soaked() }, "memory grew"),
+            (Soaked { end: "signal: 6".to_string(), ..soaked() }, "ended with signal: 6"),
+        ];
+        for (soaked, words) in cases {
+            let found = complaints(&soaked);
+            assert!(found.len() == 1 && found[0].contains(words), "{words}: {found:?}");
+        }
+        assert!(
+            soaked().text().contains("51 answers right, 1 of them")
+                && soaked().text().contains("7 malformed")
+        );
+    }
+
+    #[test]
+    fn memory_is_warm_after_a_tenth() {
+        let samples = [(0, 10), (5, 20), (10, 30), (60, 40), (100, 50)];
+        assert_eq!(warm(&samples, 100), 30);
+        assert_eq!(warm(&[], 100), 0);
+        assert_eq!(thinned((0..2000).map(|n| (n, n)).collect()).len(), 500);
+    }
+}

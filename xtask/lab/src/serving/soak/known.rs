@@ -1,0 +1,245 @@
+//! Prompts whose answers are known, and what to make of an answer that is another.
+
+use anyhow::{Context, Result, bail};
+use load::answer::fetch;
+use load::request::http;
+use serde_json::{Value, json};
+
+use crate::serving::equal;
+use crate::serving::prompts::Prompts;
+use crate::serving::server::Server;
+
+/// Prompts.
+const PROMPTS: u64 = 24;
+
+/// Tokens of an answer: in lines of JSON, and over HTTP.
+pub const LONG: u32 = 24;
+pub const SHORT: u32 = 8;
+
+/// Where an answer may take another token than the known one, and still be right.
+const TIES: usize = 3;
+
+/// How much less likely such a token may be than the best one, as a difference of natural logarithms, when the server is
+/// asked alone. What another batch rounds otherwise is far less; tokens that are another prompt's are far more apart, also
+/// in a random model.
+const NEARLY: f64 = 0.05;
+
+/// Alternatives that are asked for: the most that there are.
+const ALTERNATIVES: u32 = 20;
+
+/// A prompt with its answer.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// The prompt.
+    pub prompt: Vec<u32>,
+    /// Its answer.
+    pub tokens: Vec<u32>,
+    /// The text of the answer's first [`SHORT`] tokens.
+    pub text: String,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The tokens that came.
+    pub tokens: Vec<u32>,
+    /// How many were asked for.
+    pub asked: u32,
+}
+
+/// Asks a server that nobody else asks.
+pub fn learn(server: &Server, prompts: &Prompts) -> Result<Vec<Known>> {
+    (0..PROMPTS)
+        .map(|number| {
+            let mut prompt = prompts.prompt(number);
+            // Of several lengths.
+            prompt.truncate(3 + (number as usize * 7) % 37);
+            let tokens = ask(server, &prompt, LONG)?;
+            if tokens.len() != LONG as usize {
+                bail!("{LONG} tokens were asked for, and {} came", tokens.len());
+            }
+            let text = whole(server, &prompt, SHORT, false)?;
+            Ok(Known { prompt, tokens, text })
+        })
+        .collect::<Result<_>>()
+        .context("the server does not say what its answers are")
+}
+
+fn ask(server: &Server, prompt: &[u32], count: u32) -> Result<Vec<u32>> {
+    let socket = server.socket.as_ref().context("this server takes no lines of JSON")?;
+    equal::read_tokens(&equal::line(socket, &equal::request(prompt, count))?)
+}
+
+/// A request over HTTP for `count` tokens.
+pub fn body(prompt: &[u32], count: u32, stream: bool, cache: bool) -> Value {
+    json!({
+        "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": true, "stream": stream,
+        "cache_prompt": cache, "return_tokens": true,
+    })
+}
+
+fn whole(server: &Server, prompt: &[u32], count: u32, cache: bool) -> Result<String> {
+    let request = http("POST", "/v1/completions", body(prompt, count, false, cache).to_string().as_bytes());
+    let (status, body) =
+        fetch(&server.http, &request, std::time::Duration::from_secs(60)).map_err(anyhow::Error::msg)?;
+    let answer: Value =
+        serde_json::from_slice(&body).with_context(|| format!("status {status}, and no JSON"))?;
+    text_of(&answer).with_context(|| format!("status {status}: {answer}"))
+}
+
+/// The text of an answer over HTTP, or of a part of one.
+pub fn text_of(answer: &Value) -> Option<String> {
+    Some(answer.get("choices")?.get(0)?.get("text")?.as_str()?.to_string())
+}
+
+/// Its tokens.
+pub fn tokens_of(answer: &Value) -> Option<Vec<u32>> {
+    let tokens = answer.get("choices")?.get(0)?.get("tokens")?.as_array()?;
+    tokens.iter().map(|token| token.as_u64()?.try_into().ok()).collect()
+}
+
+/// What becomes of an answer that is not the known one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// It is right all the same: a token that was taken is less likely by at most so much.
+    Tie(f64),
+    /// It is wrong, in words.
+    Wrong(String),
+}
+
+impl Known {
+    /// Whether `answer` is the known one.
+    pub fn is(&self, answer: &Answer) -> bool {
+        answer.tokens.len() == answer.asked as usize && self.tokens.starts_with(&answer.tokens)
+    }
+
+    /// Whether `answer` is right all the same: a batch of another size sums up in another order, which can decide
+    /// between two tokens that are nearly as likely. Where it takes another token than the server does, asked alone, the
+    /// server must hold that one for nearly as likely, and say behind it what the answer says.
+    pub fn judge(&self, server: &Server, answer: &Answer) -> Result<Verdict> {
+        let Answer { tokens, asked } = answer;
+        if tokens.len() != *asked as usize {
+            return Ok(Verdict::Wrong(format!("{asked} tokens were asked for, and {} came", tokens.len())));
+        }
+        let whole = |said: &[u32]| [self.prompt.as_slice(), said].concat();
+        let next = |said: &[u32], left| ask(server, &whole(said), left);
+        follows(tokens, next, |said, token| behind(server, &whole(said), token))
+    }
+}
+
+/// How much less likely `token` is behind `prompt` than the best one; nothing where it is not even an alternative.
+fn behind(server: &Server, prompt: &[u32], token: u32) -> Result<Option<f64>> {
+    let socket = server.socket.as_ref().context("this server takes no lines of JSON")?;
+    let mut request = equal::request(prompt, 1);
+    request["logprobs"] = ALTERNATIVES.into();
+    let answer = equal::line(socket, &request)?;
+    let likely = |entry: &Value| Some((entry.get("token")?.as_u64()?, entry.get("logprob")?.as_f64()?));
+    let top = answer.pointer("/logprobs/0/top").and_then(Value::as_array);
+    let top: Option<Vec<(u64, f64)>> = top.and_then(|top| top.iter().map(likely).collect());
+    let top = top.with_context(|| format!("no alternatives in {:.300}", answer.to_string()))?;
+    let best = top.first().map_or(0.0, |(_, logprob)| *logprob);
+    Ok(top.iter().find(|(other, _)| *other == u64::from(token)).map(|(_, logprob)| best - logprob))
+}
+
+/// Whether `tokens` are what `next` says, token by token, but for a few that are another; `behind` tells of such a one how
+/// much less likely it is.
+fn follows(
+    tokens: &[u32],
+    mut next: impl FnMut(&[u32], u32) -> Result<Vec<u32>>,
+    mut behind: impl FnMut(&[u32], u32) -> Result<Option<f64>>,
+) -> Result<Verdict> {
+    let (mut at, mut widest) = (0, 0.0_f64);
+    for _ in 0..=TIES {
+        let left = u32::try_from(tokens.len() - at)?;
+        let said = if left == 0 { Vec::new() } else { next(&tokens[..at], left)? };
+        let same = said.iter().zip(&tokens[at..]).take_while(|(said, token)| said == token).count();
+        at += same;
+        let Some(token) = tokens.get(at) else { return Ok(Verdict::Tie(widest)) };
+        match behind(&tokens[..at], *token)? {
+            Some(less) if less <= NEARLY => widest = widest.max(less),
+            less => {
+                let less =
+                    less.map_or("no alternative".to_string(), |less| format!("less likely by {less:.4}"));
+                let said = said.get(same);
+                return Ok(Verdict::Wrong(format!("token {at} is {token}, {less}, in place of {said:?}")));
+            }
+        }
+        at += 1;
+    }
+    Ok(Verdict::Wrong(format!("more than {TIES} tokens are others")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_token_is_excused_and_another_answer_is_not() {
+        // Each token is the sum of those before it, plus one.
+        let next = |said: &[u32], left: u32| {
+            let mut all = said.to_vec();
+            for _ in 0..left {
+                all.push(all.iter().sum::<u32>() % 97 + 1);
+            }
+            Ok(all[said.len()..].to_vec())
+        };
+        // As if these were nearly as likely everywhere, and no other.
+        let behind = |_: &[u32], token: u32| match token {
+            50 => Ok(Some(0.01)),
+            60 => Ok(Some(0.02)),
+            70 => Ok(Some(0.3)),
+            _ => Ok(None),
+        };
+        let right = next(&[], 12).unwrap();
+        let go_on = |from: &[u32]| [from, &next(from, 12 - from.len() as u32).unwrap()].concat();
+        let once = go_on(&[&right[..4], &[50]].concat());
+        let twice = go_on(&[&once[..8], &[60]].concat());
+        let cases = [
+            (right.clone(), Ok(0.0)),
+            (once.clone(), Ok(0.01)),
+            (twice, Ok(0.02)),
+            // The last token alone is another.
+            ([&right[..11], &[60]].concat(), Ok(0.02)),
+            ([&right[..11], &[70]].concat(), Err("token 11 is 70, less likely by 0.3000")),
+            ([&right[..11], &[99]].concat(), Err("token 11 is 99, no alternative")),
+            // Another's answer from the middle on.
+            ([&right[..4], &[50, 7, 7, 7, 7, 7, 7, 7]].concat(), Err("token 5 is 7")),
+            (vec![50; 12], Err("more than 3")),
+        ];
+        for (tokens, expected) in cases {
+            match (follows(&tokens, next, behind).unwrap(), expected) {
+                (Verdict::Tie(found), Ok(widest)) => assert_eq!(found, widest, "{tokens:?}"),
+                (Verdict::Wrong(words), Err(expected)) => assert!(words.contains(expected), "{words}"),
+                (found, _) => panic!("{tokens:?}: {found:?}"),
+            }
+        }
+        assert_ne!(once, right);
+    }
+
+    #[test]
+    fn an_answer_is_known_by_its_tokens_and_by_how_many_came() {
+        let known = Known { prompt: vec![1], tokens: vec![1345, 7, 8], text: String::new() };
+        let cases = [
+            (vec![1345, 7, 8], 3, true),
+            (vec![1345, 7], 2, true),
+            (vec![1345, 7], 3, false),
+            (vec![], 0, true),
+            // The same text, cut in another way.
+            (vec![32, 256, 280], 3, false),
+        ];
+        for (tokens, asked, expected) in cases {
+            assert_eq!(known.is(&Answer { tokens: tokens.clone(), asked }), expected, "{tokens:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_read_out_of_an_answer_over_http() {
+        let answer = json!({ "choices": [{ "text": " thee", "tokens": [1345] }] });
+        assert_eq!((tokens_of(&answer), text_of(&answer)), (Some(vec![1345]), Some(" thee".to_string())));
+        for none in
+            [json!({}), json!({ "choices": [{ "text": "a" }] }), json!({ "choices": [{ "tokens": [-1] }] })]
+        {
+            assert_eq!(tokens_of(&none), None, "{none}");
+        }
+    }
+}

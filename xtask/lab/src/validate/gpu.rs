@@ -1,0 +1,505 @@
+//! What the GPUs did in the timed laps: B must not fall back to the CPU, nor let the GPU wait more than A does.
+//!
+//! The driver's utilisation is the share of the time in which a kernel ran. What is left of a token's time is what the GPU
+//! waited for the host.
+
+use measure::gpu::together;
+use measure::{FEWEST_PAIRS, GpuUse, Ratio};
+use serde::{Deserialize, Serialize};
+
+use super::speed::{DISTURBED, Lap, Rules, Speed, half, most_memory};
+use super::subject::About;
+use super::verdict::{Check, State};
+
+/// Share of the time that a GPU is busy from which on it is at work for us; a desktop takes less.
+const GPU_AT_WORK: f64 = 0.1;
+
+/// Where the layers of a model are, by the settings that `anneal bench` tells.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Layers that GPUs take: none where it is 0, all where it is negative.
+    pub n_gpu_layers: i64,
+    /// The GPUs that may: `auto`, `none`, or names with a slash between two.
+    pub devices: String,
+    /// The GPUs that the engine finds, in words; empty where it finds none.
+    pub gpu_info: String,
+    /// How they share: by `layer`, one after the other; by `row` or `tensor`, all at once; or `none`, one of them alone.
+    pub split_mode: String,
+    /// That one's place among those that may.
+    pub main_gpu: usize,
+}
+
+impl Placement {
+    /// Whether any are on one.
+    pub fn is_on_gpu(&self) -> bool {
+        self.n_gpu_layers != 0 && self.devices != "none" && !self.gpu_info.is_empty()
+    }
+
+    /// Those of `gpus` that may hold layers; all, where it cannot be said which.
+    fn held<'a>(&self, gpus: &'a [GpuUse]) -> Vec<&'a GpuUse> {
+        let number = |name: &str| name.to_ascii_uppercase().strip_prefix("CUDA")?.parse::<usize>().ok();
+        let of = |number: usize| gpus.iter().find(|gpu| gpu.number == Some(number));
+        let named: Option<Vec<&GpuUse>> = self.devices.split('/').map(|name| of(number(name)?)).collect();
+        let held = named.unwrap_or_else(|| gpus.iter().collect());
+        match held.get(self.main_gpu) {
+            Some(main) if self.split_mode == "none" && are_numbered(gpus) => vec![main],
+            _ => held,
+        }
+    }
+}
+
+/// Whether it can be said which of several CUDA means.
+fn are_numbered(gpus: &[GpuUse]) -> bool {
+    gpus.len() < 2 || gpus.iter().all(|gpu| gpu.number.is_some())
+}
+
+/// What is to be said of the GPUs in all phases. `driver`: whether NVIDIA's is loaded.
+pub fn checks(speeds: &[Speed], subjects: &[About], driver: bool, rules: &Rules) -> Vec<Check> {
+    let computes = [0, 1].map(|side| computes(speeds, subjects, side));
+    if !driver && computes[0] && !speeds.is_empty() {
+        // As it is with GPUs of others: their drivers are not asked.
+        let said = "not measured: no NVIDIA driver is loaded";
+        return vec![Check::new("GPU use", State::Told, said.to_string())];
+    }
+    let mut checks: Vec<Check> = speeds.iter().filter_map(|speed| used(speed, rules, computes)).collect();
+    checks.extend(most_memory("GPU memory", speeds, memory));
+    if computes.contains(&true) {
+        checks.extend(unnumbered(speeds));
+    }
+    if computes[0] {
+        checks.extend(speeds.iter().filter_map(idle));
+    }
+    checks
+}
+
+/// Why cards count that may be others'.
+fn unnumbered(speeds: &[Speed]) -> Option<Check> {
+    let mut laps = speeds.iter().flat_map(|speed| speed.laps.iter().flatten());
+    laps.any(|lap| !are_numbered(&lap.usage.gpus)).then(|| {
+        let said = "all count: which of them CUDA means cannot be said, since they are not alike or MIG has cut them up; \
+                    set CUDA_DEVICE_ORDER=PCI_BUS_ID";
+        Check::new("GPUs", State::Told, said.to_string())
+    })
+}
+
+/// Whether layers of a side are on a GPU. That its engine finds one is not enough: the flags may leave it idle, and what the
+/// driver tells is then the doing of others. An engine that is too old to tell uses what it finds.
+pub fn computes(speeds: &[Speed], subjects: &[About], side: usize) -> bool {
+    let laps = || speeds.iter().flat_map(|speed| &speed.laps[side]);
+    let mut told = laps().filter_map(|lap| lap.placement.as_ref()).peekable();
+    match told.peek() {
+        Some(_) => told.any(Placement::is_on_gpu),
+        None => subjects.get(side).is_some_and(has_gpu),
+    }
+}
+
+/// Whether an engine finds a GPU; an older one that is linked for some does not tell, and may.
+fn has_gpu(about: &About) -> bool {
+    about.gpus.as_ref().is_none_or(|gpus| !gpus.is_empty())
+}
+
+/// The GPUs of a lap that may hold layers.
+fn held(lap: &Lap) -> Vec<GpuUse> {
+    let gpus = &lap.usage.gpus;
+    let held = lap.placement.as_ref().map(|placement| placement.held(gpus));
+    held.map_or_else(|| gpus.clone(), |held| held.into_iter().cloned().collect())
+}
+
+/// Busy, power and clock of those in a lap. Where layers are shared one GPU works after the other, and how busy they are is the
+/// sum; else the busiest counts. Of a card that was lost in it nothing counts.
+fn lap(lap: &Lap) -> Option<GpuUse> {
+    let gpus = held(lap);
+    let all = together(&gpus).filter(|all| all.fault.is_none())?;
+    let by_layer = lap.placement.as_ref().is_some_and(|placement| placement.split_mode == "layer");
+    let sum = || gpus.iter().filter_map(|gpu| gpu.utilisation).sum::<f64>().min(1.0);
+    let utilisation = all.utilisation.map(|busiest| if by_layer { sum() } else { busiest });
+    Some(GpuUse { utilisation, ..all })
+}
+
+/// Why a card stopped telling in a lap.
+fn fault(lap: &Lap) -> Option<String> {
+    held(lap).into_iter().find_map(|gpu| gpu.fault)
+}
+
+fn of(speed: &Speed, side: usize, pick: impl Fn(&Lap, &GpuUse) -> Option<f64>) -> Option<f64> {
+    speed.median(side, |of| pick(of, &lap(of)?))
+}
+
+/// The most memory of those GPUs in use in a run of a side, by whomever.
+fn memory(speed: &Speed, side: usize) -> Option<u64> {
+    speed.laps[side].iter().filter_map(|lap| together(&held(lap))?.memory_peak).max()
+}
+
+/// B's utilisation against A's, round by round.
+fn ratio(speed: &Speed) -> Option<Ratio> {
+    let busy = |of: &Lap| lap(of)?.utilisation;
+    let pairs = speed.laps[0].iter().zip(&speed.laps[1]).filter_map(|(a, b)| busy(a).zip(busy(b)));
+    let (a, b): (Vec<f64>, Vec<f64>) = pairs.filter(|(a, _)| *a > 0.0).unzip();
+    (a.len() >= FEWEST_PAIRS).then(|| measure::ratio(&b, &a))
+}
+
+/// How busy the GPUs were, with what they took for it; `computes`: whether A and B have layers there. Where it must be known and
+/// is not, that is said.
+fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
+    let name = format!("GPU, {}", speed.phase);
+    let show = |side: usize| {
+        let parts = [
+            of(speed, side, |_, gpu| gpu.utilisation).map(|share| format!("{:.0} %", 100.0 * share)),
+            of(speed, side, |_, gpu| gpu.watts).map(|watts| format!("{watts:.0} W")),
+            of(speed, side, |_, gpu| gpu.sm_mhz).map(|mhz| format!("{mhz:.0} MHz")),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    };
+    let busy = |side: usize| of(speed, side, |_, gpu| gpu.utilisation);
+    let check = |state, said: String| Check::new(&*name, state, said).with(show(0), show(1));
+    let [of_a, of_b] = computes;
+    if !of_a {
+        // What is busy there is so for others.
+        return busy(0).or(busy(1)).map(|_| check(State::Told, "A uses no GPU".to_string()));
+    }
+    if !of_b {
+        let reason = format!("B leaves all layers to the CPU in {}, and A has some on a GPU", speed.phase);
+        return Some(check(State::Failed, "CPU fallback".to_string()).because(reason));
+    }
+    let Some((a, b)) = busy(0).zip(busy(1)) else { return Some(not_measured(check, speed, rules)) };
+    if a >= GPU_AT_WORK && b < a / 10.0 {
+        return Some(check(State::Failed, "CPU fallback".to_string()).because(format!(
+            "B leaves the GPU idle in {} ({:.0} % busy), on which A computes ({:.0} %): it falls back to the CPU",
+            speed.phase,
+            100.0 * b,
+            100.0 * a
+        )));
+    }
+    // A card that is lost in the last lap, too: what it told before is not all that there is to tell.
+    if speed.laps.iter().flatten().any(|lap| fault(lap).is_some()) {
+        return Some(not_measured(check, speed, rules));
+    }
+    if a < GPU_AT_WORK {
+        return Some(check(State::Told, String::new()));
+    }
+    let Some(ratio) = ratio(speed) else { return Some(not_measured(check, speed, rules)) };
+    let (state, word) = judge(&ratio, 1.0 - rules.gpu_tolerance);
+    let check = check(state, format!("{ratio} {word}"));
+    let idle = idle(speed).map_or(String::new(), |idle| format!("; it is idle {} and {}", idle.a, idle.b));
+    Some(match state {
+        State::Failed => {
+            check.because(format!("B keeps the GPU less busy in {}: {ratio}{idle}", speed.phase))
+        }
+        State::Unclear => check.because(format!(
+            "too little is known of how busy the GPU is in {}: {ratio}; measure more rounds (--pairs, and --precision 0 \
+             for all)",
+            speed.phase
+        )),
+        _ => check,
+    })
+}
+
+/// As with CPU time: an interval that is wide enough passes nothing.
+fn judge(ratio: &Ratio, least: f64) -> (State, &'static str) {
+    if ratio.high < least {
+        (State::Failed, "less busy")
+    } else if ratio.low < least && half(ratio) > 2.0 * DISTURBED {
+        (State::Unclear, "disturbed")
+    } else if ratio.median < least {
+        (State::Unclear, "perhaps less")
+    } else if ratio.low > 1.0 {
+        (State::Passed, "busier")
+    } else {
+        (State::Passed, "not less")
+    }
+}
+
+/// With a tolerance of everything nothing could fail, and nothing has to be known.
+fn not_measured(check: impl Fn(State, String) -> Check, speed: &Speed, rules: &Rules) -> Check {
+    let mut laps = speed.laps.iter().flatten();
+    let why = match laps.clone().find_map(fault) {
+        Some(fault) => fault,
+        None if laps.any(|lap| lap.usage.gpus.is_empty()) => {
+            "the driver does not answer or shows no GPU (`cargo xtask doctor` says why)".to_string()
+        }
+        None => "the driver does not tell how busy this card is, or in too few rounds that last more than a second"
+            .to_string(),
+    };
+    let why = format!("not measured: {why}");
+    if rules.gpu_tolerance >= 1.0 {
+        return check(State::Told, why);
+    }
+    let reason = format!("GPU use in {} is {why}; --gpu-tolerance 1 goes without it", speed.phase);
+    check(State::Unclear, "not measured".to_string()).because(reason)
+}
+
+/// How long the GPU waits in a token.
+fn idle(speed: &Speed) -> Option<Check> {
+    let milliseconds = |side: usize| {
+        of(speed, side, |lap, gpu| {
+            gpu.utilisation.map(|busy| 1e3 * (1.0 - busy) / lap.tokens_per_second.max(f64::MIN_POSITIVE))
+        })
+    };
+    let share = |side: usize| of(speed, side, |_, gpu| gpu.utilisation.map(|busy| 100.0 * (1.0 - busy)));
+    let show = |side: usize| Some(format!("{:.3} ms/t, {:.0} %", milliseconds(side)?, share(side)?));
+    let (a, b) = milliseconds(0).zip(milliseconds(1))?;
+    let said = if a > 0.0 { format!("{:.3}", b / a) } else { String::new() };
+    Some(Check::new(format!("GPU idle, {}", speed.phase), State::Told, said).with(show(0)?, show(1)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use build::compare::Phase;
+    use build::compare::comparison::Contender;
+    use measure::Usage;
+
+    use super::*;
+
+    fn about(gpus: &[&str]) -> About {
+        let gpus = Some(gpus.iter().map(|gpu| gpu.to_string()).collect());
+        About { build: Contender::new("x", None), flags: Vec::new(), gpus }
+    }
+
+    fn rules(gpu_tolerance: f64) -> Rules {
+        Rules { decisive: Vec::new(), accept_equal: false, cpu_tolerance: 0.02, gpu_tolerance }
+    }
+
+    /// Twenty rounds at 100 t/s with a GPU that is so busy, for A and for B; `None`: it does not tell.
+    fn speed(a: Option<f64>, b: Option<f64>, noise: f64, fault: Option<&str>) -> Speed {
+        let mut speed = Speed::new(Phase::Decode, 128, 1);
+        for round in 0..20 {
+            for (side, busy) in [(0, a), (1, b)] {
+                let off = noise * [0.0, 1.0, -1.0, 2.0, -2.0][(round + 2 * side) % 5];
+                let gpu = GpuUse {
+                    utilisation: busy.map(|busy| busy * (1.0 + off)),
+                    memory_peak: Some(4 << 30),
+                    watts: Some(412.0),
+                    sm_mhz: Some(1980.0),
+                    fault: fault.map(str::to_string),
+                    ..GpuUse::default()
+                };
+                let usage = Usage { gpus: vec![gpu], ..Usage::default() };
+                speed.laps[side].push(Lap {
+                    tokens_per_second: 100.0,
+                    cpu_seconds: None,
+                    token_times: None,
+                    placement: None,
+                    usage,
+                });
+            }
+        }
+        speed
+    }
+
+    fn named<'a>(checks: &'a [Check], name: &str) -> Option<&'a Check> {
+        checks.iter().find(|check| check.name == name)
+    }
+
+    #[test]
+    fn b_must_not_let_the_gpu_wait_more() {
+        use State::{Failed, Passed, Told, Unclear};
+        let cases = [
+            // Busy with A, with B, noise, tolerance.
+            (0.87, 0.90, 0.0, 0.02, Passed, "busier"),
+            (0.87, 0.87, 0.005, 0.02, Passed, "not less"),
+            (0.87, 0.86, 0.0, 0.02, Passed, "not less"),
+            (0.87, 0.80, 0.005, 0.02, Failed, "less busy"),
+            (0.87, 0.80, 0.005, 0.10, Passed, "not less"),
+            (0.87, 0.84, 0.02, 0.02, Unclear, "perhaps less"),
+            (0.87, 0.87, 0.2, 0.02, Unclear, "disturbed"),
+            // What falls back to the CPU is told as such, whatever is tolerated.
+            (0.87, 0.0, 0.0, 1.0, Failed, "CPU fallback"),
+            (0.02, 0.0, 0.0, 0.02, Told, ""),
+            (0.0, 0.9, 0.0, 0.02, Told, ""),
+        ];
+        for (a, b, noise, tolerance, state, word) in cases {
+            let found = checks(
+                &[speed(Some(a), Some(b), noise, None)],
+                &[about(&["H100"]), about(&["H100"])],
+                true,
+                &rules(tolerance),
+            );
+            let check = named(&found, "GPU, decode").unwrap();
+            assert_eq!(check.state, state, "{a} {b} {noise}: {check:?}");
+            assert!(check.said.ends_with(word), "{check:?}");
+            assert_eq!(check.reason.is_some(), [Failed, Unclear].contains(&state), "{check:?}");
+        }
+        let found = checks(
+            &[speed(Some(0.87), Some(0.80), 0.0, None)],
+            &[about(&["H100"]), about(&["H100"])],
+            true,
+            &rules(0.02),
+        );
+        let check = named(&found, "GPU, decode").unwrap();
+        assert_eq!((check.a.as_str(), check.b.as_str()), ("87 %, 412 W, 1980 MHz", "80 %, 412 W, 1980 MHz"));
+        let reason = check.reason.as_ref().unwrap();
+        assert!(
+            reason.contains("0.920") && reason.contains("1.300 ms/t, 13 % and 2.000 ms/t, 20 %"),
+            "{reason}"
+        );
+        let told = named(&found, "GPU idle, decode").unwrap();
+        assert_eq!((told.state, told.said.as_str()), (Told, "1.538"));
+        assert_eq!(named(&found, "GPU memory").unwrap().a, "4 GiB");
+    }
+
+    #[test]
+    fn what_was_not_measured_is_said_with_its_reason_and_does_not_pass() {
+        let lost = "cannot read the state of GPU 0: GPU is lost";
+        let none = || {
+            let mut speed = speed(Some(0.9), None, 0.0, None);
+            speed.laps[1].iter_mut().for_each(|lap| lap.usage.gpus.clear());
+            speed
+        };
+        let cases = [
+            (speed(None, None, 0.0, None), "does not tell how busy"),
+            (speed(Some(0.9), None, 0.0, None), "does not tell how busy"),
+            (speed(Some(0.9), Some(0.9), 0.0, Some(lost)), "GPU is lost"),
+            (none(), "shows no GPU"),
+        ];
+        for (speed, why) in cases {
+            let speeds = [speed];
+            let found = checks(&speeds, &[about(&["H100"]), about(&["H100"])], true, &rules(0.02));
+            let check = named(&found, "GPU, decode").unwrap();
+            assert_eq!((check.state, check.said.as_str()), (State::Unclear, "not measured"), "{check:?}");
+            assert!(check.reason.as_ref().unwrap().contains(why), "{check:?}");
+            // Who tolerates everything is told, and goes on.
+            let found = checks(&speeds, &[about(&["H100"]), about(&["H100"])], true, &rules(1.0));
+            let check = named(&found, "GPU, decode").unwrap();
+            assert!(check.state == State::Told && check.said.contains(why), "{check:?}");
+        }
+    }
+
+    /// As `anneal bench` tells it of so many layers on these devices.
+    fn placement(n_gpu_layers: i64, devices: &str, gpu_info: &str) -> Option<Placement> {
+        let (devices, gpu_info) = (devices.to_string(), gpu_info.to_string());
+        Some(Placement { n_gpu_layers, devices, gpu_info, split_mode: "layer".to_string(), main_gpu: 0 })
+    }
+
+    #[test]
+    fn a_card_that_is_busy_for_others_is_not_judged() {
+        use State::{Failed, Passed, Told};
+        let (auto, cpu) = (|| placement(-1, "auto", "H100"), || placement(0, "auto", "H100"));
+        let cases = [
+            // A's placement, B's, whether A's engine finds a GPU, what is to be said.
+            (None, None, false, Told, "A uses no GPU"),
+            (cpu(), cpu(), true, Told, "A uses no GPU"),
+            (cpu(), auto(), true, Told, "A uses no GPU"),
+            (placement(-1, "none", "H100"), auto(), true, Told, "A uses no GPU"),
+            (placement(-1, "auto", ""), auto(), false, Told, "A uses no GPU"),
+            (auto(), auto(), true, Failed, "less busy"),
+            (auto(), cpu(), true, Failed, "CPU fallback"),
+            (placement(7, "CUDA0", "H100"), None, true, Failed, "less busy"),
+        ];
+        for (a, b, finds, state, word) in cases {
+            // A neighbour keeps it busy by half, and by less while B runs.
+            let mut speed = speed(Some(0.5), Some(0.3), 0.0, None);
+            for (side, placement) in [&a, &b].into_iter().enumerate() {
+                speed.laps[side].iter_mut().for_each(|lap| lap.placement = placement.clone());
+            }
+            let subjects = [about(if finds { &["H100"] } else { &[] }), about(&["H100"])];
+            let found = checks(&[speed.clone()], &subjects, true, &rules(0.02));
+            let check = named(&found, "GPU, decode").unwrap();
+            assert_eq!(check.state, state, "{a:?} {b:?}: {check:?}");
+            assert!(check.said.ends_with(word), "{check:?}");
+            // B's utilisation says so, too, where the engine does not.
+            speed.laps[1].iter_mut().for_each(|lap| lap.usage.gpus[0].utilisation = Some(0.5));
+            let found = checks(&[speed], &subjects, true, &rules(0.02));
+            let passed = named(&found, "GPU, decode").unwrap().state == Passed;
+            assert_eq!(passed, word == "less busy", "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn cards_that_share_layers_work_one_after_the_other() {
+        let gpu = |(number, busy): (usize, f64)| GpuUse {
+            number: Some(number),
+            utilisation: Some(busy),
+            watts: Some(100.0),
+            ..GpuUse::default()
+        };
+        let gpus = |busy: [f64; 3]| busy.into_iter().enumerate().map(gpu).collect::<Vec<_>>();
+        let cases = [
+            // Devices, how they share, the main one, busy in all, watts.
+            ("auto", "layer", 0, 0.9, 300.0),
+            ("CUDA0/CUDA2", "layer", 0, 0.6, 200.0),
+            ("cuda2", "layer", 0, 0.2, 100.0),
+            ("auto", "row", 0, 0.4, 300.0),
+            ("auto", "none", 1, 0.3, 100.0),
+            // What cannot be told by CUDA's names is looked for on all.
+            ("Vulkan0", "layer", 0, 0.9, 300.0),
+            ("CUDA7", "row", 0, 0.4, 300.0),
+        ];
+        for (devices, split_mode, main_gpu, busy, watts) in cases {
+            let mut speed = speed(None, None, 0.0, None);
+            let of = &mut speed.laps[0][0];
+            of.usage.gpus = gpus([0.4, 0.3, 0.2]);
+            let split_mode = split_mode.to_string();
+            of.placement = placement(-1, devices, "H100").map(|placement| Placement {
+                split_mode,
+                main_gpu,
+                ..placement
+            });
+            let found = lap(of).unwrap();
+            assert!((found.utilisation.unwrap() - busy).abs() < 1e-9, "{devices} {found:?}");
+            assert_eq!(found.watts, Some(watts), "{devices}");
+            // Of prefill, which keeps several busy at once, no more than the whole.
+            of.usage.gpus = gpus([0.9; 3]);
+            assert!(lap(of).unwrap().utilisation.unwrap() <= 1.0);
+        }
+    }
+
+    #[test]
+    fn of_cards_without_cudas_number_all_count_and_that_is_said() {
+        let subjects = [about(&["H100", "T4"]), about(&["H100", "T4"])];
+        // Devices, how they share, busy in all with numbers and without.
+        let cases = [("CUDA1", "none", 0.3, 0.9), ("CUDA1", "layer", 0.3, 1.0), ("auto", "none", 0.9, 0.9)];
+        for (devices, split_mode, with, without) in cases {
+            // In CUDA's order, and in the driver's.
+            let told = [([(Some(0), 0.9), (Some(1), 0.3)], with), ([(None, 0.3), (None, 0.9)], without)];
+            for (cards, busy) in told {
+                let gpu = |(number, busy)| GpuUse { number, utilisation: Some(busy), ..GpuUse::default() };
+                let mut speed = speed(None, None, 0.0, None);
+                for of in speed.laps.iter_mut().flatten() {
+                    of.usage.gpus = cards.into_iter().map(gpu).collect();
+                    of.placement = placement(-1, devices, "H100, T4")
+                        .map(|placement| Placement { split_mode: split_mode.to_string(), ..placement });
+                }
+                let found = lap(&speed.laps[0][0]).unwrap();
+                assert_eq!(found.utilisation, Some(busy), "{devices} {split_mode} {cards:?}");
+                let found = checks(&[speed], &subjects, true, &rules(0.02));
+                let told = named(&found, "GPUs");
+                assert_eq!(told.is_some(), cards[0].0.is_none(), "{found:?}");
+                assert!(
+                    told.is_none_or(|told| told.state == State::Told && told.said.contains("PCI_BUS_ID"))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_card_that_is_lost_late_is_told_of() {
+        let mut speed = speed(Some(0.9), Some(0.9), 0.0, None);
+        for (lap, tolerance, state) in [(12, 0.02, State::Unclear), (19, 1.0, State::Told)] {
+            let gpu = &mut speed.laps[1][lap].usage.gpus[0];
+            gpu.fault = Some("cannot read the state of GPU 0: GPU is lost".to_string());
+            let found = checks(
+                std::slice::from_ref(&speed),
+                &[about(&["H100"]), about(&["H100"])],
+                true,
+                &rules(tolerance),
+            );
+            let check = named(&found, "GPU, decode").unwrap();
+            assert_eq!(check.state, state, "{check:?}");
+            assert!(check.reason.as_ref().unwrap_or(&check.said).contains("GPU is lost"), "{check:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_gpu_or_its_driver_nothing_is_judged() {
+        let mut speed = speed(None, None, 0.0, None);
+        speed.laps.iter_mut().flatten().for_each(|lap| lap.usage.gpus.clear());
+        let speeds = [speed];
+        for driver in [false, true] {
+            assert_eq!(checks(&speeds, &[about(&[]), about(&["H100"])], driver, &rules(0.02)), []);
+        }
+        let found = checks(&speeds, &[about(&["Radeon"])], false, &rules(0.02));
+        assert_eq!((found.len(), found[0].state), (1, State::Told));
+        assert!(found[0].said.starts_with("not measured: no NVIDIA driver"));
+        assert_eq!(checks(&[], &[about(&["Radeon"])], false, &rules(0.02)), []);
+    }
+}

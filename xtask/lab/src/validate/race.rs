@@ -1,0 +1,210 @@
+//! A and B in turn, round after round, each in a run of `anneal bench`.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use build::compare::Phase;
+use measure::{GpuWatch, Race, Rule, Usage, UsageWatch};
+use nvml::Place;
+use serde::Deserialize;
+
+use super::engine::{self, Broken, Event, Stay};
+use super::gpu::Placement;
+use super::speed::{Lap, Speed, TokenTimes};
+use super::subject::Subject;
+
+/// What one sample should last at least: the kernel tells CPU time in hundredths of a second.
+const SECONDS: f64 = 1.0;
+
+/// The same on a GPU, in times of what its looks take to settle: two of three are left to look at.
+const SETTLED: f64 = 3.0;
+
+/// Most repetitions in a second of a sample.
+const REPETITIONS: f64 = 500.0;
+
+/// Less CPU time than this in a sample says nothing: ten steps of the kernel's clock.
+const LEAST_CPU: f64 = 0.1;
+
+/// How it is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Prompt tokens.
+    pub prompt: u32,
+    /// Generated tokens.
+    pub generate: u32,
+    /// Rounds.
+    pub pairs: usize,
+    /// Half the interval's width that is narrow enough.
+    pub precision: f64,
+    /// How old a look at a GPU has to be to tell of its lap alone. The driver's figures are means of the time before: of two
+    /// that are as busy, the faster one, whose lap is the shorter, would look less so.
+    pub settles: Duration,
+}
+
+/// The fields that are read of `anneal bench`.
+#[derive(Deserialize)]
+struct Row {
+    avg_ns: f64,
+    avg_ts: f64,
+    tpot_p50_ns: Option<f64>,
+    tpot_p95_ns: Option<f64>,
+    tpot_p99_ns: Option<f64>,
+    tpot_jitter_ns: Option<f64>,
+    /// Where it does not have all of its fields it is too old to tell.
+    #[serde(flatten)]
+    placement: Option<Placement>,
+}
+
+impl Row {
+    fn token_times(&self) -> Option<TokenTimes> {
+        Some(TokenTimes {
+            p50: self.tpot_p50_ns?,
+            p95: self.tpot_p95_ns?,
+            p99: self.tpot_p99_ns?,
+            deviation: self.tpot_jitter_ns?,
+        })
+    }
+}
+
+/// Measures `phase`, and what the GPUs of `driver` do meanwhile; `tell` hears of each round. What was measured is in `speed`
+/// also when it fails.
+pub fn race(
+    phase: Phase,
+    subjects: [&Subject; 2],
+    model: &Path,
+    sizes: &Sizes,
+    driver: Option<&Place>,
+    speed: &mut Option<Speed>,
+    mut tell: impl FnMut(u64, u64),
+) -> Result<()> {
+    let tokens = if phase == Phase::Prefill { sizes.prompt } else { sizes.generate };
+    let gpus = driver.map(|driver| (driver, sizes.settles));
+    let mut bench = Bench { phase, model, tokens, repetitions: 1, gpus, stay: Stay::forever() };
+    // How often is as often as takes a second, or what a GPU wants; A's first run also tells how long is too long for B.
+    let (row, _, seconds) = bench.run(subjects[0])?;
+    let wanted = lasts(driver.is_some(), row.placement.as_ref(), sizes.settles);
+    let repetitions = (wanted * 1e9 / row.avg_ns.max(1.0)).ceil().clamp(1.0, REPETITIONS * wanted);
+    bench.repetitions = repetitions as u32;
+    bench.stay = Stay::after(seconds + repetitions * row.avg_ns / 1e9);
+
+    let speed = speed.insert(Speed::new(phase, tokens, bench.repetitions));
+    let rule = Rule { pairs: sizes.pairs, precision: sizes.precision };
+    let race = Race { contestants: 2, rule, warm_up: 1, repeats: sizes.pairs / 2, time: None };
+    let all = &mut speed.laps;
+    let finish = race.run(|side| {
+        let stay = if side == 0 { Stay::forever() } else { bench.stay };
+        let lap = Bench { stay, ..bench }.lap(subjects[side])?;
+        let value = lap.tokens_per_second;
+        all[side].push(lap);
+        tell(all[1].len().min(all[0].len()) as u64, sizes.pairs as u64 + 1);
+        Ok::<_, anyhow::Error>(value)
+    })?;
+    speed.sort_out(finish);
+    Ok(())
+}
+
+/// Seconds that a sample should last. An engine that is too old to tell where its layers are may have some on a GPU.
+fn lasts(driver: bool, placement: Option<&Placement>, settles: Duration) -> f64 {
+    match driver && placement.is_none_or(Placement::is_on_gpu) {
+        true => SECONDS.max(SETTLED * settles.as_secs_f64()),
+        false => SECONDS,
+    }
+}
+
+/// A run of `anneal bench`.
+#[derive(Clone, Copy)]
+struct Bench<'a> {
+    phase: Phase,
+    model: &'a Path,
+    tokens: u32,
+    repetitions: u32,
+    /// Whom to ask for what the GPUs do, and how old a look has to be.
+    gpus: Option<(&'a Place, Duration)>,
+    stay: Stay,
+}
+
+impl Bench<'_> {
+    fn lap(&self, subject: &Subject) -> Result<Lap> {
+        let (row, usage, _) = self.run(subject)?;
+        // The warm-up is another repetition of a prompt, and one token of a generation.
+        let warm_up = if self.phase == Phase::Prefill { self.tokens } else { 1 };
+        let tokens = f64::from(self.repetitions) * f64::from(self.tokens) + f64::from(warm_up);
+        let cpu = usage.cpu_user.zip(usage.cpu_system).map(|(user, system)| user + system);
+        let cpu_seconds = cpu.filter(|cpu| *cpu >= LEAST_CPU).map(|cpu| 1000.0 * cpu / tokens);
+        let token_times = row.token_times();
+        let (tokens_per_second, placement) = (row.avg_ts, row.placement);
+        Ok(Lap { tokens_per_second, cpu_seconds, token_times, placement, usage })
+    }
+
+    /// Three tests, of which the second counts: the first ends when the model is loaded, and in the third the process
+    /// still lives while what the second used is read.
+    fn run(&self, subject: &Subject) -> Result<(Row, Usage, f64)> {
+        let (prompts, generations) = match self.phase {
+            Phase::Prefill => (format!("1,{},1", self.tokens), "0".to_string()),
+            _ => ("1".to_string(), format!("{},1", self.tokens)),
+        };
+        let mut arguments: Vec<OsString> = vec!["bench".into(), "-m".into(), self.model.into()];
+        arguments.extend(["-p".into(), prompts.into(), "-n".into(), generations.into()]);
+        arguments.extend(["-r".into(), self.repetitions.to_string().into(), "-o".into(), "jsonl".into()]);
+        let (mut rows, mut watch, mut usage) = (0, None, Usage::default());
+        let ended = engine::run(subject, arguments, self.stay, &mut |pid, event| {
+            let Event::Output(bytes) = event else { return };
+            for _ in bytes.iter().filter(|byte| **byte == b'\n') {
+                rows += 1;
+                match (rows, &watch) {
+                    (1, _) => {
+                        let gpus = self.gpus.and_then(|(driver, settles)| GpuWatch::of(driver, settles));
+                        watch = Some(UsageWatch::process_beside(pid, gpus));
+                    }
+                    (2, Some(watch)) => usage = watch.read(),
+                    _ => {}
+                }
+            }
+        })?;
+        let line = ended.stdout.split(|byte| *byte == b'\n').nth(1).unwrap_or_default();
+        let broken = |why: String| Broken::new(subject.side, why);
+        let row: Row = serde_json::from_slice(line).map_err(|error| {
+            broken(format!("anneal bench printed no second line of JSON that can be read: {error}"))
+        })?;
+        if !(row.avg_ts.is_finite() && row.avg_ts > 0.0) {
+            return Err(broken(format!("anneal bench told {} t/s of {}", row.avg_ts, self.phase)).into());
+        }
+        Ok((row, usage, ended.seconds))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_layers_are_is_read_of_an_engine_that_tells() {
+        let row = |rest: &str| serde_json::from_str(&format!(r#"{{"avg_ns": 1e9, "avg_ts": 1.5{rest}}}"#));
+        let told: Row =
+            row(r#", "n_gpu_layers": -1, "devices": "CUDA0/CUDA1", "gpu_info": "H100, H100", "split_mode":
+            "layer", "main_gpu": 0"#)
+            .unwrap();
+        let placement = told.placement.unwrap();
+        assert_eq!((placement.n_gpu_layers, placement.devices.as_str()), (-1, "CUDA0/CUDA1"));
+        let older: Row = row(r#", "n_gpu_layers": -1"#).unwrap();
+        assert_eq!((older.placement, older.avg_ts), (None, 1.5));
+    }
+
+    #[test]
+    fn laps_on_a_gpu_last_until_its_looks_have_settled() {
+        let of = |n_gpu_layers| {
+            let (devices, gpu_info) = ("auto".to_string(), "H100".to_string());
+            let split_mode = "layer".to_string();
+            Some(Placement { n_gpu_layers, devices, gpu_info, split_mode, main_gpu: 0 })
+        };
+        let settles = measure::gpu::SETTLES;
+        for (driver, placement, expected) in
+            [(true, of(-1), 3.0), (true, None, 3.0), (true, of(0), 1.0), (false, of(-1), 1.0)]
+        {
+            assert_eq!(lasts(driver, placement.as_ref(), settles), expected, "{driver} {placement:?}");
+        }
+        assert_eq!(lasts(true, of(-1).as_ref(), Duration::ZERO), 1.0);
+    }
+}

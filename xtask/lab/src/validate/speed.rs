@@ -1,0 +1,467 @@
+//! How fast each phase is, and what it costs in CPU time: what was measured, and what is accepted of it.
+
+use build::compare::Phase;
+use measure::race::Finish;
+use measure::{Ratio, Round, Stop, Usage, median};
+use serde::{Deserialize, Serialize};
+
+use super::gpu::Placement;
+use super::verdict::{Check, State};
+
+/// A machine on which smaller differences than this cannot be expected to show is too disturbed to find none.
+pub(super) const DISTURBED: f64 = 0.05;
+
+/// What is accepted.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Phases that have to be faster, each of them; if none is named, one of all, and none slower.
+    pub decisive: Vec<Phase>,
+    /// Whether no difference is enough.
+    pub accept_equal: bool,
+    /// Part of A's CPU time per token by which B's may be shown to be more.
+    pub cpu_tolerance: f64,
+    /// Part of A's GPU use by which B's may be shown to be less; from 1 on only a fallback to the CPU is judged.
+    pub gpu_tolerance: f64,
+}
+
+/// One run of one engine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Lap {
+    /// Mean of its repetitions.
+    pub tokens_per_second: f64,
+    /// For a thousand tokens, user and system. Absent where the kernel does not tell, or the time was too short.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
+    /// From token to token; absent of prefill.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_times: Option<TokenTimes>,
+    /// Where its layers were; absent of an engine that is too old to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+    /// What was used while the phase was measured, its warm-up included.
+    pub usage: Usage,
+}
+
+/// How long it takes from token to token, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenTimes {
+    /// Median.
+    pub p50: f64,
+    /// Percentile 95.
+    pub p95: f64,
+    /// Percentile 99.
+    pub p99: f64,
+    /// Standard deviation.
+    pub deviation: f64,
+}
+
+/// One phase.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Speed {
+    /// Which one.
+    pub phase: Phase,
+    /// Tokens of one repetition.
+    pub tokens: u32,
+    /// Repetitions in a sample.
+    pub repetitions: u32,
+    /// Why it ended; absent where it did not end by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Stop>,
+    /// B's speed against A's.
+    pub ratio: Option<Ratio>,
+    /// B's CPU time per token against A's.
+    pub cpu_ratio: Option<Ratio>,
+    /// The smallest difference of speed that could be expected to show.
+    pub floor: Option<f64>,
+    /// The smallest difference of CPU time that could be expected to show.
+    pub cpu_floor: Option<f64>,
+    /// Rounds that count, of A and of B.
+    pub laps: [Vec<Lap>; 2],
+    /// The first round, which does not count, and those in which A was disturbed.
+    pub dropped: [Vec<Lap>; 2],
+    /// What else ran on the machine in the rounds that count.
+    pub rounds: Vec<Round>,
+}
+
+impl Speed {
+    pub(super) fn new(phase: Phase, tokens: u32, repetitions: u32) -> Self {
+        Self {
+            phase,
+            tokens,
+            repetitions,
+            stop: None,
+            ratio: None,
+            cpu_ratio: None,
+            floor: None,
+            cpu_floor: None,
+            laps: [Vec::new(), Vec::new()],
+            dropped: [Vec::new(), Vec::new()],
+            rounds: Vec::new(),
+        }
+    }
+
+    /// Parts the laps that count from the others, and compares.
+    pub(super) fn sort_out(&mut self, finish: Finish) {
+        let [a, b] = std::mem::take(&mut self.laps);
+        for (a, b) in a.into_iter().zip(b) {
+            let next = self.laps[0].len();
+            let counted =
+                |side: usize, lap: &Lap| finish.samples[side].get(next) == Some(&lap.tokens_per_second);
+            let warm_up = self.dropped[0].is_empty();
+            let to =
+                if !warm_up && counted(0, &a) && counted(1, &b) { &mut self.laps } else { &mut self.dropped };
+            to[0].push(a);
+            to[1].push(b);
+        }
+        self.floor = measure::floor(&finish.samples[0], finish.samples[0].len());
+        self.ratio = Some(finish.ratio(1));
+        self.stop = Some(finish.stop);
+        self.rounds = finish.rounds;
+        let cpu: Vec<(f64, f64)> = self.laps[0]
+            .iter()
+            .zip(&self.laps[1])
+            .filter_map(|(a, b)| a.cpu_seconds.zip(b.cpu_seconds))
+            .collect();
+        if !cpu.is_empty() {
+            let (a, b): (Vec<f64>, Vec<f64>) = cpu.into_iter().unzip();
+            self.cpu_ratio = Some(measure::ratio(&b, &a));
+            self.cpu_floor = measure::floor(&a, a.len());
+        }
+    }
+
+    pub(super) fn median(&self, side: usize, value: impl Fn(&Lap) -> Option<f64>) -> Option<f64> {
+        let values: Vec<f64> = self.laps[side].iter().filter_map(value).collect();
+        (!values.is_empty()).then(|| median(&values))
+    }
+
+    fn side(&self) -> &'static str {
+        self.ratio.map_or("too few pairs", |ratio| ratio.verdict())
+    }
+
+    /// Whether no difference shown means little.
+    fn is_disturbed(&self) -> bool {
+        let wide = self.ratio.is_some_and(|ratio| half(&ratio) > DISTURBED);
+        wide || self.side() == "too few pairs" || self.floor.is_none_or(|floor| floor > DISTURBED)
+    }
+
+    /// The speed itself.
+    fn fast(&self, rules: &Rules) -> Check {
+        let show = |side: usize| {
+            self.median(side, |lap| Some(lap.tokens_per_second))
+                .map_or(String::new(), |speed| self.phase.show(speed))
+        };
+        let figure = self.ratio.map_or(String::new(), |ratio| ratio.to_string());
+        let check = |state, word: &str| {
+            Check::new(self.phase.name(), state, format!("{figure} {word}")).with(show(0), show(1))
+        };
+        let must = rules.decisive.contains(&self.phase) && !rules.accept_equal;
+        match self.side() {
+            "higher" => check(State::Passed, "faster"),
+            "lower" => check(State::Failed, "slower").because(format!("{} is slower: {figure}", self.phase)),
+            "equal" if must => {
+                check(State::Failed, "equal").because(format!("{} is not faster: {figure}", self.phase))
+            }
+            "equal" => check(State::Told, "equal"),
+            _ if self.is_disturbed() => check(State::Unclear, "disturbed").because(self.disturbance()),
+            _ if must => check(State::Failed, "no difference")
+                .because(format!("{} shows no difference: {figure}", self.phase)),
+            _ => check(State::Told, "no difference"),
+        }
+    }
+
+    fn disturbance(&self) -> String {
+        match (self.floor, self.ratio) {
+            (Some(floor), _) if floor > DISTURBED => format!(
+                "the machine was too disturbed to tell of {}: no difference below {:.0} % could be expected to show",
+                self.phase,
+                100.0 * floor
+            ),
+            // A was steady: the noise is B's own, or came while B ran.
+            (Some(_), Some(ratio)) if half(&ratio) > DISTURBED => format!(
+                "B was too unsteady to tell of {}: it is known to {:.0} % only: {ratio}",
+                self.phase,
+                100.0 * half(&ratio)
+            ),
+            _ => format!("there are too few pairs to tell of {}", self.phase),
+        }
+    }
+
+    /// The CPU time per token: B must not be shown to take more of it than the tolerance allows. Where it rather does,
+    /// and the interval reaches below, nothing can be told: an interval that is wide enough would pass everything.
+    fn cheap(&self, rules: &Rules) -> Check {
+        let name = format!("CPU, {}", self.phase);
+        let show = |side: usize| {
+            self.median(side, |lap| lap.cpu_seconds).map_or(String::new(), |cpu| format!("{:.3} ms/t", cpu))
+        };
+        let Some(ratio) = self.cpu_ratio.filter(|ratio| ratio.pairs >= measure::FEWEST_PAIRS) else {
+            return Check::new(name, State::Unclear, "too short to tell".to_string()).because(format!(
+                "the CPU time of {} was too short to tell: let it last, with a larger -p or -n or a larger model",
+                self.phase
+            ));
+        };
+        let check =
+            |state, word: &str| Check::new(&*name, state, format!("{ratio} {word}")).with(show(0), show(1));
+        let most = 1.0 + rules.cpu_tolerance;
+        if ratio.low > most {
+            check(State::Failed, "more")
+                .because(format!("{} takes more CPU time a token: {ratio}", self.phase))
+        } else if ratio.high > most
+            && (half(&ratio) > 2.0 * DISTURBED || self.cpu_floor.is_none_or(|floor| floor > 2.0 * DISTURBED))
+        {
+            check(State::Unclear, "disturbed")
+                .because(format!("the machine was too disturbed to tell of the CPU time of {}", self.phase))
+        } else if ratio.median > most {
+            check(State::Unclear, "perhaps more").because(format!(
+                "{} takes rather more CPU time a token than is allowed, and too few rounds tell how much: {ratio}; \
+                 measure more of them (--pairs, and --precision 0 for all)",
+                self.phase
+            ))
+        } else if ratio.high < 1.0 {
+            check(State::Passed, "less")
+        } else {
+            check(State::Passed, "not more")
+        }
+    }
+
+    /// From token to token as the engine tells: what waits seldom and long shows in the slowest.
+    fn latency(&self) -> Option<Check> {
+        let milliseconds = |side: usize, pick: fn(&TokenTimes) -> f64| {
+            self.median(side, |lap| lap.token_times.as_ref().map(|times| pick(times) / 1e6))
+        };
+        let p99 = |side: usize| milliseconds(side, |times| times.p99);
+        let show = |side: usize| {
+            Some(format!("p50 {:.2}, p99 {:.2} ms", milliseconds(side, |times| times.p50)?, p99(side)?))
+        };
+        let (a, b) = p99(0).zip(p99(1))?;
+        let said = if a > 0.0 { format!("{:.3} at p99", b / a) } else { String::new() };
+        Some(Check::new(format!("token, {}", self.phase), State::Told, said).with(show(0)?, show(1)?))
+    }
+
+    /// The most memory that a run of each had.
+    fn peak(&self, side: usize) -> Option<u64> {
+        self.laps[side].iter().filter_map(|lap| lap.usage.peak_memory).max()
+    }
+}
+
+/// Half the width of its interval: how well it is known.
+pub(super) fn half(ratio: &Ratio) -> f64 {
+    (ratio.high - ratio.low) / 2.0
+}
+
+/// What is to be said of all phases.
+pub fn checks(speeds: &[Speed], rules: &Rules) -> Vec<Check> {
+    let mut checks: Vec<Check> = speeds.iter().map(|speed| speed.fast(rules)).collect();
+    if let Some(check) = none_faster(&checks, rules) {
+        checks.push(check);
+    }
+    checks.extend(speeds.iter().filter_map(Speed::latency));
+    checks.extend(speeds.iter().map(|speed| speed.cheap(rules)));
+    checks.extend(most_memory("peak memory", speeds, Speed::peak));
+    checks
+}
+
+/// The most that `of` tells of a side, over all phases, in bytes.
+pub(super) fn most_memory(
+    name: &str,
+    speeds: &[Speed],
+    of: impl Fn(&Speed, usize) -> Option<u64>,
+) -> Option<Check> {
+    let most = |side: usize| speeds.iter().filter_map(|speed| of(speed, side)).max();
+    let (a, b) = most(0).zip(most(1))?;
+    let show = |bytes: u64| build_info::Bytes(bytes).to_string();
+    let said = format!("{:.3}", b as f64 / a.max(1) as f64);
+    Some(Check::new(name, State::Told, said).with(show(a), show(b)))
+}
+
+/// Where no phase is decisive, one at least has to be faster.
+fn none_faster(checks: &[Check], rules: &Rules) -> Option<Check> {
+    let settled = checks.iter().any(|check| check.state != State::Told);
+    if rules.accept_equal || !rules.decisive.is_empty() || settled || checks.is_empty() {
+        return None;
+    }
+    let figures: Vec<String> = checks.iter().map(|check| format!("{} {}", check.name, check.said)).collect();
+    let reason = format!("no phase is faster: {}", figures.join("; "));
+    Some(Check::new("faster", State::Failed, "none".to_string()).because(reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many pairs with B `factor` times as fast, at `cpu` times the CPU time, with some noise.
+    fn speed(phase: Phase, factor: f64, cpu: f64, noise: f64) -> Speed {
+        speed_of(phase, factor, cpu, [noise; 2])
+    }
+
+    /// The same with the noise of each.
+    fn speed_of(phase: Phase, factor: f64, cpu: f64, noise: [f64; 2]) -> Speed {
+        let mut speed = Speed::new(phase, 64, 1);
+        // Neither side leads: of five ratios three lie above 1 and two further below.
+        let steps = [[0.0, 1.0, -1.0, 2.0, -2.0], [2.0, -2.0, 1.0, -1.0, 0.0]];
+        let wave = |side: usize, round: usize| 1.0 + noise[side] * steps[side][round % 5];
+        let mut samples = vec![Vec::new(), Vec::new()];
+        for round in 0..21 {
+            for (side, factor, cpu) in [(0, 1.0, 1.0), (1, factor, cpu)] {
+                let value = 100.0 * factor * wave(side, round) + if round == 0 { 50.0 } else { 0.0 };
+                let cpu_seconds = Some(20.0 * cpu * wave(side, round));
+                let usage = Usage::default();
+                speed.laps[side].push(Lap {
+                    tokens_per_second: value,
+                    cpu_seconds,
+                    token_times: None,
+                    placement: None,
+                    usage,
+                });
+                if round > 0 {
+                    samples[side].push(value);
+                }
+            }
+        }
+        let rounds = Vec::new();
+        speed.sort_out(Finish {
+            stop: Stop::Pairs,
+            samples,
+            rounds,
+            dropped: Vec::new(),
+            new_levels: Vec::new(),
+        });
+        assert_eq!((speed.laps[0].len(), speed.dropped[0].len()), (20, 1));
+        speed
+    }
+
+    fn rules(decisive: &[Phase], accept_equal: bool) -> Rules {
+        Rules { decisive: decisive.to_vec(), accept_equal, cpu_tolerance: 0.02, gpu_tolerance: 0.02 }
+    }
+
+    #[test]
+    fn faster_somewhere_and_slower_nowhere_is_accepted() {
+        use crate::validate::verdict::Verdict::{Accepted, CannotTell, NotAccepted};
+        let cases = [
+            // Prefill, decode, CPU of decode, noise, decisive, equal is enough.
+            (1.1, 1.1, 1.0, 0.002, &[][..], false, Accepted),
+            (1.1, 1.0, 1.0, 0.002, &[], false, Accepted),
+            (1.1, 0.95, 1.0, 0.002, &[], false, NotAccepted),
+            (1.0, 1.0, 1.0, 0.002, &[], false, NotAccepted),
+            (1.0, 1.0, 1.0, 0.002, &[], true, Accepted),
+            (1.1, 1.0, 1.0, 0.002, &[Phase::Decode], false, NotAccepted),
+            (1.0, 1.1, 1.0, 0.002, &[Phase::Decode], false, Accepted),
+            (1.0, 0.95, 1.0, 0.002, &[], true, NotAccepted),
+            (1.1, 1.1, 1.2, 0.002, &[], false, NotAccepted),
+            (1.1, 1.1, 1.01, 0.0, &[], false, Accepted),
+            (1.0, 1.0, 1.0, 0.2, &[], false, CannotTell),
+            (1.0, 1.0, 1.0, 0.2, &[], true, CannotTell),
+        ];
+        for (prefill, decode, cpu, noise, decisive, equal, expected) in cases {
+            let speeds =
+                [speed(Phase::Prefill, prefill, 1.0, noise), speed(Phase::Decode, decode, cpu, noise)];
+            let found = checks(&speeds, &rules(decisive, equal));
+            let verdict = super::super::verdict::Verdict::of(&found);
+            assert_eq!(verdict, expected, "{prefill} {decode} {cpu} {noise} {decisive:?}: {found:#?}");
+        }
+    }
+
+    #[test]
+    fn a_noisy_b_is_not_taken_for_equal_because_a_is_steady() {
+        let noisy = speed_of(Phase::Decode, 1.0, 1.0, [0.0, 0.2]);
+        assert_eq!(noisy.floor, Some(0.0));
+        let fast = noisy.fast(&rules(&[], true));
+        assert_eq!(fast.state, State::Unclear, "{fast:?}");
+        assert!(fast.reason.is_some_and(|reason| reason.starts_with("B was too unsteady")));
+        assert_eq!(noisy.cheap(&rules(&[], true)).state, State::Unclear);
+    }
+
+    #[test]
+    fn cpu_time_that_is_rather_more_is_not_passed_by_a_wide_interval() {
+        let cases = [
+            // Median, low, high.
+            ([1.10, 1.021, 1.18], State::Failed, "more"),
+            ([1.10, 1.019, 1.20], State::Unclear, "perhaps more"),
+            ([1.021, 0.99, 1.05], State::Unclear, "perhaps more"),
+            ([1.02, 0.99, 1.05], State::Passed, "not more"),
+            ([1.00, 0.95, 1.05], State::Passed, "not more"),
+            ([1.00, 0.85, 1.15], State::Unclear, "disturbed"),
+            ([0.90, 0.85, 0.99], State::Passed, "less"),
+        ];
+        for ([median, low, high], state, word) in cases {
+            let mut speed = speed(Phase::Decode, 1.0, 1.0, 0.0);
+            speed.cpu_ratio = Some(Ratio { median, low, high, pairs: 20 });
+            let found = speed.cheap(&rules(&[], true));
+            assert_eq!((found.state, found.said.ends_with(word)), (state, true), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn equal_cpu_times_are_accepted_as_a_rule_and_5_per_cent_more_hardly_ever() {
+        // Each lap 3 % off, one way or the other, as a quiet machine has it; the generator of Steele, Lea, Flood, 2014.
+        let mut state = 7u64;
+        let mut uniform = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (z ^ (z >> 31)) as f64 / u64::MAX as f64
+        };
+        // A triangle's standard deviation is 1 / √6 of half its width.
+        let mut lap = |cpu: f64| cpu * (1.0 + 0.03 * 6f64.sqrt() * (uniform() + uniform() - 1.0));
+        let mut passed = |cpu: f64| {
+            let races = 100;
+            let mut speed = speed(Phase::Decode, 1.0, 1.0, 0.0);
+            let count = (0..races).filter(|_| {
+                let (a, b): (Vec<f64>, Vec<f64>) = (0..20).map(|_| (lap(1.0), lap(cpu))).unzip();
+                (speed.cpu_ratio, speed.cpu_floor) = (Some(measure::ratio(&b, &a)), measure::floor(&a, 20));
+                speed.cheap(&rules(&[], true)).state == State::Passed
+            });
+            count.count() as f64 / f64::from(races)
+        };
+        let (equal, more) = (passed(1.0), passed(1.05));
+        assert!(equal >= 0.9 && more <= 0.1, "{equal} of equal ones, {more} of those with 5 % more");
+    }
+
+    #[test]
+    fn the_slowest_tokens_are_told() {
+        let mut speed = speed(Phase::Decode, 1.0, 1.0, 0.0);
+        assert_eq!(speed.latency(), None);
+        for (side, laps) in speed.laps.iter_mut().enumerate() {
+            let p99 = 12e6 * (1.0 + side as f64);
+            laps.iter_mut().for_each(|lap| {
+                lap.token_times = Some(TokenTimes { p50: 8e6, p95: 9e6, p99, deviation: 1e5 })
+            });
+        }
+        let found = checks(&[speed], &rules(&[], true));
+        let told = found.iter().find(|check| check.name == "token, decode").unwrap();
+        assert_eq!((told.state, told.said.as_str()), (State::Told, "2.000 at p99"));
+        assert_eq!([told.a.as_str(), told.b.as_str()], ["p50 8.00, p99 12.00 ms", "p50 8.00, p99 24.00 ms"]);
+    }
+
+    #[test]
+    fn what_was_too_short_is_not_judged() {
+        let mut short = speed(Phase::Decode, 1.1, 1.0, 0.0);
+        short.cpu_ratio = None;
+        let found = short.cheap(&rules(&[], false));
+        assert_eq!(found.state, State::Unclear);
+        assert!(found.reason.unwrap().contains("larger -p or -n"));
+    }
+
+    #[test]
+    fn rounds_that_do_not_count_are_kept_apart() {
+        let mut speed = Speed::new(Phase::Decode, 64, 1);
+        let lap = |tokens_per_second: f64| {
+            let usage = Usage::default();
+            Lap { tokens_per_second, cpu_seconds: None, token_times: None, placement: None, usage }
+        };
+        speed.laps = [[5.0, 10.0, 3.0, 11.0].map(lap).to_vec(), [5.0, 20.0, 20.0, 22.0].map(lap).to_vec()];
+        let samples = vec![vec![10.0, 11.0], vec![20.0, 22.0]];
+        let dropped = vec![vec![3.0, 20.0]];
+        speed.sort_out(Finish {
+            stop: Stop::Pairs,
+            samples,
+            rounds: Vec::new(),
+            dropped,
+            new_levels: Vec::new(),
+        });
+        let values = |laps: &[Lap]| laps.iter().map(|lap| lap.tokens_per_second).collect::<Vec<_>>();
+        assert_eq!(values(&speed.laps[0]), [10.0, 11.0]);
+        assert_eq!(values(&speed.dropped[0]), [5.0, 3.0]);
+        assert_eq!(speed.ratio.map(|ratio| ratio.median), Some(2.0));
+    }
+}

@@ -1,0 +1,46 @@
+//! Engines that are scripts.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use build::compare::Candidate;
+
+use super::subject::{Side, Subject};
+
+/// A folder for them.
+pub struct Stage {
+    folder: tempfile::TempDir,
+}
+
+impl Stage {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// Its path.
+    pub fn folder(&self) -> &str {
+        self.folder.path().to_str().unwrap()
+    }
+
+    /// An engine that runs `script`.
+    pub fn subject(&self, side: Side, script: &str) -> Subject {
+        let path = self.folder.path().join(format!("engine-{side}"));
+        // By another process: a script that a forked child holds open for writing cannot be run.
+        let mut writer = Command::new("sh")
+            .args(["-c", "cat > \"$0\" && chmod +x \"$0\""])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        writer.stdin.take().unwrap().write_all(format!("#!/bin/sh\n{script}\n").as_bytes()).unwrap();
+        assert!(writer.wait().unwrap().success());
+        Subject::new(side, Candidate::at("engine", &path).unwrap(), Vec::new()).unwrap()
+    }
+
+    /// The engine of xtask/lab/tests/validate.rs, as `plan` says.
+    pub fn fake(&self, side: Side, plan: &str) -> Subject {
+        let script = include_str!("../../tests/data/fake-anneal.sh");
+        self.subject(side, &script.replace(". \"$(dirname \"$0\")/plan\"", plan))
+    }
+}

@@ -1,0 +1,56 @@
+//! What a user had, and what a command leaves where it cannot write.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn xtask(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lab")).args(arguments).stdin(Stdio::null()).output().expect("xtask runs")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("the folder");
+    entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+}
+
+const RESULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/native-vs-llama-bench.json");
+
+#[test]
+fn a_record_takes_the_place_of_nothing_but_a_record() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (notes, model) = (folder.path().join("notes.txt"), folder.path().join("m.gguf"));
+    std::fs::write(&model, "not looked at").expect("a file");
+    std::fs::write(&notes, "precious\n").expect("a file");
+    let validate = |out: &Path| {
+        let output = xtask(&["validate", "/nowhere/a", "/nowhere/b", "-m", text(&model), "--out", text(out)]);
+        // An error before there is a verdict; 1 is a verdict's.
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = validate(&notes);
+    assert!(said.contains("notes.txt: it is there and is no record of measurements"), "{said}");
+    assert_eq!(std::fs::read_to_string(&notes).expect("the notes"), "precious\n");
+    // One of ours may be replaced: then it is the builds that are not there.
+    std::fs::copy(RESULT, &notes).expect("a copy");
+    let said = validate(&notes);
+    assert!(!said.contains("is no record"), "{said}");
+}
+
+#[test]
+fn a_report_that_gets_too_large_for_the_user_leaves_nothing_half() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // The first plot has more than a block of 512 bytes, of which ulimit counts.
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -f 1; exec \"$0\" report \"$1\" --out \"$2\""])
+        .args([env!("CARGO_BIN_EXE_lab"), RESULT, text(folder.path())])
+        .output()
+        .expect("sh runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot write") && said.contains("too large"), "{said}");
+    let plots = names(&folder.path().join("plots"));
+    assert!(plots.is_empty() && names(folder.path()) == ["plots"], "{plots:?}");
+}

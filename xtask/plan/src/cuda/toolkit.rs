@@ -1,0 +1,198 @@
+//! Which of the toolkits that are here compiles a build, with which host compiler; and what to do where none does.
+
+use anyhow::{Result, anyhow};
+use build_info::Host;
+use build_info::device;
+use build_info::host::Gpu as Card;
+use toolchain::{CUDA, CUDA_COMPILES_FOR, Compiler, Cuda, Toolchain, Version};
+
+use super::{Wanted, dotted, wanted};
+use crate::exit;
+use crate::profile::{Gpu, Profile};
+use crate::tools::Tools;
+
+/// The first toolkit that does, and its host compiler.
+pub(super) fn choose<'a>(
+    wanted: &Wanted,
+    host: &Host,
+    tools: &Tools,
+    toolchain: &'a Toolchain,
+    notes: &mut Vec<String>,
+) -> Result<(&'a Cuda, Compiler)> {
+    let home = toolchain.cuda_home.as_ref();
+    let mut refusals: Vec<(&Cuda, String)> = Vec::new();
+    for cuda in &toolchain.cuda {
+        match suits(cuda, wanted, host, tools, toolchain) {
+            Ok(compiler) => {
+                // What the user names stands before all others.
+                let why = home.and_then(|home| match (&home.fault, refusals.first()) {
+                    (Some(fault), _) => Some(format!("{home} holds no toolkit ({fault})")),
+                    (None, Some((named, why))) => {
+                        Some(format!("{home} holds CUDA {}, which does not do ({why})", named.nvcc.version))
+                    }
+                    (None, None) => None,
+                });
+                notes.extend(why.map(|why| format!("{why}: that in {} is taken", cuda.root.display())));
+                return Ok((cuda, compiler));
+            }
+            Err(why) => refusals.push((cuda, why)),
+        }
+    }
+    Err(none_does(toolchain, &refusals, &Mend::of(wanted, host)))
+}
+
+/// That there is no toolkit, with what is wrong with each.
+fn none_does(toolchain: &Toolchain, refusals: &[(&Cuda, String)], mend: &Mend) -> anyhow::Error {
+    let home = toolchain.cuda_home.as_ref();
+    let fault = home.and_then(|home| Some(format!("{home} holds none ({})", home.fault.as_ref()?)));
+    if refusals.is_empty() {
+        let named = fault.unwrap_or("CUDA_HOME names none".to_string());
+        return anyhow!(
+            "no CUDA toolkit: {named}, and neither this checkout, the path, /usr/local/cuda nor /opt/cuda has one; {}",
+            mend.text
+        );
+    }
+    let refused = |(cuda, why): &(&Cuda, String)| {
+        format!("  CUDA {} in {}: {why}\n", cuda.nvcc.version, cuda.root.display())
+    };
+    let fault = fault.map_or(String::new(), |fault| format!("  {fault}\n"));
+    let refused: String = refusals.iter().map(refused).collect();
+    anyhow!("no CUDA toolkit here makes this build:\n{fault}{refused}{}", mend.text)
+}
+
+/// Refuses what the toolkit that `setup` installs cannot make either, where no other is here: 1.1 GB would come for nothing.
+///
+/// # Errors
+/// Wrong usage as [`super::plan`] has it, else what to install.
+pub fn check_before_setup(profile: &Profile, host: &Host, toolchain: &Toolchain) -> Result<()> {
+    if profile.gpu != Gpu::Cuda || toolchain.cuda.iter().any(Cuda::is_whole) {
+        return Ok(());
+    }
+    let wanted = wanted(&profile.cuda.arch, host)
+        .map_err(|what| exit::usage(format!("profile {}: {what}", profile.name)))?;
+    let mend = Mend::of(&wanted, host);
+    if mend.by_setup {
+        return Ok(());
+    }
+    let torn: Vec<_> = toolchain.cuda.iter().filter_map(|cuda| Some((cuda, lacks(cuda)?))).collect();
+    Err(none_does(toolchain, &torn, &mend))
+}
+
+/// What to do where no toolkit here makes a build.
+struct Mend {
+    /// Whether the one that `setup` installs does.
+    by_setup: bool,
+    text: String,
+}
+
+impl Mend {
+    /// For code for `wanted`, as far as it is known.
+    fn of(wanted: &Wanted, host: &Host) -> Self {
+        let (first, last) = CUDA_COMPILES_FOR;
+        let by_hand =
+            "from https://developer.nvidia.com/cuda-toolkit-archive, and name its folder by CUDA_HOME";
+        let other = |text| Self { by_setup: false, text };
+        let numbers = || wanted.numbers().map(|(number, _)| number);
+        let (major, minor) = (CUDA.major, CUDA.minor);
+        if let Some(lowest) = numbers().min().filter(|lowest| *lowest < first) {
+            // CUDA's release notes, "Deprecated and Dropped Features": 12.0 has no 3.5 and 3.7 any more, 13.0 nothing before 7.5.
+            let (major, newest, from, to) =
+                if lowest < 50 { (11, "11.8", 35, 37) } else { (12, "12.9", 50, 72) };
+            return other(format!(
+                "CUDA {major} is the last that compiles for compute capability {} to {}: install {newest} {by_hand}",
+                dotted(from),
+                dotted(to)
+            ));
+        }
+        if let Some(highest) = numbers().max().filter(|highest| *highest > last) {
+            return other(format!(
+                "CUDA {major}.{minor}, which `cargo xtask setup --cuda` installs, compiles for {} at most: install one that compiles \
+                 for {} {by_hand}",
+                dotted(last),
+                dotted(highest)
+            ));
+        }
+        let needed = driver_at_least(major).unwrap_or_default();
+        let setup = format!(
+            "`cargo xtask setup --cuda` installs CUDA {major}.{minor} into this checkout, which compiles for compute capability {} \
+             and later and takes a driver of {needed} or later",
+            dotted(first),
+        );
+        match host.gpus.iter().find(|gpu| is_older(gpu, needed)) {
+            Some(gpu) => other(format!(
+                "{setup} (that of {} is {}): update it, or install CUDA 12 {by_hand}",
+                gpu.name, gpu.driver
+            )),
+            None => Self { by_setup: true, text: setup },
+        }
+    }
+}
+
+fn lacks(cuda: &Cuda) -> Option<String> {
+    let lacks = cuda.lacks();
+    (!lacks.is_empty()).then(|| format!("it lacks {}", lacks.join(", ")))
+}
+
+/// Whether `cuda` does, with which host compiler; else why not.
+fn suits(
+    cuda: &Cuda,
+    wanted: &Wanted,
+    host: &Host,
+    tools: &Tools,
+    toolchain: &Toolchain,
+) -> Result<Compiler, String> {
+    if let Some(lacks) = lacks(cuda) {
+        return Err(lacks);
+    }
+    for (number, gpu) in wanted.numbers() {
+        if !cuda.compiles_for(number) {
+            let (first, last) = (cuda.architectures.first(), cuda.architectures.last());
+            let known = match (first, last) {
+                (Some(first), Some(last)) => format!("{} to {}", dotted(*first), dotted(*last)),
+                _ => "others".to_string(),
+            };
+            let of = gpu.map_or(String::new(), |name| format!(" ({name})"));
+            let age = match number {
+                _ if last.is_some_and(|last| *last < number) => "too old",
+                _ if first.is_some_and(|first| *first > number) => "too new",
+                _ => "not",
+            };
+            return Err(format!(
+                "it compiles for compute capabilities {known}: {age} for {}{of}",
+                dotted(number)
+            ));
+        }
+    }
+    let major = cuda.nvcc.version.parse::<Version>().map(|version| version.major).unwrap_or_default();
+    if let Some(needed) = driver_at_least(major)
+        && let Some(gpu) = host.gpus.iter().find(|gpu| is_older(gpu, needed))
+    {
+        return Err(format!(
+            "what it makes takes an NVIDIA driver of {needed} or later, and {} has {}: update the driver, or take an older toolkit \
+             (CUDA_HOME names it)",
+            gpu.name, gpu.driver
+        ));
+    }
+    let takes =
+        std::iter::once(&tools.compiler).chain(&toolchain.compilers).find(|compiler| cuda.takes(compiler));
+    takes.cloned().ok_or_else(|| {
+        let bounds = [("gcc", cuda.hosts.gcc), ("clang", cuda.hosts.clang)];
+        let bounds: Vec<String> =
+            bounds.into_iter().filter_map(|(family, newest)| Some(format!("{family} {}", newest?))).collect();
+        format!(
+            "none of the compilers here is old enough to be its host compiler (up to {})",
+            bounds.join(", ")
+        )
+    })
+}
+
+/// The major number of the oldest driver for programs of a toolkit: that is what a card's description is held against.
+fn driver_at_least(cuda: u32) -> Option<u32> {
+    device::driver_at_least(cuda)?.split('.').next()?.parse().ok()
+}
+
+/// Whether the driver of `gpu` is older than the major number `needed`.
+fn is_older(gpu: &Card, needed: u32) -> bool {
+    let driver = gpu.driver.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    driver.is_some_and(|driver| driver < needed)
+}

@@ -1,0 +1,122 @@
+//! Definitions for CMake.
+
+use std::collections::BTreeMap;
+
+use build_info::record::Source;
+use build_info::switches::Switches;
+use toolchain::CompilerKind;
+
+use crate::cuda::CudaPlan;
+use crate::isa::IsaPlan;
+use crate::lto::LtoPlan;
+use crate::profile::{Blas, Linkage, Profile, Threading};
+use crate::tools::Tools;
+use crate::{blas, zig};
+
+/// All definitions of one build but the install prefix, which is the build folder's.
+pub fn definitions(
+    profile: &Profile,
+    switches: &Switches,
+    source: &Source,
+    tools: &Tools,
+    isa: &IsaPlan,
+    lto: &LtoPlan,
+    cuda: Option<&CudaPlan>,
+) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut set = |name: &str, value: &str| {
+        all.insert(name.to_string(), value.to_string());
+    };
+
+    if tools.aim.cross.is_some() {
+        // By these CMake knows that it cannot run what it compiles, and llama.cpp which kernels there are.
+        set("CMAKE_SYSTEM_NAME", "Linux");
+        set("CMAKE_SYSTEM_PROCESSOR", &tools.aim.arch);
+    }
+    // The engine needs the library and nothing else.
+    for part in ["COMMON", "TESTS", "EXAMPLES", "TOOLS", "SERVER", "APP"] {
+        set(&format!("LLAMA_BUILD_{part}"), "OFF");
+    }
+    // build-info.cmake would ask git, and be told of the repository that the build folder lies in.
+    set("LLAMA_BUILD_NUMBER", "0");
+    set("LLAMA_BUILD_COMMIT", &source.version);
+    // Fedora, RHEL and SUSE would say lib64.
+    set("CMAKE_INSTALL_LIBDIR", "lib");
+    // A cache would hide what compiling costs.
+    set("GGML_CCACHE", "OFF");
+    set("CMAKE_BUILD_TYPE", &profile.build_type);
+    set("CMAKE_C_COMPILER", &tools.compiler.cc.to_string_lossy());
+    set("CMAKE_CXX_COMPILER", &tools.compiler.cxx.to_string_lossy());
+    set("CMAKE_MAKE_PROGRAM", &tools.ninja.path.to_string_lossy());
+    // CMake tries nvcc with the same flags, and gcc, where that is its host compiler, does not know them.
+    let known = cuda.is_none_or(|cuda| cuda.host_compiler.kind == CompilerKind::Clang);
+    if let Some(linker) = tools.linker.as_ref().filter(|_| known) {
+        // clang takes a path here, so a linker of another version on the path does not matter.
+        let flag = format!("--ld-path={}", linker.path.display());
+        set("CMAKE_EXE_LINKER_FLAGS", &flag);
+        set("CMAKE_SHARED_LINKER_FLAGS", &flag);
+    }
+
+    if tools.zig.is_some() {
+        set("CMAKE_AR", zig::AR);
+        set("CMAKE_RANLIB", zig::RANLIB);
+    }
+    for (name, tool) in [("CMAKE_AR", &lto.ar), ("CMAKE_RANLIB", &lto.ranlib)] {
+        if let Some(tool) = tool {
+            set(name, &tool.to_string_lossy());
+        }
+    }
+
+    match profile.linkage {
+        Linkage::Static => {
+            set("BUILD_SHARED_LIBS", "OFF");
+            // rustc links position-independent executables.
+            set("CMAKE_POSITION_INDEPENDENT_CODE", "ON");
+        }
+        // Upstream's default; llama.cpp sets no run path, so the libraries would not find each other.
+        Linkage::Shared => {
+            set("BUILD_SHARED_LIBS", "ON");
+            let folders = ["$ORIGIN".to_string()].into_iter().chain(tools.blas.iter().flat_map(blas::rpath));
+            set("CMAKE_INSTALL_RPATH", &folders.collect::<Vec<_>>().join(";"));
+        }
+    }
+    match profile.threading {
+        Threading::Threadpool => set("GGML_OPENMP", "OFF"),
+        Threading::Openmp => set("GGML_OPENMP", "ON"),
+        Threading::Upstream => {}
+    }
+    match profile.blas {
+        Blas::Off => set("GGML_BLAS", "OFF"),
+        Blas::Openblas | Blas::OpenblasSource | Blas::Blis | Blas::Mkl | Blas::Upstream => {}
+    }
+    if profile.rpc {
+        // Off by default.
+        set("GGML_RPC", "ON");
+        // On where CMake comes across libibverbs, which the program would then need.
+        set("GGML_RPC_RDMA", "OFF");
+    }
+    for (name, value) in cuda.into_iter().flat_map(CudaPlan::definitions) {
+        set(name, &value);
+    }
+    for (name, value) in tools.blas.iter().flat_map(blas::definitions) {
+        set(name, &value);
+    }
+    // Both are on by default.
+    for (name, on) in [("GGML_CPU_REPACK", switches.repack), ("GGML_LLAMAFILE", switches.llamafile)] {
+        if !on {
+            set(name, "OFF");
+        }
+    }
+    // Our patches', off by default: llama.cpp's own default build stays its own.
+    for (name, on) in
+        [("GGML_CPU_PREFETCH", switches.prefetch), ("GGML_CPU_PATCHED_KERNELS", switches.patched_kernels)]
+    {
+        if on {
+            set(name, "ON");
+        }
+    }
+    for (name, value) in isa.definitions.iter().chain(&profile.definitions) {
+        set(name, value);
+    }
+    all
+}

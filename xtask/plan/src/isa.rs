@@ -1,0 +1,315 @@
+//! Instruction sets: what the compilers are told, what the CPU guard asks for, what the audit expects.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+use build_info::Host;
+use serde::{Deserialize, Serialize};
+use toolchain::CompilerKind;
+
+use crate::codegen::CodeGen;
+use crate::exit;
+use crate::profile::{Isa, Linkage, Profile};
+use crate::switches::WRAPPED;
+use crate::tools::Tools;
+use crate::{aarch64, march};
+
+/// How a build is aimed at CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IsaPlan {
+    /// The choice, as the profile spells it.
+    pub isa: String,
+    /// CPU that `native` stands for, so that another CPU is another plan: vendor/family/model.
+    pub cpu: Option<String>,
+    /// Flags for the kernels of ggml-cpu and for our own C++.
+    pub flags: Vec<String>,
+    /// Definitions for CMake.
+    pub definitions: BTreeMap<String, String>,
+    /// The same for all of llama.cpp and for rustc.
+    #[serde(skip)]
+    pub codegen: CodeGen,
+    /// Instruction sets without which the program must not start.
+    pub required: Vec<String>,
+    /// Flags that every file of ggml-cpu must be compiled with.
+    pub expected_flags: Vec<String>,
+    /// Flags that no file may be compiled with.
+    pub forbidden_flags: Vec<String>,
+}
+
+impl IsaPlan {
+    /// Whether kernels for kinds of CPUs lie beside the program.
+    pub fn has_variants(&self) -> bool {
+        self.isa == Isa::AllVariants.to_string()
+    }
+
+    /// Makes this a plan for the psABI level `level` of x86-64, 2 or 3.
+    ///
+    /// GGML_NATIVE=OFF alone does not give x86-64-v3 (no LZCNT, MOVBE, BMI1), and with SOURCE_DATE_EPOCH set, all defaults are
+    /// silently OFF. The plan therefore sets each switch and -march.
+    fn at_level(&mut self, level: u8, tools: &Tools) {
+        let on = if level == 2 { 1 } else { 6 };
+        let switches = SWITCHES.iter().enumerate().map(|(at, name)| (*name, at < on));
+        for (name, on) in switches.chain([("NATIVE", false)]) {
+            self.definitions.insert(format!("GGML_{name}"), if on { "ON" } else { "OFF" }.to_string());
+        }
+        // zig reads a hyphen as the end of the CPU's name.
+        let cpu = format!("x86-64-v{level}");
+        let march = if tools.zig.is_some() { cpu.replace('-', "_") } else { cpu.clone() };
+        self.flags = vec![format!("-march={march}")];
+        self.codegen.cxx = self.flags.clone();
+        self.codegen.own_rust = vec![format!("-Ctarget-cpu={cpu}")];
+        self.expected_flags = self.flags.clone();
+        self.forbidden_flags = strings(&["-march=native", "-mtune=native", "-mavx512f"]);
+    }
+}
+
+/// Features of x86-64-v2 (x86-64 psABI 1.0, table 3.1), by the names of the guard.
+const V2: &[&str] = &["cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3"];
+
+/// ggml's switches for the instruction sets of x86-64: first those of x86-64-v2, then those of v3, then the others.
+const SWITCHES: [&str; 14] = [
+    "SSE42",
+    "AVX",
+    "AVX2",
+    "BMI2",
+    "FMA",
+    "F16C",
+    "AVX_VNNI",
+    "AVX512",
+    "AVX512_VBMI",
+    "AVX512_VNNI",
+    "AVX512_BF16",
+    "AMX_TILE",
+    "AMX_INT8",
+    "AMX_BF16",
+];
+
+/// Features of x86-64-v3, including those of v2, by the names of the guard.
+const V3: &[&str] = &[
+    "cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3", "avx", "avx2", "bmi1", "bmi2", "f16c",
+    "fma", "lzcnt", "movbe", "osxsave",
+];
+
+/// What a native build may have been compiled to use, beyond x86-64-v3. Only what compilers emit by
+/// themselves or ggml has kernels for.
+const BEYOND_V3: &[&str] = &[
+    "aes",
+    "pclmulqdq",
+    "sha_ni",
+    "adx",
+    "gfni",
+    "vaes",
+    "vpclmulqdq",
+    "avx512f",
+    "avx512cd",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx512ifma",
+    "avx512_vbmi",
+    "avx512_vbmi2",
+    "avx512_vnni",
+    "avx512_bitalg",
+    "avx512_vpopcntdq",
+    "avx512_bf16",
+    "avx512_fp16",
+    "avx512_vp2intersect",
+    "avx_vnni",
+    "avx_ifma",
+    "avx_vnni_int8",
+    "avx_ne_convert",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "fma4",
+    "xop",
+];
+
+/// What keeps gcc from AMX. Its `_tile_loadconfig` (amxtileintrin.h of gcc 12) tells the optimiser of 8 bytes, and the
+/// instruction reads 64: the stores of the tiles' sizes are dropped as dead, and the first use of a tile is an illegal
+/// instruction. The gate sees it; without AMX there is nothing to see. clang's is right.
+const WITHOUT_AMX: [&str; 3] = ["-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16"];
+
+/// Plans the instruction sets.
+pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<String>) -> Result<IsaPlan> {
+    let (isa, compiler) = (profile.isa, &tools.compiler);
+    if isa != Isa::AllVariants && !profile.variants.is_empty() {
+        return Err(exit::usage(format!(
+            "profile {}: `variants` goes with `isa = \"all-variants\"`: other builds have one kind of kernels",
+            profile.name
+        )));
+    }
+    let mut plan = IsaPlan { isa: isa.to_string(), ..IsaPlan::default() };
+    let arch = tools.aim.arch.as_str();
+    match isa {
+        Isa::Native | Isa::Upstream => {
+            plan.definitions.insert("GGML_NATIVE".to_string(), "ON".to_string());
+            let flag = if arch == "x86_64" { "-march=native" } else { "-mcpu=native" };
+            plan.flags = vec![flag.to_string()];
+            // On ARM, ggml turns `native` into an explicit -mcpu or -march of its own; only x86 keeps the word.
+            if arch == "x86_64" {
+                plan.expected_flags = plan.flags.clone();
+            }
+            plan.required = host_features(host);
+            if isa == Isa::Native {
+                // GGML_NATIVE reaches the kernels of ggml-cpu alone. Quantising (ggml-base), tokenising and
+                // sampling (libllama) have loops too: with the flag everywhere, quantising to Q4_K_M took 13 % less
+                // CPU time on a Zen 4.
+                plan.codegen.cxx = plan.flags.clone();
+            }
+            plan.codegen.own_rust = vec!["-Ctarget-cpu=native".to_string()];
+            if compiler.kind == CompilerKind::Gcc && host.cpu.has("amx_tile") {
+                plan.codegen.cxx.extend(WITHOUT_AMX.map(str::to_string));
+                plan.required.retain(|feature| !feature.starts_with("amx_"));
+                notes.push(
+                    "this CPU has AMX, and gcc's header for it is wrong (the sizes of the tiles get lost), so it is left \
+                     unused; clang uses it"
+                        .to_string(),
+                );
+            }
+            plan.cpu = Some(format!(
+                "{}/{}/{}",
+                host.cpu.vendor,
+                host.cpu.family.map_or("?".to_string(), |family| family.to_string()),
+                host.cpu.model.map_or("?".to_string(), |model| model.to_string())
+            ));
+            if let Some(note) = march::shortfall(&host.cpu, compiler) {
+                notes.push(note);
+            }
+            if arch == "x86_64" && host.cpu.x86_64_level.is_some_and(|level| level < 3) {
+                notes.push(format!(
+                    "this CPU is x86-64-v{}: there are no AVX2 kernels for it, expect a fraction of the speed",
+                    host.cpu.x86_64_level.unwrap_or(1)
+                ));
+            }
+        }
+        Isa::X86_64V2 if arch == "x86_64" => {
+            plan.at_level(2, tools);
+            plan.required = strings(V2);
+            plan.expected_flags.push("-msse4.2".to_string());
+            plan.forbidden_flags.extend(strings(&["-mavx", "-mavx2", "-mfma"]));
+        }
+        Isa::X86_64V3 if arch == "x86_64" => {
+            plan.at_level(3, tools);
+            plan.definitions.extend(tuned(tools));
+            plan.required = strings(V3);
+            plan.expected_flags.extend(strings(&["-mavx2", "-mfma", "-mf16c", "-mbmi2"]));
+        }
+        Isa::X86_64V3 | Isa::Aarch64Dotprod if arch == "aarch64" => {
+            plan.isa = Isa::Aarch64Dotprod.to_string();
+            let portable = aarch64::portable(tools.zig.is_some());
+            plan.definitions.insert("GGML_NATIVE".to_string(), "OFF".to_string());
+            plan.definitions.insert("GGML_CPU_ARM_ARCH".to_string(), portable.to_string());
+            plan.flags = vec![format!("-march={portable}")];
+            plan.codegen.cxx = plan.flags.clone();
+            plan.codegen.own_rust = vec!["-Ctarget-feature=+dotprod".to_string()];
+            plan.required = aarch64::PORTABLE.map(str::to_string).to_vec();
+            plan.expected_flags = plan.flags.clone();
+            plan.forbidden_flags = ["-march=native", "-mcpu=native"].map(str::to_string).to_vec();
+            if isa == Isa::X86_64V3 {
+                notes.push(format!("on aarch64 a portable build is {}", plan.isa));
+            }
+        }
+        Isa::AllVariants => {
+            if arch != "x86_64" {
+                return Err(exit::usage(format!(
+                    "profile {}: `isa = \"all-variants\"` makes kernels for x86-64 alone, and this build is for {arch}: \
+                     take a profile with `isa = \"armv8.2-a+dotprod\"`, or native",
+                    profile.name
+                )));
+            }
+            if profile.linkage != Linkage::Static {
+                return Err(exit::usage(format!(
+                    "profile {}: `isa = \"all-variants\"` takes `linkage = \"static\"`: the kernels alone are loaded",
+                    profile.name
+                )));
+            }
+            for (name, value) in [
+                ("GGML_NATIVE", "OFF"),
+                ("GGML_BACKEND_DL", "ON"),
+                ("GGML_BACKEND_DL_STATIC", "ON"),
+                ("GGML_CPU_ALL_VARIANTS", "ON"),
+            ] {
+                plan.definitions.insert(name.to_string(), value.to_string());
+            }
+            // The names that remain are those of kernels. Most of the rest would be the C++ runtime's lines.
+            let mut module_flags = "-s".to_string();
+            if profile.switches.huge_pages {
+                // AMX's weights are allocated by the kernels, past the program's own wrapping: they ask for it by its name.
+                module_flags = format!("{module_flags} {WRAPPED}");
+            }
+            plan.definitions.insert("CMAKE_MODULE_LINKER_FLAGS".to_string(), module_flags);
+            plan.definitions.extend(tuned(tools));
+            if let Some(wrong) = profile.variants.iter().find(|name| !is_variant(name)) {
+                return Err(exit::usage(format!(
+                    "profile {}: {wrong:?} is no variant's name: use those that `anneal info` of a whole build lists",
+                    profile.name
+                )));
+            }
+            if !profile.variants.is_empty() {
+                plan.definitions.insert("GGML_CPU_VARIANTS".to_string(), profile.variants.join(";"));
+            }
+            // What the kernels use of ggml-base is looked for in the program.
+            plan.codegen.link = vec!["-rdynamic".to_string()];
+            plan.forbidden_flags =
+                ["-march=native", "-mcpu=native", "-mtune=native"].map(str::to_string).to_vec();
+        }
+        // x86-64 alone has a baseline without vector kernels: ggml's for ARM need no switch.
+        Isa::Scalar if arch == "x86_64" => {
+            let off = ["NATIVE", "SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C", "CPU_REPACK", "LLAMAFILE"];
+            for name in off {
+                plan.definitions.insert(format!("GGML_{name}"), "OFF".to_string());
+            }
+            plan.flags = vec!["-march=x86-64".to_string()];
+            plan.codegen.cxx = plan.flags.clone();
+            plan.expected_flags = plan.flags.clone();
+            plan.forbidden_flags =
+                ["-march=native", "-msse4.2", "-mavx", "-mavx2", "-mfma"].map(str::to_string).to_vec();
+        }
+        Isa::Scalar => bail!("a scalar build is not defined for {arch}: make it on an x86-64 machine"),
+        Isa::X86_64V2 | Isa::X86_64V3 => bail!(
+            "a build for {isa} is not defined for {arch}: use `cargo xtask build-native` on this machine"
+        ),
+        Isa::Aarch64Dotprod => {
+            return Err(exit::usage(format!(
+                "profile {}: `isa = \"{isa}\"` is for aarch64, and this build is for {arch}: take the profile \
+                 portable-aarch64, or `isa = \"x86-64-v3\"`",
+                profile.name
+            )));
+        }
+    }
+    Ok(plan)
+}
+
+fn strings(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| word.to_string()).collect()
+}
+
+/// What kernels with AVX2, and without AVX-512, are scheduled for where clang compiles them for any CPU: its model of Zen 2.
+/// Its default, Sandy Bridge's, and those of Haswell and Skylake keep more than 16 registers' worth of operands at a time,
+/// and the innermost loop of F16 products is left with sums in memory (docs/src/concepts/universal.md has the figures). The
+/// instructions stay those of the plan.
+fn tuned(tools: &Tools) -> Option<(String, String)> {
+    // zig takes -mtune for -mcpu.
+    let flags = match (&tools.zig, tools.compiler.kind) {
+        (Some(_), _) => "SHELL:-Xclang -tune-cpu -Xclang znver2",
+        (None, CompilerKind::Clang) => "-mtune=znver2",
+        (None, CompilerKind::Gcc) => return None,
+    };
+    Some(("GGML_CPU_AVX2_FLAGS".to_string(), flags.to_string()))
+}
+
+/// Whether ggml may have a variant of this name; CMake must not take it apart.
+fn is_variant(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b))
+}
+
+/// Those of the host's instruction sets that a native build may use.
+fn host_features(host: &Host) -> Vec<String> {
+    let all: Vec<&str> = match host.arch.as_str() {
+        "x86_64" => V3.iter().chain(BEYOND_V3).copied().collect(),
+        "aarch64" => aarch64::NATIVE.to_vec(),
+        _ => Vec::new(),
+    };
+    all.into_iter().filter(|name| host.cpu.has(name)).map(str::to_string).collect()
+}

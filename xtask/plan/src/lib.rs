@@ -1,0 +1,52 @@
+//! Plans a build: a host, a profile, sources and tools make a plan. Reads no file, no clock and no environment.
+//!
+//! - [`profile`]: build profiles, with inheritance resolved; the caller reads their files
+//! - [`choose`], [`tools`]: the tools that a build uses, of those at hand
+//! - [`cross`], [`zig`]: builds for another architecture, and for an old glibc
+//! - [`isa`], [`march`]: instruction sets, and the compiler flags for them
+//! - [`lto`], [`codegen`]: link-time optimisation, and flags that change the code
+//! - [`blas`], [`cuda`]: BLAS libraries and NVIDIA's GPUs
+//! - [`variant`], [`bolt`]: plans derived from a plan, for PGO and BOLT
+//! - [`exit`]: exit codes, and errors that carry one
+
+mod aarch64;
+pub mod blas;
+pub mod bolt;
+pub mod choose;
+pub mod codegen;
+pub mod cross;
+pub mod cuda;
+mod defaults;
+mod definitions;
+mod digest;
+pub mod exit;
+pub mod isa;
+pub mod lto;
+pub mod march;
+mod places;
+mod plan;
+mod planner;
+mod print;
+pub mod profile;
+mod reference;
+mod siblings;
+mod switches;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+pub mod tools;
+pub mod variant;
+pub mod zig;
+
+pub use crate::codegen::CodeGen;
+pub use crate::cross::Cross;
+pub use crate::cuda::CudaPlan;
+pub use crate::digest::digest;
+pub use crate::isa::IsaPlan;
+pub use crate::lto::LtoPlan;
+pub use crate::plan::{CLEARED, Plan};
+pub use crate::planner::plan;
+pub use crate::reference::reference_toolchain;
+pub use crate::variant::Variant;
+pub use crate::zig::Zig;

@@ -1,0 +1,15 @@
+//! The tools that are assumed for a machine that is not here.
+
+use anyhow::{Context, Result};
+use toolchain::Toolchain;
+
+/// The tools that are assumed for a machine that is not here: a plan for it must not depend on this one.
+pub fn reference_toolchain(arch: &str) -> Result<Toolchain> {
+    let text = include_str!("../../../fixtures/toolchains/debian-12-clang-22.json");
+    let mut toolchain: Toolchain =
+        serde_json::from_str(text).context("the reference toolchain is damaged")?;
+    if let Some(rustc) = &mut toolchain.rustc {
+        rustc.host = format!("{arch}-unknown-linux-gnu");
+    }
+    Ok(toolchain)
+}

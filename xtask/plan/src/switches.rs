@@ -1,0 +1,109 @@
+//! What a profile's switches take of the compilers and the linker, and what they do not go with.
+
+use anyhow::{Result, bail};
+use build_info::switches::Switches;
+use toolchain::{CompilerKind, Toolchain};
+
+use crate::codegen::CodeGen;
+use crate::cross::Aim;
+use crate::exit;
+use crate::profile::{Linkage, Profile, Threading};
+use crate::tools::Tools;
+
+/// ggml's own allocation of large buffers, which the engine's shim takes over where huge pages are wanted.
+pub const WRAPPED: &str = "-Wl,--wrap=ggml_aligned_malloc";
+
+/// ggml refuses to be compiled without infinities (`ggml-cpu/vec.h`): softmax masks with them.
+const FAST_MATH: [&str; 2] = ["-ffast-math", "-fno-finite-math-only"];
+
+/// Flags that have a key of their own, by their beginnings, and that key.
+const ELSEWHERE: [(&str, &str); 8] = [
+    ("-march=", "isa"),
+    ("-mcpu=", "isa"),
+    ("-flto", "lto"),
+    ("-ffast-math", "fast_math"),
+    ("-Ofast", "fast_math"),
+    ("-ffinite-math-only", "fast_math"),
+    ("-fopenmp", "threading"),
+    // CMake puts that of the build type behind it, and the last one counts.
+    ("-O", "build_type, or definitions.CMAKE_CXX_FLAGS_RELEASE"),
+];
+
+/// The profile's switches, without those that nothing here can do.
+///
+/// # Errors
+/// When one of these was asked for by name.
+pub fn that_apply(profile: &Profile, aim: &Aim, notes: &mut Vec<String>) -> Result<Switches> {
+    let asked = &profile.switches;
+    // Our patches know x86 kernels only.
+    let x86 = aim.arch == "x86_64";
+    // The linker puts our allocation of buffers in place of ggml's.
+    let wraps = profile.linkage == Linkage::Static && aim.triple.contains("linux");
+    if asked.huge_pages && !wraps {
+        let takes = "it takes `linkage = \"static\"` on Linux";
+        if profile.sets.iter().any(|set| set.to_string() == "huge_pages=true") {
+            return Err(exit::usage(format!("profile {}: `huge_pages = true`: {takes}", profile.name)));
+        }
+        notes.push(format!("`huge_pages` is left out: {takes}"));
+    }
+    Ok(Switches {
+        prefetch: asked.prefetch && x86,
+        patched_kernels: asked.patched_kernels && x86,
+        huge_pages: asked.huge_pages && wraps,
+        ..asked.clone()
+    })
+}
+
+/// Plans `switches`, those of the profile that apply.
+///
+/// # Errors
+/// When a switch does not go with another key, or its library is missing.
+pub fn plan(
+    profile: &Profile,
+    switches: &Switches,
+    tools: &Tools,
+    toolchain: &Toolchain,
+    notes: &mut Vec<String>,
+) -> Result<CodeGen> {
+    let mut codegen = CodeGen { cxx: extra_flags(profile)?, ..CodeGen::default() };
+    let clang = tools.compiler.version.major;
+    if profile.threading == Threading::Openmp
+        && tools.compiler.kind == CompilerKind::Clang
+        && !toolchain.openmp.iter().any(|major| [0, clang].contains(major))
+    {
+        bail!(
+            "`threading = \"openmp\"` with clang {clang} takes its OpenMP runtime, and there is none; `cargo xtask \
+             setup --profile {}` installs it (package libomp-{clang}-dev on Debian)",
+            profile.name
+        );
+    }
+    if switches.huge_pages {
+        codegen.link.push(WRAPPED.to_string());
+    }
+    if switches.fast_math {
+        codegen.cxx.extend(FAST_MATH.map(str::to_string));
+        notes.push(
+            "fast-math lets the compiler reorder sums and drop signs of zero, so results differ from other builds': \
+             only the correctness gate says whether they are still right"
+                .to_string(),
+        );
+    }
+    Ok(codegen)
+}
+
+/// The profile's own flags, each of which must reach every file as it is.
+fn extra_flags(profile: &Profile) -> Result<Vec<String>> {
+    for flag in &profile.switches.extra_flags {
+        let refused =
+            |why: String| exit::usage(format!("profile {}: extra flag {flag:?} {why}", profile.name));
+        if !flag.starts_with('-') || flag.contains(|c: char| c.is_whitespace() || "\"'\\;$".contains(c)) {
+            return Err(refused(
+                "is not one plain word that begins with `-`, and CMake would take it apart".to_string(),
+            ));
+        }
+        if let Some((_, key)) = ELSEWHERE.iter().find(|(prefix, _)| flag.starts_with(prefix)) {
+            return Err(refused(format!("has a key of its own: {key}")));
+        }
+    }
+    Ok(profile.switches.extra_flags.clone())
+}

@@ -1,0 +1,451 @@
+//! Plans for machines that are not here.
+
+use std::path::PathBuf;
+
+use build_info::record::{Patch, Source};
+use toolchain::{CompilerKind, Toolchain};
+
+use crate::profile::{Blas, Lto, PgoScope};
+use crate::testing::{host, hosts, load, plan_for, plan_with, profiles, root, source};
+use crate::variant::{self, Profdata, Subject};
+use crate::{Plan, plan, reference_toolchain};
+
+fn gcc_only() -> Toolchain {
+    let path = root().join("fixtures/toolchains/debian-12-gcc-12.json");
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn plans_of_all_fixtures() {
+    let hosts = hosts();
+    assert_eq!(hosts.len(), 9, "a fixture was added or lost: review its snapshots");
+    for (name, host) in hosts {
+        for profile in ["native", "portable"] {
+            insta::assert_snapshot!(format!("{profile}@{name}"), plan_for(profile, &host).unwrap());
+        }
+    }
+}
+
+#[test]
+fn plans_of_the_other_profiles() {
+    let host = host("zen5-vm");
+    for profile in ["upstream-default", "native-llama-bench", "native-lto", "dev"] {
+        insta::assert_snapshot!(format!("{profile}@zen5-vm"), plan_for(profile, &host).unwrap());
+    }
+}
+
+#[test]
+fn plans_of_all_blas_vendors() {
+    let host = host("zen5-vm");
+    let mut profile = load(&profiles(), "native-blas").unwrap();
+    let mut toolchain = reference_toolchain(&host.arch).unwrap();
+    let built = toolchain::BlasLibrary {
+        version: "0.3.29".to_string(),
+        pkg_config: None,
+        libraries: vec!["/blas/lib/libopenblas.a".into()],
+        include: "/blas/include".into(),
+        source: Some("ab".repeat(32)),
+        ..toolchain.blas[0].clone()
+    };
+    toolchain.blas.push(built);
+    for blas in [Blas::Openblas, Blas::OpenblasSource, Blas::Blis, Blas::Mkl] {
+        profile.blas = blas;
+        let plan = plan(&host, &profile, &source(), &toolchain).unwrap();
+        insta::assert_snapshot!(format!("native-blas-{blas}@zen5-vm"), plan);
+    }
+}
+
+#[test]
+fn gcc_is_taken_where_there_is_no_clang_and_its_shortfall_is_told() {
+    insta::assert_snapshot!(plan_with("native", &host("zen5-vm"), &gcc_only()).unwrap());
+}
+
+#[test]
+fn gcc_is_kept_from_amx_and_clang_is_not() {
+    let mut host = host("zen5-vm");
+    host.cpu.features.extend(["amx_tile", "amx_int8", "amx_bf16"].map(str::to_string));
+    let clang = reference_toolchain(&host.arch).unwrap();
+    for (profile, toolchain, spared) in
+        [("native", &gcc_only(), true), ("upstream-default", &gcc_only(), true), ("native", &clang, false)]
+    {
+        let plan = plan_with(profile, &host, toolchain).unwrap();
+        assert_eq!(plan.codegen.cxx.iter().any(|flag| flag == "-mno-amx-tile"), spared, "{profile}");
+        assert_eq!(plan.isa.required.iter().any(|feature| feature == "amx_tile"), !spared, "{profile}");
+        assert_eq!(plan.notes.iter().any(|note| note.contains("AMX")), spared, "{profile}: {:?}", plan.notes);
+    }
+    let portable = plan_with("portable", &host, &gcc_only()).unwrap();
+    assert!(portable.codegen.cxx.iter().all(|flag| !flag.contains("amx")), "{:?}", portable.codegen.cxx);
+}
+
+#[test]
+fn a_portable_plan_holds_nothing_of_the_build_host() {
+    let plans: Vec<Plan> = hosts()
+        .iter()
+        .filter(|(_, host)| host.arch == "x86_64")
+        .map(|(_, host)| plan_for("portable", host).unwrap())
+        .collect();
+    assert!(plans.len() > 5);
+    assert!(plans.iter().all(|plan| plan.hash() == plans[0].hash()));
+}
+
+#[test]
+fn native_plans_of_different_cpus_have_different_folders() {
+    let names = ["i3-6100", "ryzen-7950x", "xeon-e5-2680", "epyc-2s", "zen5-vm"];
+    let mut folders: Vec<String> =
+        names.iter().map(|name| plan_for("native", &host(name)).unwrap().folder_name()).collect();
+    folders.sort();
+    folders.dedup();
+    assert_eq!(folders.len(), names.len());
+}
+
+#[test]
+fn notes_are_for_people_and_no_part_of_the_hash() {
+    let mut plan = plan_for("native", &host("zen5-vm")).unwrap();
+    let hash = plan.hash();
+    plan.notes.push("something".to_string());
+    assert_eq!(plan.hash(), hash);
+    plan.codegen.rust.push("-Copt-level=1".to_string());
+    assert_ne!(plan.hash(), hash);
+}
+
+#[test]
+fn a_missing_or_old_tool_is_named_with_the_mend() {
+    let complete = gcc_only();
+    let mut cases = Vec::new();
+    let mut without = |expected: &'static str, change: &dyn Fn(&mut Toolchain)| {
+        let mut toolchain = complete.clone();
+        change(&mut toolchain);
+        cases.push((expected, toolchain));
+    };
+    without("no cmake 3.24.0 or later", &|tools| tools.cmake = None);
+    without("no ninja", &|tools| tools.ninja = None);
+    without("no rustc on the path", &|tools| tools.rustc = None);
+    without("(found: none)", &|tools| tools.compilers.clear());
+    without("(found: gcc 10.2.0)", &|tools| tools.compilers[0].version = "10.2.0".parse().unwrap());
+    without("is version 3.18.4", &|tools| {
+        tools.cmake.as_mut().unwrap().version = "3.18.4".to_string();
+    });
+    for (expected, toolchain) in cases {
+        let error = plan_with("native", &host("i3-6100"), &toolchain).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+        assert!(error.contains("cargo xtask setup") || error.contains("rustup"), "no mend: {error}");
+    }
+}
+
+#[test]
+fn a_universal_plan_holds_nothing_of_the_build_host() {
+    let [one, other] = ["i3-6100", "epyc-2s"].map(|name| plan_for("universal", &host(name)).unwrap());
+    assert_eq!(one.hash(), other.hash());
+    insta::assert_snapshot!("universal@any", one);
+}
+
+#[test]
+fn a_build_for_aarch64_is_planned_anywhere_and_holds_nothing_of_the_build_host() {
+    let [one, other] = ["i3-6100", "epyc-2s"].map(|name| plan_for("portable-aarch64", &host(name)).unwrap());
+    assert_eq!(one.hash(), other.hash());
+    insta::assert_snapshot!("portable-aarch64@any-x86-64", one);
+    // There it is a build like any other.
+    let at_home = plan_for("portable-aarch64", &host("neoverse")).unwrap();
+    assert_eq!(at_home.cross, None);
+    assert_eq!((&at_home.isa, &at_home.codegen), (&one.isa, &one.codegen));
+    insta::assert_snapshot!("portable-aarch64@neoverse", at_home);
+    // The counterpart of x86-64-v3, by either name.
+    let portable = plan_for("portable+target:aarch64-unknown-linux-gnu", &host("i3-6100")).unwrap();
+    assert_eq!(portable.isa, one.isa);
+}
+
+#[test]
+fn a_native_build_for_aarch64_asks_for_what_its_cpu_has() {
+    let native = plan_for("native", &host("neoverse")).unwrap();
+    let asks = |name: &str| native.isa.required.iter().any(|found| found == name);
+    assert!(asks("asimddp") && asks("i8mm") && asks("sve") && !asks("sve2"), "{:?}", native.isa.required);
+    assert!(!asks("evtstrm") && !asks("cpuid"), "no compiler emits these: {:?}", native.isa.required);
+}
+
+#[test]
+fn what_a_build_for_another_machine_lacks_is_named_with_the_mend() {
+    let host = host("i3-6100");
+    let complete = reference_toolchain("x86_64").unwrap();
+    type Change<'a> = &'a dyn Fn(&mut Toolchain);
+    let cases: [(&str, Change); 4] = [
+        ("`rustup target add aarch64-unknown-linux-gnu`", &|tools| tools.rust_targets.truncate(0)),
+        ("a build that was never run is not taken for right", &|tools| tools.aarch64 = None),
+        ("no llvm-strip", &|tools| tools.llvm_ar.clear()),
+        ("no zig", &|tools| tools.zig = None),
+    ];
+    for (expected, change) in cases {
+        let mut toolchain = complete.clone();
+        change(&mut toolchain);
+        let error = plan_with("portable-aarch64", &host, &toolchain).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("setup --profile portable-aarch64"), "{error}");
+        // None of it is needed where its programs run by themselves.
+        let rustc = toolchain.rustc.as_mut().unwrap();
+        rustc.host = toolchain::AARCH64.to_string();
+        let at_home = plan_with("portable-aarch64", &self::host("neoverse"), &toolchain);
+        assert_eq!(at_home.is_err(), expected == "no zig", "{expected}");
+    }
+}
+
+#[test]
+fn what_does_not_go_with_a_profile_is_told_before_anything_is_built() {
+    let host = host("i3-6100");
+    let cases = [
+        ("native+glibc:2.28", "takes `compiler = \"zig\"`"),
+        ("portable+glibc:host", "takes a glibc to build for"),
+        ("portable+lto:thin", "goes with `lto = \"off\"`"),
+        ("native+variants:x64,haswell", "goes with `isa = \"all-variants\"`"),
+        ("universal+linkage:shared", "takes `linkage = \"static\"`"),
+        ("universal+variants:x64;rm", "is no variant's name"),
+        ("native+target:aarch64-unknown-linux-gnu", "takes `compiler = \"zig\"`"),
+        ("portable-aarch64+isa:native+reproducible:false", "looks at this machine's CPU"),
+        ("portable-aarch64+blas:openblas", "goes with `blas = \"off\"`"),
+        ("portable-aarch64+target:host", "is for aarch64, and this build is for x86_64"),
+        ("universal+target:aarch64-unknown-linux-gnu", "for x86-64 alone"),
+    ];
+    for (profile, expected) in cases {
+        let error = plan_for(profile, &host).unwrap_err();
+        assert!(error.to_string().contains(expected), "{profile}: {error}");
+        assert_eq!(crate::exit::code_of(&error), 2, "{profile}");
+    }
+    let mut toolchain = gcc_only();
+    toolchain.zig = None;
+    let error = plan_with("portable", &host, &toolchain).unwrap_err().to_string();
+    assert!(error.contains("no zig 0.17.1") && error.contains("setup --profile portable"), "{error}");
+}
+
+#[test]
+fn a_build_for_this_host_cannot_be_called_reproducible() {
+    let mut profile = load(&profiles(), "native").unwrap();
+    profile.reproducible = true;
+    let host = host("i3-6100");
+    let error = plan(&host, &profile, &source(), &gcc_only()).unwrap_err();
+    assert_eq!(crate::exit::code_of(&error), 2);
+    assert!(error.to_string().contains("does not go with"), "{error}");
+}
+
+#[test]
+fn another_content_of_a_patch_is_another_plan() {
+    let with = |digit: &str| {
+        let patch = Patch { name: "0001.patch".to_string(), sha256: digit.repeat(64).try_into().unwrap() };
+        let source = Source { patches: vec![patch], ..source() };
+        let profile = load(&profiles(), "native").unwrap();
+        plan(&host("i3-6100"), &profile, &source, &gcc_only()).unwrap().hash()
+    };
+    assert_ne!(with("a"), with("b"));
+}
+
+#[test]
+fn only_upstreams_own_build_and_the_reference_are_without_our_patches() {
+    let host = host("zen5-vm");
+    let cases = [
+        ("native", true, true),
+        ("portable", true, true),
+        ("native+prefetch:false", false, true),
+        ("native+patched_kernels:false", true, false),
+        ("upstream-default", false, false),
+        ("reference", false, false),
+    ];
+    for (profile, prefetch, kernels) in cases {
+        let flags = plan_for(profile, &host).unwrap().cmake_flags();
+        let on = |name: &str| flags.iter().any(|flag| *flag == format!("-D{name}=ON"));
+        assert_eq!(
+            (on("GGML_CPU_PREFETCH"), on("GGML_CPU_PATCHED_KERNELS")),
+            (prefetch, kernels),
+            "{profile}"
+        );
+    }
+}
+
+#[test]
+fn switches_reach_cmake_the_compilers_and_the_linker() {
+    let host = host("zen5-vm");
+    let plain = plan_for("native", &host).unwrap();
+    /// Key and value, what CMake is told, a flag for C++, one for the linker.
+    type Case = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'static str>);
+    let cases: [Case; 10] = [
+        ("threading=openmp", Some("-DGGML_OPENMP=ON"), None, None),
+        ("repack=false", Some("-DGGML_CPU_REPACK=OFF"), None, None),
+        ("llamafile=false", Some("-DGGML_LLAMAFILE=OFF"), None, None),
+        // Their own test says that they are on otherwise.
+        ("prefetch=false", None, None, None),
+        ("patched_kernels=false", None, None, None),
+        ("allocator=mimalloc", None, None, None),
+        ("allocator=jemalloc", None, None, None),
+        ("huge_pages=false", None, None, None),
+        ("extra_flags=-fno-plt", None, Some("-fno-plt"), None),
+        ("fast_math=true", None, Some("-fno-finite-math-only"), None),
+    ];
+    for (set, cmake, cxx, link) in cases {
+        let plan = plan_for(&format!("native+{set}"), &host).unwrap();
+        assert_ne!(plan.hash(), plain.hash(), "{set}");
+        assert_ne!(plan.to_string(), plain.to_string(), "{set}");
+        let has =
+            |list: &[String], word: Option<&str>| word.is_none_or(|word| list.iter().any(|one| one == word));
+        assert!(has(&plan.cmake_flags(), cmake), "{set}: {plan}");
+        assert!(has(&plan.codegen.cxx, cxx) && has(&plan.codegen.link, link), "{set}: {plan}");
+        let for_shim = plan
+            .cmake_flags()
+            .iter()
+            .any(|flag| flag.starts_with("-DCMAKE_CXX_FLAGS=") && cxx.is_none_or(|cxx| flag.contains(cxx)));
+        assert!(for_shim, "{set}: {plan}");
+        assert_eq!(set == "fast_math=true", !plan.notes.is_empty(), "{set}: {:?}", plan.notes);
+    }
+}
+
+#[test]
+fn huge_pages_are_for_static_builds() {
+    let host = host("zen5-vm");
+    let wraps = |plan: &Plan| plan.codegen.link.iter().any(|flag| flag == "-Wl,--wrap=ggml_aligned_malloc");
+    let plan = plan_for("native", &host).unwrap();
+    assert!(plan.switches.huge_pages && wraps(&plan), "{plan}");
+    let plan = plan_for("native+huge_pages=false", &host).unwrap();
+    assert!(!plan.switches.huge_pages && !wraps(&plan), "{plan}");
+    let plan = plan_for("native+linkage=shared", &host).unwrap();
+    assert!(!plan.switches.huge_pages && !wraps(&plan), "{plan}");
+    assert!(plan.notes.iter().any(|note| note.contains("`huge_pages` is left out")), "{:?}", plan.notes);
+    let error = plan_for("native+huge_pages=true+linkage=shared", &host).unwrap_err();
+    assert!(format!("{error:#}").contains("`huge_pages = true`: it takes"), "{error:#}");
+}
+
+#[test]
+fn switches_that_cannot_be_had_are_refused() {
+    let all = reference_toolchain("x86_64").unwrap();
+    let bare = Toolchain { openmp: vec![19], ..all.clone() };
+    // Keys, the tools, the exit code, part of the message
+    let cases = [
+        ("threading=openmp", &bare, 1, "libomp-22-dev"),
+        ("extra_flags=-O2", &all, 2, "build_type"),
+        ("extra_flags=-ffast-math", &all, 2, "a key of its own: fast_math"),
+        ("extra_flags=-march=haswell", &all, 2, "a key of its own: isa"),
+        ("extra_flags=-DA B", &all, 2, "one plain word"),
+        ("extra_flags=file.c", &all, 2, "one plain word"),
+    ];
+    for (set, tools, code, part) in cases {
+        let error = plan_with(&format!("native+{set}"), &host("zen5-vm"), tools).unwrap_err();
+        assert!(error.to_string().contains(part), "{set}: {error}");
+        assert_eq!(crate::exit::code_of(&error), code, "{set}");
+    }
+    // gcc brings its own.
+    assert!(plan_with("native+threading=openmp", &host("zen5-vm"), &gcc_only()).is_ok());
+}
+
+#[test]
+fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
+    let all = reference_toolchain("x86_64").unwrap();
+    type Change<'a> = &'a dyn Fn(&mut Toolchain);
+    let planned = |lto, change: Change| {
+        let mut profile = load(&profiles(), "native").unwrap();
+        profile.lto = lto;
+        let mut toolchain = all.clone();
+        change(&mut toolchain);
+        plan(&host("zen5-vm"), &profile, &source(), &toolchain)
+    };
+    let gcc = |tools: &mut Toolchain| tools.compilers.retain(|found| found.kind == CompilerKind::Gcc);
+    let rust_21 = |tools: &mut Toolchain| tools.rustc.as_mut().unwrap().llvm = "21.1.0".parse().unwrap();
+    /// Mode, change of the tools, whether it goes across, a flag for C++, one for rustc, cargo's `lto`.
+    type Case<'a> = (Lto, Change<'a>, bool, &'a str, &'a str, Option<&'a str>);
+    let cases: [Case; 4] = [
+        (Lto::Thin, &|_| {}, true, "-flto=thin", "-Clinker-plugin-lto", None),
+        (Lto::Full, &|_| {}, false, "-flto=full", "-Clinker-plugin-lto", None),
+        (Lto::Thin, &rust_21, false, "-flto=thin", "-Clinker=/usr/bin/clang-22", Some("thin")),
+        (Lto::Full, &gcc, false, "-flto=auto", "-Clinker=/usr/bin/gcc", Some("fat")),
+    ];
+    for (lto, change, across, cxx, rust, cargo_lto) in cases {
+        let plan = planned(lto, change).unwrap();
+        let has = |start: &str| plan.codegen.rust.iter().any(|flag| flag.starts_with(start));
+        // Whatever is linked of such objects is linked by lld, a dependency's shared object too.
+        assert_eq!(has("-Clinker-plugin-lto"), has("-Clink-arg=--ld-path="), "{lto} {plan}");
+        let found = (plan.lto.across, plan.codegen.cargo_lto.as_deref());
+        assert_eq!(found, (across, cargo_lto), "{lto} {plan}");
+        assert!(plan.codegen.cxx.iter().any(|flag| flag == cxx), "{lto} {plan}");
+        assert!(plan.codegen.rust.iter().any(|flag| flag == rust), "{lto} {plan}");
+        assert_eq!(across, plan.notes.is_empty(), "what is not done is told: {:?}", plan.notes);
+    }
+    let without: [(&str, Change); 2] =
+        [("takes lld 22", &|tools| tools.lld.clear()), ("takes llvm-ar 22", &|tools| tools.llvm_ar.clear())];
+    for (expected, change) in without {
+        let error = planned(Lto::Thin, change).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("cargo xtask setup"), "{error}");
+    }
+}
+
+#[test]
+fn a_profile_reaches_the_compilers_of_its_scope() {
+    let clang = plan_for("native", &host("zen5-vm")).unwrap();
+    let gcc = plan_with("native", &host("zen5-vm"), &gcc_only()).unwrap();
+    let profdata = |gcda: Option<&str>| Profdata {
+        path: "/p/0123.profdata".into(),
+        digest: "5".repeat(64).try_into().unwrap(),
+        gcda: gcda.map(PathBuf::from),
+    };
+    /// Plain plan, scope, gcc's counts; flags for C++ and rustc, instrumented and with the profile.
+    type Case<'a> = (&'a Plan, PgoScope, Option<&'a str>, [Option<&'a str>; 4]);
+    let (rust_generate, rust_use) = (Some("-Cprofile-generate"), Some("-Cprofile-use=/p/0123.profdata"));
+    let clang_use = Some("-fprofile-use=/p/0123.profdata");
+    let cases: [Case; 4] = [
+        (&clang, PgoScope::All, None, [Some("-fprofile-generate"), rust_generate, clang_use, rust_use]),
+        (&clang, PgoScope::Cpp, None, [Some("-fprofile-generate"), rust_generate, clang_use, None]),
+        (&clang, PgoScope::Rust, None, [None, rust_generate, None, rust_use]),
+        (
+            &gcc,
+            PgoScope::All,
+            Some("/p/1.gcda"),
+            [Some("-fprofile-update=single"), rust_generate, Some("-fprofile-use"), rust_use],
+        ),
+    ];
+    for (plain, scope, gcda, expected) in cases {
+        let with = profdata(gcda);
+        let subject = Subject { scope, kernels: false };
+        let (instrumented, profiled) = (plain.instrumented(subject), plain.profiled(subject, &with));
+        let found = [
+            (&instrumented.codegen.cxx, "profile"),
+            (&instrumented.codegen.own_rust, "profile"),
+            (&profiled.codegen.cxx, "profile"),
+            (&profiled.codegen.own_rust, "profile"),
+        ];
+        for ((flags, sign), expected) in found.into_iter().zip(expected) {
+            match expected {
+                Some(flag) => {
+                    assert!(flags.iter().any(|found| found == flag), "{scope}: no {flag} in {flags:?}")
+                }
+                None => assert!(!flags.iter().any(|found| found.contains(sign)), "{scope}: {flags:?}"),
+            }
+        }
+        assert!(
+            instrumented.folder_name().starts_with("native-pgo-train-"),
+            "{}",
+            instrumented.folder_name()
+        );
+        assert!(profiled.folder_name().starts_with("native-pgo-"), "{}", profiled.folder_name());
+        assert_eq!(profiled.base(), plain.hash());
+        assert_eq!(profiled.relocatable().base(), plain.hash(), "a variant of a variant has the same base");
+        let variant = profiled.relocatable().variant.unwrap();
+        assert_eq!((variant.profile, variant.gcda), (Some(with.digest.clone()), with.gcda.clone()));
+        let other = Profdata { digest: "6".repeat(64).try_into().unwrap(), ..profdata(gcda) };
+        assert_ne!(plain.profiled(subject, &other).hash(), profiled.hash());
+        let with_kernels = plain.profiled(Subject { kernels: true, ..subject }, &with);
+        assert_eq!(with_kernels.hash() != profiled.hash(), scope.cpp(), "kernels are C++");
+    }
+}
+
+#[test]
+fn tools_that_write_other_profiles_are_refused_with_the_package() {
+    let complete = reference_toolchain("x86_64").unwrap();
+    let plan = plan_for("native", &host("zen5-vm")).unwrap();
+    let found = variant::profdata_tool(&plan, PgoScope::All, &complete).unwrap();
+    assert_eq!(found.llvm_major, Some(22));
+
+    let mut old = complete.clone();
+    old.llvm_profdata[0].version = "14.0.6".to_string();
+    old.llvm_profdata[0].llvm_major = Some(14);
+    let mut none = complete.clone();
+    none.llvm_profdata.clear();
+    for (toolchain, expected) in [(&old, "there is only 14.0.6"), (&none, "there is none")] {
+        let error = variant::profdata_tool(&plan, PgoScope::All, toolchain).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("llvm-22"), "{error}");
+    }
+    let mut plan = plan;
+    plan.rustc.llvm = "21.1.0".parse().unwrap();
+    let error = variant::profdata_tool(&plan, PgoScope::All, &complete).unwrap_err().to_string();
+    assert!(error.contains("clang 22 and rustc (LLVM 21)") && error.contains("clang-21"), "{error}");
+}
