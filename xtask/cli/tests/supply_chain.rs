@@ -23,9 +23,10 @@ fn read(path: &str) -> String {
 fn foreign(lock: &str) -> Vec<Locked> {
     let Lock { package } = toml::from_str(&read(lock)).unwrap_or_else(|error| panic!("{lock}: {error}"));
     let own = |package: &Locked| {
-        let places =
-            ["", "crates/", "vendor/", "xtask/"].map(|folder| format!("{folder}{}/Cargo.toml", package.name));
-        let renamed = ["llama-cpp-pin", "llama-source", "xtask"].contains(&package.name.as_str());
+        let places = ["", "crates/", "engine/", "vendor/", "xtask/"]
+            .map(|folder| format!("{folder}{}/Cargo.toml", package.name));
+        let renamed = ["anneal-cli", "engine", "engine-core", "llama-cpp-pin", "llama-source", "xtask"]
+            .contains(&package.name.as_str());
         package.source.is_none() && (renamed || places.iter().any(|path| root().join(path).is_file()))
     };
     package.into_iter().filter(|package| !own(package)).collect()
