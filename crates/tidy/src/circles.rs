@@ -1,0 +1,158 @@
+//! Circles in a graph of files: strongly connected components, and the shortest way around in each.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::modules::Imports;
+
+/// An import of one file by another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// The importing file.
+    pub from: String,
+    /// The imported file.
+    pub to: String,
+    /// A path in the importing file that leads there.
+    pub path: String,
+}
+
+/// Files that import each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Circle {
+    /// All files of the strongly connected component, sorted.
+    pub files: Vec<String>,
+    /// The shortest way around among them that has more than two files, or any if there is none.
+    pub shortest: Vec<Edge>,
+}
+
+impl std::fmt::Display for Circle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} files import each other: ", self.files.len())?;
+        for edge in &self.shortest {
+            write!(f, "{} -> ({}) ", edge.from, edge.path)?;
+        }
+        write!(f, "{}", self.shortest.first().map_or("", |edge| edge.from.as_str()))
+    }
+}
+
+/// Finds the circles of more than `most` files in `imports`.
+pub fn circles(imports: &Imports, most: usize) -> Vec<Circle> {
+    let reach: BTreeMap<&str, BTreeSet<&str>> =
+        imports.keys().map(|file| (file.as_str(), reachable(imports, file))).collect();
+    let mut left: BTreeSet<&str> = imports.keys().map(String::as_str).collect();
+    let mut found = Vec::new();
+    while let Some(file) = left.pop_first() {
+        let mutual = |other: &&&str| reach[file].contains(**other) && reach[**other].contains(file);
+        let mut files: Vec<&str> = left.iter().filter(mutual).copied().collect();
+        left.retain(|other| !files.contains(other));
+        files.push(file);
+        files.sort_unstable();
+        if files.len() > most {
+            let shortest = shortest(imports, &files);
+            found.push(Circle { files: files.into_iter().map(str::to_string).collect(), shortest });
+        }
+    }
+    found
+}
+
+fn reachable<'a>(imports: &'a Imports, from: &str) -> BTreeSet<&'a str> {
+    let mut seen = BTreeSet::new();
+    let mut waiting: Vec<&str> = imports[from].keys().map(String::as_str).collect();
+    while let Some(file) = waiting.pop() {
+        if seen.insert(file) {
+            waiting.extend(imports.get(file).into_iter().flat_map(|next| next.keys().map(String::as_str)));
+        }
+    }
+    seen
+}
+
+/// The shortest circle within `files`, of more than two files where there is one.
+fn shortest(imports: &Imports, files: &[&str]) -> Vec<Edge> {
+    let mut best: Option<Vec<String>> = None;
+    for from in files {
+        for to in imports[*from].keys().filter(|to| files.contains(&to.as_str())) {
+            // The way back, but not by the same pair of files.
+            let Some(back) = way(imports, files, to, from) else { continue };
+            let rank = |way: &Vec<String>| (way.len() < 3, way.len());
+            let way = back;
+            if best.as_ref().is_none_or(|best| rank(&way) < rank(best)) {
+                best = Some(way);
+            }
+        }
+    }
+    let way = best.unwrap_or_default();
+    let next = way.iter().cycle().skip(1);
+    let edge = |(from, to): (&String, &String)| Edge {
+        from: from.clone(),
+        to: to.clone(),
+        path: imports[from].get(to).cloned().unwrap_or_default(),
+    };
+    way.iter().zip(next).map(edge).collect()
+}
+
+/// The files from `to` to `from`, which imports `to`; not by the direct way back if there is a longer one.
+fn way(imports: &Imports, files: &[&str], to: &str, from: &str) -> Option<Vec<String>> {
+    let search = |direct: bool| {
+        let mut before: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut waiting = VecDeque::from([to]);
+        while let Some(file) = waiting.pop_front() {
+            for next in imports[file].keys().map(String::as_str).filter(|next| files.contains(next)) {
+                let is_shortcut = file == to && next == from && !direct;
+                if next == to || is_shortcut || before.contains_key(next) {
+                    continue;
+                }
+                before.insert(next, file);
+                waiting.push_back(next);
+            }
+        }
+        before.contains_key(from).then(|| {
+            let mut way = vec![from.to_string()];
+            let mut at = from;
+            while at != to {
+                at = before[at];
+                way.push(at.to_string());
+            }
+            way.reverse();
+            way
+        })
+    };
+    search(false).or_else(|| search(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn imports(edges: &[(&str, &str)]) -> Imports {
+        let mut all = Imports::new();
+        for (from, to) in edges {
+            all.entry(from.to_string()).or_default().insert(to.to_string(), format!("crate::{to}"));
+            all.entry(to.to_string()).or_default();
+        }
+        all
+    }
+
+    #[test]
+    fn three_files_that_import_each_other_are_named_with_their_paths() {
+        let found = circles(&imports(&[("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("e", "a")]), 2);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].files, ["a", "b", "c"]);
+        let words = found[0].to_string();
+        assert!(
+            words.starts_with("3 files import each other: ") && words.contains("c -> (crate::a) "),
+            "{words}"
+        );
+    }
+
+    #[test]
+    fn two_files_may_and_lines_are_none() {
+        assert!(circles(&imports(&[("a", "b"), ("b", "a"), ("b", "c")]), 2).is_empty());
+        assert_eq!(circles(&imports(&[("a", "b"), ("b", "a")]), 1).len(), 1);
+        assert!(circles(&imports(&[("a", "b"), ("b", "c"), ("a", "c")]), 1).is_empty());
+    }
+
+    #[test]
+    fn a_parent_with_two_children_that_need_it_is_a_circle_of_three() {
+        let found = circles(&imports(&[("p", "a"), ("a", "p"), ("p", "b"), ("b", "p")]), 2);
+        assert_eq!((found.len(), found[0].files.len(), found[0].shortest.len()), (1, 3, 2));
+    }
+}

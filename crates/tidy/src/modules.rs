@@ -1,0 +1,188 @@
+//! Imports among the files of a crate.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use syn::visit::Visit;
+
+use crate::paths::{Found, is_test};
+
+/// For each file, relative to the crate's `src`, the files that it imports, each with one path that leads there.
+pub type Imports = BTreeMap<String, BTreeMap<String, String>>;
+
+/// A module that stands in a file of its own or inside another module's file.
+struct Module {
+    file: String,
+}
+
+/// Reads the modules of the crate whose root is `root` (`src/lib.rs` or `src/main.rs`). Test modules are left out. A path
+/// counts as an import of the file that it names, whether that file defines the item or re-exports it.
+///
+/// # Errors
+/// A text that names the file that cannot be read.
+pub fn imports(root: &Path) -> Result<Imports, String> {
+    let source = root.parent().unwrap_or(Path::new("."));
+    let mut reader = Reader { source, modules: BTreeMap::new(), found: Vec::new() };
+    reader.file(root, &[], source)?;
+    let mut all = Imports::new();
+    for module in reader.modules.values() {
+        all.entry(module.file.clone()).or_default();
+    }
+    for (module, path) in &reader.found {
+        let Some(target) = reader.resolve(module, path) else { continue };
+        let from = &reader.modules[module].file;
+        if *from != target {
+            let words = path.join("::");
+            all.entry(from.clone()).or_default().entry(target).or_insert(words);
+        }
+    }
+    Ok(all)
+}
+
+type ModulePath = Vec<String>;
+
+struct Reader<'a> {
+    source: &'a Path,
+    modules: BTreeMap<ModulePath, Module>,
+    /// Each path with the module that it stands in.
+    found: Vec<(ModulePath, Vec<String>)>,
+}
+
+impl Reader<'_> {
+    /// Reads the file of `module`, whose child modules lie in `folder`.
+    fn file(&mut self, path: &Path, module: &[String], folder: &Path) -> Result<(), String> {
+        let failed = |why: &dyn std::fmt::Display| format!("cannot read {}: {why}", path.display());
+        let text = fs::read_to_string(path).map_err(|why| failed(&why))?;
+        let parsed = syn::parse_file(&text).map_err(|why| failed(&why))?;
+        let name = path.strip_prefix(self.source).unwrap_or(path).display().to_string();
+        self.items(&parsed.items, module, &name, folder)
+    }
+
+    fn items(
+        &mut self,
+        items: &[syn::Item],
+        module: &[String],
+        file: &str,
+        folder: &Path,
+    ) -> Result<(), String> {
+        self.modules.insert(module.to_vec(), Module { file: file.to_string() });
+        let mut found = Found::default();
+        for item in items {
+            match item {
+                syn::Item::Mod(child) if is_test(&child.attrs) => {}
+                syn::Item::Mod(child) => {
+                    let name = child.ident.to_string();
+                    let path: ModulePath = [module, &[name.clone()]].concat();
+                    match &child.content {
+                        Some((_, items)) => self.items(items, &path, file, &folder.join(&name))?,
+                        None => self.child(child, &path, folder)?,
+                    }
+                }
+                item => found.visit_item(item),
+            }
+        }
+        self.found.extend(found.paths.into_iter().map(|path| (module.to_vec(), path)));
+        Ok(())
+    }
+
+    /// Reads the file of a module that is declared by `mod name;` in a module whose children lie in `folder`.
+    fn child(&mut self, child: &syn::ItemMod, module: &[String], folder: &Path) -> Result<(), String> {
+        let name = child.ident.to_string();
+        let named = child.attrs.iter().find_map(|attribute| match &attribute.meta {
+            syn::Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
+                syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => Some(text.value()),
+                _ => None,
+            },
+            _ => None,
+        });
+        let candidates: Vec<PathBuf> = match named {
+            Some(path) => vec![folder.join(path)],
+            None => vec![folder.join(format!("{name}.rs")), folder.join(&name).join("mod.rs")],
+        };
+        let path = candidates.iter().find(|path| path.is_file());
+        let path = path.ok_or_else(|| format!("{} has no file for mod {name}", folder.display()))?;
+        self.file(path, module, &folder.join(&name))
+    }
+
+    /// The file that `path` leads to, seen from `module`; `None` if it leads out of the crate.
+    fn resolve(&self, module: &[String], path: &[String]) -> Option<String> {
+        let mut base = module.to_vec();
+        let mut rest = path;
+        match rest.first()?.as_str() {
+            "crate" => {
+                base.clear();
+                rest = &rest[1..];
+            }
+            "self" => rest = &rest[1..],
+            "super" => {
+                while rest.first().is_some_and(|part| part == "super") {
+                    base.pop()?;
+                    rest = &rest[1..];
+                }
+            }
+            // A child module; any other name was imported, and its import counts.
+            name => {
+                let child: ModulePath = [&base[..], &[name.to_string()]].concat();
+                self.modules.get(&child)?;
+            }
+        }
+        base.extend(rest.iter().cloned());
+        while !self.modules.contains_key(&base) {
+            base.pop()?;
+        }
+        Some(self.modules[&base].file.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn imports_of(files: &[(&str, &str)]) -> Imports {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        imports(&folder.path().join("lib.rs")).unwrap()
+    }
+
+    fn edges(imports: &Imports) -> Vec<(&str, &str, &str)> {
+        let all = imports.iter().flat_map(|(from, to)| to.iter().map(move |(to, path)| (from, to, path)));
+        all.map(|(from, to, path)| (from.as_str(), to.as_str(), path.as_str())).collect()
+    }
+
+    #[test]
+    fn paths_of_every_kind_are_imports() {
+        let imports = imports_of(&[
+            ("lib.rs", "mod a; mod b; pub use a::A;"),
+            ("a.rs", "mod deep; use crate::b::{self, B}; pub struct A(B);"),
+            ("a/deep.rs", "fn f() -> super::A { println!(\"{}\", crate::b::N); loop {} }"),
+            ("b/mod.rs", "pub struct B; pub const N: u8 = 1;"),
+        ]);
+        let expected = [
+            ("a.rs", "b/mod.rs", "crate::b"),
+            ("a/deep.rs", "a.rs", "super::A"),
+            ("a/deep.rs", "b/mod.rs", "crate::b::N"),
+            ("lib.rs", "a.rs", "a::A"),
+        ];
+        assert_eq!(edges(&imports), expected);
+    }
+
+    #[test]
+    fn tests_inline_modules_and_other_crates_are_none() {
+        let imports = imports_of(&[
+            ("lib.rs", "mod a; mod b;"),
+            (
+                "a.rs",
+                "mod raw { use super::*; } use std::fs; #[cfg(test)] mod tests { use crate::b::B; } \
+                 #[cfg(test)] use crate::b; fn f() { fs::read(\"x\"); }",
+            ),
+            ("b.rs", "#[test] fn f() { crate::a::g(); } pub struct B;"),
+        ]);
+        assert_eq!(edges(&imports), []);
+        assert_eq!(imports.len(), 3);
+    }
+}

@@ -1,0 +1,118 @@
+//! Paths in the items of a file.
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+
+/// Paths that were found.
+#[derive(Default)]
+pub struct Found {
+    /// Each as its parts.
+    pub paths: Vec<Vec<String>>,
+}
+
+/// True if an item with these attributes is compiled for tests alone.
+pub fn is_test(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let is_cfg = || match &attribute.meta {
+            syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
+            _ => false,
+        };
+        attribute.path().is_ident("test") || is_cfg()
+    })
+}
+
+impl Found {
+    fn tree(&mut self, tree: &syn::UseTree, before: &[String]) {
+        let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
+        match tree {
+            syn::UseTree::Path(path) => self.tree(&path.tree, &with(&path.ident)),
+            // `self` names the module itself.
+            syn::UseTree::Name(name) if name.ident == "self" && !before.is_empty() => {
+                self.paths.push(before.to_vec());
+            }
+            syn::UseTree::Name(name) => self.paths.push(with(&name.ident)),
+            syn::UseTree::Rename(rename) => self.paths.push(with(&rename.ident)),
+            syn::UseTree::Glob(_) => self.paths.push(before.to_vec()),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.tree(tree, before)),
+        }
+    }
+
+    /// Paths in the arguments of a macro, which are no syntax yet.
+    fn tokens(&mut self, tokens: TokenStream) {
+        let mut path: Vec<String> = Vec::new();
+        let mut colons = 0;
+        for token in tokens {
+            match token {
+                TokenTree::Ident(name) if path.is_empty() || colons == 2 => {
+                    path.push(name.to_string());
+                    colons = 0;
+                }
+                TokenTree::Punct(mark) if mark.as_char() == ':' && !path.is_empty() => colons += 1,
+                other => {
+                    self.keep(&mut path);
+                    colons = 0;
+                    match other {
+                        TokenTree::Group(group) => self.tokens(group.stream()),
+                        TokenTree::Ident(name) => path.push(name.to_string()),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        self.keep(&mut path);
+    }
+
+    fn keep(&mut self, path: &mut Vec<String>) {
+        let path = std::mem::take(path);
+        if path.len() > 1 {
+            self.paths.push(path);
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Found {
+    fn visit_item(&mut self, item: &'a syn::Item) {
+        let attributes = match item {
+            syn::Item::Const(item) => &item.attrs,
+            syn::Item::Enum(item) => &item.attrs,
+            syn::Item::Fn(item) => &item.attrs,
+            syn::Item::Impl(item) => &item.attrs,
+            syn::Item::Macro(item) => &item.attrs,
+            syn::Item::Mod(item) => &item.attrs,
+            syn::Item::Static(item) => &item.attrs,
+            syn::Item::Struct(item) => &item.attrs,
+            syn::Item::Trait(item) => &item.attrs,
+            syn::Item::Type(item) => &item.attrs,
+            syn::Item::Use(item) => &item.attrs,
+            _ => &Vec::new(),
+        };
+        if !is_test(attributes) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'a syn::ImplItemFn) {
+        if !is_test(&item.attrs) {
+            visit::visit_impl_item_fn(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
+        self.tree(&item.tree, &[]);
+    }
+
+    // `pub(in path)` and `pub(super)` import nothing.
+    fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
+
+    fn visit_path(&mut self, path: &'a syn::Path) {
+        if path.segments.len() > 1 {
+            self.paths.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        }
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, call: &'a syn::Macro) {
+        self.visit_path(&call.path);
+        self.tokens(call.tokens.clone());
+    }
+}
