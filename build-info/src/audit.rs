@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Glibc};
+use crate::glibc::Glibc;
+use crate::units::Bytes;
 
 /// What a build was held against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -171,7 +171,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::BuildInfo;
+    use crate::record::BuildInfo;
 
     #[test]
     fn layers_are_a_number_or_a_word_and_what_is_neither_is_told() {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::BuildInfo;
+use crate::record::BuildInfo;
 
 /// What makes a build one for NVIDIA's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

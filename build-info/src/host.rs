@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Bytes;
+use crate::units::Bytes;
 
 /// One machine, as seen by this process: hardware, and what the process may use of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

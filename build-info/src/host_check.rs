@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::host::Host;
+use crate::units::Bytes;
 use crate::words::printable;
-use crate::{Bytes, Host};
 
 /// Names of `std::env::consts::ARCH`.
 const ARCHITECTURES: [&str; 20] = [

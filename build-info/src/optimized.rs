@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Sha256};
+use crate::units::{Bytes, Sha256};
 
 /// Profile-guided optimisation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

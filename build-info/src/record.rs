@@ -9,10 +9,15 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::audit::Audit;
+use crate::defaults::Defaults;
 pub use crate::device::Cuda;
+use crate::gate::Gate;
+use crate::glibc::Glibc;
+use crate::host::Host;
 use crate::optimized::{Bolt, Gain, Pgo};
 use crate::switches::{OpenMp, Switches};
-use crate::{Bytes, Defaults, Gate, Glibc, Host, Sha256, ThreadBudget};
+use crate::threads::ThreadBudget;
+use crate::units::{Bytes, Sha256};
 
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
 pub const SCHEMA_VERSION: &str = "1.7";

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::host::Os;
+use crate::host::{Host, Os};
+use crate::record::BuildInfo;
 use crate::threads::{self, Policy};
-use crate::{BuildInfo, Host};
 
 impl BuildInfo {
     /// What was made, of what and how, and nothing of the machine that made it, of the time that it took and of what was

@@ -5,8 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Host;
-use crate::host::CoreKind;
+use crate::host::{CoreKind, Host};
 
 /// The share of the usable cores that decode takes. Prefill always takes all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

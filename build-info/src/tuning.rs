@@ -7,7 +7,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Defaults, Host};
+use crate::defaults::Defaults;
+use crate::host::Host;
+use crate::units::Bytes;
 
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
 pub const SCHEMA_VERSION: &str = "1.1";

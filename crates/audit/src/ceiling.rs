@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Feature, Level};
+use crate::feature::{Feature, Level};
 
 /// A level of the psABI, and instruction sets beyond it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 
 use iced_x86::{Code, CpuidFeature, Decoder, DecoderOptions, Instruction, Mnemonic};
 
-use crate::elf::{Kind, Range, Section};
+use crate::elf::{self, Kind, Range, Section};
+use crate::feature::Feature;
 use crate::packed::{Width, is_arithmetic};
 use crate::program::{Function, Program, Unknown, Use};
-use crate::{Feature, elf};
 
 /// Counts by instruction set while a function is read, kept between functions.
 pub struct Decode {

@@ -8,7 +8,8 @@ use object::{
     Architecture, Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionFlags, SegmentFlags, SymbolKind,
 };
 
-use crate::{Error, Symbols};
+use crate::error::Error;
+use crate::program::Symbols;
 
 /// Names of one address that are kept. Linkers fold equal functions into one, but a file with more than this
 /// only wants to keep us busy.

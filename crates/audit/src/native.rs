@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::packed::Width;
-use crate::rules::{Kernel, Pattern};
-use crate::{Function, Program, Rules};
+use crate::program::{Function, Program};
+use crate::rules::{Kernel, Pattern, Rules};
 
 /// What a native program makes of its CPU.
 #[derive(Clone, Debug, Serialize)]

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::{Ceiling, Feature, Level, Program, Rules, Symbols};
+use crate::ceiling::Ceiling;
+use crate::feature::{Feature, Level};
+use crate::program::{Program, Symbols};
+use crate::rules::Rules;
 
 /// What was found beyond x86-64-v3, or beyond what each program may use.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -5,8 +5,12 @@ use std::path::{Path, PathBuf};
 
 use iced_x86::Code;
 
+use crate::device::DeviceCode;
+use crate::dynamic::Dynamic;
+use crate::error::Error;
+use crate::feature::Feature;
 use crate::packed::Width;
-use crate::{DeviceCode, Dynamic, Error, Feature, decode, elf};
+use crate::{decode, elf};
 
 /// The largest file that is read.
 const LARGEST: u64 = 4 << 30;

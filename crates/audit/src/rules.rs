@@ -5,8 +5,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::error::Error;
 use crate::packed::Width;
-use crate::{Error, Function};
+use crate::program::Function;
 
 /// What a program is held against.
 #[derive(Clone, Debug, Deserialize)]

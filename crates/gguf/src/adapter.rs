@@ -5,9 +5,9 @@
 
 use build_info::Bytes;
 
-use crate::read::TensorInfo;
+use crate::ggml_type::GgmlType;
+use crate::read::{GgufFile, TensorInfo};
 use crate::value::{Scalar, Value, ValueType};
-use crate::{GgmlType, GgufFile};
 
 /// Ends of the names of an adapter's tensors.
 const SUFFIXES: [&str; 2] = [".lora_a", ".lora_b"];
@@ -138,11 +138,13 @@ fn check_pair(a: &TensorInfo, b: &TensorInfo, weight: &TensorInfo) -> Result<(),
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::write::{Header, Meta, TensorSpec, Writer};
-    use build_info::Bytes;
     use std::io::Cursor;
     use std::path::Path;
+
+    use build_info::Bytes;
+
+    use super::*;
+    use crate::write::{Header, Meta, TensorSpec, Writer};
 
     fn file(metadata: &[(&str, &str)], tensors: &[(&str, &[u64], &str)]) -> GgufFile {
         let text = |(key, value): &(&str, &str)| (key.to_string(), Meta::String(value.to_string()));

@@ -2,8 +2,8 @@
 
 use build_info::Bytes;
 
+use crate::read::{GgufFile, ReadError};
 use crate::value::{Scalar, Value};
-use crate::{GgufFile, ReadError};
 
 /// What each layer keeps of each token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,9 @@
 
 use std::io::{self, Write};
 
+use crate::ggml_type::GgmlType;
 use crate::value::ValueType;
-use crate::{DEFAULT_ALIGNMENT, GgmlType, MAGIC, VERSION};
+use crate::{DEFAULT_ALIGNMENT, MAGIC, VERSION};
 
 /// A metadata value to write.
 #[derive(Clone, Debug, PartialEq)]

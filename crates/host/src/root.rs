@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::Cpuid;
+use crate::cpuid::Cpuid;
 use crate::snapshot::{self, SnapshotError};
 
 /// The one place all readings go through.

@@ -19,7 +19,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Cpuid, cpulist};
+use crate::cpuid::Cpuid;
+use crate::cpulist;
 
 /// Why a snapshot was not taken.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

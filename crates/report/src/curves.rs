@@ -1,8 +1,8 @@
 //! Values over a quantity, one line for each series.
 
-use crate::Table;
 use crate::scale::{Scale, is_sane, short};
 use crate::svg::{Align, COLOURS, Svg};
+use crate::table::Table;
 use crate::words::squeezed;
 
 /// Lines over one axis.

@@ -1,8 +1,8 @@
 //! Ratios as dots with their intervals as bars, one below the other, and a line where nothing differs.
 
-use crate::Table;
 use crate::scale::{Scale, is_sane};
 use crate::svg::{Align, COLOURS, Svg, places};
+use crate::table::Table;
 use crate::words::{squeezed, tidy};
 
 /// Ratios to a baseline.

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use crate::document::{Block, Report};
+use crate::table::Table;
 use crate::words::{tidy, tidy_command};
-use crate::{Block, Report, Table};
 
 pub fn markdown(report: &Report, folder: &str) -> String {
     let mut text = format!("# {}\n\n{}\n", line(&report.title), paragraph(&report.lead));

@@ -1,8 +1,9 @@
 //! The page as HTML. Every word in it comes through [`words`], which escapes it.
 
+use crate::document::{Block, Plot, Report, Section, slug};
 use crate::svg::{self, escaped};
+use crate::table::Table;
 use crate::words::{tidy, tidy_command};
-use crate::{Block, Plot, Report, Section, Table, slug};
 
 const STYLE: &str = include_str!("page.css");
 

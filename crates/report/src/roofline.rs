@@ -1,9 +1,9 @@
 //! Speeds under the machine's limits: work per byte to the right, work per second upwards, both by powers of ten
 //! (Williams, Waterman, Patterson: "Roofline", 2009).
 
-use crate::Table;
 use crate::scale::{Scale, is_sane, short};
 use crate::svg::{Align, COLOURS, Svg};
+use crate::table::Table;
 use crate::words::squeezed;
 
 /// Limits and what was reached.

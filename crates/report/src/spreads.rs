@@ -1,8 +1,8 @@
 //! How times are spread: from the middle one to the slow ones, one row below the other.
 
-use crate::Table;
 use crate::scale::{Scale, is_sane, short};
 use crate::svg::{Align, COLOURS, Svg, places};
+use crate::table::Table;
 use crate::words::{broken, squeezed};
 
 /// Times that were measured many times.

@@ -8,7 +8,7 @@ use std::arch::x86_64::__cpuid_count;
 #[cfg(target_os = "linux")]
 use std::sync::OnceLock;
 
-use crate::macs::Kernel;
+use crate::kernel::Kernel;
 
 /// Sums are kept in four tiles, so that one multiplication need not wait for another's result.
 const SUMS: usize = 4;

@@ -3,19 +3,10 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use crate::error::Error;
+use crate::kernel::Kernel;
+use crate::passes::Passes;
 use crate::team;
-use crate::{Error, Passes};
-
-/// A loop of multiply-adds.
-#[derive(Clone, Copy, Debug)]
-pub struct Kernel {
-    /// The instruction set extension.
-    pub name: &'static str,
-    /// Multiply-adds in one round of the loop.
-    pub macs: u64,
-    /// Runs that many rounds with ones for operands, and returns the sum of all sums: the multiply-adds that were done.
-    pub run: fn(u64) -> f64,
-}
 
 /// A loop for each kind of operands: the one with the most multiply-adds that this CPU has.
 #[derive(Clone, Copy, Debug)]

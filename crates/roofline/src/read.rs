@@ -5,8 +5,9 @@ use std::hint::black_box;
 use build_info::Bytes;
 
 use crate::buffer::Buffer;
+use crate::error::Error;
+use crate::passes::Passes;
 use crate::team;
-use crate::{Error, Passes};
 
 /// What adds up numbers, modulo 2^64, and its name.
 pub type Sum = (&'static str, fn(&[u64]) -> u64);

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use crate::{Error, Passes};
+use crate::error::Error;
+use crate::passes::Passes;
 
 /// Passes that are made however long they take.
 const LEAST_PASSES: usize = 5;

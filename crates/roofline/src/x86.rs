@@ -8,7 +8,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-use crate::macs::Kernel;
+use crate::kernel::Kernel;
 use crate::read::Sum;
 
 /// Sums of a loop: with the operands they fit into AVX2's sixteen registers.

@@ -4,9 +4,10 @@ use anyhow::{Context, Result};
 use build_info::{Bytes, Sha256};
 
 use crate::entry::{Entry, Refused};
+use crate::layout;
+use crate::location::Location;
 use crate::order::Ask;
 use crate::place::{self, Place};
-use crate::{Location, layout};
 
 /// An entry is some ten kilobytes, most of it the plan.
 const LARGEST_ENTRY: Bytes = Bytes(1 << 20);

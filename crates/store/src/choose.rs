@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow, ensure};
 use ship::exit;
 
-use crate::entry::{self, LARGEST_LIST, Newest, Pointer};
+use crate::entry::{self, Entry, LARGEST_LIST, Newest, Pointer};
 use crate::order::{Choose, Chosen};
 use crate::place::{self, Place, Refused};
-use crate::{Entry, ask, download, layout, tuned};
+use crate::{ask, download, layout, tuned};
 
 /// Fetches the newest archive that starts on the machine.
 ///

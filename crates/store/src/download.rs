@@ -6,8 +6,9 @@ use anyhow::{Result, ensure};
 use ship::{code_of, files};
 
 use crate::entry::Object;
+use crate::layout;
+use crate::location::Location;
 use crate::place::Place;
-use crate::{Location, layout};
 
 /// Copies `object` of the store at `place`, which people call `store`, to the new file `to`.
 ///

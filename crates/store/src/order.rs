@@ -7,7 +7,8 @@ use build_info::{Bytes, Glibc, Sha256, TuningRecord};
 use serde::{Deserialize, Serialize};
 pub use ship::order::{Failed, Item};
 
-use crate::{Build, Entry, Location};
+use crate::entry::{Build, Entry};
+use crate::location::Location;
 
 /// What is to be done.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -8,11 +8,12 @@ use anyhow::{Context, Result};
 use build_info::{Bytes, Sha256};
 use ship::{exit, files};
 
-use crate::entry::{self, LARGEST_LIST, Newest, Object, Refused};
+use crate::entry::{self, Entry, LARGEST_LIST, Newest, Object, Refused};
+use crate::location::Location;
 use crate::order::{Publish, Published};
 use crate::place::{self, Place};
 use crate::take::TREE;
-use crate::{Entry, Location, ask, layout};
+use crate::{ask, layout};
 
 /// Much faster than the archive's level, and few per cent larger: it is packed once and read in a rack.
 const LEVEL: i32 = 9;

@@ -4,9 +4,10 @@ use anyhow::{Context, Result, ensure};
 use build_info::tuning::{CpuKey, Entry as TuningEntry, TuningError};
 use build_info::{Bytes, TuningRecord};
 
+use crate::entry::Entry;
 use crate::order::{Tune, Tuned};
 use crate::place::{self, Place};
-use crate::{Entry, ask, layout};
+use crate::{ask, layout};
 
 /// A tuning holds all its samples: some hundred kilobytes for each model and purpose.
 const LARGEST: Bytes = Bytes(16 << 20);

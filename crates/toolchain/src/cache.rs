@@ -2,14 +2,12 @@
 //! 10 us.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fs, io, thread};
 
 use serde::{Deserialize, Serialize};
 

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use build_info::record::Tool;
 
+use crate::parse;
 use crate::search::{SearchPath, entries, file_name, is_program};
-use crate::{Cuda, parse};
+use crate::tools::Cuda;
 
 /// Where a toolkit, whose `bin` holds nvcc, keeps its headers: NVIDIA's installers, and their folders by target. Of a
 /// distribution's own packages they lie among the system's.

@@ -9,10 +9,8 @@ use build_info::record::Tool;
 use crate::cache::{Question, answers};
 use crate::probe::Refusal;
 use crate::search::{Program, SearchPath, entries, file_name};
-use crate::{
-    CMAKE_AT_LEAST, Compiler, Cuda, CudaHome, Emulator, Toolchain, Version, ZIG, blas, cuda, libraries,
-    parse, setup,
-};
+use crate::tools::{CMAKE_AT_LEAST, Compiler, Cuda, CudaHome, Emulator, Toolchain, Version, ZIG};
+use crate::{blas, cuda, libraries, parse, setup};
 
 const VERSION: &[&str] = &["--version"];
 /// `llvm-profdata --version` is unknown to LLVM 14; asked of a subcommand, all versions tell it.

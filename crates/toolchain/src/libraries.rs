@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::search::{entries, file_name};
-use crate::{Libclang, SearchPath, Version};
+use crate::search::{SearchPath, entries, file_name};
+use crate::tools::{Libclang, Version};
 
 /// Every libclang that comes with its own headers: the one of `LIBCLANG_PATH` first, then the newest.
 pub(crate) fn libclangs(search: &SearchPath) -> Vec<Libclang> {

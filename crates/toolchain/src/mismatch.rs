@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::setup::{self, AptVersions, Manager, Requirement};
-use crate::{
+use crate::tools::{
     CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, LIBCLANG_AT_LEAST, Toolchain,
 };
 

@@ -1,6 +1,6 @@
 //! What tools say of themselves, read.
 
-use crate::{CompilerKind, NvccHosts, Rustc, Version};
+use crate::tools::{CompilerKind, NvccHosts, Rustc, Version};
 
 /// Family and version out of a compiler driver's `--version`.
 pub(crate) fn compiler(text: &str) -> Option<(CompilerKind, Version)> {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::SearchPath;
+use crate::search::SearchPath;
 
 /// A file system of its own, removed in the end.
 pub(crate) struct Machine {

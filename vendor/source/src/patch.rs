@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use build_info::Sha256;
 
-use crate::Progress;
 use crate::digest::{self, Listing};
+use crate::progress::Progress;
 use crate::tools::{Tools, run};
 
 /// One patch, read and found to have a header.

@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn the_crates_pin_is_the_one_in_the_lock_file() -> Result<()> {
-        let pin = crate::workspace_pins()?.krate;
-        let lock = std::fs::read_to_string(crate::crate_manifest().with_file_name("Cargo.lock"))?;
+        let pin = crate::workspace::workspace_pins()?.krate;
+        let lock = std::fs::read_to_string(crate::workspace::crate_manifest().with_file_name("Cargo.lock"))?;
         let entry = format!("name = \"{}\"\nversion = \"{}\"\n", pin.package, pin.version);
         assert!(lock.contains(&entry), "Cargo.lock has no {} {}", pin.package, pin.version);
         Ok(())
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn another_commit_drops_the_pinned_digest_and_the_same_keeps_it() -> Result<()> {
-        let pins = crate::workspace_pins()?;
+        let pins = crate::workspace::workspace_pins()?;
         let same = pins.clone().with_commit(&pins.git.commit)?;
         assert_eq!(same.git.digest, pins.git.digest);
         let other = pins.with_commit(&"ab".repeat(20))?;
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_shortened_commit_is_refused() -> Result<()> {
         for text in ["0c1e57098", "", "master", &"g".repeat(40)] {
-            assert!(crate::workspace_pins()?.with_commit(text).is_err(), "{text:?} was taken");
+            assert!(crate::workspace::workspace_pins()?.with_commit(text).is_err(), "{text:?} was taken");
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::Progress;
+use crate::progress::Progress;
 
 const PREFIX: &str = ".staging-";
 

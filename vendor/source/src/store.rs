@@ -7,10 +7,13 @@ use build_info::Sha256;
 
 use crate::digest::{self, Listing};
 use crate::fetch::{self, Fetched};
+use crate::origin::Origin;
 use crate::patch::{self, Patch};
+use crate::pins::Pins;
+use crate::progress::Progress;
 use crate::staging::Lock;
-use crate::tree::{self, TREE};
-use crate::{Origin, Pins, Program, Progress, Tools, Tree};
+use crate::tools::{Program, Tools};
+use crate::tree::{self, TREE, Tree};
 
 /// Where trees are kept, and everything that decides what is in them.
 #[derive(Clone, Debug)]
@@ -40,14 +43,14 @@ impl Store {
     pub fn of_workspace(root: &Path) -> Result<Self> {
         Ok(Self {
             root: root.to_path_buf(),
-            pins: crate::workspace_pins()?,
-            patches: crate::patches_dir(),
-            crate_manifest: crate::crate_manifest(),
+            pins: crate::workspace::workspace_pins()?,
+            patches: crate::workspace::patches_dir(),
+            crate_manifest: crate::workspace::crate_manifest(),
             tools: Tools::default(),
         })
     }
 
-    /// The tree of `origin`: the one in the store, or else fetched, verified and patched. See [`crate::ensure`].
+    /// The tree of `origin`: the one in the store, or else fetched, verified and patched. See [`crate::workspace::ensure`].
     pub fn ensure(&self, origin: &Origin, progress: Progress<'_>) -> Result<Tree> {
         let wanted = self.wanted(origin, progress)?;
         let sources = self.sources()?;

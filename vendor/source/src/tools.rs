@@ -10,11 +10,11 @@ use anyhow::{Context, Result, bail};
 /// The programs that fetching runs. Each is needed only by the origin that uses it; git by patches as well.
 #[derive(Clone, Debug)]
 pub struct Tools {
-    /// For [`Origin::Crate`](crate::Origin::Crate).
+    /// For [`Origin::Crate`](crate::origin::Origin::Crate).
     pub cargo: PathBuf,
-    /// With pip, for [`Origin::Sdist`](crate::Origin::Sdist).
+    /// With pip, for [`Origin::Sdist`](crate::origin::Origin::Sdist).
     pub python: PathBuf,
-    /// For [`Origin::Git`](crate::Origin::Git), and for patches.
+    /// For [`Origin::Git`](crate::origin::Origin::Git), and for patches.
     pub git: PathBuf,
 }
 

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use build_info::Sha256;
 use serde::{Deserialize, Serialize};
 
-use crate::Origin;
 use crate::digest::Listing;
+use crate::origin::Origin;
 
 /// Name of the tree's folder.
 pub(crate) const TREE: &str = "llama.cpp";

@@ -4,7 +4,7 @@
 //! (ggml-cpu.c, ops.cpp, binary-ops.cpp), which implement each operation for some types.
 
 use super::Model;
-use crate::GgmlType;
+use crate::ggml_type::GgmlType;
 use crate::read::{ReadError, TensorInfo};
 
 /// Types that weights never have: integers, double precision, and blocks for quantised activations.

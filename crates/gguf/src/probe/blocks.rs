@@ -3,7 +3,7 @@
 
 use noise::{Xoshiro, f16_bits};
 
-use crate::GgmlType;
+use crate::ggml_type::GgmlType;
 
 /// How the blocks of one type are made: which bytes are random, and where the scale goes.
 #[derive(Clone, Copy, Debug)]

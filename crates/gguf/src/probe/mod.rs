@@ -103,7 +103,7 @@ impl model::Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GgufFile;
+    use crate::read::GgufFile;
 
     #[test]
     fn probes_are_models_that_read_back_and_touch_every_common_type() {

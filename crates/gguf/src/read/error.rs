@@ -79,7 +79,7 @@ pub enum ReadError {
         /// The tensor.
         tensor: String,
         /// Why not.
-        source: crate::UnknownType,
+        source: crate::ggml_type::UnknownType,
     },
     /// A well-formed file with a value that would end the process while llama.cpp loads or runs the model.
     #[error("cannot load {}: {what}; {mend}", path.display())]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use build_info::Bytes;
 
-use crate::GgmlType;
+use crate::ggml_type::GgmlType;
 use crate::value::{Scalar, Value, ValueType};
 
 /// A GGUF file whose header was read and found good.

@@ -16,10 +16,11 @@ use std::io::{self, Read, Seek};
 use std::path::Path;
 
 use build_info::Bytes;
-
-use crate::value::{Scalar, Value, ValueType};
-use crate::{DEFAULT_ALIGNMENT, GgmlType, MAGIC};
 use cursor::Cursor;
+
+use crate::ggml_type::GgmlType;
+use crate::value::{Scalar, Value, ValueType};
+use crate::{DEFAULT_ALIGNMENT, MAGIC};
 
 pub use error::ReadError;
 pub use file::{GgufFile, Split, TensorInfo};

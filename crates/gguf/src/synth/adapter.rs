@@ -7,9 +7,11 @@ use build_info::Bytes;
 use noise::{Xoshiro, draw_normals};
 
 use super::{Error, Summary};
+use crate::ggml_type::GgmlType;
 use crate::partial::{PartialFile, PlaceError};
+use crate::read::GgufFile;
+use crate::value::{Scalar, Value};
 use crate::write::{Header, Meta, TensorSpec, WriteError, Writer};
-use crate::{GgmlType, GgufFile, Scalar, Value};
 
 /// Rank of what is added to each matrix.
 const RANK: u64 = 8;

@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use build_info::Bytes;
+use vocabulary::Vocabulary;
 
-use crate::GgmlType;
+use crate::ggml_type::GgmlType;
 use crate::partial::{PartialFile, PlaceError};
 use crate::write::{Header, TensorSpec, WriteError, Writer};
-use vocabulary::Vocabulary;
 
 pub use adapter::write_adapter;
 

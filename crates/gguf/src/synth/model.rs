@@ -20,7 +20,7 @@ use noise::normal_quantile;
 use super::Precision;
 use super::shape::{Architecture, Shape};
 use super::vocabulary::Vocabulary;
-use crate::GgmlType;
+use crate::ggml_type::GgmlType;
 use crate::write::{Header, Meta, TensorSpec};
 
 /// Root mean square of all that the layers add to the residual stream, over the embedding's: here with an output

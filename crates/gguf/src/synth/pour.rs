@@ -8,7 +8,7 @@ use noise::{HalfTable, Xoshiro, draw_normals, draw_signs};
 
 use super::model::{Fill, QUIET, Tensor};
 use super::vocabulary::Vocabulary;
-use crate::GgmlType;
+use crate::ggml_type::GgmlType;
 
 /// Elements drawn at a time: half a mebibyte of halves stays in the second-level cache.
 const CHUNK: u64 = 1 << 18;

@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use build_info::Bytes;
 
-use crate::Location;
+use crate::location::Location;
 
 /// Where a store keeps its files. Paths are those of [`layout`](crate::layout), with `/`.
 pub trait Place {

@@ -11,9 +11,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::search::{entries, file_name};
-use crate::{BlasLibrary, BlasThreading, SearchPath};
 use pkg_config::PkgConfig;
+
+use crate::search::{SearchPath, entries, file_name};
+use crate::tools::{BlasLibrary, BlasThreading};
 
 /// Names for pkg-config, the better ones of a vendor first.
 ///

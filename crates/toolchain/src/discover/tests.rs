@@ -2,8 +2,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::NvccHosts;
 use crate::testing::Machine;
+use crate::tools::NvccHosts;
 
 const GCC_12: &str =
     "gcc (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc.";

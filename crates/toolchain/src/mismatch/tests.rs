@@ -1,7 +1,12 @@
 use build_info::record::Tool;
 
 use super::*;
-use crate::{Cuda, CudaHome, Libclang, NvccHosts, Rustc, Version};
+use crate::tools::Cuda;
+use crate::tools::CudaHome;
+use crate::tools::Libclang;
+use crate::tools::NvccHosts;
+use crate::tools::Rustc;
+use crate::tools::Version;
 
 fn tool(version: &str) -> Tool {
     let llvm_major = version.split('.').next().and_then(|major| major.parse().ok());

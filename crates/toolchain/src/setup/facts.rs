@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use super::manager::{AptIndex, Manager};
 use super::plan::{Facts, Python, Rights};
-use crate::SearchPath;
 use crate::probe::ask;
-use crate::search::entries;
+use crate::search::{SearchPath, entries};
 
 /// apt reads its whole index for one search: 2 s on a slow disk.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -7,7 +7,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::requirement::Requirement;
-use crate::{BOLT_AT_LEAST, CLANG_AT_LEAST, GCC_AT_LEAST, LIBCLANG_AT_LEAST, SearchPath, Version};
+use crate::search::SearchPath;
+use crate::tools::{BOLT_AT_LEAST, CLANG_AT_LEAST, GCC_AT_LEAST, LIBCLANG_AT_LEAST, Version};
 
 /// A package manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -17,7 +17,9 @@ pub use run::StepError;
 pub(crate) use manager::AptVersions;
 pub(crate) use requirement::{PROGRAMS, clang, gcc, newest, version};
 
-use crate::{SearchPath, Toolchain, discover};
+use crate::discover;
+use crate::search::SearchPath;
+use crate::tools::Toolchain;
 
 /// Whether something may be installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::manager::{AptIndex, AptVersions, Manager};
 use super::requirement::{self, Needs, Requirement};
-use crate::{AARCH64, CMAKE_AT_LEAST, Toolchain, ZIG};
+use crate::tools::{AARCH64, CMAKE_AT_LEAST, Toolchain, ZIG};
 
 mod cuda;
 mod wheels;

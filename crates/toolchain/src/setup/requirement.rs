@@ -5,7 +5,7 @@ use std::fmt;
 use build_info::record::Tool;
 use serde::{Deserialize, Serialize};
 
-use crate::{
+use crate::tools::{
     AARCH64, BOLT_AT_LEAST, CLANG_AT_LEAST, CMAKE_AT_LEAST, CUDA, Compiler, CompilerKind, Cuda, GCC_AT_LEAST,
     LIBCLANG_AT_LEAST, Toolchain, Version, ZIG,
 };

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::Console;
 use super::plan::{Step, StepKind};
-use crate::SearchPath;
+use crate::search::SearchPath;
 
 /// Lines of a command's output that go into its error.
 const LAST_LINES: usize = 12;

@@ -1,15 +1,15 @@
 //! What the fuzzers start from and what they have found, without a fuzzer.
 
+#[path = "../../../../fuzz/src/seeds.rs"]
+mod corpus;
 #[path = "../../../../fuzz/src/gbnf.rs"]
 mod gbnf;
 #[path = "../../../../fuzz/src/request.rs"]
 mod request;
-#[path = "../../../../fuzz/src/seeds.rs"]
-mod seeds;
 #[path = "../../../../fuzz/src/template.rs"]
 mod template;
 
-use seeds::every;
+use corpus::every;
 
 #[test]
 fn requests_are_read_or_refused() {

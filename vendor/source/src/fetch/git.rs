@@ -7,9 +7,10 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::{Fetched, short};
+use crate::pins::{self, GitPin};
+use crate::progress::Progress;
 use crate::staging::Staging;
 use crate::tools::{Tools, run};
-use crate::{GitPin, Progress, pins};
 
 const INSTALL_GIT: &str = "install git (Debian: apt install git), or use another origin";
 

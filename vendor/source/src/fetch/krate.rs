@@ -6,9 +6,11 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::Fetched;
+use crate::pins::CratePin;
+use crate::progress::Progress;
 use crate::tools::{Tools, run};
 use crate::tree::TREE;
-use crate::{CratePin, Progress, digest, folder};
+use crate::{digest, folder};
 
 const INSTALL_CARGO: &str = "install Rust with rustup, or set CARGO to the program";
 

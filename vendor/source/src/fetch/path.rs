@@ -7,7 +7,8 @@ use build_info::Sha256;
 
 use super::Fetched;
 use crate::digest::Listing;
-use crate::{Progress, folder, tree};
+use crate::progress::Progress;
+use crate::{folder, tree};
 
 /// The digest of the sources in `dir`, and whether they can be copied to the store under `root`.
 pub(crate) fn digest(dir: &Path, root: &Path, progress: Progress<'_>) -> Result<Sha256> {

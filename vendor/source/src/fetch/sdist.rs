@@ -13,9 +13,11 @@ use flate2::read::GzDecoder;
 use tar::EntryType;
 
 use super::{Fetched, short};
+use crate::digest;
+use crate::pins::SdistPin;
+use crate::progress::Progress;
 use crate::staging::Staging;
 use crate::tools::{Tools, run};
-use crate::{Progress, SdistPin, digest};
 
 pub(crate) fn fetch(
     pin: &SdistPin,

@@ -1,7 +1,13 @@
 use build_info::record::Tool;
 
 use super::*;
-use crate::{Compiler, CompilerKind, Cuda, Libclang, NvccHosts, Rustc, Version};
+use crate::tools::Compiler;
+use crate::tools::CompilerKind;
+use crate::tools::Cuda;
+use crate::tools::Libclang;
+use crate::tools::NvccHosts;
+use crate::tools::Rustc;
+use crate::tools::Version;
 
 fn tool(version: &str) -> Tool {
     let llvm_major = version.split('.').next().and_then(|major| major.parse().ok());
@@ -298,8 +304,9 @@ fn what_builds_for_aarch64_comes_from_the_system_and_from_rustup() {
     assert!(made.unavailable[0].1.contains("install rust-std of rustc's version"), "{made:?}");
 
     let mut there = bare();
-    there.rust_targets = vec![crate::AARCH64.to_string()];
-    there.aarch64 = Some(crate::Emulator { tool: tool("7.2.22"), sysroot: "/usr/aarch64-linux-gnu".into() });
+    there.rust_targets = vec![crate::tools::AARCH64.to_string()];
+    there.aarch64 =
+        Some(crate::tools::Emulator { tool: tool("7.2.22"), sysroot: "/usr/aarch64-linux-gnu".into() });
     assert!(plan(&needs, &there, &facts(Some(Manager::Apt), Rights::Root)).is_complete());
 }
 

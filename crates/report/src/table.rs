@@ -1,0 +1,10 @@
+//! Tables.
+
+/// Rows of text under a header.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Names of the columns.
+    pub header: Vec<String>,
+    /// The rows, each as long as the header.
+    pub rows: Vec<Vec<String>>,
+}

@@ -1,0 +1,195 @@
+//! Measures both roofs of a machine.
+
+use build_info::host::Cache;
+use build_info::roofline::Rates;
+use build_info::{Bytes, Host, Policy, Roofline, ThreadBudget, threads};
+
+use crate::error::Error;
+use crate::kernel::Kernel;
+use crate::passes::Passes;
+use crate::{macs, read};
+
+/// How long each thing is measured, in seconds. Two numbers of threads take some three seconds in all.
+const READ_SECONDS: f64 = 0.6;
+const MACS_SECONDS: f64 = 0.15;
+
+/// The buffers of all threads together hold this many times what the last-level caches hold…
+const CACHES: u64 = 4;
+/// …and never less than this, for caches that the system does not tell of, or tells too small (a guest's share).
+const LEAST: Bytes = Bytes(256 << 20);
+
+/// What was measured, and with what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// The best pass of each rate.
+    pub roofline: Roofline,
+    /// The median pass, in the same order.
+    pub medians: Vec<Rates>,
+    /// What the rates were measured with.
+    pub kernels: Kernels,
+}
+
+/// The instructions of each rate, by the name of their extension: `avx512_vnni`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named as in `Rates`")]
+pub struct Kernels {
+    pub read: &'static str,
+    pub int8: &'static str,
+    pub f32: &'static str,
+    pub bf16: Option<&'static str>,
+}
+
+/// Numbers of threads that show the curve: 1, 2, 4, … and all cores of `budget`.
+pub fn thread_counts(budget: &ThreadBudget) -> Vec<u32> {
+    let doubling = std::iter::successors(Some(1u32), |threads| threads.checked_mul(2));
+    doubling.take_while(|threads| *threads < budget.cores).chain([budget.cores]).collect()
+}
+
+/// Measures `host`, which must be the machine that this runs on, with each number of threads. `say` gets a line for
+/// each step. `date` is the record's.
+pub fn measure(
+    host: &Host,
+    thread_counts: &[u32],
+    date: String,
+    say: &mut dyn FnMut(&str),
+) -> Result<Measured, Error> {
+    let budget = threads::budget(host, Policy::Max);
+    let most = budget.cores.min(u32::try_from(budget.cpus.len()).unwrap_or(u32::MAX));
+    if let Some(&threads) = thread_counts.iter().find(|threads| !(1..=most).contains(threads)) {
+        return Err(Error::Threads { threads, cores: most, bound_by: budget.bound_by });
+    }
+    let bytes = buffer_size(host)?;
+    let kernels = macs::kernels();
+    let mut thread_counts = thread_counts.to_vec();
+    thread_counts.sort_unstable();
+    thread_counts.dedup();
+    let (mut best, mut medians) = (Vec::new(), Vec::new());
+    for threads in thread_counts {
+        let cpus = &budget.cpus[..threads as usize];
+        say(&format!("{threads} of {most} threads: reading {bytes}"));
+        let read = read::measure(cpus, bytes, READ_SECONDS)?;
+        let mut rate = |kernel: &Kernel| {
+            say(&format!("{threads} of {most} threads: multiply-adds with {}", kernel.name));
+            macs::measure(kernel, cpus, MACS_SECONDS)
+        };
+        let (int8, f32) = (rate(&kernels.int8)?, rate(&kernels.f32)?);
+        let bf16 = kernels.bf16.as_ref().map(rate).transpose()?;
+        let rates = |of: fn(&Passes) -> f64| Rates {
+            threads,
+            read_bytes: of(&read),
+            int8_macs: of(&int8),
+            f32_macs: of(&f32),
+            bf16_macs: bf16.as_ref().map(of),
+        };
+        best.push(rates(Passes::best));
+        medians.push(rates(Passes::median));
+    }
+    let roofline = Roofline {
+        date,
+        cpu: host.cpu.name.clone(),
+        affinity: host.limits.affinity.clone(),
+        cpu_quota: host.limits.cpu_quota,
+        rates: best,
+    };
+    let kernels = Kernels {
+        read: read::name(),
+        int8: kernels.int8.name,
+        f32: kernels.f32.name,
+        bf16: kernels.bf16.map(|kernel| kernel.name),
+    };
+    Ok(Measured { roofline, medians, kernels })
+}
+
+/// What the threads read, together, before they come to the same memory again: far more than the caches hold.
+fn buffer_size(host: &Host) -> Result<Bytes, Error> {
+    let needed = Bytes(last_level_caches(host).0.saturating_mul(CACHES).max(LEAST.0));
+    let limits = [Some(host.memory.available).filter(|bytes| bytes.0 > 0), host.limits.memory];
+    match limits.into_iter().flatten().min() {
+        // Half of it: others run too.
+        Some(available) if needed.0 > available.0 / 2 => Err(Error::Memory { needed, available }),
+        _ => Ok(needed),
+    }
+}
+
+/// What the last-level caches of all cores hold together. Each core counts for its share, so that a cache is counted
+/// once however many share it; at least one whole cache, since a guest may see one that it shares with others.
+pub fn last_level_caches(host: &Host) -> Bytes {
+    let (mut total, mut largest) = (0u64, 0);
+    for core in &host.topology.cores {
+        let Some(Cache { size, shared_by }) = core.l3.or(core.l2) else { continue };
+        let share = core.cpus.len() as u64 * size.0 / u64::from(shared_by.max(1));
+        total = total.saturating_add(share);
+        largest = size.0.max(largest);
+    }
+    Bytes(total.max(largest))
+}
+
+#[cfg(test)]
+mod tests {
+    use build_info::host::{Core, CoreKind, Cpu, Limits, Memory, Os, Topology};
+
+    use super::*;
+
+    fn host(cores: u32, l3: Option<(u64, u32)>, available: u64) -> Host {
+        let core = |cpu| Core {
+            package: 0,
+            node: 0,
+            kind: CoreKind::Performance,
+            cpus: vec![cpu],
+            l1d: None,
+            l2: None,
+            l3: l3.map(|(size, shared_by)| Cache { size: Bytes(size), shared_by }),
+        };
+        Host {
+            arch: "x86_64".to_string(),
+            hostname: None,
+            os: Os::default(),
+            cpu: Cpu::default(),
+            topology: Topology { cores: (0..cores).map(core).collect(), nodes: Vec::new() },
+            memory: Memory { total: Bytes(available), available: Bytes(available) },
+            limits: Limits { affinity: (0..cores).collect(), ..Limits::default() },
+            gpus: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn buffers_are_a_multiple_of_all_caches_or_are_refused() {
+        const MIB: u64 = 1 << 20;
+        let cases = [
+            // Two cores that share a cache, a guest that sees a larger machine's, four with a cache each two.
+            (2, Some((105 * MIB, 2)), Ok(420)),
+            (2, Some((128 * MIB, 16)), Ok(512)),
+            (8, Some((32 * MIB, 2)), Ok(512)),
+            (2, Some((MIB, 2)), Ok(256)),
+            (2, None, Ok(256)),
+            (2, Some((600 * MIB, 2)), Err(())),
+        ];
+        for (cores, l3, expected) in cases {
+            let found = buffer_size(&host(cores, l3, 4096 * MIB)).map(|bytes| bytes.0 / MIB);
+            assert_eq!(found.map_err(drop), expected, "{cores} cores, {l3:?}");
+        }
+    }
+
+    #[test]
+    fn threads_double_up_to_all_cores() {
+        let counts = |cores| {
+            let budget = threads::budget(&host(cores, None, 0), Policy::Max);
+            thread_counts(&budget)
+        };
+        let cases: [(u32, &[u32]); 4] = [(1, &[1]), (2, &[1, 2]), (6, &[1, 2, 4, 6]), (8, &[1, 2, 4, 8])];
+        for (cores, expected) in cases {
+            assert_eq!(counts(cores), expected);
+        }
+    }
+
+    #[test]
+    fn more_threads_than_the_process_may_use_are_refused() {
+        let mut limited = host(4, None, 1 << 40);
+        limited.limits.cpu_quota = Some(2.5);
+        for (threads, cores) in [(0, 2), (3, 2)] {
+            let measured = measure(&limited, &[1, threads], String::new(), &mut |_| ());
+            let bound_by = "CPU quota of 2.5 cores".to_string();
+            assert_eq!(measured, Err(Error::Threads { threads, cores, bound_by }));
+        }
+    }
+}
