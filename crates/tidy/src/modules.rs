@@ -73,7 +73,7 @@ impl Reader<'_> {
                 syn::Item::Mod(child) if is_test(&child.attrs) => {}
                 syn::Item::Mod(child) => {
                     let name = child.ident.to_string();
-                    let path: ModulePath = [module, &[name.clone()]].concat();
+                    let path: ModulePath = [module, std::slice::from_ref(&name)].concat();
                     match &child.content {
                         Some((_, items)) => self.items(items, &path, file, &folder.join(&name))?,
                         None => self.child(child, &path, folder)?,
