@@ -32,7 +32,6 @@ const CIRCLES: &[(&str, usize)] = &[
     ("ship", 6),
     ("store", 4),
     ("toolchain", 3),
-    ("tune", 8),
 ];
 
 /// Crates that may hold unsafe code, and single files of others with the reason.

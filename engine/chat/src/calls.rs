@@ -320,5 +320,4 @@ impl Written<'_> {
 }
 
 #[cfg(test)]
-#[path = "calls_tests.rs"]
 mod tests;

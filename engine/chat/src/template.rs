@@ -331,5 +331,4 @@ impl Write for &mut Limited {
 }
 
 #[cfg(test)]
-#[path = "template_tests.rs"]
 mod tests;

@@ -12,7 +12,9 @@ use llama::error::Result;
 use measure::GpuWatch;
 use sampling::Chain;
 
-use super::{Case, Path, Repeat, Samples, duration, nanoseconds, session, utc};
+use super::case::{Case, Path, Repeat, Samples, duration};
+use super::kernel::{nanoseconds, session};
+use super::record::utc;
 
 /// What a prompt is made of, as often as needed.
 const TEXT: &str = "Steel that has been worked cold is hard and brittle, because its crystals are full of \

@@ -10,7 +10,9 @@ use measure::{FEWEST_PAIRS, Ratio, Round, Watch, ratio, schedule};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::{Case, Repeat, Samples, end_to_end, utc};
+use super::case::{Case, Repeat, Samples};
+use super::end_to_end;
+use super::record::utc;
 
 /// How many times as fast one test is with the split layout as with one of the two alone.
 #[derive(Clone, Debug)]

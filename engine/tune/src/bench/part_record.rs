@@ -3,9 +3,9 @@
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+use super::case::{Case, Samples};
 use super::parts::Part;
 use super::record::{mean_and_deviation, peak_rss};
-use super::{Case, Samples};
 
 /// The model and the program, as every record of a run names them.
 #[derive(Clone, Debug)]

@@ -13,7 +13,9 @@ use llama::Model;
 use llama::error::{Error, Result};
 use sampling::Chain;
 
-use super::{Case, Path, Repeat, Samples, context, nanoseconds, utc};
+use super::case::{Case, Path, Repeat, Samples};
+use super::kernel::{context, nanoseconds};
+use super::record::utc;
 
 /// Bytes that one sample of [`Part::Tokenize`] and [`Part::Detokenize`] goes through at least: some ten
 /// milliseconds, so that the clock's resolution is of no account.

@@ -10,28 +10,9 @@ use measure::gpu::together;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+use super::case::{Case, Path, Samples};
 use super::latency::{Spread, spread};
 use super::work::Share;
-use super::{Case, Samples};
-
-/// Which path was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
-    /// llama-bench's: random tokens, nothing sampled.
-    Kernel,
-    /// From text to text.
-    EndToEnd,
-}
-
-impl Path {
-    /// As it stands in `anneal_path`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Path::Kernel => "kernel",
-            Path::EndToEnd => "end_to_end",
-        }
-    }
-}
 
 /// Columns that a table has besides llama-bench's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use gguf::{GgufFile, TensorInfo};
 use llama::Model;
 use llama::options::{ContextOptions, FlashAttention, KvType};
 
-use super::{Case, Path};
+use super::case::{Case, Path};
 
 /// Tensors of which a token takes one row: looked up, not multiplied.
 const LOOKED_UP: [&str; 4] =

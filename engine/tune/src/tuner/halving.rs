@@ -10,7 +10,9 @@ use build_info::Bytes;
 use build_info::tuning::{Candidate, Interval, Sample};
 use measure::{Anchor, FEWEST_PAIRS, Judgement, Ratio, Rule, median, schedule};
 
-use super::{Event, Failure, Objective, Runner, Stop, Work, check, objective};
+use super::check;
+use super::objective::{self, Objective};
+use super::task::{Event, Failure, Runner, Stop, Work};
 
 /// Rounds before the worse half goes.
 const ROUNDS: usize = 2;

@@ -17,8 +17,8 @@ use measure::Watch;
 
 use super::check::{Comparison, Rounding, compare};
 use super::space::{changes_numerics, memory};
+use super::task::{DEEPEST, Event, Failure, Measured, Runner, Work};
 use super::worker::{Answer, Request, lead};
-use super::{DEEPEST, Event, Failure, Measured, Runner, Work};
 
 /// Lines of its stderr that a dead process leaves behind.
 const LAST_WORDS: usize = 4;

@@ -7,7 +7,7 @@ use build_info::tuning::{Chosen, Confirmation, Entry, Interval, Stage};
 use engine_core::settings::Explained;
 use measure::FEWEST_PAIRS;
 
-use super::Objective;
+use super::objective::Objective;
 
 /// The result of one tuning; `defaults` are the settings without it.
 pub fn entry(entry: &Entry, defaults: &[Explained]) -> String {
@@ -136,7 +136,7 @@ fn rejected(stage: &Stage) -> String {
 }
 
 /// What would be tried.
-pub fn dry_run(objective: &Objective, stages: &[super::Stage], budget: f64) -> String {
+pub fn dry_run(objective: &Objective, stages: &[super::space::Stage], budget: f64) -> String {
     let mut out = format!(
         "for {objective}: {} prompt tokens and {} generated; at most {budget:.0} s\n",
         objective.prompt, objective.generate

@@ -7,7 +7,7 @@ use build_info::tuning::{Chosen, ModelShape};
 use build_info::{Bytes, Host, Policy, threads};
 use llama::options::KvType;
 
-use super::Objective;
+use super::objective::Objective;
 
 /// Which of the two phases a stage measures: what it changes leaves the other as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

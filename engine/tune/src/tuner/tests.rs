@@ -1,9 +1,15 @@
 //! The driver, against a machine with planted speeds and a clock of its own.
 
-use build_info::Defaults;
-use build_info::tuning::ModelShape;
+use std::time::Duration;
 
-use super::space::Change;
+use build_info::tuning::{Chosen, CpuKey, Entry, Key, ModelShape, Sample};
+use build_info::{Bytes, Defaults};
+use measure::Rule;
+
+use super::check::Comparison;
+use super::halving::*;
+use super::search::*;
+use super::space::{Change, *};
 use super::*;
 
 /// A machine whose speeds are known.

@@ -19,8 +19,8 @@ use llama::error::{Error, Result};
 use llama::options::SplitLayout;
 use serde::{Deserialize, Serialize};
 
-use super::Work;
 use super::depth::Depths;
+use super::task::Work;
 use crate::bench::{self, Case, Random};
 
 /// Tokens of the text whose output is compared.

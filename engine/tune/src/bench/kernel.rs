@@ -1,0 +1,202 @@
+//! The kernel path: prefill and decode without sampling.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use engine_core::generate::has_nan;
+use engine_core::live::Live;
+use engine_core::model;
+use engine_core::sequence::Sequence;
+use engine_core::settings::Settings;
+use engine_core::split::{Layouts, Session};
+use llama::error::{Error, Result};
+use llama::options::ContextOptions;
+use llama::{Context, Model, Token};
+use measure::GpuWatch;
+
+use super::case::{Case, Path, Repeat, Samples, duration};
+use super::record::utc;
+
+/// The context of a test: as large as it must be.
+pub(crate) fn context(
+    model: &Arc<Model>,
+    path: Path,
+    case: &Case,
+    settings: &Settings,
+    live: &Live,
+) -> Result<Context> {
+    model::context_with(model, &context_options(path, case, settings)?, settings, live, MEASURE_LESS)
+}
+
+/// The same for weights that may be there in two layouts.
+pub(crate) fn session(
+    layouts: &Layouts,
+    path: Path,
+    case: &Case,
+    settings: &Settings,
+    live: &Live,
+) -> Result<Session> {
+    layouts.session_with(&context_options(path, case, settings)?, settings, live, MEASURE_LESS)
+}
+
+/// What to do where a context does not fit into memory.
+pub(crate) const MEASURE_LESS: &str =
+    "measure fewer tokens (-p, -n, -pg, -d), or make the cache smaller with -ctk q8_0 -ctv q8_0";
+
+pub(crate) fn context_options(path: Path, case: &Case, settings: &Settings) -> Result<ContextOptions> {
+    Ok(ContextOptions {
+        n_ctx: case.n_ctx(path)?,
+        n_batch: settings.n_batch.value,
+        n_ubatch: settings.n_ubatch.value,
+        type_k: settings.type_k.value,
+        type_v: settings.type_v.value,
+        flash_attention: settings.flash_attention.value,
+        interruptible: false,
+        kv_offload: settings.kv_offload.value,
+        op_offload: settings.op_offload.value,
+    })
+}
+
+/// Runs `case` on the kernel path, with a model or both [`Layouts`] of one. `depth` keeps the state at a depth from one
+/// test to the next.
+pub fn kernel(
+    layouts: impl Into<Layouts>,
+    case: &Case,
+    settings: &Settings,
+    live: &Live,
+    repeat: Repeat,
+    depth: &mut Option<(u32, Vec<u8>)>,
+) -> Result<Samples> {
+    let layouts = layouts.into();
+    // The driver starts while the context is made.
+    let early = GpuWatch::start();
+    let mut session = session(&layouts, Path::Kernel, case, settings, live)?;
+    let mut random = Random::new(layouts.model());
+    let mut samples = Samples { time: utc(std::time::SystemTime::now()), ..Samples::default() };
+    if repeat.warm_up {
+        prefill(&mut session, &mut random, case.n_prompt)?;
+        decode(&mut session, &mut random, case.n_gen.min(1), &mut Vec::new())?;
+        refuse_nan(&mut session)?;
+    }
+    drop(early);
+    let gpus = GpuWatch::start();
+    for _ in 0..repeat.samples {
+        session.clear();
+        samples.token_ns.reserve(case.n_gen as usize);
+        fill(&mut session, &mut random, case.n_depth, depth)?;
+        let start = Instant::now();
+        prefill(&mut session, &mut random, case.n_prompt)?;
+        let graphs = session.graphs();
+        decode(&mut session, &mut random, case.n_gen, &mut samples.token_ns)?;
+        samples.ns.push(nanoseconds(start));
+        samples.graphs = samples.graphs.and(session.graphs().since(graphs));
+        samples.note_split(&mut session);
+    }
+    samples.gpus = gpus.map(|gpus| gpus.read());
+    if !repeat.warm_up {
+        refuse_nan(&mut session)?;
+    }
+    Ok(samples)
+}
+
+/// Sees that the last token's logits are numbers: how fast a broken kernel is, nobody wants to know.
+pub(crate) fn refuse_nan(session: &mut Session) -> Result<()> {
+    match has_nan(session.current().logits()?) {
+        true => Err(Error::NotANumber),
+        false => Ok(()),
+    }
+}
+
+pub(crate) fn nanoseconds(start: Instant) -> u64 {
+    duration(start.elapsed())
+}
+
+/// Brings the sequence to `n_depth` tokens, from the saved state where there is one.
+pub(crate) fn fill(
+    session: &mut Session,
+    random: &mut Random,
+    n_depth: u32,
+    saved: &mut Option<(u32, Vec<u8>)>,
+) -> Result<()> {
+    if n_depth == 0 {
+        return Ok(());
+    }
+    // A state of other options (cache types, say) is refused; then it is computed again.
+    if let Some((depth, state)) = saved
+        && *depth == n_depth
+        && session.restore(state).is_ok()
+    {
+        return Ok(());
+    }
+    session.clear();
+    prefill(session, random, n_depth)?;
+    let state = session.current().save()?;
+    // With two layouts too every sample begins where a generation leaves off.
+    session.restore(&state)?;
+    *saved = Some((n_depth, state));
+    Ok(())
+}
+
+/// Evaluates `n` random tokens, the first one the model's own begin token.
+pub(crate) fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32) -> Result<()> {
+    if n == 0 {
+        return Ok(());
+    }
+    let context = sequence.context_for(n as usize)?;
+    let n_batch = context.n_batch().max(1);
+    let mut tokens = vec![0; n_batch.min(n) as usize];
+    let mut done = 0;
+    while done < n {
+        let chunk = &mut tokens[..n_batch.min(n - done) as usize];
+        chunk.fill_with(|| random.token());
+        if let (0, Some(begin)) = (done, random.begin) {
+            chunk[0] = begin;
+        }
+        context.decode(chunk)?;
+        done += chunk.len() as u32;
+    }
+    context.synchronize();
+    Ok(())
+}
+
+/// Evaluates `n` tokens one by one. The clock is read after each synchronisation, which is there in any case; what that
+/// costs is some 50 ns a token.
+pub(crate) fn decode(
+    sequence: &mut impl Sequence,
+    random: &mut Random,
+    n: u32,
+    token_ns: &mut Vec<u64>,
+) -> Result<()> {
+    let mut token = random.begin.unwrap_or_else(|| random.token());
+    for _ in 0..n {
+        let start = Instant::now();
+        let context = sequence.context_for(1)?;
+        context.decode(&[token])?;
+        context.synchronize();
+        token_ns.push(nanoseconds(start));
+        token = random.token();
+    }
+    Ok(())
+}
+
+/// Random tokens: xorshift64 (Marsaglia 2003), always the same, so that two runs do the same work.
+pub(crate) struct Random {
+    state: u64,
+    n_vocab: u64,
+    begin: Option<Token>,
+}
+
+impl Random {
+    pub(crate) fn new(model: &Model) -> Self {
+        let n_vocab = u64::from(model.n_vocab().max(1));
+        Random { state: 0x9e37_79b9_7f4a_7c15, n_vocab, begin: model.begin_token() }
+    }
+
+    pub(crate) fn token(&mut self) -> Token {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        // Below n_vocab, which is a positive i32 in llama.cpp.
+        ((self.state >> 33) % self.n_vocab) as Token
+    }
+}

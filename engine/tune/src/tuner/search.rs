@@ -1,0 +1,385 @@
+//! Finds the fastest settings, stage by stage.
+
+use std::time::Duration;
+
+use build_info::Bytes;
+use build_info::tuning::{Candidate, Chosen, Confirmation, Entry, Sample};
+use measure::{FEWEST_PAIRS, Rule, median};
+
+use super::halving::{REPEATS, Terms, contest, interval};
+use super::space::{Phases, Stage, memory, with};
+use super::task::{Event, Failure, Progress, Runner, Stop, Task, Work};
+
+/// Pairs of the last two of a stage in a short budget.
+pub(crate) const PAIRS: usize = 8;
+
+/// Pairs of the confirmation, where there is time.
+pub(crate) const CONFIRMATION: usize = 16;
+
+/// Pairs of it that the stages leave time for. Twice what is due: both are started anew, the output is looked at, and a run
+/// takes longer than what it measures.
+pub(crate) const KEPT: usize = 2 * FEWEST_PAIRS;
+
+/// Half the width of an interval below which nobody would notice what is left.
+pub(crate) const NARROW: f64 = 0.01;
+
+/// Does `task`, from where `progress` stands. `save` keeps the progress after every stage.
+///
+/// # Errors
+/// Why it ended before its end; `progress` holds what was decided.
+pub fn tune(
+    task: &Task,
+    runner: &mut dyn Runner,
+    progress: &mut Progress,
+    save: &mut dyn FnMut(&Progress) -> Result<(), String>,
+) -> Result<Entry, Stop> {
+    let before = progress.seconds;
+    progress.forget_the_undecided();
+    let mut pace = Pace::probe(task, runner)?;
+    // A machine that is always busy is so in every stage.
+    let mut repeats = REPEATS;
+    for stage in &task.stages {
+        if progress.done.iter().any(|done| done.name == stage.name) {
+            continue;
+        }
+        if runner.is_interrupted() {
+            return Err(Stop::Interrupted);
+        }
+        unchanged(task, runner)?;
+        // An earlier stage may have decided it.
+        let mut stage = stage.clone();
+        stage.changes.retain(|change| with(&progress.chosen, &change.set) != progress.chosen);
+        if stage.changes.is_empty() {
+            continue;
+        }
+        let end = task.budget.saturating_sub(pace.confirmation(task));
+        let record = run_stage(task, &stage, &pace, runner, &progress.chosen, end, &mut repeats)?;
+        // A stage that it changed in decides nothing.
+        unchanged(task, runner)?;
+        runner.tell(Event::Decided(&record));
+        pace.learn(&record);
+        progress.chosen = record.candidates[record.winner as usize].settings.clone();
+        runner.keep_only(&progress.chosen);
+        progress.done.push(record);
+        progress.seconds = before + runner.elapsed().as_secs_f64();
+        save(progress).map_err(Stop::Unwritable)?;
+    }
+    confirm(task, &pace, runner, progress, before)
+}
+
+/// Sees that the process may still use what the result is for.
+pub(crate) fn unchanged(task: &Task, runner: &mut dyn Runner) -> Result<(), Stop> {
+    match runner.given().filter(|given| *given != task.key.cpu) {
+        None => Ok(()),
+        Some(given) => Err(Stop::Changed(format!(
+            "what this process may use of the machine has changed from {} to {}: what was measured before cannot \
+             be compared with what comes; tune again when it stays as it is",
+            task.key.cpu.given(),
+            given.given()
+        ))),
+    }
+}
+
+/// Decides one stage.
+pub(crate) fn run_stage(
+    task: &Task,
+    stage: &Stage,
+    pace: &Pace,
+    runner: &mut dyn Runner,
+    chosen: &Chosen,
+    end: Duration,
+    repeats: &mut usize,
+) -> Result<build_info::tuning::Stage, Stop> {
+    let mut work = pace.work(task, stage.phases);
+    let mut changes = stage.changes.clone();
+    let left = end.saturating_sub(runner.elapsed());
+    let mut cut_short = None;
+    if stage.least_prompt > 0 {
+        work = pace.amid(task, stage.least_prompt, work.generate);
+        if pace.time_for(work, changes.len() + 1) > left {
+            // The large ones need long prompts.
+            changes.retain(|change| change.set.n_ubatch.is_none_or(|tokens| tokens <= 512));
+            work = pace.amid(task, work.prompt.min(512), work.generate);
+            cut_short = Some("only small graphs were tried: there was no time for long prompts".to_string());
+        }
+    }
+    let mut candidates = vec![candidate("as before", chosen.clone())];
+    candidates.extend(changes.iter().map(|change| candidate(&change.name, with(chosen, &change.set))));
+    // Not the one to beat: without it the first change would stand in its place, unmeasured.
+    for candidate in candidates.iter_mut().skip(1) {
+        let needed = memory(&task.key.model, &candidate.settings, work.n_ctx());
+        if let Some(ceiling) = task.ceiling.filter(|ceiling| needed > *ceiling) {
+            let why = format!("it would take {needed} of memory, and {ceiling} is the ceiling");
+            runner.tell(Event::Dropped { name: &candidate.name, why: &why });
+            candidate.dropped = Some(why);
+        }
+    }
+    let (candidates, dropped): (Vec<_>, Vec<_>) =
+        candidates.into_iter().partition(|candidate| candidate.dropped.is_none());
+    let finished = |mut candidates: Vec<Candidate>, winner: usize, cut_short| {
+        candidates.extend(dropped);
+        build_info::tuning::Stage {
+            name: stage.name.to_string(),
+            candidates,
+            winner: u32::try_from(winner).unwrap_or(0),
+            cut_short,
+        }
+    };
+    if candidates.len() < 2 {
+        return Ok(finished(candidates, 0, cut_short));
+    }
+    if pace.time_for(work, 2) > left {
+        let why = "not tried: there was no time left for it; a longer --budget makes some".to_string();
+        return Ok(finished(candidates, 0, Some(why)));
+    }
+    runner.tell(Event::Stage { name: stage.name, candidates: candidates.len(), left: left.as_secs_f64() });
+    // No stage takes it all, unless it must; the first, which bring the most, have the most.
+    let needed = pace.time_for(work, candidates.len()).saturating_mul(4) / 3;
+    let terms = Terms {
+        objective: &task.objective,
+        work,
+        deadline: runner.elapsed() + (left * 3 / 4).max(needed).min(left),
+        run: pace.time_of(work),
+        ceiling: task.ceiling,
+        cores: task.cores,
+        repeats: *repeats,
+        // Pairs are not looked at after each: whoever does sees a difference where there is none.
+        rule: Rule { pairs: pairs(task), precision: 0.0 },
+        second_look: true,
+    };
+    let outcome = contest(runner, candidates, terms)?;
+    *repeats = repeats.saturating_sub(outcome.repeats);
+    Ok(finished(outcome.candidates, outcome.winner, outcome.cut_short.or(cut_short)))
+}
+
+/// Pairs of the last two of a stage: more where there is time, for smaller differences.
+pub(crate) fn pairs(task: &Task) -> usize {
+    if task.budget < Duration::from_secs(300) { PAIRS } else { 2 * PAIRS }
+}
+
+pub(crate) fn candidate(name: &str, settings: Chosen) -> Candidate {
+    Candidate {
+        name: name.to_string(),
+        settings,
+        samples: Vec::new(),
+        ratio: None,
+        output: None,
+        dropped: None,
+    }
+}
+
+/// Whether `new` may take the place of `old`, of the same key. What was chosen with more time is not lost to a tuning
+/// that had too little to choose anything: that one must have decided every stage, or have confirmed that `tried`, what
+/// it tried in the end, is no faster, where that is what the old one says.
+pub fn may_replace(old: &Entry, new: &Entry, tried: &Chosen) -> bool {
+    let refuted = new.confirmation.as_ref().is_some_and(|found| found.total.pairs as usize >= FEWEST_PAIRS);
+    let settled = tried.is_default() || refuted;
+    old.chosen.is_default()
+        || !new.chosen.is_default()
+        || (new.undecided().is_empty() && settled)
+        || (*tried == old.chosen && refuted)
+}
+
+/// Measures the result once more against no tuning at all, and makes the entry of it.
+pub(crate) fn confirm(
+    task: &Task,
+    pace: &Pace,
+    runner: &mut dyn Runner,
+    progress: &mut Progress,
+    before: f64,
+) -> Result<Entry, Stop> {
+    let mut entry = Entry {
+        key: task.key.clone(),
+        chosen: progress.chosen.clone(),
+        date: crate::bench::utc(std::time::SystemTime::now()),
+        anneal_version: env!("CARGO_PKG_VERSION").to_string(),
+        budget_seconds: task.budget.as_secs_f64(),
+        seconds: 0.0,
+        lossy: task.lossy,
+        tokens: (task.objective.prompt, task.objective.generate),
+        confirmation: None,
+        stages: progress.done.clone(),
+        notes: Vec::new(),
+    };
+    if progress.chosen.is_default() {
+        let undecided = match &entry.undecided()[..] {
+            [] => String::new(),
+            stages => format!("; undecided for want of time: {}", stages.join(", ")),
+        };
+        entry.notes.push(format!("nothing was shown to be faster than the defaults, which stay{undecided}"));
+    } else {
+        runner.tell(Event::Stage { name: "confirmation", candidates: 2, left: 0.0 });
+        let work = pace.work(task, Phases::Both);
+        let least = pace.confirmation(task);
+        let terms = Terms {
+            objective: &task.objective,
+            work,
+            deadline: task.budget.max(runner.elapsed() + least),
+            run: pace.time_of(work),
+            ceiling: None,
+            cores: task.cores,
+            repeats: REPEATS,
+            rule: Rule { pairs: CONFIRMATION, precision: NARROW },
+            second_look: false,
+        };
+        let both =
+            vec![candidate("defaults", Chosen::default()), candidate("tuned", progress.chosen.clone())];
+        let outcome = contest(runner, both, terms)?;
+        unchanged(task, runner)?;
+        let [defaults, tuned] = &outcome.candidates[..] else {
+            return Err(Stop::Failed("the confirmation lost a candidate".to_string()));
+        };
+        entry.confirmation = confirmation(task, defaults, tuned);
+        if outcome.winner == 0 {
+            let why = tuned.dropped.clone().unwrap_or_else(|| match entry.confirmation.as_ref() {
+                Some(found) if (found.total.pairs as usize) < FEWEST_PAIRS => {
+                    format!("there was time for {} pairs only, and {FEWEST_PAIRS} are due", found.total.pairs)
+                }
+                Some(_) if tuned.output.is_none() => "there was no time to look at its output".to_string(),
+                Some(found) => format!("{} times as fast", found.total),
+                None => "it could not be measured".to_string(),
+            });
+            entry.notes.push(format!(
+                "what was chosen stage by stage was not shown to be faster as a whole ({why}), so the defaults stay"
+            ));
+            entry.chosen = Chosen::default();
+        }
+    }
+    entry.seconds = before + runner.elapsed().as_secs_f64();
+    Ok(entry)
+}
+
+pub(crate) fn confirmation(task: &Task, defaults: &Candidate, tuned: &Candidate) -> Option<Confirmation> {
+    let pairs = || defaults.samples.iter().zip(&tuned.samples);
+    let ratios = |time: &dyn Fn(&Sample) -> f64| -> Vec<f64> {
+        pairs().map(|(base, tuned)| time(base) / time(tuned)).filter(|ratio| ratio.is_finite()).collect()
+    };
+    let of = |time: &dyn Fn(&Sample) -> f64| {
+        let ratios = ratios(time);
+        // A phase that counts nothing was not run.
+        interval(if ratios.is_empty() { &[1.0] } else { &ratios })
+    };
+    pairs().next()?;
+    Some(Confirmation {
+        total: of(&|sample| super::objective::seconds(&task.objective, sample)),
+        prefill: of(&|sample| sample.prefill_ns as f64),
+        decode: of(&|sample| sample.decode_ns as f64),
+        default_samples: defaults.samples.clone(),
+        tuned_samples: tuned.samples.clone(),
+    })
+}
+
+/// How fast the machine is without tuning: how much work a run should have follows from it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Seconds of a prompt token.
+    prefill: f64,
+    /// Seconds of a generated one.
+    decode: f64,
+    /// Seconds that a run takes beside them.
+    overhead: f64,
+    /// Whether runs begin behind other tokens.
+    depth: bool,
+}
+
+impl Pace {
+    /// Three short runs, of which the fastest counts: the first brings the model into memory, and others may take the
+    /// cores for a moment.
+    fn probe(task: &Task, runner: &mut dyn Runner) -> Result<Self, Stop> {
+        let (mut work, settings) = (Work::amid(64, 4, &task.objective), Chosen::default());
+        let fits = |needed: Bytes, about: &str| match task.ceiling {
+            Some(ceiling) if needed > ceiling => Err(Stop::Failed(format!(
+                "the model takes {about}{needed} of memory, and {ceiling} is the ceiling: raise --memory, or take a \
+                 smaller model or quantisation"
+            ))),
+            _ => Ok(()),
+        };
+        fits(memory(&task.key.model, &settings, work.at_the_start().n_ctx()), "about ")?;
+        let mut pace =
+            Self { prefill: f64::INFINITY, decode: f64::INFINITY, overhead: f64::INFINITY, depth: true };
+        let (mut runs, mut failed) = (0, false);
+        while runs < 3 {
+            if runner.is_interrupted() {
+                return Err(Stop::Interrupted);
+            }
+            let before = runner.elapsed();
+            match runner.measure(&settings, work) {
+                Ok(measured) => {
+                    measured.peak.map_or(Ok(()), |peak| fits(peak, ""))?;
+                    let wall = runner.elapsed().saturating_sub(before).as_secs_f64();
+                    pace.take(&measured.sample, wall);
+                    runs += 1;
+                }
+                Err(Failure::Interrupted) => return Err(Stop::Interrupted),
+                Err(Failure::Failed(why)) if work.depth() > 0 => {
+                    runner.tell(Event::Warning(&format!(
+                        "runs begin in an empty context, where attention costs less than behind {} tokens: {why}",
+                        work.depth()
+                    )));
+                    (work, pace.depth) = (work.at_the_start(), false);
+                }
+                Err(Failure::Failed(why)) if failed => return Err(Stop::Failed(why)),
+                Err(Failure::Failed(why)) => {
+                    failed = true;
+                    runner.tell(Event::Warning(&format!("the defaults: {why}; trying once more")));
+                }
+            }
+        }
+        Ok(pace)
+    }
+
+    /// So many tokens in the place that they have on average.
+    fn amid(&self, task: &Task, prompt: u32, generate: u32) -> Work {
+        let work = Work::amid(prompt, generate, &task.objective);
+        if self.depth { work } else { work.at_the_start() }
+    }
+
+    fn take(&mut self, sample: &Sample, wall: f64) {
+        let (prefill, decode) = (sample.prefill_ns as f64 / 1e9, sample.decode_ns as f64 / 1e9);
+        self.prefill = self.prefill.min(prefill / f64::from(sample.prompt.max(1)));
+        self.decode = self.decode.min(decode / f64::from(sample.generated.max(1)));
+        self.overhead = self.overhead.min((wall - prefill - decode).max(0.0));
+    }
+
+    /// What a run should do: a hundredth of the budget, half of it for each phase.
+    fn work(&self, task: &Task, phases: Phases) -> Work {
+        let share = (task.budget.as_secs_f64() / 100.0).clamp(0.1, 5.0) / 2.0;
+        // `as` saturates.
+        let tokens = |seconds: f64| (share / seconds.max(1e-9)) as u32;
+        let prompt = (tokens(self.prefill) / 32 * 32).clamp(64, task.objective.usual_prompt().clamp(64, 512));
+        let generate = tokens(self.decode).clamp(8, 128);
+        let prefills = phases != Phases::Decode && task.objective.prompt > 0;
+        let decodes = phases != Phases::Prefill && task.objective.generate > 0;
+        self.amid(task, if prefills { prompt } else { 0 }, if decodes { generate } else { 0 })
+    }
+
+    /// Takes what a stage showed of the settings to beat: others may have come to the machine since the probe.
+    fn learn(&mut self, stage: &build_info::tuning::Stage) {
+        let Some(base) = stage.candidates.first() else { return };
+        let seconds = |phase: fn(&Sample) -> (u64, u32)| -> Option<f64> {
+            let phases = base.samples.iter().map(phase).filter(|(_, tokens)| *tokens > 0);
+            let all: Vec<f64> = phases.map(|(ns, tokens)| ns as f64 / 1e9 / f64::from(tokens)).collect();
+            (!all.is_empty()).then(|| median(&all))
+        };
+        self.prefill = seconds(|sample| (sample.prefill_ns, sample.prompt)).unwrap_or(self.prefill);
+        self.decode = seconds(|sample| (sample.decode_ns, sample.generated)).unwrap_or(self.decode);
+    }
+
+    /// Time for the confirmation, which has the last runs: two candidates.
+    fn confirmation(&self, task: &Task) -> Duration {
+        self.time_of(self.work(task, Phases::Both)).saturating_mul(2 * KEPT as u32)
+    }
+
+    /// Time that a run of `work` takes.
+    fn time_of(&self, work: Work) -> Duration {
+        let seconds =
+            self.overhead + self.prefill * f64::from(work.prompt) + self.decode * f64::from(work.generate);
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 1024)
+    }
+
+    /// Time that a contest of `candidates` takes at least: two rounds of all, then pairs until something can be said.
+    fn time_for(&self, work: Work, candidates: usize) -> Duration {
+        let runs = 2 * candidates + 2 * (PAIRS - 2);
+        self.time_of(work).saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX))
+    }
+}
