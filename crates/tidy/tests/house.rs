@@ -26,7 +26,6 @@ const LAYERS: &[&[&str]] = &[
 const CIRCLES: &[(&str, usize)] = &[
     ("anneal-cli", 6),
     ("audit", 3),
-    ("engine", 7),
     ("gguf", 8),
     ("server", 24),
     ("ship", 6),

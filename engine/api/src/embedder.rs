@@ -129,3 +129,13 @@ impl std::fmt::Debug for Embedder {
         f.debug_struct("Embedder").field("model", &self.model).finish_non_exhaustive()
     }
 }
+
+impl Model {
+    /// What makes embeddings of texts.
+    ///
+    /// # Errors
+    /// Those of [`session`](Self::session), and [`Error::Usage`] for a model that makes none (one that ranks texts).
+    pub fn embedder(&self) -> Result<Embedder> {
+        caught("make an embedder", || Embedder::new(self))
+    }
+}

@@ -10,15 +10,12 @@ use llama::Token;
 use llama::error::{Error, Result};
 
 use crate::caught::caught;
-use crate::embedder::Embedder;
 use crate::estimate::Estimate;
-use crate::session::Session;
-use crate::template::ChatTemplate;
 
 /// A loaded model with the settings it was loaded by.
 ///
-/// A handle: a clone is the same model, whose memory is given back when the last handle, [`Session`],
-/// [`Sampler`](crate::Sampler) and [`Embedder`] of it are gone. Any number of threads may use one at the same time.
+/// A handle: a clone is the same model, whose memory is given back when the last handle, [`Session`](crate::Session),
+/// [`Sampler`](crate::Sampler) and [`Embedder`](crate::Embedder) of it are gone. Any number of threads may use one at the same time.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -164,31 +161,6 @@ impl Model {
             tokens.iter().try_for_each(|&token| self.raw().piece(token, &mut bytes))?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         })
-    }
-
-    /// A sequence of its own, with its own context of K and V and its own threads.
-    ///
-    /// # Errors
-    /// [`Error::TooLarge`] where the context does not fit into the memory, [`Error::Context`] where llama.cpp refuses it.
-    pub fn session(&self) -> Result<Session> {
-        caught("make a session", || Session::new(self))
-    }
-
-    /// What makes embeddings of texts.
-    ///
-    /// # Errors
-    /// Those of [`session`](Self::session), and [`Error::Usage`] for a model that makes none (one that ranks texts).
-    pub fn embedder(&self) -> Result<Embedder> {
-        caught("make an embedder", || Embedder::new(self))
-    }
-
-    /// The chat template in its file; with a `choice` a built-in one (`chatml`, `gemma`, `llama3`, `mistral`, `plain`),
-    /// or that of a Jinja file.
-    ///
-    /// # Errors
-    /// [`Error::NoTemplate`] where the file has none, [`Error::Template`] for one that cannot be read.
-    pub fn chat_template(&self, choice: Option<&str>) -> Result<ChatTemplate> {
-        caught("read a chat template", || ChatTemplate::new(self, choice))
     }
 
     /// Every setting with its value and where it came from, as `anneal info --explain` prints it.

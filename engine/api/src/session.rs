@@ -12,8 +12,6 @@ use llama::error::{Error, Result};
 use crate::caught::caught;
 use crate::model::Model;
 use crate::sampler::Sampler;
-use crate::stream::TokenStream;
-use crate::tokens::Tokens;
 
 /// A sequence of tokens with its K and V: text is added, generated and taken back, and only what changed is evaluated.
 ///
@@ -178,16 +176,6 @@ impl Session {
         self.inner.current().logits()
     }
 
-    /// Tokens that go on from the text, one at a time, at most `most`. Each is a part of the text once it was handed out.
-    pub fn generate<'a>(&'a mut self, sampler: &'a mut Sampler, most: usize) -> Tokens<'a> {
-        Tokens::new(self, sampler, most)
-    }
-
-    /// The same as an async stream, with a thread of its own: dropping it stops the thread within a token.
-    pub fn stream(self, sampler: Sampler, most: usize) -> TokenStream {
-        TokenStream::new(self, sampler, most)
-    }
-
     fn catch_up(&mut self) -> Result<()> {
         if self.tokens.is_empty() {
             return Err(Error::EmptyPrompt);
@@ -254,5 +242,15 @@ impl std::fmt::Debug for Session {
             .field("model", &self.model)
             .field("tokens", &self.tokens.len())
             .finish_non_exhaustive()
+    }
+}
+
+impl Model {
+    /// A sequence of its own, with its own context of K and V and its own threads.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] where the context does not fit into the memory, [`Error::Context`] where llama.cpp refuses it.
+    pub fn session(&self) -> Result<Session> {
+        caught("make a session", || Session::new(self))
     }
 }

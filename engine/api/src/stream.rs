@@ -134,3 +134,10 @@ fn work(
     // Where it was dropped the session goes here.
     let _ = done.send(Finished { session, sampler, stop });
 }
+
+impl Session {
+    /// The same as an async stream, with a thread of its own: dropping it stops the thread within a token.
+    pub fn stream(self, sampler: Sampler, most: usize) -> TokenStream {
+        TokenStream::new(self, sampler, most)
+    }
+}

@@ -59,3 +59,14 @@ impl ChatTemplate {
         caught("tokenize a prompt", || self.template.tokenize(self.model.raw(), &prompt))
     }
 }
+
+impl Model {
+    /// The chat template in its file; with a `choice` a built-in one (`chatml`, `gemma`, `llama3`, `mistral`, `plain`),
+    /// or that of a Jinja file.
+    ///
+    /// # Errors
+    /// [`Error::NoTemplate`](crate::Error::NoTemplate) where the file has none, [`Error::Template`](crate::Error::Template) for one that cannot be read.
+    pub fn chat_template(&self, choice: Option<&str>) -> Result<ChatTemplate> {
+        caught("read a chat template", || ChatTemplate::new(self, choice))
+    }
+}

@@ -115,3 +115,10 @@ impl Iterator for Tokens<'_> {
 }
 
 impl std::iter::FusedIterator for Tokens<'_> {}
+
+impl Session {
+    /// Tokens that go on from the text, one at a time, at most `most`. Each is a part of the text once it was handed out.
+    pub fn generate<'a>(&'a mut self, sampler: &'a mut Sampler, most: usize) -> Tokens<'a> {
+        Tokens::new(self, sampler, most)
+    }
+}
