@@ -20,8 +20,19 @@ use build::workspace::Workspace;
 use kernels::Level;
 use sum::{Counts, Sum};
 
-/// Profiles that are built before the tests.
-const BUILT: [&str; 3] = ["native", "portable", "universal-few"];
+/// Profiles that continuous integration builds before the tests, beside `native`.
+const OTHERS: [&str; 2] = ["portable", "universal-few"];
+
+/// Packages with test programs that need builds of other profiles, other CPUs or whole chains of builds, and these programs.
+/// Only continuous integration runs them.
+const LONG: [(&str, &str, &[&str]); 2] = [
+    (
+        "xtask",
+        "xtask/cli/tests",
+        &["aarch64", "archive", "broken_kernel", "end_to_end", "pipeline", "universal"],
+    ),
+    ("lab", "xtask/lab/tests", &["real_builds"]),
+];
 
 /// Pip requirements of moto, the S3 server for the tests of `store`: one version of each package, with the hashes of its
 /// wheels.
@@ -68,8 +79,8 @@ impl Args {
     }
 }
 
-/// Installs the tools of the tests, builds the profiles that they need, and runs them. By default all tests run against
-/// `native`, and the tests of the kernels also against `portable`.
+/// Installs the tools of the tests, builds `native`, and runs the tests against it. Tests that need builds of other profiles
+/// are left to `cargo xtask ci`.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let whole = args.kernels.is_none() && !args.hostile;
@@ -85,7 +96,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             tests.cargo(&packages, &prefix, None)?
         }
         None if args.hostile => hostile::run(&mut tests, ui)?,
-        None => all(&mut tests, ui)?,
+        None if args.unattended => all(&mut tests, ui)?,
+        None => usual(&mut tests, ui)?,
     };
     let sum = tests.sum;
     // Cargo's errors only repeat its output; a reader looks for the counts.
@@ -97,15 +109,58 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Ok(()) if whole && !sum.documentation => {
             bail!("the documentation examples of the engine did not run")
         }
-        Ok(()) if sum.passed == 0 => bail!("no test ran: the filter matches no test name"),
+        Ok(()) if sum.passed == 0 => bail!(
+            "no test ran: the filter matches no test name (tests of other profiles' builds are run by `cargo xtask ci`)"
+        ),
         other => other,
     }
 }
 
-/// Runs all tests. The outer result is an error if they could not start, the inner one if some failed.
+/// Runs the tests that need no other build than `native`. The outer result is an error if they could not start, the inner one
+/// if some failed.
+fn usual(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
+    build::make("native", tests.args.yes, ui)?;
+    if tests.args.yes {
+        moto(tests.workspace, tests.log)?;
+    }
+    let prefix = std::fs::canonicalize(tests.workspace.current("native").join("prefix"))?;
+    let excluded = LONG.iter().flat_map(|(package, ..)| ["--exclude", package]);
+    let most: Vec<&str> = ["--workspace"].into_iter().chain(excluded).collect();
+    let mut result = tests.cargo(&most, &prefix, None)?;
+    for (package, folder, long) in LONG {
+        let programs = test_programs(&tests.workspace.root().join(folder))?;
+        let short = programs.iter().map(String::as_str).filter(|name| !long.contains(name));
+        let mut chosen = vec!["-p", package, "--lib", "--bins"];
+        if package == "xtask" {
+            // It has no library.
+            chosen.retain(|argument| *argument != "--lib");
+        }
+        chosen.extend(short.flat_map(|name| ["--test", name]));
+        result = tests.cargo(&chosen, &prefix, None)?.and(result);
+    }
+    ui.say("builds of other profiles are tested by `cargo xtask ci`");
+    Ok(result)
+}
+
+/// Names of the test programs in `folder`: a file, or a folder with a `main.rs`.
+fn test_programs(folder: &Path) -> Result<Vec<String>> {
+    let listed = || -> std::io::Result<Vec<std::path::PathBuf>> {
+        std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
+    };
+    let paths = listed().with_context(|| format!("cannot list the tests in {}", folder.display()))?;
+    let is_program =
+        |path: &Path| path.join("main.rs").is_file() || path.extension().is_some_and(|end| end == "rs");
+    let names = paths.iter().filter(|path| is_program(path)).filter_map(|path| path.file_stem()?.to_str());
+    let mut names: Vec<String> = names.map(str::to_string).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Runs all tests, those of other profiles' builds among them. The outer result is an error if they could not start, the inner
+/// one if some failed.
 fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     let (workspace, args) = (tests.workspace, tests.args);
-    for profile in BUILT {
+    for profile in ["native"].into_iter().chain(OTHERS) {
         build::make(profile, args.yes, ui)?;
     }
     if args.yes {
@@ -206,4 +261,21 @@ fn moto(workspace: &Workspace, log: &Log) -> Result<()> {
 /// Variable that makes a test fail if it lacks a tool, instead of being skipped.
 fn complete(unattended: bool) -> BTreeMap<String, Option<String>> {
     unattended.then(|| ("CI".to_string(), Some("true".to_string()))).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_tests_are_there_and_others_beside_them() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for (package, folder, long) in LONG {
+            let programs = test_programs(&root.join(folder)).unwrap();
+            let missing: Vec<&&str> =
+                long.iter().filter(|name| !programs.iter().any(|program| program == **name)).collect();
+            assert!(missing.is_empty(), "{package} has no test {missing:?}");
+            assert!(programs.len() > long.len(), "{package}: {programs:?}");
+        }
+    }
 }
