@@ -28,8 +28,6 @@ const CIRCLES: &[(&str, usize)] = &[
     ("audit", 3),
     ("gguf", 8),
     ("server", 24),
-    ("ship", 6),
-    ("store", 4),
     ("toolchain", 3),
 ];
 

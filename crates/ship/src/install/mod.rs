@@ -8,19 +8,20 @@ mod links;
 mod lock;
 mod prefix;
 mod remove;
+mod running;
 mod source;
 mod stage;
 mod switch;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use build_info::Bytes;
-
-use crate::order::{self, Install, Installed, List, Version};
-use crate::signature::Key;
-use crate::{exit, files, program, sums};
 use lock::Lock;
 use prefix::{Prefix, is_there};
 use source::{Place, Source, Told};
+
+use crate::order::{self, Install, Installed, List, Version};
+use crate::signature::Key;
+use crate::{exit, files, sums};
 
 pub use remove::uninstall;
 pub use switch::rollback;
@@ -165,21 +166,4 @@ pub fn list(order: &List) -> Result<Vec<Version>> {
         })
     };
     prefix.all()?.into_iter().map(describe).collect()
-}
-
-/// Refuses a version that does not run any more, before it is made current.
-fn check_still_runs(prefix: &Prefix, name: &str) -> Result<()> {
-    let folder = prefix.version(name);
-    sums::check(&folder).with_context(|| format!("{name} is damaged: install it again"))?;
-    program::version(&[], &folder.join("bin/anneal"), &folder)?;
-    Ok(())
-}
-
-/// Takes the lock of a prefix in which something is installed; where `all` shall go, whatever a killed installer left is
-/// something.
-fn lock_installed(prefix: &Prefix, what: &str, all: bool) -> Result<Lock> {
-    if !prefix.home().is_dir() || (!all && prefix.all()?.is_empty()) {
-        bail!("nothing is installed in {}: name the prefix with --prefix DIR", prefix.root().display());
-    }
-    Lock::take(prefix, what)
 }

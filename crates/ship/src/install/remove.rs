@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 
 use super::lock::staging;
 use super::prefix::{self, Prefix};
-use super::{check_still_runs, links, lock_installed, switch};
-use crate::exit;
-use crate::files;
+use super::running::{check_still_runs, lock_installed};
+use super::{links, switch};
 use crate::order::{Uninstall, Uninstalled};
+use crate::{exit, files};
 
 /// Removes a version, or all.
 pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 
 use super::links::{self, Made};
 use super::prefix::{Prefix, is_there};
+use super::running::{check_still_runs, lock_installed};
 use super::source::Told;
-use super::{check_still_runs, lock_installed};
 use crate::order::{Rollback, Switched};
 use crate::{files, interrupt, sums};
 

@@ -8,8 +8,9 @@ use std::io::{BufWriter, Write};
 use anyhow::{Context, Result, bail, ensure};
 use md5::{Digest, Md5};
 
+use super::ar;
+use super::members::{Content, Member, Members};
 use super::tarball::{Tar, gzip};
-use super::{Content, Member, Members, ar};
 use crate::files;
 use crate::order::{Deb, Pack};
 
@@ -114,7 +115,7 @@ fn copyright(order: &Pack) -> String {
          /usr/lib/anneal/{0}/{2}.\n\nFiles: *\nCopyright: the authors of Anneal and of its parts\nLicense: MIT\n The \
          text is /usr/lib/anneal/{0}/{1}/LICENSE.\n",
         order.name,
-        super::DOCUMENTS,
+        super::members::DOCUMENTS,
         super::SBOM
     )
 }

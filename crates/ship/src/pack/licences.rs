@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{DOCUMENTS, Member, Members, add};
+use super::members::{DOCUMENTS, Member, Members, add};
 use crate::order::Parts;
 use crate::sbom::Described;
 

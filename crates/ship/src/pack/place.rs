@@ -4,7 +4,8 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use super::{index, sum_of};
+use super::index;
+use super::members::sum_of;
 use crate::order::{Archive, Place};
 use crate::{files, interrupt};
 

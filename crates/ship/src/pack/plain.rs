@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::Result;
 use build_info::Bytes;
 
+use super::members::{Member, Members, add};
 use super::tarball::{self, Packing};
-use super::{Member, Members, add};
 use crate::order::{Archive, Item};
 use crate::{files, name};
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use flate2::{Compression, GzBuilder};
 use tar::{EntryType, Header};
 
-use super::{Content, Member, Members};
+use super::members::{Content, Member, Members};
 use crate::progress::Progress;
 use crate::{files, unpack};
 

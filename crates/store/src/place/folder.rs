@@ -12,7 +12,7 @@ use build_info::Bytes;
 use ship::progress::Progress;
 use ship::{exit, files, interrupt};
 
-use super::{Edit, Place, check_readable};
+use super::medium::{Edit, Place, check_readable};
 
 /// Held while a list is changed: a change takes milliseconds.
 const LOCK: &str = "v1/.lock";

@@ -6,7 +6,7 @@ use anyhow::Result;
 use build_info::Bytes;
 use ship::{exit, fetch};
 
-use super::{Edit, Place};
+use super::medium::{Edit, Place};
 
 /// A store behind a URL.
 pub struct Http {

@@ -21,7 +21,7 @@ use ship::progress::Progress;
 use ship::{exit, files, interrupt};
 use tokio::runtime::Runtime;
 
-use super::{Edit, Place, Refused, check_readable};
+use super::medium::{Edit, Place, Refused, check_readable};
 
 /// A server that says nothing for so long is gone.
 const SILENCE: Duration = Duration::from_secs(30);

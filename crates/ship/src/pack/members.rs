@@ -1,0 +1,78 @@
+//! Members of an archive.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use build_info::Sha256;
+
+use crate::order::Item;
+use crate::{files, name};
+
+/// Where documents lie in an archive.
+pub(crate) const DOCUMENTS: &str = "share/doc/anneal";
+
+/// What an archive holds: contents by name, so sorted.
+pub(crate) type Members = BTreeMap<String, Member>;
+
+/// Where the bytes of a member are.
+pub(crate) enum Content {
+    /// In a file.
+    Of(PathBuf),
+    /// Made here.
+    Made(Vec<u8>),
+}
+
+/// One file of an archive.
+pub(crate) struct Member {
+    pub(crate) content: Content,
+    pub(crate) size: u64,
+    pub(crate) sha256: Sha256,
+    pub(crate) executable: bool,
+}
+
+impl Member {
+    pub(crate) fn made(content: Vec<u8>) -> Result<Self> {
+        let (size, sha256) = files::digest_of(content.as_slice())?;
+        Ok(Self { content: Content::Made(content), size, sha256, executable: false })
+    }
+
+    pub(crate) fn of(path: &Path, executable: bool) -> Result<Self> {
+        let kind = std::fs::symlink_metadata(path)
+            .with_context(|| format!("cannot pack {}", path.display()))?
+            .file_type();
+        if !kind.is_file() {
+            bail!("cannot pack {}: it is no regular file, and an archive holds nothing else", path.display());
+        }
+        let (size, sha256) = files::digest(path)?;
+        Ok(Self { content: Content::Of(path.to_path_buf()), size, sha256, executable })
+    }
+}
+
+/// The files that were ordered.
+pub(crate) fn given(items: &[Item]) -> Result<Members> {
+    let mut members = Members::new();
+    for item in items {
+        add(&mut members, &item.to, Member::of(&item.from, item.executable)?)?;
+    }
+    for needed in ["bin/anneal", "build_info.json"] {
+        ensure!(
+            members.contains_key(needed),
+            "an archive without {needed} is none: the order names no such file"
+        );
+    }
+    Ok(members)
+}
+
+pub(crate) fn add(members: &mut Members, name: &str, member: Member) -> Result<()> {
+    name::check_member(name)?;
+    ensure!(members.insert(name.to_string(), member).is_none(), "{name} would be in the archive twice");
+    Ok(())
+}
+
+/// Where the sum of the archive `path` lies.
+pub(crate) fn sum_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".sha256");
+    PathBuf::from(name)
+}
