@@ -1,6 +1,6 @@
 //! What the stages of one build share, and how one of them is run and remembered.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -52,6 +52,8 @@ pub struct Build<'a> {
     pub(super) launcher: Launcher,
     /// The same, once it was seen whether it may.
     pub(super) chosen: OnceCell<Option<PathBuf>>,
+    /// Stages that were found done.
+    pub(super) kept: RefCell<Vec<String>>,
 }
 
 /// The C++ part of a finished build.
@@ -68,6 +70,8 @@ pub struct Outcome {
     pub folder: PathBuf,
     /// Whether anything had to be done.
     pub built: bool,
+    /// Names of the stages that an earlier run had done.
+    pub kept: Vec<String>,
 }
 
 impl<'a> Build<'a> {
@@ -155,6 +159,7 @@ impl<'a> Build<'a> {
         process::check_interrupted()?;
         if self.folder.stamp(name).is_some_and(|stamp| stamp.input == input) {
             self.ui.done("kept", name);
+            self.kept.borrow_mut().push(name.to_string());
             return Ok(());
         }
         self.forget_from(name);

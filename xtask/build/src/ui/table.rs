@@ -35,14 +35,19 @@ pub fn width() -> Option<usize> {
     console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns))
 }
 
-/// How long each stage took, and all of them.
-pub fn stage_times(stages: &[StageTime]) -> Table {
-    let total: f64 = stages.iter().map(|stage| stage.seconds).sum();
+/// Time of each stage of this run, and their sum. Stages in `kept` were done by an earlier run and cost this one nothing.
+pub fn stage_times(stages: &[StageTime], kept: &[String]) -> Table {
+    let is_kept = |stage: &&StageTime| kept.contains(&stage.name);
+    let total: f64 = stages.iter().filter(|stage| !is_kept(stage)).map(|stage| stage.seconds).sum();
     let share = |seconds: f64| if total > 0.0 { 100.0 * seconds / total } else { 0.0 };
     let row = |name: &str, seconds: f64| {
         vec![name.to_string(), format!("{seconds:.1} s"), format!("{:.0} %", share(seconds))]
     };
-    let mut rows: Vec<Vec<String>> = stages.iter().map(|stage| row(&stage.name, stage.seconds)).collect();
+    let rows = stages.iter().map(|stage| match is_kept(&stage) {
+        true => vec![stage.name.clone(), "kept".to_string(), String::new()],
+        false => row(&stage.name, stage.seconds),
+    });
+    let mut rows: Vec<Vec<String>> = rows.collect();
     rows.push(row("total", total));
     let mut table = columns(&["stage", "time", "share"], rows);
     for column in [1, 2] {

@@ -42,7 +42,12 @@ pub fn optimize(base: &Build, request: &Request, train: &mut Train) -> Result<Ou
     let input = rewrite::input(&program.path, request.tools)?;
     let made = build.folder.stamp(BOLT).is_some_and(|stamp| stamp.input == input);
     if let Some(info) = build.finished().filter(|info| made && info.bolt.is_some()) {
-        return Ok(Outcome { info, folder: build.folder.path().to_path_buf(), built: false });
+        return Ok(Outcome {
+            info,
+            folder: build.folder.path().to_path_buf(),
+            built: false,
+            kept: Vec::new(),
+        });
     }
     build.forget_what_is_lost();
     let flags = build.cpp()?;
@@ -70,7 +75,7 @@ pub fn optimize(base: &Build, request: &Request, train: &mut Train) -> Result<Ou
         size_after: info.artifacts.first().map_or(Bytes(0), |anneal| anneal.size),
     });
     build.folder.finish(&info)?;
-    Ok(Outcome { info, folder: build.folder.path().to_path_buf(), built: true })
+    Ok(Outcome { info, folder: build.folder.path().to_path_buf(), built: true, kept: build.kept.take() })
 }
 
 /// Notes in its record what `bolted` brought against `rival`, and makes it current where it is to be kept, else
