@@ -1,4 +1,4 @@
-//! The real builds, as `cargo xtask test` makes them before it runs this: what was promised of `native` and
+//! The real builds, as `cargo xtask ci` makes them before it runs this: what was promised of `native` and
 //! `portable`, seen on the programs themselves.
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn build(profile: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal").join(profile);
     assert!(
         folder.join("bin/anneal").is_file(),
-        "there is no {profile} build: run `cargo xtask test`, which makes it, or `cargo xtask build --profile {profile}`"
+        "there is no {profile} build: run `cargo xtask ci`, which makes it, or `cargo xtask build --profile {profile}`"
     );
     std::fs::canonicalize(folder).unwrap()
 }
