@@ -9,12 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use llama::error::Error;
+use llama::notice;
 use sampling::PARAMETERS;
 
 use super::job::{Client, Done, Finish};
 use super::refusal::Refusal;
 use super::unauthorized_log;
-use crate::log;
+
+/// Target of the log's lines about requests. Scripts filter by it, so it keeps the name that it has always had.
+const TARGET: &str = "engine::serve::ticket";
 
 /// Fields of requests that are told where one of them is wrong, beside the parameters of sampling.
 const FIELDS: [&str; 32] = [
@@ -117,7 +120,7 @@ impl Ticket {
     /// One for a request by `method` to `path` of `client`.
     pub fn new(method: &str, path: &str, client: &Client) -> Self {
         // Refusals are told at this level as well.
-        if !log::is_on() || !tracing::enabled!(tracing::Level::INFO) {
+        if !notice::is_logged() || !tracing::enabled!(tracing::Level::INFO) {
             return Ticket(None);
         }
         let methods = ["GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "LINE"];
@@ -217,6 +220,7 @@ impl Ticket {
         self.note(|entry| {
             entry.failed = true;
             tracing::error!(
+                target: TARGET,
                 request = entry.number,
                 "a request failed: {}",
                 build_info::words::printable(&why)
@@ -226,17 +230,19 @@ impl Ticket {
 
     /// It has a slot now.
     pub fn began(&self, slot: usize, cached: u32) {
-        self.note(|entry| tracing::debug!(request = entry.number, slot, cached_tokens = cached, "began"));
+        self.note(|entry| tracing::debug!(target: TARGET, request = entry.number, slot, cached_tokens = cached, "began"));
     }
 
     /// It had to leave its slot.
     pub fn parked(&self) {
-        self.note(|entry| tracing::debug!(request = entry.number, "left its slot for want of room"));
+        self.note(
+            |entry| tracing::debug!(target: TARGET, request = entry.number, "left its slot for want of room"),
+        );
     }
 
     /// What the model saw, and what it answered: only where that is asked for.
     pub fn said(&self, prompt: &str, answer: &str) {
-        self.note(|entry| tracing::info!(request = entry.number, prompt, answer, "said"));
+        self.note(|entry| tracing::info!(target: TARGET, request = entry.number, prompt, answer, "said"));
     }
 }
 
@@ -272,6 +278,7 @@ impl Drop for Shared {
         // Whoever watches asks every few seconds.
         if QUIET.contains(&entry.route) && matches!(entry.status, Some(200..300)) {
             return tracing::debug!(
+                target: TARGET,
                 request = entry.number,
                 route = entry.route,
                 status = entry.status,
@@ -289,6 +296,7 @@ impl Drop for Shared {
             Client::Unknown => "unknown".to_string(),
         };
         tracing::info!(
+            target: TARGET,
             request = entry.number,
             method = entry.method,
             route = entry.route,

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use build_info::Bytes;
 use build_info::words::printable;
 use engine_core::settings::Settings;
+use llama::notice;
 use llama::options::FlashAttention;
 use llama::start;
 use serde_json::json;
@@ -155,7 +156,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         log::start(wanted);
     }
     let ended = serve(args, &served, source.as_mut());
-    if let (Err(error), true) = (&ended, log::is_on()) {
+    if let (Err(error), true) = (&ended, notice::is_logged()) {
         tracing::error!("{}", printable(&build_info::words::chain(error.as_ref()).join(": ")));
     }
     log::flush(LAST_LINES);
@@ -193,7 +194,7 @@ pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
             && tuned.flash_attention == Some(FlashAttention::Off)
         {
             tuned.flash_attention = None;
-            log::note(
+            notice::note(
                 "the tuning record's \"no flash attention\" is left out: it was measured with one request at a time (slots = 1)",
             );
         }
@@ -206,14 +207,14 @@ pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
 
 fn serve(args: &Args, served: &Served, source: Option<&mut Source>) -> Result<ExitCode> {
     let strange = Workloads::default().with_environment(config::variables());
-    strange.iter().flat_map(|(_, strange)| strange).for_each(|words| log::warn(words));
+    strange.iter().flat_map(|(_, strange)| strange).for_each(|words| notice::warn(words));
     let live = super::read_live();
     start(args.load.verbose);
     let mut reload = source.map(|source| || read_again(source));
     let mut hooks = Hooks {
         on_ready: &mut |ready| say_ready(ready, args.json),
         reload: reload.as_mut().map(|reload| reload as &mut dyn FnMut() -> Option<Served>),
-        warn: Arc::new(log::warn),
+        warn: Arc::new(notice::warn),
         resolve: resolve(&args.tuning),
         inside: None,
     };
@@ -225,11 +226,11 @@ fn serve(args: &Args, served: &Served, source: Option<&mut Source>) -> Result<Ex
 fn read_again(source: &mut Source) -> Option<Served> {
     match source.again() {
         Ok(change) => {
-            log::note(&change.words);
+            notice::note(&change.words);
             Some(change.served)
         }
         Err(error) => {
-            log::warn(&format!("the configuration stays as it was: {error}"));
+            notice::warn(&format!("the configuration stays as it was: {error}"));
             None
         }
     }
@@ -296,7 +297,7 @@ fn say_ready(ready: &Ready, as_json: bool) {
         let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
         return;
     }
-    if log::is_on() {
+    if notice::is_logged() {
         return;
     }
     let places: Vec<String> = [socket, listen].into_iter().flatten().collect();

@@ -6,12 +6,12 @@
 mod sink;
 
 use std::fmt;
-use std::io::Write as _;
 use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use build_info::words::printable;
+use llama::notice;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{fmt as lines, registry};
@@ -108,7 +108,7 @@ pub fn start(wanted: Wanted) {
         return;
     }
     let Some(sink) = Sink::start() else {
-        return warn("there is no log: no thread could be started for it");
+        return notice::warn("there is no log: no thread could be started for it");
     };
     let _ = LOG.set(Log { sink: sink.clone(), prompts: wanted.prompts });
     let filter = LevelFilter::from(wanted.level);
@@ -126,11 +126,6 @@ pub fn start(wanted: Wanted) {
     }
 }
 
-/// Whether there is a log.
-pub fn is_on() -> bool {
-    LOG.get().is_some()
-}
-
 /// Whether prompts and answers are part of it.
 pub fn has_prompts() -> bool {
     LOG.get().is_some_and(|log| log.prompts)
@@ -140,23 +135,6 @@ pub fn has_prompts() -> bool {
 pub fn flush(most: Duration) {
     if let Some(log) = LOG.get() {
         log.sink.flush(most);
-    }
-}
-
-/// Something that the user should know: a line of the log, or plain words on stderr.
-pub fn warn(words: &str) {
-    match is_on() {
-        true => tracing::warn!("{}", printable(words)),
-        // A closed stderr is nobody's concern.
-        false => drop(writeln!(std::io::stderr(), "warning: {}", printable(words))),
-    }
-}
-
-/// The same of something that goes well.
-pub fn note(words: &str) {
-    match is_on() {
-        true => tracing::info!("{}", printable(words)),
-        false => drop(writeln!(std::io::stderr(), "{}", printable(words))),
     }
 }
 
