@@ -2,7 +2,7 @@
 
 use build_info::Bytes;
 
-/// Why it could not be measured.
+/// Reason that a roof could not be measured.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum Error {
     /// More threads than cores, or none.
@@ -10,11 +10,11 @@ pub enum Error {
         "{threads} threads: this process may use 1 to {cores} ({bound_by}), and each thread has a core of its own"
     )]
     Threads {
-        /// What was asked for.
+        /// Number asked for.
         threads: u32,
-        /// What there is.
+        /// Number of cores that this process may use.
         cores: u32,
-        /// Why there are no more.
+        /// Limit that allows no more.
         bound_by: String,
     },
     /// The buffers would not fit.

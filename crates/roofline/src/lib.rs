@@ -6,7 +6,7 @@
 //! rate of a pass is what all did together over the time from the first start to the last end. A roof is the best
 //! pass: whatever disturbs a pass makes it slower, nothing makes it faster.
 //!
-//! What was computed is looked at after every pass: with ones for operands the sum is the number of multiply-adds that
+//! The result is checked after every pass: with ones for operands the sum is the number of multiply-adds that
 //! were done, so a loop that the compiler took away cannot pass for a fast one.
 
 #[cfg(target_arch = "x86_64")]

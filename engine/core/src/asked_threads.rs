@@ -44,7 +44,7 @@ pub fn read(value: Option<&str>) -> Result<Option<Asked>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::Live;
+    use crate::live::{Environment, Live};
     use crate::settings::{Requested, Settings, Source};
 
     #[test]
@@ -74,7 +74,8 @@ mod tests {
         let mut host: build_info::Host = serde_json::from_str(&text).expect("a host");
         host.limits.affinity = (0..cpus).collect();
         host.limits.cpu_quota = quota;
-        Live { host: Some(host), threads: Some(threads.to_string()), ..Live::default() }
+        let environment = Environment { threads: Some(threads.to_string()), ..Environment::default() };
+        Live { host: Some(host), environment, ..Live::default() }
     }
 
     #[test]

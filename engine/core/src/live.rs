@@ -15,8 +15,6 @@ pub struct Live {
     pub build: Option<(PathBuf, BuildInfo)>,
     /// The BLAS library that is linked, if one is.
     pub blas: Option<Blas>,
-    /// What `ANNEAL_THREADS` says, see [`crate::asked_threads`].
-    pub threads: Option<String>,
     /// Variables of the environment that settings depend on.
     pub environment: Environment,
     /// What ggml's own variables say of what the record has defaults for.
@@ -34,6 +32,8 @@ pub struct Environment {
     pub tiled: Option<String>,
     /// `ANNEAL_CUDA_WAIT`: how a thread waits for a GPU.
     pub cuda_wait: Option<String>,
+    /// `ANNEAL_THREADS`: number of threads, see [`crate::asked_threads`].
+    pub threads: Option<String>,
 }
 
 impl Environment {
@@ -43,6 +43,9 @@ impl Environment {
             cpu_variant: llama::kernels::of_environment(),
             tiled: std::env::var(llama::TILED).ok(),
             cuda_wait: std::env::var(CudaWait::VARIABLE).ok(),
+            // What is no text is refused by its replacement characters.
+            threads: std::env::var_os(crate::asked_threads::VARIABLE)
+                .map(|value| value.to_string_lossy().into_owned()),
         }
     }
 }
@@ -64,12 +67,10 @@ impl Live {
         let readable = !detected.host.limits.affinity.is_empty() || !detected.host.topology.cores.is_empty();
         let blas = llama::blas_library()
             .map(|library| Blas { library, threads_obeyed: llama::blas_threads_obeyed() });
-        let threads = std::env::var_os(crate::asked_threads::VARIABLE);
-        let threads = threads.map(|value| value.to_string_lossy().into_owned());
         let variables = llama::cuda_variables();
         let host = readable.then_some(detected.host);
         let environment = Environment::read();
-        let mut live = Live { host, blas, threads, environment, variables, ..Live::default() };
+        let mut live = Live { host, blas, environment, variables, ..Live::default() };
         if live.host.is_none() {
             live.warnings.extend(detected.warnings);
         }

@@ -9,13 +9,13 @@ use build_info::Sha256;
 use crate::order::Item;
 use crate::{files, name};
 
-/// Where documents lie in an archive.
+/// Folder of documents in an archive.
 pub(crate) const DOCUMENTS: &str = "share/doc/anneal";
 
-/// What an archive holds: contents by name, so sorted.
+/// Members of an archive by name, so sorted.
 pub(crate) type Members = BTreeMap<String, Member>;
 
-/// Where the bytes of a member are.
+/// Bytes of a member.
 pub(crate) enum Content {
     /// In a file.
     Of(PathBuf),
@@ -70,7 +70,7 @@ pub(crate) fn add(members: &mut Members, name: &str, member: Member) -> Result<(
     Ok(())
 }
 
-/// Where the sum of the archive `path` lies.
+/// Returns the path of the sum of the archive `path`.
 pub(crate) fn sum_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();
     name.push(".sha256");

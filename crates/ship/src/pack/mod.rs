@@ -15,12 +15,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use build_info::{Bytes, Sha256};
+use members::{DOCUMENTS, Member, add, given, sum_of};
 use tarball::Packing;
 
 use crate::order::{Archive, Pack, Packed};
 use crate::{files, interrupt, name, sbom, sums};
 
-pub(crate) use members::{DOCUMENTS, Member, add, given, sum_of};
 pub use place::place;
 pub use plain::plain;
 

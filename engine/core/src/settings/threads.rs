@@ -32,7 +32,7 @@ pub(super) fn resolve(
     warnings: &mut Vec<String>,
 ) -> Result<Threads> {
     // A policy or a number that was asked for goes before the environment.
-    let asked_threads = asked_threads::read(live.threads.as_deref())?
+    let asked_threads = asked_threads::read(live.environment.threads.as_deref())?
         .filter(|_| requested.policy.is_none() && requested.decode_threads.is_none());
     let policy = match asked_threads {
         Some(Asked::Share(policy)) => Setting::new(policy, Source::Environment),

@@ -21,14 +21,13 @@ use std::time::Duration;
 
 use gguf::GgufFile;
 use gguf::check::Checked;
-use llama::error::{Error, Result};
+use llama::error::{Error, Result, TrialCause as Cause};
 use llama::variant::Variant;
 use request::{Answer, Purpose, Request, Stage};
 
 use crate::settings::Settings;
 
 pub use child::{Child, End};
-use llama::error::TrialCause as Cause;
 pub use request::COMMAND;
 
 /// Total size of a model's files up to which a trial also repacks the weights and evaluates a prompt and an embedding.

@@ -22,6 +22,4 @@ mod tests;
 pub use objective::Objective;
 pub use search::{may_replace, tune};
 pub use space::Stage;
-#[cfg(test)]
-pub(crate) use task::DEEPEST;
 pub use task::{Event, Failure, Measured, Progress, Runner, Stop, Task, Work};

@@ -10,6 +10,7 @@ use super::check::Comparison;
 use super::halving::*;
 use super::search::*;
 use super::space::{Change, *};
+use super::task::DEEPEST;
 use super::*;
 
 /// A machine whose speeds are known.
