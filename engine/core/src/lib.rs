@@ -19,6 +19,7 @@ pub mod live;
 pub mod logits;
 pub mod model;
 mod model_files;
+pub mod option;
 pub mod place;
 pub mod placement;
 pub mod sample_text;

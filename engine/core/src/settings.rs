@@ -1,11 +1,11 @@
-//! Every setting with its value and where it came from. Precedence: flag, environment, tuning record, build info,
-//! live host, default.
+//! Every setting with its value and where it came from. Precedence: flag, configuration file, environment, tuning
+//! record, build info, live host, default.
 
 mod check;
 mod context;
 mod explain;
+mod options;
 mod profile;
-mod requested;
 mod resolve;
 mod resolved;
 mod source;
@@ -14,10 +14,11 @@ mod tests;
 mod threads;
 mod tuned;
 
+pub use crate::option::{Bare, Default, Flag, Form, Group, Key, OptionSpec, Slot, Value, merge};
 pub use check::check;
 pub use context::context_warning;
 pub use explain::Explained;
 pub use llama::options::MAX_CTX;
-pub use requested::Requested;
+pub use options::{BATCH, OPTIONS, POLL, Requested, THREADS};
 pub use resolved::{CTX_STEP, DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_SPLIT_FROM, Settings};
 pub use source::{Setting, Source};

@@ -19,7 +19,7 @@ use sampling::Chain;
 use crate::live::Live;
 use crate::model;
 use crate::sequence::{HandOver, Sequence};
-use crate::settings::{Settings, Source};
+use crate::settings::Settings;
 use crate::speculative::options::Options as SpeculativeOptions;
 use crate::speculative::speculator::Speculator;
 
@@ -181,7 +181,7 @@ fn as_in_file(path: &Path, other: &Model, settings: &Settings) -> Result<Arc<Mod
 fn insisted<T>(part: Result<T>, settings: &Settings) -> Result<(Option<T>, Option<String>)> {
     match part {
         Ok(part) => Ok((Some(part), None)),
-        Err(error) if settings.split_layout.source == Source::Flag => Err(error),
+        Err(error) if settings.split_layout.source.is_asked() => Err(error),
         Err(error) => Ok((None, Some(error.to_string()))),
     }
 }

@@ -8,7 +8,7 @@ use llama_sys as sys;
 use crate::error::{Error, Result};
 use crate::message::Message;
 use crate::model::Model;
-use crate::sampling::SamplingOptions;
+use crate::sampling::{PARAMETERS, SamplingOptions};
 use crate::token::Token;
 
 /// A token that could have been chosen.
@@ -38,6 +38,7 @@ pub(super) struct ChainParams {
     _breakers: Vec<CString>,
     _pointers: Vec<*const c_char>,
     _biases: Vec<sys::llama_logit_bias>,
+    _numbers: Vec<sys::anneal_chain_number>,
 }
 
 impl ChainParams {
@@ -54,34 +55,23 @@ impl ChainParams {
             .iter()
             .map(|bias| sys::llama_logit_bias { token: bias.token, bias: bias.bias })
             .collect();
-        let whole = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+        let numbers: Vec<sys::anneal_chain_number> = PARAMETERS
+            .iter()
+            .map(|parameter| sys::anneal_chain_number {
+                name: parameter.c_name.as_ptr(),
+                value: parameter.value(options),
+            })
+            .collect();
         let raw = sys::anneal_chain_params {
-            temperature: options.temperature,
-            top_k: whole(options.top_k),
-            top_p: options.top_p,
-            min_p: options.min_p,
-            typical_p: options.typical_p,
-            top_n_sigma: options.top_n_sigma,
-            xtc_probability: options.xtc_probability,
-            xtc_threshold: options.xtc_threshold,
-            dry_multiplier: options.dry_multiplier,
-            dry_base: options.dry_base,
-            dry_allowed_length: whole(options.dry_allowed_length),
-            dry_penalty_last_n: whole(options.dry_penalty_last_n),
-            repeat_penalty: options.repeat_penalty,
-            repeat_last_n: whole(options.repeat_last_n),
-            frequency_penalty: options.frequency_penalty,
-            presence_penalty: options.presence_penalty,
-            mirostat: whole(options.mirostat),
-            mirostat_tau: options.mirostat_tau,
-            mirostat_eta: options.mirostat_eta,
+            numbers: numbers.as_ptr(),
+            n_numbers: numbers.len(),
             seed,
             dry_breakers: pointers.as_ptr(),
             n_dry_breakers: pointers.len(),
             biases: biases.as_ptr(),
             n_biases: biases.len(),
         };
-        Ok(ChainParams { raw, _breakers: breakers, _pointers: pointers, _biases: biases })
+        Ok(ChainParams { raw, _breakers: breakers, _pointers: pointers, _biases: biases, _numbers: numbers })
     }
 
     /// For a call of the shim, which copies what it keeps.

@@ -1,18 +1,14 @@
 //! `server_config.toml`, and what becomes of it together with the flags.
 
-mod known;
+mod file_keys;
 mod models;
+mod options;
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use build_info::Bytes;
 use chat::BUILTIN_NAMES;
 use engine_core::cache::DEFAULT_BOUND;
-use engine_core::embed::Pooling;
-use engine_core::settings::Requested;
 use engine_core::speculative::MOST;
 use hub::Name;
 use llama::MAX_SEQUENCES;
@@ -25,70 +21,14 @@ use super::fields::nearest;
 use super::run::{DraftModelOptions, Options, PromptCache};
 use super::scheduler::Rules;
 use super::server::Limits;
-use super::workloads::Workloads;
 use super::{keys, listen};
 use crate::log;
 #[cfg(test)]
 use llama::variant::Variant;
 
-pub use known::{KEYS, Key, printed, rows};
+pub use file_keys::{Key, rows};
 pub use models::variables;
-
-use known::MAX_POOLS;
-
-/// What is asked for, in the file or by flags; `None` where nothing is.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[expect(missing_docs, reason = "each is explained in `KEYS`")]
-pub struct Config {
-    pub model: Option<PathBuf>,
-    pub hf: Option<Name>,
-    pub name: Option<String>,
-    pub chat_template: Option<String>,
-    pub socket: Option<PathBuf>,
-    pub socket_group: Option<String>,
-    pub listen: Option<SocketAddr>,
-    pub health_listen: Option<SocketAddr>,
-    pub metrics_without_key: Option<bool>,
-    pub api_key_file: Option<PathBuf>,
-    pub slots: Option<u32>,
-    pub queue: Option<u32>,
-    pub max_tokens: Option<u32>,
-    pub timeout_s: Option<f64>,
-    pub drain_s: Option<f64>,
-    pub idle_s: Option<f64>,
-    pub idle_unauthenticated_s: Option<f64>,
-    pub stall_s: Option<f64>,
-    pub step_ms: Option<u32>,
-    pub prompt_reuse: Option<bool>,
-    pub prompt_sharing: Option<bool>,
-    pub embedding_pooling: Option<Pooling>,
-    pub prompt_cache: Option<PathBuf>,
-    pub prompt_cache_size: Option<Bytes>,
-    pub prompt_cache_ro: Option<bool>,
-    pub speculative: Option<Who>,
-    pub draft_model: Option<PathBuf>,
-    pub draft_p_min: Option<f32>,
-    pub draft_max: Option<u32>,
-    pub draft_near: Option<bool>,
-    pub max_request_bytes: Option<u32>,
-    pub max_waiting_bytes: Option<u32>,
-    pub max_connections: Option<u32>,
-    pub max_connections_per_address: Option<u32>,
-    pub default_model: Option<String>,
-    pub memory_limit: Option<Bytes>,
-    pub pools: Option<u32>,
-    /// Whether a model of `models` is loaded at the start.
-    pub preload: Option<bool>,
-    /// Models by name.
-    pub models: BTreeMap<String, Config>,
-    /// Threads by name.
-    pub workloads: Workloads,
-    pub log_format: Option<log::Format>,
-    pub log_level: Option<log::Level>,
-    pub log_prompts: Option<bool>,
-    /// Settings of the engine.
-    pub engine: Requested,
-}
+pub use options::{Config, OPTIONS};
 
 /// Bytes of the largest configuration.
 const LARGEST: u64 = 1 << 20;
@@ -151,15 +91,16 @@ impl Config {
                 read.map_err(|why| format!("{name}: {why}"))?;
                 continue;
             }
-            let Some(key) = KEYS.iter().find(|key| key.name == name) else {
-                let mend = match nearest(name, KEYS.iter().map(|key| key.name).chain(["models", "workloads"]))
-                {
-                    Some(near) => format!("did you mean {near}?"),
-                    None => "see --print-config for those there are".to_string(),
-                };
+            let Some(key) = Key::named(name) else {
+                let names: Vec<String> = Key::all().into_iter().map(Key::name).collect();
+                let mend =
+                    match nearest(name, names.iter().map(String::as_str).chain(["models", "workloads"])) {
+                        Some(near) => format!("did you mean {near}?"),
+                        None => "see --print-config for those there are".to_string(),
+                    };
                 return Err(format!("{name}: unknown key; {mend}"));
             };
-            (key.set)(&mut config, value).map_err(|why| format!("{name}: {why}"))?;
+            key.set(&mut config, value).map_err(|why| format!("{name}: {why}"))?;
         }
         Ok(config)
     }
@@ -167,26 +108,9 @@ impl Config {
     /// What is asked for here, with `other` where nothing is.
     #[must_use]
     pub fn or(mut self, other: Config) -> Self {
-        macro_rules! or {
-            ($one:expr, $other:expr, $($field:ident)*) => {
-                $($one.$field = $one.$field.or($other.$field);)*
-            };
-        }
-        self.models = if self.models.is_empty() { self.before(other.models) } else { self.models };
-        if self.model.is_none() && self.hf.is_none() {
-            (self.model, self.hf) = (other.model, other.hf);
-        }
-        self.workloads = if self.workloads.is_empty() { other.workloads } else { self.workloads };
-        or!(self, other, default_model memory_limit pools preload);
-        or!(self, other, name chat_template socket socket_group listen health_listen metrics_without_key api_key_file slots queue max_tokens
-            timeout_s drain_s idle_s idle_unauthenticated_s stall_s step_ms prompt_reuse prompt_sharing embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro
-            speculative draft_model draft_p_min draft_max draft_near max_request_bytes max_waiting_bytes
-            max_connections max_connections_per_address log_format log_level log_prompts);
-        or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
-            n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
-            gpu_layers n_cpu_moe fit_target devices split_mode tensor_split main_gpu kv_offload op_offload workers require_gpu
-            greedy temperature top_k top_p min_p seed device_sampling);
-        self.engine.variant = self.engine.variant.or(other.engine.variant);
+        self.models = if self.models.is_empty() { self.before(other.models.clone()) } else { self.models };
+        self.workloads = if self.workloads.is_empty() { other.workloads.clone() } else { self.workloads };
+        self.fill_from(&other);
         self
     }
 
@@ -306,7 +230,7 @@ impl Config {
         }
         let stem = model.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let seconds = |given: Option<f64>, default: f64| Duration::from_secs_f64(given.unwrap_or(default));
-        let stall = seconds(self.stall_s, 30.0);
+        let stall = seconds(self.stall_s, options::DEFAULT_STALL_S);
         Ok(Options {
             name: self.name.clone().or(stem).unwrap_or_default(),
             model,
@@ -317,25 +241,36 @@ impl Config {
             health_listen: self.health_listen,
             metrics_without_key,
             keys,
-            slots: checked("--slots", self.slots.unwrap_or(4), 1, MAX_SEQUENCES)?,
-            pools: checked("pools", self.pools.unwrap_or(1), 1, MAX_POOLS)?,
+            slots: checked("--slots", self.slots.unwrap_or(options::DEFAULT_SLOTS), 1, MAX_SEQUENCES)?,
+            pools: checked("pools", self.pools.unwrap_or(options::DEFAULT_POOLS), 1, options::MAX_POOLS)?,
             workloads: self.workloads.clone(),
-            queue: self.queue.unwrap_or(64) as usize,
-            max_tokens: checked("max_tokens", self.max_tokens.unwrap_or(512), 1, u32::MAX)?,
-            deadline: seconds(self.timeout_s, 600.0),
+            queue: self.queue.unwrap_or(options::DEFAULT_QUEUE) as usize,
+            max_tokens: checked(
+                "max_tokens",
+                self.max_tokens.unwrap_or(options::DEFAULT_MAX_TOKENS),
+                1,
+                u32::MAX,
+            )?,
+            deadline: seconds(self.timeout_s, options::DEFAULT_TIMEOUT_S),
             limits: Limits {
-                request: self.max_request_bytes.unwrap_or(8 << 20) as usize,
-                waiting: self.max_waiting_bytes.unwrap_or(64 << 20) as usize,
-                connections: self.max_connections.unwrap_or(512) as usize,
-                connections_per_address: self.max_connections_per_address.unwrap_or(256) as usize,
-                idle: seconds(self.idle_s, 300.0),
-                idle_unauthenticated: seconds(self.idle_unauthenticated_s, 5.0),
+                request: self.max_request_bytes.unwrap_or(options::DEFAULT_REQUEST_BYTES) as usize,
+                waiting: self.max_waiting_bytes.unwrap_or(options::DEFAULT_WAITING_BYTES) as usize,
+                connections: self.max_connections.unwrap_or(options::DEFAULT_CONNECTIONS) as usize,
+                connections_per_address: self
+                    .max_connections_per_address
+                    .unwrap_or(options::DEFAULT_CONNECTIONS_PER_ADDRESS)
+                    as usize,
+                idle: seconds(self.idle_s, options::DEFAULT_IDLE_S),
+                idle_unauthenticated: seconds(
+                    self.idle_unauthenticated_s,
+                    options::DEFAULT_IDLE_UNAUTHENTICATED_S,
+                ),
                 stall,
-                drain: seconds(self.drain_s, 30.0),
+                drain: seconds(self.drain_s, options::DEFAULT_DRAIN_S),
             },
             rules: Rules {
                 reuse: self.prompt_reuse.unwrap_or(true),
-                step: Duration::from_millis(u64::from(self.step_ms.unwrap_or(250))),
+                step: Duration::from_millis(u64::from(self.step_ms.unwrap_or(options::DEFAULT_STEP_MS))),
                 stall,
                 on_device,
                 drafts: Drafting {
@@ -362,6 +297,11 @@ impl Config {
     }
 }
 
+/// The file with every key at its default, all commented out.
+pub fn printed() -> String {
+    file_keys::printed(models::PRINTED)
+}
+
 fn checked(flag: &str, value: u32, least: u32, most: u32) -> Result<u32> {
     match (least..=most).contains(&value) {
         true => Ok(value),
@@ -381,6 +321,8 @@ fn no_toml(text: &str, why: &toml::de::Error) -> String {
 mod tests {
     use std::fs;
 
+    use engine_core::settings::Requested;
+
     use super::*;
 
     impl Config {
@@ -392,7 +334,8 @@ mod tests {
 
     /// The printed file with its keys no longer commented out.
     fn uncommented() -> String {
-        let is_key = |line: &str| KEYS.iter().any(|key| line.starts_with(&format!("# {} = ", key.name)));
+        let all = Key::all();
+        let is_key = |line: &str| all.iter().any(|key| line.starts_with(&format!("# {} = ", key.name())));
         printed().lines().map(|line| format!("{}\n", if is_key(line) { &line[2..] } else { line })).collect()
     }
 
@@ -401,7 +344,7 @@ mod tests {
         assert_eq!(Config::parse(&printed()), Ok(Config::default()), "all of it is commented out");
         let read = Config::parse(&uncommented()).expect("every value can be meant");
         assert_eq!(
-            KEYS.len(),
+            Key::all().len(),
             uncommented().lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count()
         );
         // Those that are examples rather than defaults are taken out.
@@ -441,13 +384,20 @@ mod tests {
         }
     }
 
+    /// `UPDATE_DOCS=1` writes the table.
     #[test]
     fn the_reference_has_every_key() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/server.md");
         let text = fs::read_to_string(path).expect("the reference");
-        for row in rows() {
-            assert!(text.contains(&format!("{row}\n")), "{path} lacks {row}");
+        let (before, rest) = text.split_once("<!-- keys -->\n").expect("the table begins");
+        let (_, after) = rest.split_once("<!-- end of keys -->\n").expect("the table ends");
+        let table: String = rows().map(|row| row + "\n").collect();
+        let expected = format!("{before}<!-- keys -->\n{table}<!-- end of keys -->\n{after}");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            fs::write(path, &expected).expect("written");
         }
+        let is_current = fs::read_to_string(path).expect("the reference") == expected;
+        assert!(is_current, "{path}: the table of keys is old: UPDATE_DOCS=1 cargo test -p server reference");
     }
 
     #[test]
@@ -473,7 +423,7 @@ mod tests {
             ("gpu_layers = -2", "gpu_layers: \"-2\" is no number of layers"),
             ("gpu_layers = 1.5", "gpu_layers: use a number of layers, \"all\" or \"auto\", not 1.5"),
             ("devices = []", "devices: use a list of devices"),
-            ("tensor_split = [0, 0]", "tensor_split: use a number for each device"),
+            ("tensor_split = [0, 0]", "tensor_split: \"0,0\": use a number for each device"),
             ("tensor_split = [\"a\"]", "tensor_split: use a number, not"),
             ("rpc = [\"[::1]:1\"]", "rpc: \"[::1]:1\": llama.cpp reaches workers by IPv4 alone"),
             ("slots = 4\nslots = 5", "no TOML: line 2, column 1: duplicate key"),
@@ -519,6 +469,30 @@ mod tests {
             fs::write(&path, format!("chat_template = \"{value}\"\n")).expect("written");
             let read = Config::read(&path).expect("a configuration");
             assert_eq!(read.chat_template.as_deref(), Some(expected), "{value}");
+        }
+    }
+
+    #[test]
+    fn settings_know_that_they_come_from_the_file() {
+        use engine_core::settings::{Settings, Source};
+        let mut flags = Config::default();
+        flags.engine.n_ctx = Some(1024);
+        let file =
+            Config::parse("threads = 1\nctx_size = 512\nrope_scale = 2.0\ntemperature = 0.5").expect("valid");
+        let engine = flags.or(file).engine;
+        let settings = Settings::resolve(&engine, &engine_core::live::Live::default()).expect("valid");
+        let explained = settings.explain();
+        let source = |name| explained.iter().find(|line| line.name == name).map(|line| line.source);
+        let cases = [
+            ("threads", Source::ConfigFile),
+            ("threads-batch", Source::ConfigFile),
+            ("ctx-size", Source::Flag),
+            ("rope", Source::ConfigFile),
+            ("temp", Source::ConfigFile),
+            ("top-k", Source::Default),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(source(name), Some(expected), "{name}");
         }
     }
 

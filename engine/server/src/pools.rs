@@ -99,7 +99,7 @@ pub fn cores(pools: u32, settings: &Settings, host: Option<&Host>) -> Result<Vec
     let cpus = &settings.cpus.value;
     // A quota bounds how many may run at a time, not which.
     let usable = match settings.cpus.source {
-        Source::Flag => cpus.len(),
+        source if source.is_asked() => cpus.len(),
         _ => host.map_or(cpus.len(), |host| {
             build_info::threads::budget(host, settings.policy.value).cores as usize
         }),
@@ -141,9 +141,9 @@ pub fn settings(settings: &Settings, cpus: &[u32]) -> Settings {
     let mut own = settings.clone();
     own.cpus.value = cpus.to_vec();
     own.affinity.value = Affinity::On;
-    let is_asked = |source| matches!(source, Source::Flag | Source::Environment);
     let share = own.policy.value.decode_threads(cores);
-    let threads = |value: u32, source, share: u32| if is_asked(source) { value.min(cores) } else { share };
+    let threads =
+        |value: u32, source: Source, share: u32| if source.is_asked() { value.min(cores) } else { share };
     own.decode_threads.value = threads(own.decode_threads.value, own.decode_threads.source, share);
     own.prefill_threads.value = threads(own.prefill_threads.value, own.prefill_threads.source, cores);
     own

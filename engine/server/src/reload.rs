@@ -9,34 +9,8 @@ use hub::Name;
 use llama::error::{Error, Result};
 use toml::Table;
 
-use super::config::{Config, KEYS};
+use super::config::{Config, Key};
 use super::models::{Named, Served};
-
-/// Keys that count as soon as they are changed; all others need the model, the context or the sockets anew.
-const AT_ONCE: [&str; 22] = [
-    "default_model",
-    "memory_limit",
-    "models",
-    "api_key_file",
-    "max_request_bytes",
-    "max_waiting_bytes",
-    "max_connections_per_address",
-    "idle_s",
-    "idle_unauthenticated_s",
-    "stall_s",
-    "queue",
-    "max_tokens",
-    "timeout_s",
-    "drain_s",
-    "step_ms",
-    "prompt_reuse",
-    "prompt_sharing",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-];
 
 /// A configuration's file, the flags that go before it, and what of it is in force.
 pub struct Source {
@@ -105,12 +79,15 @@ impl Source {
         let whole = self.flags.clone().or(Config::from_table(&new, &self.path)?);
         whole.fetched(&mut |name| Ok(PathBuf::from(name.to_string())))?.served()?;
         let (mut table, mut changed, mut later) = (Table::new(), Vec::new(), Vec::new());
-        for name in KEYS.iter().map(|key| key.name).chain(["models", "workloads"]) {
-            let at_once = AT_ONCE.contains(&name);
+        let keys = Key::all().into_iter().map(|key| (key.name(), key.counts_on_reload()));
+        // Threads of a workload belong to contexts that exist already.
+        let tables = [("models".to_string(), true), ("workloads".to_string(), false)];
+        for (name, at_once) in keys.chain(tables) {
+            let name = name.as_str();
             if self.differ(name, &self.table, &new)? {
                 match at_once {
                     true => changed.push(shown(name, &new)),
-                    false => later.push(name),
+                    false => later.push(name.to_string()),
                 }
             }
             let from = if at_once { &new } else { &self.table };
@@ -184,7 +161,7 @@ fn shown(name: &str, table: &Table) -> String {
     }
 }
 
-fn words(path: &Path, changed: &[String], later: &[&str]) -> String {
+fn words(path: &Path, changed: &[String], later: &[String]) -> String {
     let mut words = format!("{} was read again: ", path.display());
     match changed {
         [] => words.push_str("nothing changes now"),
@@ -204,13 +181,6 @@ mod tests {
     use sampling::SamplingOptions;
 
     use super::*;
-
-    #[test]
-    fn every_key_that_changes_at_once_is_one() {
-        for name in AT_ONCE {
-            assert!(name == "models" || KEYS.iter().any(|key| key.name == name), "{name}");
-        }
-    }
 
     #[test]
     fn what_can_be_changed_is_and_the_rest_is_named() {
@@ -255,7 +225,7 @@ mod tests {
             ("queue = \n", "no TOML: line 1, column "),
             ("listen = \"0.0.0.0:1\"\nsocket_group = \"root\"\n", "--socket-group"),
             ("api_key_file = \"none\"\n", "No such file"),
-            ("temperature = -1.0\n", "--temp -1"),
+            ("temperature = -1.0\n", "temperature: use 0 (most likely token) to 100"),
         ] {
             write(text);
             assert!(said(&mut source).contains(expected), "{text}: {}", said(&mut source));

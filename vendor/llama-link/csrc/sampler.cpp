@@ -14,12 +14,76 @@
 #include <memory>
 #include <random>
 #include <stdexcept>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 namespace {
 
 using Tokens = std::vector<llama_token_data>;
+
+// The numbers that a chain knows: type and name. Rust's table PARAMETERS has the same names, with ranges and defaults.
+#define CHAIN_NUMBERS(X)                                                                                               \
+    X(float, temperature)        /* <= 0: the most likely token */                                                    \
+    X(int32_t, top_k)            /* 0: off */                                                                         \
+    X(float, top_p)              /* 1: off */                                                                         \
+    X(float, min_p)              /* 0: off */                                                                         \
+    X(float, typical_p)          /* 1: off */                                                                         \
+    X(float, top_n_sigma)        /* 0: off */                                                                         \
+    X(float, xtc_probability)                                                                                          \
+    X(float, xtc_threshold)                                                                                            \
+    X(float, dry_multiplier)     /* 0: off */                                                                         \
+    X(float, dry_base)                                                                                                 \
+    X(int32_t, dry_allowed_length)                                                                                     \
+    X(int32_t, dry_penalty_last_n)                                                                                     \
+    X(float, repeat_penalty)     /* 1: off */                                                                         \
+    X(int32_t, repeat_last_n)                                                                                          \
+    X(float, frequency_penalty)                                                                                        \
+    X(float, presence_penalty)                                                                                         \
+    X(int32_t, mirostat)         /* 0, 1 or 2 */                                                                      \
+    X(float, mirostat_tau)                                                                                             \
+    X(float, mirostat_eta)
+
+// What `anneal_chain_params` asks for, with a member for each number.
+struct ChainParams {
+#define MEMBER(type, name) type name;
+    CHAIN_NUMBERS(MEMBER)
+#undef MEMBER
+    uint32_t                 seed;
+    const char * const *     dry_breakers;
+    size_t                   n_dry_breakers;
+    const llama_logit_bias * biases;
+    size_t                   n_biases;
+};
+
+double number_of(const anneal_chain_params & params, const char * name) {
+    for (size_t i = 0; i < params.n_numbers; ++i) {
+        if (std::strcmp(params.numbers[i].name, name) == 0) {
+            return params.numbers[i].value;
+        }
+    }
+    throw std::invalid_argument(std::string("the sampler was not told its ") + name);
+}
+
+ChainParams read(const anneal_chain_params & params) {
+    size_t known = 0;
+#define COUNT(type, name) ++known;
+    CHAIN_NUMBERS(COUNT)
+#undef COUNT
+    if (params.n_numbers != known) {
+        throw std::invalid_argument("the sampler was told a number that it does not know");
+    }
+    ChainParams read = {};
+#define READ(type, name) read.name = type(number_of(params, #name));
+    CHAIN_NUMBERS(READ)
+#undef READ
+    read.seed           = params.seed;
+    read.dry_breakers   = params.dry_breakers;
+    read.n_dry_breakers = params.n_dry_breakers;
+    read.biases         = params.biases;
+    read.n_biases       = params.n_biases;
+    return read;
+}
 
 constexpr const char * NO_NUMBERS = "the model's logits are no numbers (NaN) or infinite";
 
@@ -189,7 +253,7 @@ llama_sampler_i mirostat_interface = {
     /* .copy_state        = */ nullptr,
 };
 
-llama_sampler * mirostat_of(const anneal_chain_params & params, int32_t n_vocab) {
+llama_sampler * mirostat_of(const ChainParams & params, int32_t n_vocab) {
     auto * state = new Mirostat{ float(n_vocab), params.mirostat_tau, params.mirostat_eta, 2.0f * params.mirostat_tau,
                                  std::mt19937(params.seed) };
     return llama_sampler_init(&mirostat_interface, state);
@@ -406,7 +470,7 @@ struct anneal_chain {
 
 namespace {
 
-std::vector<llama_logit_bias> biases_of(const anneal_chain_params & params, const llama_vocab * vocab) {
+std::vector<llama_logit_bias> biases_of(const ChainParams & params, const llama_vocab * vocab) {
     std::vector<llama_logit_bias> biases(params.biases, params.biases + params.n_biases);
     int32_t                       n_suppressed = 0;
     const llama_token *           suppressed   = llama_vocab_get_suppress_tokens(vocab, &n_suppressed);
@@ -418,7 +482,7 @@ std::vector<llama_logit_bias> biases_of(const anneal_chain_params & params, cons
 
 // In the order of llama.cpp's common sampler. At temperature 0 the best is chosen: only what may take the best away
 // has a say.
-llama_sampler * rest_of(const anneal_chain_params & params, int32_t n_vocab) {
+llama_sampler * rest_of(const ChainParams & params, int32_t n_vocab) {
     const bool greedy = params.temperature <= 0.0f;
     const bool xtc    = params.xtc_probability > 0.0f && params.xtc_threshold <= 0.5f;
     const bool plain  = params.typical_p >= 1.0f && !xtc;
@@ -474,16 +538,17 @@ llama_sampler * rest_of(const anneal_chain_params & params, int32_t n_vocab) {
 
 }  // namespace
 
-anneal_chain * anneal_chain_make(const llama_vocab * vocab, const anneal_chain_params * params) {
+anneal_chain * anneal_chain_make(const llama_vocab * vocab, const anneal_chain_params * asked) {
+    const ChainParams params = read(*asked);
     auto *        chain   = new anneal_chain;
     const int32_t n_vocab = llama_vocab_n_tokens(vocab);
     try {
-        chain->biases    = biases_of(*params, vocab);
-        const bool penal = params->repeat_last_n > 0 && (params->repeat_penalty != 1.0f || params->frequency_penalty != 0.0f ||
-                                                         params->presence_penalty != 0.0f);
-        const bool dry   = params->dry_multiplier > 0.0f && params->dry_penalty_last_n > 0;
+        chain->biases    = biases_of(params, vocab);
+        const bool penal = params.repeat_last_n > 0 && (params.repeat_penalty != 1.0f || params.frequency_penalty != 0.0f ||
+                                                         params.presence_penalty != 0.0f);
+        const bool dry   = params.dry_multiplier > 0.0f && params.dry_penalty_last_n > 0;
         if (penal || dry) {
-            chain->window.size = size_t(std::max(penal ? params->repeat_last_n : 0, dry ? params->dry_penalty_last_n : 0));
+            chain->window.size = size_t(std::max(penal ? params.repeat_last_n : 0, dry ? params.dry_penalty_last_n : 0));
             llama_sampler_chain_params chain_params = llama_sampler_chain_default_params();
             chain_params.no_perf                    = true;
             chain->repeats                          = llama_sampler_chain_init(chain_params);
@@ -491,21 +556,21 @@ anneal_chain * anneal_chain_make(const llama_vocab * vocab, const anneal_chain_p
         if (penal) {
             llama_sampler_chain_add(
                 chain->repeats, llama_sampler_init_penalties(
-                                    n_vocab, params->repeat_last_n, params->repeat_penalty, params->frequency_penalty,
-                                    params->presence_penalty));
+                                    n_vocab, params.repeat_last_n, params.repeat_penalty, params.frequency_penalty,
+                                    params.presence_penalty));
         }
         if (dry) {
             llama_sampler_chain_add(
                 chain->repeats,
                 llama_sampler_init_dry(
-                    vocab, params->dry_multiplier, params->dry_base, params->dry_allowed_length, params->dry_penalty_last_n,
-                    const_cast<const char **>(params->dry_breakers), params->n_dry_breakers));
+                    vocab, params.dry_multiplier, params.dry_base, params.dry_allowed_length, params.dry_penalty_last_n,
+                    const_cast<const char **>(params.dry_breakers), params.n_dry_breakers));
         }
-        chain->rest = rest_of(*params, n_vocab);
+        chain->rest = rest_of(params, n_vocab);
         if (chain->rest == nullptr) {
             chain->needed = 1;
-        } else if (params->top_k > 0 && params->top_n_sigma <= 0.0f && (params->mirostat == 0 || params->temperature <= 0.0f)) {
-            chain->needed = size_t(params->top_k);
+        } else if (params.top_k > 0 && params.top_n_sigma <= 0.0f && (params.mirostat == 0 || params.temperature <= 0.0f)) {
+            chain->needed = size_t(params.top_k);
         }
     } catch (...) {
         delete chain;
@@ -658,8 +723,9 @@ std::vector<llama_logit_bias> added_up(const std::vector<llama_logit_bias> & bia
 }  // namespace
 
 llama_sampler * anneal_device_chain_make(
-        const llama_context * ctx, const anneal_chain_params & params, anneal_device_end end, uint64_t drawn,
+        const llama_context * ctx, const anneal_chain_params & asked, anneal_device_end end, uint64_t drawn,
         const llama_token * seen, size_t n_seen) {
+    const ChainParams   params  = read(asked);
     const llama_vocab * vocab   = llama_model_get_vocab(llama_get_model(ctx));
     const int32_t       n_vocab = llama_vocab_n_tokens(vocab);
     llama_sampler_chain_params chain_params = llama_sampler_chain_default_params();

@@ -142,27 +142,17 @@ int32_t anneal_token_to_piece(
 // A chain of samplers for rows of logits; see sampler.cpp.
 struct anneal_chain;
 
+// A number that the sampler is asked for, by the name in Rust's table PARAMETERS.
+struct anneal_chain_number {
+    const char * name;
+    double       value;
+};
+
 struct anneal_chain_params {
-    float    temperature;  // <= 0: the most likely token
-    int32_t  top_k;        // 0: off
-    float    top_p;        // 1: off
-    float    min_p;        // 0: off
-    float    typical_p;    // 1: off
-    float    top_n_sigma;  // 0: off
-    float    xtc_probability;
-    float    xtc_threshold;
-    float    dry_multiplier;  // 0: off
-    float    dry_base;
-    int32_t  dry_allowed_length;
-    int32_t  dry_penalty_last_n;
-    float    repeat_penalty;  // 1: off
-    int32_t  repeat_last_n;
-    float    frequency_penalty;
-    float    presence_penalty;
-    int32_t  mirostat;  // 0, 1 or 2
-    float    mirostat_tau;
-    float    mirostat_eta;
     uint32_t seed;
+
+    const struct anneal_chain_number * numbers;  // each that sampler.cpp knows, once
+    size_t                             n_numbers;
 
     const char * const *            dry_breakers;
     size_t                          n_dry_breakers;

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use engine_core::live::Live;
-use engine_core::settings::{Requested, Settings};
+use engine_core::settings::{BATCH, POLL, Requested, Settings, THREADS};
 use engine_core::split::Layouts;
 use engine_core::tuning;
 use gguf::GgufFile;
@@ -29,11 +29,9 @@ use tune::tuner::Objective;
 
 use self::lists::{Numbers, flat, numbers};
 use self::varied::Varied;
-use super::flags::{BATCH, LoadFlags, POLL, PlacingFlags, SplitFlags, THREADS};
+use super::flags::{DeviceFlags, LoadFlags, PlacementFlags, SplitFlags, VariantFlags};
 use super::hub::HubFlags;
-use super::offload::OffloadFlags;
 use super::table::{self, Format, Table};
-use super::variant::VariantFlags;
 use crate::interrupt;
 
 /// What can be given for the tokens of a test.
@@ -91,7 +89,7 @@ pub struct Args {
     #[arg(long, visible_alias = "lm", value_name = "LIST", value_delimiter = ',', value_parser = lists::load_mode)]
     load_mode: Vec<LoadMode>,
     /// Whether weights are rearranged for the CPU's kernels: on, off [default: on]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = lists::on_off, conflicts_with = "no_repack")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = lists::on_off, conflicts_with = "no-repack")]
     repack: Vec<bool>,
     /// Start from what `anneal tune` found for this purpose (chat, rag, batch, latency or P:G) rather than from the
     /// defaults; one model
@@ -115,7 +113,7 @@ pub struct Args {
     latency: bool,
     /// Run each test with repacked weights, with the weights as in the file and with the split layout, in turns -r
     /// times, and say how many times as fast the split layout is
-    #[arg(long, requires = "end_to_end", conflicts_with = "split_layout")]
+    #[arg(long, requires = "end_to_end", conflicts_with = "split-layout")]
     compare_layouts: bool,
     /// Time these parts of the work, each by itself, instead of llama-bench's tests: prefill and decode (of the sizes
     /// -p, -n and -d), tokenize, detokenize, sample, greedy, load, vocab, gguf
@@ -123,7 +121,7 @@ pub struct Args {
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        conflicts_with_all = ["end_to_end", "prompt_gen", "split_layout"]
+        conflicts_with_all = ["end_to_end", "prompt_gen", "split-layout"]
     )]
     parts: Vec<Part>,
     /// Text that --parts tokenizes, a file in UTF-8 [default: one of prose, code, numbers and eight scripts]
@@ -142,13 +140,13 @@ pub struct Args {
     #[command(flatten)]
     quants: quants::Flags,
     #[command(flatten)]
-    placing: PlacingFlags,
+    placing: PlacementFlags,
     #[command(flatten)]
     variant: VariantFlags,
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
-    offload: OffloadFlags,
+    offload: DeviceFlags,
     #[command(flatten)]
     split: SplitFlags,
     #[command(flatten)]

@@ -17,13 +17,13 @@ use input::{Input, Read};
 use llama::start;
 use talk::{Next, Talk};
 
-use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags};
+use super::flags::{
+    ContextFlags, DeviceFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, VariantFlags,
+};
 use super::hub::HubFlags;
-use super::offload::OffloadFlags;
 use super::run::predict;
 use super::sampling::ChainFlags;
 use super::speculative::SpeculativeFlags;
-use super::variant::{VariantFlags, warn_of_context};
 use crate::interrupt;
 
 /// Talk with a model in the terminal
@@ -68,7 +68,7 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
-    offload: OffloadFlags,
+    offload: DeviceFlags,
     #[command(flatten)]
     split: SplitFlags,
     #[command(flatten)]
@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let tuned = args.tuning.look_up(&model, &requested.variant, &live);
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
-    warn_of_context(&model, &settings);
+    super::warn_of_context(&model, &settings);
     let sampling = args.sampling.options(&settings)?;
     let speculation = args.speculative.options()?;
     super::device::check(&settings, &speculation, false)?;

@@ -17,8 +17,7 @@ use serde::Serialize;
 use tools::eval::{self, Evaluation, Reference, Text, built_in_text};
 
 use super::bar::Bar;
-use super::flags::{LoadFlags, ThreadFlags, whole};
-use super::offload::OffloadFlags;
+use super::flags::{DeviceFlags, LoadFlags, ThreadFlags, whole};
 use crate::interrupt;
 
 /// What can be given for a chunk.
@@ -64,7 +63,7 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
-    offload: OffloadFlags,
+    offload: DeviceFlags,
 }
 
 /// How the result is printed.

@@ -20,11 +20,12 @@ use llama::kernels::Loaded;
 use llama::options::RequireGpu;
 use llama::{Device, DeviceKind};
 use serde_json::{Value, json};
+use server::config::Config;
 
-use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags};
+use super::flags::{
+    ContextFlags, DeviceFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags, VariantFlags,
+};
 use super::hub::HubFlags;
-use super::offload::OffloadFlags;
-use super::variant::VariantFlags;
 
 /// Show the build, the machine, what the CPU guard asks for, and every setting with its source
 #[derive(clap::Args, Debug)]
@@ -35,10 +36,13 @@ pub struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubFlags,
-    /// Print every setting with its value and where it came from: flag, environment, tuning record (with -m), build
-    /// info, live host, all layers on the device (with -m) or default
+    /// Print every setting with its value and where it came from: flag, config file (with --config), environment, tuning
+    /// record (with -m), build info, live host, all layers on the device (with -m) or default
     #[arg(long)]
     explain: bool,
+    /// Configuration of a server, as for `anneal serve --config`: flags override it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Evaluate a prompt and a token of the model, and show where: operations, splits and bytes of each device and of the
     /// host, where the weights and the KV cache lie, and what generating computes on the host, with the reason; and what was
     /// taken of memory, beside the estimate
@@ -61,7 +65,7 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
-    offload: OffloadFlags,
+    offload: DeviceFlags,
     #[command(flatten)]
     split: SplitFlags,
     #[command(flatten)]
@@ -77,8 +81,14 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
+    let mut named = args.model.clone();
+    if let Some(path) = &args.config {
+        let file = Config::read(path)?;
+        requested = requested.or(&file.engine);
+        named = named.or(file.model);
+    }
     let live = super::read_live_with_gpus();
-    let model = args.hub.any(args.model.as_deref())?;
+    let model = args.hub.any(named.as_deref())?;
     let tuned = model.as_deref().and_then(|model| args.tuning.look_up(model, &requested.variant, &live));
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);

@@ -13,8 +13,7 @@ use gguf::partial::PartialFile;
 use llama::error::Error;
 use llama::{Token, start};
 
-use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags};
-use super::offload::OffloadFlags;
+use super::flags::{ContextFlags, DeviceFlags, LoadFlags, SplitFlags, ThreadFlags};
 use crate::interrupt;
 
 /// Write the logits after every token of a text to a file, to compare builds by
@@ -49,7 +48,7 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
-    offload: OffloadFlags,
+    offload: DeviceFlags,
     #[command(flatten)]
     split: SplitFlags,
 }

@@ -11,10 +11,10 @@ use llama::start;
 use server::config::Config;
 use server::run::Ready;
 
-use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
+use super::flags::{
+    ContextFlags, DeviceFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, VariantFlags, whole,
+};
 use super::hub::HubFlags;
-use super::offload::OffloadFlags;
-use super::variant::VariantFlags;
 use crate::remote::Place;
 
 /// Offer a model to agents as tools: the Model Context Protocol on stdin and stdout
@@ -55,7 +55,7 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
-    offload: OffloadFlags,
+    offload: DeviceFlags,
     #[command(flatten)]
     tuning: TuningFlags,
 }

@@ -21,13 +21,12 @@ mod cache;
 mod device;
 mod flags;
 mod hub;
-mod offload;
+mod option_flags;
 mod outlet;
 mod sampling;
 mod speculative;
 mod sql;
 mod table;
-mod variant;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -59,6 +58,13 @@ pub fn long_form(argument: OsString) -> OsString {
 /// Says what the user should know before `settings` run.
 fn warn_of(settings: &Settings) {
     settings.warnings.iter().for_each(|warning| llama::notice::warn(warning));
+}
+
+/// Warns if the context is longer than what the model at `path` was trained for.
+fn warn_of_context(path: &Path, settings: &Settings) {
+    if let Some(warning) = engine_core::settings::context_warning(path, settings) {
+        llama::notice::warn(&warning);
+    }
 }
 
 /// Says why weights are not there in two layouts, where that was asked for.

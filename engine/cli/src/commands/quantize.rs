@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use build_info::Bytes;
 use build_info::words::printable;
-use engine_core::settings::{Requested, Settings};
+use engine_core::settings::{Requested, Settings, THREADS};
 use gguf::GgmlType;
 use gguf::partial::{PartialFile, refuse_foreign};
 use llama::error::Error;
@@ -16,7 +16,7 @@ use llama::{exit_now, interrupted, start};
 use tools::quantize::{Plan, Planned, idle_overrides, plan, quantize};
 
 use super::bar::Bar;
-use super::flags::{THREADS, whole};
+use super::flags::whole;
 use crate::interrupt;
 
 /// Quantize a model

@@ -19,13 +19,13 @@ use serde_json::json;
 
 use super::cache::{self, CacheFlags};
 use super::device;
-use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
+use super::flags::{
+    ContextFlags, DeviceFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, VariantFlags, whole,
+};
 use super::hub::HubFlags;
-use super::offload::OffloadFlags;
 use super::outlet::Outlet;
 use super::sampling::ChainFlags;
 use super::speculative::{self, SpeculativeFlags};
-use super::variant::{VariantFlags, warn_of_context};
 use crate::interrupt;
 
 /// Generate text from a prompt
@@ -66,7 +66,7 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
-    offload: OffloadFlags,
+    offload: DeviceFlags,
     #[command(flatten)]
     cache: CacheFlags,
     #[command(flatten)]
@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let tuned = args.tuning.look_up(&model, &requested.variant, &live);
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
-    warn_of_context(&model, &settings);
+    super::warn_of_context(&model, &settings);
     let sampling = args.sampling.options(&settings)?;
     let speculation = args.speculative.options()?;
     device::check(&settings, &speculation, args.cache.prompt_cache.is_some())?;

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use engine_core::settings::Settings;
-use sampling::{Bias, Constraint, Parameter, SamplingOptions};
+use clap::{Arg, ArgMatches, Command, FromArgMatches};
+use engine_core::settings::{Group, OPTIONS, Settings, Value};
+use sampling::{Bias, Constraint, PARAMETERS, Parameter, SamplingOptions};
 
 use super::flags::SamplingFlags;
 
@@ -14,55 +15,12 @@ use super::flags::SamplingFlags;
 pub struct ChainFlags {
     #[command(flatten)]
     pub basic: SamplingFlags,
-    /// Keep tokens that surprise about as much as is to be expected, up to this probability in all [default: 1, all]
-    #[arg(long, visible_alias = "typical-p", value_name = "P", value_parser = number("typical_p"))]
-    typical: Option<f64>,
-    /// Keep tokens at most this many standard deviations below the best; 0 keeps all [default: 0]
-    #[arg(long, visible_alias = "top-nsigma", value_name = "X", value_parser = number("top_n_sigma"))]
-    top_n_sigma: Option<f64>,
-    /// How often XTC takes the likely tokens away, but for the least likely of them [default: 0]
-    #[arg(long, value_name = "P", value_parser = number("xtc_probability"))]
-    xtc_probability: Option<f64>,
-    /// Probability from which on XTC calls a token likely; above 0.5 it does nothing [default: 0.1]
-    #[arg(long, value_name = "P", value_parser = number("xtc_threshold"))]
-    xtc_threshold: Option<f64>,
-    /// How hard DRY is on repetitions; 0 is off [default: 0]
-    #[arg(long, value_name = "X", value_parser = number("dry_multiplier"))]
-    dry_multiplier: Option<f64>,
-    /// How much harder DRY is with each token of a repetition [default: 1.75]
-    #[arg(long, value_name = "X", value_parser = number("dry_base"))]
-    dry_base: Option<f64>,
-    /// Tokens of a repetition that DRY lets pass [default: 2]
-    #[arg(long, value_name = "N", value_parser = number("dry_allowed_length"))]
-    dry_allowed_length: Option<f64>,
-    /// Last tokens that DRY looks at; 0 is off [default: 64]
-    #[arg(long, value_name = "N", value_parser = number("dry_penalty_last_n"))]
-    dry_penalty_last_n: Option<f64>,
+    #[command(flatten)]
+    numbers: NumberFlags,
     /// Text that ends a repetition for DRY, in place of the default ones; can be repeated; none for none
     /// [default: \n, :, " and *]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     dry_sequence_breaker: Vec<String>,
-    /// Divide the logits of tokens that were seen by this; 1 is off [default: 1]
-    #[arg(long, value_name = "X", value_parser = number("repeat_penalty"))]
-    repeat_penalty: Option<f64>,
-    /// Last tokens that the penalties look at; 0 is off [default: 64]
-    #[arg(long, value_name = "N", value_parser = number("repeat_last_n"))]
-    repeat_last_n: Option<f64>,
-    /// Take this from the logits of tokens that were seen [default: 0]
-    #[arg(long, value_name = "X", value_parser = number("presence_penalty"))]
-    presence_penalty: Option<f64>,
-    /// Take this from the logits of tokens that were seen, for each time [default: 0]
-    #[arg(long, value_name = "X", value_parser = number("frequency_penalty"))]
-    frequency_penalty: Option<f64>,
-    /// Keep the surprise of tokens near a target in place of cutting: 0 (off), 1 or 2 [default: 0]
-    #[arg(long, value_name = "N", value_parser = number("mirostat"))]
-    mirostat: Option<f64>,
-    /// How fast mirostat corrects itself [default: 0.1]
-    #[arg(long, value_name = "X", value_parser = number("mirostat_eta"))]
-    mirostat_lr: Option<f64>,
-    /// Surprise that mirostat aims at, in bits [default: 5]
-    #[arg(long, value_name = "X", value_parser = number("mirostat_tau"))]
-    mirostat_ent: Option<f64>,
     /// Make a token more or less likely: 15043+1, 15043-1; 15043-inf bans it; can be repeated
     #[arg(long, value_name = "TOKEN+BIAS", value_parser = Bias::parse, allow_hyphen_values = true)]
     logit_bias: Vec<Bias>,
@@ -84,29 +42,10 @@ impl ChainFlags {
     /// What is asked for; `settings` have the values of the basic flags.
     pub fn options(&self, settings: &Settings) -> anyhow::Result<SamplingOptions> {
         let mut options = settings.sampling_options();
-        let given = [
-            ("typical_p", self.typical),
-            ("top_n_sigma", self.top_n_sigma),
-            ("xtc_probability", self.xtc_probability),
-            ("xtc_threshold", self.xtc_threshold),
-            ("dry_multiplier", self.dry_multiplier),
-            ("dry_base", self.dry_base),
-            ("dry_allowed_length", self.dry_allowed_length),
-            ("dry_penalty_last_n", self.dry_penalty_last_n),
-            ("repeat_penalty", self.repeat_penalty),
-            ("repeat_last_n", self.repeat_last_n),
-            ("presence_penalty", self.presence_penalty),
-            ("frequency_penalty", self.frequency_penalty),
-            ("mirostat", self.mirostat),
-            ("mirostat_eta", self.mirostat_lr),
-            ("mirostat_tau", self.mirostat_ent),
-        ];
-        for (name, value) in given {
-            if let (Some(parameter), Some(value)) = (Parameter::named(name), value) {
-                parameter.set(&mut options, value);
-            }
+        for (parameter, value) in &self.numbers.given {
+            parameter.set(&mut options, *value);
         }
-        if self.basic.greedy {
+        if self.basic.given.greedy == Some(true) {
             options.make_greedy();
         }
         if !self.dry_sequence_breaker.is_empty() {
@@ -142,12 +81,54 @@ fn read(path: &Path, what: &str) -> anyhow::Result<String> {
         .with_context(|| format!("cannot read the {what} {}", path.display()))
 }
 
-/// Reads a value of the parameter `name`; what is out of its range is answered with the range.
-pub fn number(name: &'static str) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
-    move |text| {
-        let parameter = Parameter::named(name).ok_or("no such parameter")?;
-        let value = text.trim().parse().ok().filter(|value| parameter.takes(*value));
-        value.ok_or_else(|| format!("use {}", parameter.range))
+/// The numbers of [`sampling::PARAMETERS`] that no setting holds, each with its flag.
+#[derive(Clone, Debug, Default)]
+struct NumberFlags {
+    given: Vec<(&'static Parameter, f64)>,
+}
+
+impl NumberFlags {
+    fn parameters() -> impl Iterator<Item = &'static Parameter> {
+        let is_setting = |name: &str| {
+            OPTIONS.iter().any(|option| matches!(option.value, Value::Parameter(own, _) if own == name))
+        };
+        PARAMETERS.iter().filter(move |parameter| !is_setting(parameter.name))
+    }
+}
+
+impl clap::Args for NumberFlags {
+    fn augment_args(command: Command) -> Command {
+        command.args(Self::parameters().map(|parameter| {
+            Arg::new(parameter.name)
+                .long(parameter.flag.trim_start_matches('-'))
+                .visible_aliases(parameter.aliases)
+                .value_name(if parameter.whole { "N" } else { "X" })
+                .help(format!(
+                    "{}: {} [default: {}]",
+                    parameter.doc,
+                    parameter.range,
+                    parameter.default_text()
+                ))
+                .help_heading(Group::Sampling.title())
+                .value_parser(|text: &str| parameter.parse(text))
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for NumberFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = Self::parameters()
+            .filter_map(|parameter| Some((parameter, *matches.get_one::<f64>(parameter.name)?)));
+        Ok(Self { given: given.collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
     }
 }
 

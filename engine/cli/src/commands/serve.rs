@@ -1,19 +1,16 @@
 //! `anneal serve`
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use build_info::Bytes;
 use build_info::words::printable;
 use engine_core::settings::Settings;
-use llama::notice;
 use llama::options::FlashAttention;
-use llama::start;
+use llama::{notice, start};
 use serde_json::json;
 use server::config::{self, Config};
 use server::drafts::Who;
@@ -23,10 +20,16 @@ use server::reload::Source;
 use server::run::{Hooks, Ready};
 use server::workloads::Workloads;
 
-use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
+use super::flags::{
+    ContextFlags, DeviceFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, VariantFlags,
+};
 use super::hub::HubFlags;
-use super::offload::OffloadFlags;
-use super::variant::{VariantFlags, warn_of_context};
+use super::option_flags::option_flags;
+
+option_flags! {
+    /// Options of the server.
+    ServerFlags: Config = config::OPTIONS, Model Listening Requests PromptCache Drafts Log
+}
 
 /// Serve a model to other programs
 ///
@@ -46,77 +49,8 @@ pub struct Args {
     /// Print a configuration with every key explained, and nothing else
     #[arg(long)]
     print_config: bool,
-    /// What clients call the model [default: its file's name]
-    #[arg(long, value_name = "NAME")]
-    name: Option<String>,
-    /// Template for messages in place of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
-    #[arg(long, value_name = "NAME|FILE")]
-    chat_template: Option<String>,
-    /// Unix socket, for lines of JSON and for HTTP [default: $XDG_RUNTIME_DIR/anneal/anneal.sock without --listen]
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
-    /// Group that may use the socket as well; else only this user may
-    #[arg(long, value_name = "GROUP")]
-    socket_group: Option<String>,
-    /// Address for HTTP, as 127.0.0.1:8080; one that others can reach needs --api-key-file
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<SocketAddr>,
-    /// Separate address for GET /health and GET /metrics, with its own connections [default: none]
-    #[arg(long, value_name = "ADDRESS")]
-    health_listen: Option<SocketAddr>,
-    /// File with a key in each line; requests over TCP need one of them
-    #[arg(long, value_name = "FILE")]
-    api_key_file: Option<PathBuf>,
-    /// Requests that run at a time [default: 4]
-    #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = whole("1 to 256"))]
-    slots: Option<u32>,
-    /// Requests that wait at most [default: 64]
-    #[arg(long, value_name = "N", value_parser = whole("0 or more"))]
-    queue: Option<u32>,
-    /// Most tokens of an answer where a request does not say [default: 512]
-    #[arg(long, value_name = "N", value_parser = whole("1 or more"))]
-    max_tokens: Option<u32>,
-    /// Seconds that a request may take [default: 600]
-    #[arg(long, value_name = "S", value_parser = seconds)]
-    timeout: Option<f64>,
-    /// Seconds for which requests may go on after SIGTERM [default: 30]
-    #[arg(long, value_name = "S", value_parser = seconds)]
-    drain: Option<f64>,
-    /// Let all clients share evaluated prompts: a client can then find out what others have asked
-    #[arg(long)]
-    prompt_sharing: bool,
-    /// Folder that keeps prompts on the disk when no slot has room for them [default: none]
-    #[arg(long, value_name = "DIR")]
-    prompt_cache: Option<PathBuf>,
-    /// Most that it may take, as in 500MiB [default: 2GiB]
-    #[arg(long, value_name = "SIZE", value_parser = engine_core::size::parse)]
-    prompt_cache_size: Option<Bytes>,
-    /// Only read it
-    #[arg(long)]
-    prompt_cache_ro: bool,
-    /// Log to stderr in this form: text or json [default: no log, unless --log-level is given]
-    #[arg(long, value_name = "FORMAT")]
-    log_format: Option<log::Format>,
-    /// Log to stderr what is as important as this: error, warn, info, debug (with llama.cpp's messages) or trace
-    /// [default: info, where --log-format is given]. Prompts and answers are never part of it, see log_prompts
-    #[arg(long, value_name = "LEVEL")]
-    log_level: Option<log::Level>,
-    /// Speculative decoding: off, asked (requests that ask for it), lookup (what the text itself repeats, for all that do not
-    /// say otherwise) or model (of --draft-model, likewise) [default: off, or model with --draft-model]
-    #[arg(long, value_name = "WHO")]
-    speculative: Option<Who>,
-    /// Smaller model of the same vocabulary that drafts
-    #[arg(long, visible_alias = "model-draft", value_name = "FILE")]
-    draft_model: Option<PathBuf>,
-    /// Least probability of a token that the smaller model drafts [default: 0.75]
-    #[arg(long, value_name = "P")]
-    draft_p_min: Option<f32>,
-    /// Most tokens of a draft, 1 to 15 [default: 7]
-    #[arg(long, value_name = "N", value_parser = whole("1 to 15"))]
-    draft_max: Option<u32>,
-    /// Draft also where a batch of tokens rounds otherwise than single tokens
-    #[arg(long)]
-    draft_near: bool,
+    #[command(flatten)]
+    server: ServerFlags,
     /// Print where it listens as one JSON object on stdout
     #[arg(long)]
     json: bool,
@@ -131,7 +65,7 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
-    offload: OffloadFlags,
+    offload: DeviceFlags,
     #[command(flatten)]
     tuning: TuningFlags,
 }
@@ -165,11 +99,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// Flags that say how to draft want something that drafts; a configuration may name it.
 fn check_drafts(args: &Args) -> Result<()> {
-    let drafts = args.draft_model.is_some() || args.speculative.is_some_and(|who| who != Who::Off);
+    let given = &args.server.given;
+    let drafts = given.draft_model.is_some() || given.speculative.is_some_and(|who| who != Who::Off);
     let alone = [
-        ("--draft-max", args.draft_max.is_some()),
-        ("--draft-p-min", args.draft_p_min.is_some()),
-        ("--draft-near", args.draft_near),
+        ("--draft-max", given.draft_max.is_some()),
+        ("--draft-p-min", given.draft_p_min.is_some()),
+        ("--draft-near", given.draft_near.is_some()),
     ];
     match alone.iter().find(|(_, given)| *given && !drafts && args.config.is_none()) {
         None => Ok(()),
@@ -200,7 +135,7 @@ pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
         }
         let settings = Settings::resolve_tuned(&named.engine, tuned.as_ref(), live)?;
         super::warn_of(&settings);
-        warn_of_context(&named.options.model, &settings);
+        super::warn_of_context(&named.options.model, &settings);
         Ok(settings)
     })
 }
@@ -238,32 +173,8 @@ fn read_again(source: &mut Source) -> Option<Served> {
 
 /// What the flags ask for.
 fn flags(args: &Args) -> Config {
-    let mut config = Config {
-        name: args.name.clone(),
-        chat_template: args.chat_template.clone(),
-        socket: args.socket.clone(),
-        socket_group: args.socket_group.clone(),
-        listen: args.listen,
-        health_listen: args.health_listen,
-        api_key_file: args.api_key_file.clone(),
-        slots: args.slots,
-        queue: args.queue,
-        max_tokens: args.max_tokens,
-        timeout_s: args.timeout,
-        drain_s: args.drain,
-        prompt_cache: args.prompt_cache.clone(),
-        prompt_cache_size: args.prompt_cache_size,
-        prompt_cache_ro: args.prompt_cache_ro.then_some(true),
-        prompt_sharing: args.prompt_sharing.then_some(true),
-        log_format: args.log_format,
-        log_level: args.log_level,
-        speculative: args.speculative,
-        draft_model: args.draft_model.clone(),
-        draft_p_min: args.draft_p_min,
-        draft_max: args.draft_max,
-        draft_near: args.draft_near.then_some(true),
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    args.server.ask(&mut config);
     args.sampling.ask(&mut config.engine);
     args.context.ask(&mut config.engine);
     args.threads.ask(&mut config.engine);
@@ -271,11 +182,6 @@ fn flags(args: &Args) -> Config {
     args.offload.ask(&mut config.engine);
     args.variant.ask(&mut config.engine);
     config
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|number| (0.0..=604_800.0).contains(number));
-    number.ok_or_else(|| "use seconds, up to 604800".to_string())
 }
 
 /// A closed stderr is nobody's concern.

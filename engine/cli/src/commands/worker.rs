@@ -10,12 +10,12 @@ use anyhow::{Context as _, Result};
 use build_info::words::printable;
 use engine_core::gpu;
 use engine_core::live::Live;
-use engine_core::settings::{Requested, Settings};
+use engine_core::settings::{Requested, Settings, THREADS};
 use llama::error::Error;
 use llama::offload::{DEFAULT_PORT, Devices, without_faulty};
 use llama::{Device, DeviceKind};
 
-use super::flags::{RequireFlag, THREADS, whole};
+use super::flags::{RequireFlag, whole};
 use crate::interrupt;
 
 /// Let other machines compute on this one: layers of the models that they run with --rpc

@@ -5,7 +5,7 @@ use llama::error::{Error, Result};
 use llama::offload::Offload;
 use llama::options::{FlashAttention, MAX_CTX, SplitLayout, SplitMode};
 
-use super::requested::Requested;
+use super::options::Requested;
 use crate::live::Live;
 
 /// Whether every value can be meant.

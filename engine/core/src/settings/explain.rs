@@ -48,8 +48,8 @@ impl Settings {
         fn line<T>(name: &'static str, setting: &Setting<T>, value: impl fmt::Display) -> Explained {
             Explained { name, value: value.to_string(), source: setting.source }
         }
-        let variant = |name, asked: bool, value: String| {
-            let source = if asked { Source::Flag } else { Source::Default };
+        let variant = |name, asked: bool, from, value: String| {
+            let source = if asked { from } else { Source::Default };
             Explained { name, value, source }
         };
         let on = |on: bool| if on { "on" } else { "off" };
@@ -81,8 +81,13 @@ impl Settings {
             line("ctx-size", &self.n_ctx, n_ctx),
             line("batch-size", &self.n_batch, self.n_batch.value),
             line("ubatch-size", &self.n_ubatch, self.n_ubatch.value),
-            variant("lora", !self.variant.adapters.is_empty(), self.variant.adapters_in_words()),
-            variant("rope", !self.variant.rope.is_the_models(), self.rope_in_words()),
+            variant(
+                "lora",
+                !self.variant.adapters.is_empty(),
+                self.adapters_from,
+                self.variant.adapters_in_words(),
+            ),
+            variant("rope", !self.variant.rope.is_the_models(), self.rope_from, self.rope_in_words()),
             line("load-mode", &self.load_mode, self.load_mode.value),
             line("repack", &self.repack, on(self.repack.value)),
             line("tiled", &self.tiled, on(self.tiled.value)),

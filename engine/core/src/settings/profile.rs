@@ -5,7 +5,7 @@ use llama::offload::{CpuMoe, Devices, GpuLayers};
 use llama::options::{FlashAttention, RequireGpu};
 
 use super::check::check;
-use super::requested::Requested;
+use super::options::Requested;
 use super::source::{Setting, Source};
 use crate::live::Live;
 
@@ -49,6 +49,6 @@ pub(super) fn require_gpu(requested: &Requested, wanted: &Requested, live: &Live
     let cpu_will_do = layers == Some(GpuLayers::Some(0)) || requested.devices == Some(Devices::None);
     match (requested.require_gpu, promised && !cpu_will_do) {
         (None, true) => Setting::new(RequireGpu::Yes, Source::BuildInfo),
-        (flag, _) => Setting::or_default(flag, RequireGpu::default()),
+        (asked, _) => Setting::or_default(requested.asked("require-gpu", asked), RequireGpu::default()),
     }
 }

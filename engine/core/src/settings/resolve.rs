@@ -4,12 +4,17 @@ use build_info::Defaults;
 use llama::error::Result;
 use llama::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, TensorSplit, Workers};
 use llama::options::{CudaWait, DeviceSampling, FlashAttention, KvType, LoadMode, SplitLayout, SplitMode};
+use sampling::SamplingOptions;
 
-use super::requested::Requested;
-use super::resolved::{CTX_STEP, DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_SPLIT_FROM, Settings};
+use super::options::{OPTIONS, Requested};
+use super::resolved::{
+    CTX_STEP, DEFAULT_BATCH, DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_POLL, DEFAULT_SPLIT_FROM,
+    DEFAULT_UBATCH, Settings,
+};
 use super::source::{Setting, Source};
 use super::{check, profile, threads, tuned};
 use crate::live::Live;
+use crate::option::{Group, OptionSpec};
 
 impl Settings {
     /// Resolves what was asked for on the machine and the build at hand.
@@ -49,6 +54,7 @@ impl Settings {
             }
             false => None,
         };
+        let sampling = SamplingOptions::default();
         Ok(Settings {
             warnings,
             policy: threads.policy,
@@ -56,56 +62,128 @@ impl Settings {
             prefill_threads: threads.prefill,
             affinity: threads.affinity,
             cpus: threads.cpus,
-            poll: Setting::pick(requested.poll, tuned.poll, 50), // llama.cpp's
-            blas_threads: Setting::or_default(requested.blas_threads, DEFAULT_BLAS_THREADS),
+            poll: Setting::pick(requested.asked("poll", requested.poll), tuned.poll, DEFAULT_POLL),
+            blas_threads: Setting::or_default(
+                requested.asked("blas-threads", requested.blas_threads),
+                DEFAULT_BLAS_THREADS,
+            ),
             blas: live.blas.clone(),
-            n_ctx: Setting::or_default(n_ctx, DEFAULT_CTX),
-            n_batch: Setting::pick(requested.n_batch, tuned.n_batch, 2048), // llama.cpp's
-            n_ubatch: Setting::pick(requested.n_ubatch, tuned.n_ubatch, 512), // llama.cpp's
-            load_mode: Setting::pick(requested.load_mode, tuned.load_mode, LoadMode::default()),
-            repack: Setting::pick(requested.repack, tuned.repack, true),
+            n_ctx: Setting::or_default(requested.asked("ctx-size", n_ctx), DEFAULT_CTX),
+            n_batch: Setting::pick(
+                requested.asked("batch-size", requested.n_batch),
+                tuned.n_batch,
+                DEFAULT_BATCH,
+            ),
+            n_ubatch: Setting::pick(
+                requested.asked("ubatch-size", requested.n_ubatch),
+                tuned.n_ubatch,
+                DEFAULT_UBATCH,
+            ),
+            load_mode: Setting::pick(
+                requested.asked("load-mode", requested.load_mode),
+                tuned.load_mode,
+                LoadMode::default(),
+            ),
+            repack: Setting::pick(requested.asked("repack", requested.repack), tuned.repack, true),
             tiled: tiled(requested, tuned, live),
-            huge_pages: Setting::pick(requested.huge_pages, tuned.huge_pages, true),
+            huge_pages: Setting::pick(
+                requested.asked("huge-pages", requested.huge_pages),
+                tuned.huge_pages,
+                true,
+            ),
             cpu_variant: cpu_variant(requested, tuned, live),
-            split_layout: Setting::pick(requested.split_layout, tuned.split_layout, SplitLayout::default()),
-            split_from: Setting::or_default(requested.split_from, DEFAULT_SPLIT_FROM),
-            type_k: Setting::pick(requested.type_k, tuned.type_k, KvType::default()),
-            type_v: Setting::pick(requested.type_v, tuned.type_v, KvType::default()),
+            split_layout: Setting::pick(
+                requested.asked("split-layout", requested.split_layout),
+                tuned.split_layout,
+                SplitLayout::default(),
+            ),
+            split_from: Setting::or_default(
+                requested.asked("split-from", requested.split_from),
+                DEFAULT_SPLIT_FROM,
+            ),
+            type_k: Setting::pick(
+                requested.asked("cache-type-k", requested.type_k),
+                tuned.type_k,
+                KvType::default(),
+            ),
+            type_v: Setting::pick(
+                requested.asked("cache-type-v", requested.type_v),
+                tuned.type_v,
+                KvType::default(),
+            ),
             flash_attention: Setting::pick(
-                requested.flash_attention,
+                requested.asked("flash-attn", requested.flash_attention),
                 tuned.flash_attention,
                 FlashAttention::default(),
             )
             .or_profile(wanted.flash_attention),
-            gpu_layers: Setting::or_default(requested.gpu_layers, GpuLayers::default())
-                .or_profile(wanted.gpu_layers),
-            n_cpu_moe: Setting::or_default(requested.n_cpu_moe, CpuMoe::default())
-                .or_profile(wanted.n_cpu_moe),
-            fit_target: Setting::or_default(requested.fit_target, DEFAULT_FIT_TARGET),
-            devices: Setting::or_default(requested.devices.clone(), Devices::default()),
-            split_mode: Setting::or_default(requested.split_mode, SplitMode::default()),
-            tensor_split: Setting::or_default(requested.tensor_split.clone(), TensorSplit::default()),
-            main_gpu: Setting::or_default(requested.main_gpu, 0),
-            kv_offload: Setting::or_default(requested.kv_offload, true).or_profile(wanted.kv_offload),
-            op_offload: Setting::or_default(requested.op_offload, true).or_profile(wanted.op_offload),
-            workers: Setting::or_default(requested.workers.clone(), Workers::default()),
+            gpu_layers: Setting::or_default(
+                requested.asked("gpu-layers", requested.gpu_layers),
+                GpuLayers::default(),
+            )
+            .or_profile(wanted.gpu_layers),
+            n_cpu_moe: Setting::or_default(
+                requested.asked("n-cpu-moe", requested.n_cpu_moe),
+                CpuMoe::default(),
+            )
+            .or_profile(wanted.n_cpu_moe),
+            fit_target: Setting::or_default(
+                requested.asked("fit-target", requested.fit_target),
+                DEFAULT_FIT_TARGET,
+            ),
+            devices: Setting::or_default(
+                requested.asked("devices", requested.devices.clone()),
+                Devices::default(),
+            ),
+            split_mode: Setting::or_default(
+                requested.asked("split-mode", requested.split_mode),
+                SplitMode::default(),
+            ),
+            tensor_split: Setting::or_default(
+                requested.asked("tensor-split", requested.tensor_split.clone()),
+                TensorSplit::default(),
+            ),
+            main_gpu: Setting::or_default(requested.asked("main-gpu", requested.main_gpu), 0),
+            kv_offload: Setting::or_default(requested.asked("kv-offload", requested.kv_offload), true)
+                .or_profile(wanted.kv_offload),
+            op_offload: Setting::or_default(requested.asked("op-offload", requested.op_offload), true)
+                .or_profile(wanted.op_offload),
+            workers: Setting::or_default(
+                requested.asked("rpc", requested.workers.clone()),
+                Workers::default(),
+            ),
             require_gpu: profile::require_gpu(requested, &wanted, live),
             cuda_graphs: of_cuda(|defaults| defaults.cuda_graphs),
             cuda_fusion: of_cuda(|defaults| defaults.cuda_fusion),
             cuda_wait,
-            greedy: Setting::or_default(requested.greedy, false),
-            // The sampling defaults of llama.cpp's tools.
-            temperature: Setting::or_default(requested.temperature, 0.8),
-            top_k: Setting::or_default(requested.top_k, 40),
-            top_p: Setting::or_default(requested.top_p, 0.95),
-            min_p: Setting::or_default(requested.min_p, 0.05),
-            seed: Setting::or_default(requested.seed.map(Some), None),
-            device_sampling: Setting::or_default(requested.device_sampling, DeviceSampling::default()),
+            greedy: Setting::or_default(requested.asked("greedy", requested.greedy), false),
+            temperature: Setting::or_default(
+                requested.asked("temp", requested.temperature),
+                sampling.temperature,
+            ),
+            top_k: Setting::or_default(requested.asked("top-k", requested.top_k), sampling.top_k),
+            top_p: Setting::or_default(requested.asked("top-p", requested.top_p), sampling.top_p),
+            min_p: Setting::or_default(requested.asked("min-p", requested.min_p), sampling.min_p),
+            seed: Setting::or_default(requested.asked("seed", requested.seed.map(Some)), None),
+            device_sampling: Setting::or_default(
+                requested.asked("device-sampling", requested.device_sampling),
+                DeviceSampling::default(),
+            ),
             variant: requested.variant.clone(),
+            adapters_from: requested.source("lora"),
+            rope_from: rope_source(requested),
             trial_program: requested.trial_program.clone(),
             bound_by: threads.bound_by,
         })
     }
+}
+
+/// Origin of RoPE scaling: the configuration file, if any of its options comes from there.
+fn rope_source(requested: &Requested) -> Source {
+    let is_in_file = |option: &OptionSpec<Requested>| {
+        option.group == Group::Rope && requested.from_file.contains(option.name)
+    };
+    if OPTIONS.iter().any(is_in_file) { Source::ConfigFile } else { Source::Flag }
 }
 
 /// Which kernels are loaded: the variable goes before the record, too.
@@ -113,7 +191,8 @@ fn cpu_variant(requested: &Requested, tuned: &Requested, live: &Live) -> Setting
     match (&requested.cpu_variant, live.environment.cpu_variant.clone()) {
         (None, Some(name)) => Setting::new(Some(name), Source::Environment),
         _ => {
-            Setting::pick(requested.cpu_variant.clone().map(Some), tuned.cpu_variant.clone().map(Some), None)
+            let asked = requested.asked("cpu-variant", requested.cpu_variant.clone().map(Some));
+            Setting::pick(asked, tuned.cpu_variant.clone().map(Some), None)
         }
     }
 }
@@ -127,6 +206,6 @@ fn tiled(requested: &Requested, tuned: &Requested, live: &Live) -> Setting<bool>
             let is_number = value.trim().parse::<i64>();
             Setting::new(is_number.is_ok_and(|number| number != 0), Source::Environment)
         }
-        None => Setting::pick(requested.tiled, tuned.tiled, true),
+        None => Setting::pick(requested.asked("tiled", requested.tiled), tuned.tiled, true),
     }
 }

@@ -105,6 +105,10 @@ pub struct Settings {
     pub device_sampling: Setting<DeviceSampling>,
     /// How the model differs from its file.
     pub variant: Variant,
+    /// Origin of the adapters, if there are any.
+    pub adapters_from: Source,
+    /// Origin of the RoPE scaling, if it is not the model's.
+    pub rope_from: Source,
     /// An `anneal` that tries a model in a process of its own before it is loaded here: see [`crate::trial`]. The program
     /// itself needs none.
     pub trial_program: Option<PathBuf>,
@@ -119,6 +123,15 @@ pub const DEFAULT_CTX: u32 = 4096;
 /// Shortest prompt for a split layout where nothing else is asked for: the cost of handing the sequence over is nearly
 /// all in proportion to its length, as the gain is, so this only keeps it away from where neither matters.
 pub const DEFAULT_SPLIT_FROM: u32 = 64;
+
+/// How eagerly threads wait for work where nothing is asked for: llama.cpp's default.
+pub const DEFAULT_POLL: u32 = 50;
+
+/// Tokens in one call where nothing is asked for: llama.cpp's default.
+pub const DEFAULT_BATCH: u32 = 2048;
+
+/// Tokens in one graph where nothing is asked for: llama.cpp's default.
+pub const DEFAULT_UBATCH: u32 = 512;
 
 /// llama.cpp rounds the size of a context up to a multiple of this.
 pub const CTX_STEP: u32 = 256;
@@ -180,7 +193,7 @@ impl Settings {
         }
         for threads in [&mut self.decode_threads, &mut self.prefill_threads] {
             match threads.source {
-                Source::Flag | Source::Environment | Source::TuningRecord => {}
+                source if source.is_asked() || source == Source::TuningRecord => {}
                 _ => *threads = Setting::new(1, Source::AllLayersOnDevices),
             }
         }

@@ -10,6 +10,8 @@ use serde::Serialize;
 pub enum Source {
     /// Given on the command line.
     Flag,
+    /// Set in the configuration file.
+    ConfigFile,
     /// What `anneal tune` found for this model on this machine.
     TuningRecord,
     /// `build_info.json`.
@@ -28,6 +30,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Source::Flag => "flag",
+            Source::ConfigFile => "config file",
             Source::TuningRecord => "tuning record",
             Source::BuildInfo => "build info",
             Source::Environment => "environment",
@@ -35,6 +38,13 @@ impl fmt::Display for Source {
             Source::AllLayersOnDevices => "all layers on the device",
             Source::Default => "default",
         })
+    }
+}
+
+impl Source {
+    /// True if the user asked for the value: by a flag, in the configuration file, or in the environment.
+    pub fn is_asked(self) -> bool {
+        matches!(self, Source::Flag | Source::ConfigFile | Source::Environment)
     }
 }
 
@@ -65,18 +75,16 @@ impl<T> Setting<T> {
         variable.map_or(self, |value| Self::new(value, Source::Environment))
     }
 
-    pub(super) fn or_default(flag: Option<T>, default: T) -> Self {
-        match flag {
-            Some(value) => Self::new(value, Source::Flag),
-            None => Self::new(default, Source::Default),
-        }
+    /// What was asked for, else `default`.
+    pub(super) fn or_default(asked: Option<Self>, default: T) -> Self {
+        asked.unwrap_or(Self::new(default, Source::Default))
     }
 
-    /// The flag's value, else the tuning record's, else `default`.
-    pub(super) fn pick(flag: Option<T>, tuned: Option<T>, default: T) -> Self {
-        match (flag, tuned) {
+    /// What was asked for, else the tuning record's value, else `default`.
+    pub(super) fn pick(asked: Option<Self>, tuned: Option<T>, default: T) -> Self {
+        match (asked, tuned) {
             (None, Some(value)) => Self::new(value, Source::TuningRecord),
-            (flag, _) => Self::or_default(flag, default),
+            (asked, _) => Self::or_default(asked, default),
         }
     }
 }

@@ -5,7 +5,7 @@ use llama::MAX_THREADS;
 use llama::error::Result;
 use llama::options::Affinity;
 
-use super::requested::Requested;
+use super::options::Requested;
 use super::source::{Setting, Source};
 use crate::asked_threads::{self, Asked};
 use crate::live::Live;
@@ -36,7 +36,7 @@ pub(super) fn resolve(
         .filter(|_| requested.policy.is_none() && requested.decode_threads.is_none());
     let policy = match asked_threads {
         Some(Asked::Share(policy)) => Setting::new(policy, Source::Environment),
-        _ => Setting::or_default(requested.policy, Policy::default()),
+        _ => Setting::or_default(requested.asked("policy", requested.policy), Policy::default()),
     };
     let (budget, budget_source) = budget(live, policy.value);
     let (decode, prefill, record) = match recorded_threads(live, policy.value, &budget) {
@@ -53,7 +53,7 @@ pub(super) fn resolve(
     };
     let (number, source) = match asked_threads {
         Some(Asked::Number(threads)) => (Some(threads), Source::Environment),
-        _ => (None, Source::Flag),
+        _ => (None, requested.source("threads")),
     };
     let decode_threads = match (requested.decode_threads.or(number), tuned_threads(tuned.decode_threads)) {
         (Some(threads), _) => Setting::new(threads, source),
@@ -62,20 +62,24 @@ pub(super) fn resolve(
     };
     // As in llama.cpp, one number of threads counts for both phases.
     let asked = requested.prefill_threads.or(requested.decode_threads);
-    let source = if asked.is_some() { Source::Flag } else { source };
+    let source = match (requested.prefill_threads, requested.decode_threads) {
+        (Some(_), _) => requested.source("threads-batch"),
+        (None, Some(_)) => requested.source("threads"),
+        (None, None) => source,
+    };
     let prefill_threads = match (asked.or(number), tuned_threads(tuned.prefill_threads)) {
         (Some(threads), _) => Setting::new(threads, source),
         (None, Some(threads)) => Setting::new(threads, Source::TuningRecord),
         (None, None) => Setting::new(prefill, record),
     };
     let cpus = match &requested.cpus {
-        Some(cpus) => Setting::new(cpus.clone(), Source::Flag),
+        Some(cpus) => Setting::new(cpus.clone(), requested.source("cpu-list")),
         None => Setting::new(budget.cpus, budget_source),
     };
     // A list of CPUs says that threads shall be bound to them.
     let affinity = match (requested.affinity, &requested.cpus) {
-        (None, Some(_)) => Setting::new(Affinity::On, Source::Flag),
-        (flag, _) => Setting::pick(flag, tuned.affinity, Affinity::default()),
+        (None, Some(_)) => Setting::new(Affinity::On, requested.source("cpu-list")),
+        (asked, _) => Setting::pick(requested.asked("affinity", asked), tuned.affinity, Affinity::default()),
     };
     // More threads than cores that were measured to be faster are no mistake.
     let unmeasured = [&decode_threads, &prefill_threads];

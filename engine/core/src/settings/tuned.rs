@@ -4,7 +4,7 @@ use llama::error::{Error, Result};
 use llama::offload::{CpuMoe, GpuLayers, Workers};
 
 use super::check::check;
-use super::requested::Requested;
+use super::options::Requested;
 use super::resolved::Settings;
 use crate::live::Live;
 

@@ -1,47 +1,13 @@
-//! What can be asked of the sampler: by flags, and by the JSON of a request. One table holds names, ranges and defaults
-//! for both.
+//! Options of the sampler, by flags and in the JSON of a request. One table holds names, types, defaults, ranges and help
+//! texts of all numbers.
+
+use std::ffi::CStr;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::bias::{self, Bias};
 use crate::error::{Error, Result};
-
-/// How the next token is chosen. Defaults and names are llama.cpp's.
-///
-/// Read from JSON, every field may be missing or null, fields of other names are left alone, and one that cannot be meant
-/// is refused with the values that can.
-#[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "named and documented in `PARAMETERS`")]
-pub struct SamplingOptions {
-    pub temperature: f32,
-    pub top_k: u32,
-    pub top_p: f32,
-    pub min_p: f32,
-    pub typical_p: f32,
-    pub top_n_sigma: f32,
-    pub xtc_probability: f32,
-    pub xtc_threshold: f32,
-    pub dry_multiplier: f32,
-    pub dry_base: f32,
-    pub dry_allowed_length: u32,
-    pub dry_penalty_last_n: u32,
-    /// Texts that end a repetition for DRY.
-    pub dry_sequence_breakers: Vec<String>,
-    pub repeat_penalty: f32,
-    pub repeat_last_n: u32,
-    pub presence_penalty: f32,
-    pub frequency_penalty: f32,
-    pub mirostat: u32,
-    pub mirostat_tau: f32,
-    pub mirostat_eta: f32,
-    /// What is added to the logits of single tokens.
-    pub logit_bias: Vec<Bias>,
-    /// The same seed gives the same tokens for the same logits; `None` draws one.
-    pub seed: Option<u32>,
-    /// What the text must be like.
-    pub constraint: Option<Constraint>,
-}
 
 /// What a text must be like.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,67 +31,77 @@ impl Constraint {
     }
 }
 
-impl Default for SamplingOptions {
-    fn default() -> Self {
-        Self {
-            temperature: 0.8,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
-            typical_p: 1.0,
-            top_n_sigma: 0.0,
-            xtc_probability: 0.0,
-            xtc_threshold: 0.1,
-            dry_multiplier: 0.0,
-            dry_base: 1.75,
-            dry_allowed_length: 2,
-            dry_penalty_last_n: 64,
-            dry_sequence_breakers: ["\n", ":", "\"", "*"].map(String::from).to_vec(),
-            repeat_penalty: 1.0,
-            repeat_last_n: 64,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            mirostat: 0,
-            mirostat_tau: 5.0,
-            mirostat_eta: 0.1,
-            logit_bias: Vec::new(),
-            seed: None,
-            constraint: None,
-        }
-    }
-}
-
 /// A number that can be asked for.
+#[derive(Debug)]
 pub struct Parameter {
     /// Its name in JSON.
     pub name: &'static str,
     /// Its flag.
     pub flag: &'static str,
+    /// Other spellings of the flag, without dashes.
+    pub aliases: &'static [&'static str],
     /// Least value.
     pub min: f64,
     /// Greatest value.
     pub max: f64,
-    /// Whether it is a whole number.
+    /// True if it is a whole number.
     pub whole: bool,
-    /// What can be given, in words.
+    /// Values that can be given, in words.
     pub range: &'static str,
-    /// What it does.
+    /// Explanation, as help texts say it.
     pub doc: &'static str,
+    /// Its name for the shim.
+    pub(crate) c_name: &'static CStr,
     get: fn(&SamplingOptions) -> f64,
     set: fn(&mut SamplingOptions, f64),
 }
 
 macro_rules! parameters {
-    ($($name:ident $flag:literal $kind:ident $min:literal..=$max:literal $range:literal $doc:literal;)*) => {
-        /// Every number that can be asked for, but for the seed.
+    ($($name:ident: $kind:ident = $default:literal, $flag:literal [$($alias:literal)*],
+       $min:literal..=$max:literal, $range:literal, $doc:literal;)*) => {
+        /// How the next token is chosen. Defaults and names are llama.cpp's.
+        ///
+        /// In JSON, a field may be missing or null, fields with other names are ignored, and a field with an invalid value is
+        /// refused with the values that can be given.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct SamplingOptions {
+            $(#[doc = $doc] #[doc = concat!(": ", $range, ".")] pub $name: $kind,)*
+            /// Texts that end a repetition for DRY.
+            pub dry_sequence_breakers: Vec<String>,
+            /// Numbers that are added to the logits of single tokens.
+            pub logit_bias: Vec<Bias>,
+            /// Seed: the same seed gives the same tokens for the same logits; `None` draws one.
+            pub seed: Option<u32>,
+            /// Grammar or schema that the text follows.
+            pub constraint: Option<Constraint>,
+        }
+
+        impl Default for SamplingOptions {
+            fn default() -> Self {
+                Self {
+                    $($name: $default,)*
+                    dry_sequence_breakers: ["\n", ":", "\"", "*"].map(String::from).to_vec(),
+                    logit_bias: Vec::new(),
+                    seed: None,
+                    constraint: None,
+                }
+            }
+        }
+
+        /// Every number that can be asked for, except the seed.
         pub static PARAMETERS: &[Parameter] = &[$(Parameter {
             name: stringify!($name),
             flag: $flag,
+            aliases: &[$($alias),*],
             min: $min as f64,
             max: $max as f64,
             whole: parameters!(@whole $kind),
             range: $range,
             doc: $doc,
+            c_name: match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("no NUL is in a name"),
+            },
             get: |options| f64::from(options.$name),
             set: |options, value| options.$name = value as $kind,
         },)*];
@@ -134,52 +110,61 @@ macro_rules! parameters {
     (@whole f32) => { false };
 }
 
-// The largest window of tokens: longer than any context that is likely, and four megabytes.
+// The largest window of tokens, 1048576, is longer than any context that is likely, and takes four megabytes.
 parameters! {
-    temperature "--temp" f32 0.0..=100.0 "0 (most likely token) to 100"
-        "Flattens (above 1) or sharpens (below 1) the probabilities; at 0 the most likely token is taken.";
-    top_k "--top-k" u32 0..=2147483647 "0 (all) to 2147483647"
-        "Keeps this many of the most likely tokens.";
-    top_p "--top-p" f32 0.0..=1.0 "0 to 1 (all)"
-        "Keeps the most likely tokens until their probabilities add up to this.";
-    min_p "--min-p" f32 0.0..=1.0 "0 (all) to 1"
-        "Keeps tokens at least this many times as likely as the best.";
-    typical_p "--typical" f32 0.0..=1.0 "0 to 1 (all)"
-        "Keeps the tokens that surprise about as much as is to be expected here, until their probabilities add up to this.";
-    top_n_sigma "--top-n-sigma" f32 0.0..=100.0 "0 (all) to 100"
-        "Keeps tokens whose logit is at most this many standard deviations below the best.";
-    xtc_probability "--xtc-probability" f32 0.0..=1.0 "0 (never) to 1 (always)"
-        "How often XTC takes all likely tokens but the least likely of them away.";
-    xtc_threshold "--xtc-threshold" f32 0.0..=1.0 "0 to 1; above 0.5 it does nothing"
-        "From which probability on XTC calls a token likely.";
-    dry_multiplier "--dry-multiplier" f32 0.0..=100.0 "0 (off) to 100"
-        "How hard DRY is on a token that goes on with a repetition.";
-    dry_base "--dry-base" f32 1.0..=100.0 "1 to 100"
-        "How much harder with each token of the repetition.";
-    dry_allowed_length "--dry-allowed-length" u32 0..=1048576 "0 to 1048576 tokens"
-        "Length of repetition that DRY lets pass.";
-    dry_penalty_last_n "--dry-penalty-last-n" u32 0..=1048576 "0 (off) to 1048576 tokens"
-        "How many of the last tokens DRY looks at.";
-    repeat_penalty "--repeat-penalty" f32 0.01..=100.0 "0.01 to 100; 1 is off"
-        "Divides the logits of tokens that were seen; multiplies negative ones.";
-    repeat_last_n "--repeat-last-n" u32 0..=1048576 "0 (off) to 1048576 tokens"
-        "How many of the last tokens the three penalties look at.";
-    presence_penalty "--presence-penalty" f32 -100.0..=100.0 "-100 to 100; 0 is off"
-        "Taken from the logits of tokens that were seen.";
-    frequency_penalty "--frequency-penalty" f32 -100.0..=100.0 "-100 to 100; 0 is off"
-        "Taken from the logits of tokens that were seen, for each time.";
-    mirostat "--mirostat" u32 0..=2 "0 (off), 1 or 2"
-        "Keeps the surprise of each token near a target in place of all that cuts: version 1 or 2.";
-    mirostat_tau "--mirostat-ent" f32 0.0..=100.0 "0 to 100 bits"
-        "The surprise that mirostat aims at.";
-    mirostat_eta "--mirostat-lr" f32 0.0..=1.0 "0 to 1"
-        "How fast mirostat corrects itself.";
+    temperature: f32 = 0.8, "--temp" ["temperature"], 0.0..=100.0, "0 (most likely token) to 100",
+        "Flatten (above 1) or sharpen (below 1) the probabilities; at 0 the most likely token is taken";
+    top_k: u32 = 40, "--top-k" [], 0..=2147483647, "0 (all) to 2147483647",
+        "Keep this many of the most likely tokens";
+    top_p: f32 = 0.95, "--top-p" [], 0.0..=1.0, "0 to 1 (all)",
+        "Keep the most likely tokens until their probabilities add up to this";
+    min_p: f32 = 0.05, "--min-p" [], 0.0..=1.0, "0 (all) to 1",
+        "Keep tokens at least this many times as likely as the best";
+    typical_p: f32 = 1.0, "--typical" ["typical-p"], 0.0..=1.0, "0 to 1 (all)",
+        "Keep the tokens whose surprise is closest to the expected surprise, until their probabilities add up to this";
+    top_n_sigma: f32 = 0.0, "--top-n-sigma" ["top-nsigma"], 0.0..=100.0, "0 (all) to 100",
+        "Keep tokens whose logit is at most this many standard deviations below the best";
+    xtc_probability: f32 = 0.0, "--xtc-probability" [], 0.0..=1.0, "0 (never) to 1 (always)",
+        "Probability that XTC removes all likely tokens except the least likely of them";
+    xtc_threshold: f32 = 0.1, "--xtc-threshold" [], 0.0..=1.0, "0 to 1; above 0.5 it does nothing",
+        "Probability from which on XTC calls a token likely";
+    dry_multiplier: f32 = 0.0, "--dry-multiplier" [], 0.0..=100.0, "0 (off) to 100",
+        "DRY penalty multiplier for tokens that extend a repetition";
+    dry_base: f32 = 1.75, "--dry-base" [], 1.0..=100.0, "1 to 100",
+        "Factor by which the DRY penalty grows with each token of the repetition";
+    dry_allowed_length: u32 = 2, "--dry-allowed-length" [], 0..=1048576, "0 to 1048576 tokens",
+        "Length of the longest repetition without a DRY penalty";
+    dry_penalty_last_n: u32 = 64, "--dry-penalty-last-n" [], 0..=1048576, "0 (off) to 1048576 tokens",
+        "Number of last tokens in which DRY looks for repetitions";
+    repeat_penalty: f32 = 1.0, "--repeat-penalty" [], 0.01..=100.0, "0.01 to 100; 1 is off",
+        "Divide the logits of tokens that occurred by this; negative logits are multiplied";
+    repeat_last_n: u32 = 64, "--repeat-last-n" [], 0..=1048576, "0 (off) to 1048576 tokens",
+        "Number of last tokens that the three penalties look at";
+    presence_penalty: f32 = 0.0, "--presence-penalty" [], -100.0..=100.0, "-100 to 100; 0 is off",
+        "Subtract this from the logits of tokens that occurred";
+    frequency_penalty: f32 = 0.0, "--frequency-penalty" [], -100.0..=100.0, "-100 to 100; 0 is off",
+        "Subtract this from the logit of a token for each time that it occurred";
+    mirostat: u32 = 0, "--mirostat" [], 0..=2, "0 (off), 1 or 2",
+        "Version of mirostat, which keeps the surprise of tokens near a target in place of all samplers that cut";
+    mirostat_tau: f32 = 5.0, "--mirostat-ent" [], 0.0..=100.0, "0 to 100 bits",
+        "Target surprise of mirostat";
+    mirostat_eta: f32 = 0.1, "--mirostat-lr" [], 0.0..=1.0, "0 to 1",
+        "Learning rate of mirostat";
 }
 
 impl Parameter {
     /// The one whose name in JSON is `name`.
     pub fn named(name: &str) -> Option<&'static Parameter> {
         PARAMETERS.iter().find(|parameter| parameter.name == name)
+    }
+
+    /// Reads a value from the command line.
+    ///
+    /// # Errors
+    /// The values that can be given.
+    pub fn parse(&self, text: &str) -> std::result::Result<f64, String> {
+        let value = text.trim().parse().ok().filter(|value| self.takes(*value));
+        value.ok_or_else(|| format!("use {}", self.range))
     }
 
     /// Makes it `value` in `options`.
@@ -201,6 +186,11 @@ impl Parameter {
     /// Its value where none is given.
     pub fn default_value(&self) -> f64 {
         (self.get)(&SamplingOptions::default())
+    }
+
+    /// Its value in `options`.
+    pub fn value(&self, options: &SamplingOptions) -> f64 {
+        (self.get)(options)
     }
 
     /// The same in words, without the digits that single precision adds.
@@ -437,13 +427,33 @@ mod tests {
         }
     }
 
+    /// `UPDATE_DOCS=1` writes the rows.
     #[test]
     fn the_guide_says_of_each_what_the_table_says() {
-        let guide = include_str!("../../../../docs/src/guide/sampling.md");
-        for Parameter { name, flag, range, doc, .. } in PARAMETERS {
-            let default = Parameter::named(name).expect("itself").default_text();
-            let line = format!("| `{flag}` | `{name}` | {default} | {range} | {doc} |");
-            assert!(guide.contains(&line), "docs/src/guide/sampling.md lacks: {line}");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/guide/sampling.md");
+        let mut guide: Vec<String> =
+            std::fs::read_to_string(path).expect("the guide").lines().map(str::to_string).collect();
+        let mut is_current = true;
+        for parameter @ Parameter { name, flag, range, doc, .. } in PARAMETERS {
+            let default = parameter.default_text();
+            let row = format!("| `{flag}` | `{name}` | {default} | {range} | {doc}. |");
+            let place = |start: &str| guide.iter().position(|line| line.starts_with(start));
+            match place(&format!("| `{flag}` |")) {
+                Some(found) if guide[found] == row => {}
+                found => {
+                    is_current = false;
+                    let place = found.or_else(|| place("| `--seed` |")).expect("the table ends with --seed");
+                    match found {
+                        Some(_) => guide[place] = row,
+                        None => guide.insert(place, row),
+                    }
+                }
+            }
+        }
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, guide.join("\n") + "\n").expect("written");
+        } else {
+            assert!(is_current, "{path} is old: UPDATE_DOCS=1 cargo test -p llama guide");
         }
     }
 

@@ -9,76 +9,12 @@ use llama::options::DeviceSampling;
 use llama::variant::Variant;
 use toml::Value;
 
-use super::Config;
-use super::known::{KEYS, put, truth};
+use super::file_keys::{Key, truth};
+use super::options::Config;
 use crate::drafts::{Source, Who};
 use crate::fields::nearest;
 use crate::models::{Named, Served};
 use crate::workloads::Workloads;
-
-/// Keys of the file that a model may have for itself; `path` is its `model`.
-pub const OWN: [&str; 59] = [
-    "hf",
-    "chat_template",
-    "load_mode",
-    "repack",
-    "lora",
-    "rope_scaling",
-    "rope_scale",
-    "rope_freq_base",
-    "rope_freq_scale",
-    "yarn_orig_ctx",
-    "yarn_ext_factor",
-    "yarn_attn_factor",
-    "yarn_beta_fast",
-    "yarn_beta_slow",
-    "slots",
-    "pools",
-    "queue",
-    "max_tokens",
-    "timeout_s",
-    "step_ms",
-    "prompt_reuse",
-    "embedding_pooling",
-    "prompt_cache",
-    "prompt_cache_size",
-    "prompt_cache_ro",
-    "device_sampling",
-    "speculative",
-    "draft_model",
-    "draft_p_min",
-    "draft_max",
-    "draft_near",
-    "ctx_size",
-    "batch_size",
-    "ubatch_size",
-    "cache_type_k",
-    "cache_type_v",
-    "flash_attn",
-    "gpu_layers",
-    "n_cpu_moe",
-    "fit_target",
-    "devices",
-    "split_mode",
-    "tensor_split",
-    "main_gpu",
-    "kv_offload",
-    "op_offload",
-    "rpc",
-    "threads",
-    "threads_batch",
-    "policy",
-    "affinity",
-    "poll",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-    // Of a model alone.
-    "path",
-    "preload",
-];
 
 /// The end of the printed file.
 pub(super) const PRINTED: &str = "
@@ -121,12 +57,9 @@ fn model(value: &Value) -> std::result::Result<Config, String> {
     let mut config = Config::default();
     for (name, value) in table {
         let set = match name.as_str() {
-            "path" => KEYS.iter().find(|key| key.name == "model").map(|key| (key.set)(&mut config, value)),
-            "preload" => Some(put(&mut config.preload, truth(value))),
-            name if OWN.contains(&name) => {
-                KEYS.iter().find(|key| key.name == name).map(|key| (key.set)(&mut config, value))
-            }
-            _ => None,
+            "path" => Key::named("model").map(|key| key.set(&mut config, value)),
+            "preload" => Some(truth(value).map(|preload| config.preload = Some(preload))),
+            name => Key::named(name).filter(|key| key.is_of_model()).map(|key| key.set(&mut config, value)),
         };
         match set {
             Some(set) => set.map_err(|why| format!(".{name}: {why}"))?,
@@ -140,13 +73,15 @@ fn model(value: &Value) -> std::result::Result<Config, String> {
 }
 
 fn mend(name: &str) -> String {
+    let of_models = Key::all().into_iter().filter(|key| key.is_of_model());
+    let names: Vec<String> = of_models.map(Key::name).collect();
     match name {
         "model" => "unknown key; a model's file is its path".to_string(),
         "name" => "unknown key; a model's name is its table's, [models.NAME]".to_string(),
-        name if KEYS.iter().any(|key| key.name == name) => {
+        name if Key::named(name).is_some() => {
             "this key is the server's and not a model's: put it above all tables".to_string()
         }
-        name => match nearest(name, OWN.iter().copied()) {
+        name => match nearest(name, names.iter().map(String::as_str).chain(["path", "preload"])) {
             Some(near) => format!("unknown key; did you mean {near}?"),
             None => "unknown key; see --print-config for those there are".to_string(),
         },
@@ -293,9 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn every_own_key_is_one() {
-        let own = OWN.iter().filter(|name| !["path", "preload"].contains(name));
-        own.for_each(|name| assert!(KEYS.iter().any(|key| key.name == *name), "{name}"));
+    fn keys_of_models_are_known() {
+        let count = Key::all().into_iter().filter(|key| key.is_of_model()).count();
+        // With `path` and `preload`, as many as the reference names.
+        assert_eq!(count, 57);
+        assert!(Key::named("socket").is_some_and(|key| !key.is_of_model()));
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub struct Flags {
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        conflicts_with_all = ["end_to_end", "prompt_gen", "parts", "repetitions", "no_warmup", "split_layout"]
+        conflicts_with_all = ["end_to_end", "prompt_gen", "parts", "repetitions", "no_warmup", "split-layout"]
     )]
     quants: Vec<Type>,
     /// Keep the quantised models in this folder, and take those that are there already and still fit [default: a folder

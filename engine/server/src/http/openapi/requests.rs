@@ -77,7 +77,7 @@ fn sampling(facts: &Facts) -> Map<String, Value> {
             "minimum": parameter.min,
             "maximum": parameter.max,
             "default": default,
-            "description": format!("{} {}.", parameter.doc, parameter.range),
+            "description": format!("{}. {}.", parameter.doc, parameter.range),
         })
     };
     let mut all: Map<String, Value> =

@@ -1,0 +1,536 @@
+//! Options of the engine: the values that were asked for, and one table of flags, keys, ranges, defaults and help texts.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use build_info::{Bytes, Policy};
+use llama::MAX_THREADS;
+use llama::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, TensorSplit, Workers};
+use llama::options::{
+    Affinity, DeviceSampling, FlashAttention, KvType, LoadMode, MAX_CTX, RequireGpu, SplitLayout, SplitMode,
+};
+use llama::variant::Variant;
+
+use super::resolved::{
+    DEFAULT_BATCH, DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_POLL, DEFAULT_SPLIT_FROM, DEFAULT_UBATCH,
+};
+use super::source::{Setting, Source};
+use crate::option::{self, Bare, Default as Fallback, Flag, Form, Group, Key, OptionSpec, Slot, Value};
+use crate::{parsed, slot};
+
+/// Values that were asked for by flags or in a configuration file; `None` where nothing was.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(missing_docs, reason = "the table of options explains them")]
+pub struct Requested {
+    pub policy: Option<Policy>,
+    pub decode_threads: Option<u32>,
+    pub prefill_threads: Option<u32>,
+    pub affinity: Option<Affinity>,
+    pub cpus: Option<Vec<u32>>,
+    pub poll: Option<u32>,
+    pub blas_threads: Option<u32>,
+    pub n_ctx: Option<u32>,
+    pub n_batch: Option<u32>,
+    pub n_ubatch: Option<u32>,
+    pub load_mode: Option<LoadMode>,
+    pub repack: Option<bool>,
+    pub tiled: Option<bool>,
+    pub huge_pages: Option<bool>,
+    pub cpu_variant: Option<String>,
+    pub split_layout: Option<SplitLayout>,
+    pub split_from: Option<u32>,
+    pub type_k: Option<KvType>,
+    pub type_v: Option<KvType>,
+    pub flash_attention: Option<FlashAttention>,
+    pub gpu_layers: Option<GpuLayers>,
+    pub n_cpu_moe: Option<CpuMoe>,
+    pub fit_target: Option<Bytes>,
+    pub devices: Option<Devices>,
+    pub split_mode: Option<SplitMode>,
+    pub tensor_split: Option<TensorSplit>,
+    pub main_gpu: Option<u32>,
+    pub kv_offload: Option<bool>,
+    pub op_offload: Option<bool>,
+    pub workers: Option<Workers>,
+    pub require_gpu: Option<RequireGpu>,
+    pub greedy: Option<bool>,
+    pub temperature: Option<f32>,
+    pub top_k: Option<u32>,
+    pub top_p: Option<f32>,
+    pub min_p: Option<f32>,
+    pub seed: Option<u32>,
+    pub device_sampling: Option<DeviceSampling>,
+    pub variant: Variant,
+    /// Names of the options whose values come from a configuration file. The others come from flags.
+    pub from_file: BTreeSet<&'static str>,
+    /// Program that loads a model for a trial before this process does: see [`crate::trial`].
+    pub trial_program: Option<PathBuf>,
+}
+
+impl Requested {
+    /// These values, with those of `other` where nothing was asked for.
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        let mut own = self.clone();
+        option::merge(OPTIONS, &mut own, other, |own, name| {
+            if other.from_file.contains(name) {
+                own.from_file.insert(name);
+            }
+        });
+        own
+    }
+
+    /// Origin of a value that was asked for as the option `name`.
+    pub(super) fn source(&self, name: &'static str) -> Source {
+        debug_assert!(OPTIONS.iter().any(|option| option.name == name), "{name} is no option");
+        if self.from_file.contains(name) { Source::ConfigFile } else { Source::Flag }
+    }
+
+    /// `value`, asked for as the option `name`, with its origin.
+    pub(super) fn asked<T>(&self, name: &'static str, value: Option<T>) -> Option<Setting<T>> {
+        value.map(|value| Setting::new(value, self.source(name)))
+    }
+}
+
+/// Threads that can be asked for, in words.
+pub const THREADS: &str = "1 to 512, or leave it out to take what the machine offers";
+
+/// Sizes of a batch that can be asked for, in words.
+pub const BATCH: &str = "1 to 1048576";
+
+/// Values of `--poll` that can be asked for, in words.
+pub const POLL: &str = "0 (sleep) to 100 (spin)";
+
+/// Tokens of the largest batch.
+pub const MAX_BATCH: u32 = 1 << 20;
+
+const OF_MODEL: Key = Key::MODEL;
+const LATER: &str = "the build's, else auto";
+const MODELS: &str = "the model's";
+
+/// Every option of the engine, in the order of help texts and of the printed configuration.
+#[rustfmt::skip]
+pub static OPTIONS: &[OptionSpec<Requested>] = &[
+    OptionSpec {
+        name: "lora", flag: Flag::value("FILE[:SCALE]"), key: OF_MODEL, group: Group::Adapters,
+        default: Fallback::depends("none", "[\"adapter.gguf:1.0\"]"),
+        help: "LoRA adapter in GGUF form, and its scale, 1 as it was trained; the flag can be repeated",
+        value: Value::Text(Form::Repeated("files, as [\"adapter.gguf\"]"), |all, text| {
+            all.variant.adapters.push(text.parse()?);
+            Ok(())
+        }),
+        slot: Slot {
+            is_set: |all| !all.variant.adapters.is_empty(),
+            copy: |own, other| own.variant.adapters.clone_from(&other.variant.adapters),
+        },
+    },
+    OptionSpec {
+        name: "load-mode", flag: Flag::aliased("MODE", &["lm"]), key: OF_MODEL, group: Group::LoadMode,
+        default: Fallback::Text("auto"),
+        help: "How to load the weights: auto, none, mmap, mlock, mmap_mlock or direct_io",
+        value: Value::Text(Form::Word, parsed!(load_mode)),
+        slot: slot!(load_mode),
+    },
+    OptionSpec {
+        name: "repack", flag: Flag::Off("Leave the weights as they are in the file: less memory, slower decode, and prefill often faster: measure"), key: OF_MODEL, group: Group::Loading,
+        default: Fallback::Truth(true),
+        help: "Repack weights for the CPU's kernels",
+        value: Value::Truth(|all, value| all.repack = Some(value)),
+        slot: slot!(repack),
+    },
+    OptionSpec {
+        name: "tiled", flag: Flag::Off("Leave out ggml's tiled kernels, which evaluate prompts on weights that are not repacked"), key: Key::NONE, group: Group::Loading,
+        default: Fallback::Truth(true),
+        help: "Use ggml's tiled kernels for prompts on weights that are not repacked",
+        value: Value::Truth(|all, value| all.tiled = Some(value)),
+        slot: slot!(tiled),
+    },
+    OptionSpec {
+        name: "huge-pages", flag: Flag::Off("Do not ask for huge pages, in a build that does"), key: Key::NONE, group: Group::Loading,
+        default: Fallback::Truth(true),
+        help: "Ask for huge pages, in a build that does",
+        value: Value::Truth(|all, value| all.huge_pages = Some(value)),
+        slot: slot!(huge_pages),
+    },
+    OptionSpec {
+        name: "cpu-variant", flag: Flag::value("NAME"), key: Key::NONE, group: Group::Loading,
+        default: Fallback::depends("the best that run here", "\"haswell\""),
+        help: "Load these kernels of those that lie beside the program, in a build that has some (`anneal info` lists them)",
+        value: Value::Text(Form::Word, parsed!(cpu_variant)),
+        slot: slot!(cpu_variant),
+    },
+    OptionSpec {
+        name: "split-layout", flag: Flag::value("WHEN"), key: Key::NONE, group: Group::Split,
+        default: Fallback::Text("auto"),
+        help: "Evaluate prompts with the weights as they are in the file and generate with repacked ones: auto (where a measurement on this machine has shown that it is faster), on or off",
+        value: Value::Text(Form::Word, parsed!(split_layout)),
+        slot: slot!(split_layout),
+    },
+    OptionSpec {
+        name: "split-from", flag: Flag::value("N"), key: Key::NONE, group: Group::Split,
+        default: Fallback::Number(DEFAULT_SPLIT_FROM as f64),
+        help: "Tokens of the shortest prompt that the split layout is used for",
+        value: Value::Whole { least: 1, most: u32::MAX, range: "1 or more", set: |all, value| all.split_from = Some(value) },
+        slot: slot!(split_from),
+    },
+    OptionSpec {
+        name: "rope-scaling", flag: Flag::value("HOW"), key: OF_MODEL, group: Group::Rope,
+        default: Fallback::depends(MODELS, "\"yarn\""),
+        help: "How positions are scaled: none, linear or yarn",
+        value: Value::Text(Form::Word, parsed!(variant.rope.scaling)),
+        slot: slot!(variant.rope.scaling),
+    },
+    OptionSpec {
+        name: "rope-scale", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
+        default: Fallback::depends(MODELS, "2.0"),
+        help: "Factor by which the context is longer than the one that the model was trained for",
+        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "a number above 0", set: |all, value| all.variant.rope.scale = Some(value as f32) },
+        slot: Slot {
+            // Two ways to give one factor.
+            is_set: |all| all.variant.rope.factor().is_some(),
+            copy: |own, other| {
+                own.variant.rope.scale = other.variant.rope.scale;
+                own.variant.rope.freq_scale = other.variant.rope.freq_scale;
+            },
+        },
+    },
+    OptionSpec {
+        name: "rope-freq-base", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
+        default: Fallback::depends(MODELS, "10000.0"),
+        help: "Base of RoPE's frequencies",
+        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "a number above 0", set: |all, value| all.variant.rope.freq_base = Some(value as f32) },
+        slot: slot!(variant.rope.freq_base),
+    },
+    OptionSpec {
+        name: "rope-freq-scale", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
+        default: Fallback::depends(MODELS, "0.5"),
+        help: "Factor that positions are multiplied with: 1 / --rope-scale; give one of them",
+        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "a number above 0", set: |all, value| all.variant.rope.freq_scale = Some(value as f32) },
+        slot: Slot {
+            // Two ways to give one factor.
+            is_set: |all| all.variant.rope.factor().is_some(),
+            copy: |own, other| {
+                own.variant.rope.scale = other.variant.rope.scale;
+                own.variant.rope.freq_scale = other.variant.rope.freq_scale;
+            },
+        },
+    },
+    OptionSpec {
+        name: "yarn-orig-ctx", flag: Flag::value("N"), key: OF_MODEL, group: Group::Rope,
+        default: Fallback::depends(MODELS, "4096"),
+        help: "YaRN: tokens that the model was trained for",
+        value: Value::Whole { least: 1, most: u32::MAX, range: "1 or more", set: |all, value| all.variant.rope.yarn_orig_ctx = Some(value) },
+        slot: slot!(variant.rope.yarn_orig_ctx),
+    },
+    OptionSpec {
+        name: "yarn-ext-factor", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
+        default: Fallback::depends(MODELS, "1.0"),
+        help: "YaRN: share of extrapolation",
+        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "0 to 1", set: |all, value| all.variant.rope.yarn_ext_factor = Some(value as f32) },
+        slot: slot!(variant.rope.yarn_ext_factor),
+    },
+    OptionSpec {
+        name: "yarn-attn-factor", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
+        default: Fallback::depends(MODELS, "1.0"),
+        help: "YaRN: factor that attention is multiplied with; only with --yarn-ext-factor 0",
+        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "a number above 0", set: |all, value| all.variant.rope.yarn_attn_factor = Some(value as f32) },
+        slot: slot!(variant.rope.yarn_attn_factor),
+    },
+    OptionSpec {
+        name: "yarn-beta-fast", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
+        default: Fallback::depends(MODELS, "32.0"),
+        help: "YaRN: turns above which a frequency stays as it is",
+        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "a number above 0", set: |all, value| all.variant.rope.yarn_beta_fast = Some(value as f32) },
+        slot: slot!(variant.rope.yarn_beta_fast),
+    },
+    OptionSpec {
+        name: "yarn-beta-slow", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
+        default: Fallback::depends(MODELS, "1.0"),
+        help: "YaRN: turns below which a frequency is scaled in full",
+        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "a number above 0", set: |all, value| all.variant.rope.yarn_beta_slow = Some(value as f32) },
+        slot: slot!(variant.rope.yarn_beta_slow),
+    },
+    OptionSpec {
+        name: "ctx-size", flag: Flag::short('c', "N"), key: OF_MODEL, group: Group::Context,
+        default: Fallback::Number(DEFAULT_CTX as f64),
+        help: "Tokens that the context holds, for all slots of a server together",
+        value: Value::Whole { least: 0, most: MAX_CTX, range: "1 to 268435456, or 0 for what the model was trained for", set: |all, value| all.n_ctx = Some(value) },
+        slot: slot!(n_ctx),
+    },
+    OptionSpec {
+        name: "batch-size", flag: Flag::short('b', "N"), key: OF_MODEL, group: Group::Context,
+        default: Fallback::Number(DEFAULT_BATCH as f64),
+        help: "Tokens evaluated in one call",
+        value: Value::Whole { least: 1, most: MAX_BATCH, range: BATCH, set: |all, value| all.n_batch = Some(value) },
+        slot: slot!(n_batch),
+    },
+    OptionSpec {
+        name: "ubatch-size", flag: Flag::aliased("N", &["ub"]), key: OF_MODEL, group: Group::Context,
+        default: Fallback::Number(DEFAULT_UBATCH as f64),
+        help: "Tokens evaluated in one graph",
+        value: Value::Whole { least: 1, most: MAX_BATCH, range: BATCH, set: |all, value| all.n_ubatch = Some(value) },
+        slot: slot!(n_ubatch),
+    },
+    OptionSpec {
+        name: "cache-type-k", flag: Flag::aliased("TYPE", &["ctk"]), key: OF_MODEL, group: Group::Context,
+        default: Fallback::Text("f16"),
+        help: "Type of the K cache: f32, f16, bf16, q8_0, q5_0, q5_1, q4_0, q4_1 or iq4_nl",
+        value: Value::Text(Form::Word, parsed!(type_k)),
+        slot: slot!(type_k),
+    },
+    OptionSpec {
+        name: "cache-type-v", flag: Flag::aliased("TYPE", &["ctv"]), key: OF_MODEL, group: Group::Context,
+        default: Fallback::Text("f16"),
+        help: "Type of the V cache; a quantised one needs flash attention",
+        value: Value::Text(Form::Word, parsed!(type_v)),
+        slot: slot!(type_v),
+    },
+    OptionSpec {
+        name: "flash-attn", flag: Flag::aliased("MODE", &["fa"]), key: OF_MODEL, group: Group::Context,
+        default: Fallback::depends(LATER, "\"auto\""),
+        help: "Flash attention: auto, on or off",
+        value: Value::Text(Form::Word, parsed!(flash_attention)),
+        slot: slot!(flash_attention),
+    },
+    OptionSpec {
+        name: "threads", flag: Flag::short('t', "N"), key: OF_MODEL, group: Group::Threads,
+        default: Fallback::depends("the tuning record's, else the policy's share of the cores", "2"),
+        help: "Threads that generate tokens",
+        value: Value::Whole { least: 1, most: MAX_THREADS, range: THREADS, set: |all, value| all.decode_threads = Some(value) },
+        slot: slot!(decode_threads),
+    },
+    OptionSpec {
+        name: "threads-batch", flag: Flag::aliased("N", &["tb"]), key: OF_MODEL, group: Group::Threads,
+        default: Fallback::depends("--threads if given, else every core", "2"),
+        help: "Threads that evaluate prompts, and several requests at once",
+        value: Value::Whole { least: 1, most: MAX_THREADS, range: THREADS, set: |all, value| all.prefill_threads = Some(value) },
+        slot: slot!(prefill_threads),
+    },
+    OptionSpec {
+        name: "policy", flag: Flag::value("POLICY"), key: OF_MODEL, group: Group::Placement,
+        default: Fallback::Text("balanced"),
+        help: "Share of the cores that decode takes: max, balanced, shared or debug",
+        value: Value::Text(Form::Word, parsed!(policy)),
+        slot: slot!(policy),
+    },
+    OptionSpec {
+        name: "affinity", flag: Flag::ValueOrOff { metavar: "WHEN" }, key: OF_MODEL, group: Group::Placement,
+        default: Fallback::Text("auto"),
+        help: "Bind threads to CPUs: on (one each), off, or auto (only on hybrid CPUs, to the performance cores)",
+        value: Value::Text(Form::Word, parsed!(affinity)),
+        slot: slot!(affinity),
+    },
+    OptionSpec {
+        name: "cpu-list", flag: Flag::value("LIST"), key: Key::NONE, group: Group::Placement,
+        default: Fallback::depends("one CPU of each core", "\"0-3,8\""),
+        help: "CPUs to bind threads to, as in 0-3,8; implies --affinity on",
+        value: Value::Text(Form::Word, |all, text| {
+            all.cpus = Some(cpu_list(text)?);
+            Ok(())
+        }),
+        slot: slot!(cpus),
+    },
+    OptionSpec {
+        name: "blas-threads", flag: Flag::value("N"), key: Key::NONE, group: Group::Placement,
+        default: Fallback::Number(DEFAULT_BLAS_THREADS as f64),
+        help: "Threads of the BLAS library in a build that has one",
+        value: Value::Whole { least: 0, most: MAX_THREADS, range: "1 to 512, or 0 for as many as the phase has", set: |all, value| all.blas_threads = Some(value) },
+        slot: slot!(blas_threads),
+    },
+    OptionSpec {
+        name: "poll", flag: Flag::value("N"), key: OF_MODEL, group: Group::Threads,
+        default: Fallback::Number(DEFAULT_POLL as f64),
+        help: "How eagerly threads wait for work",
+        value: Value::Whole { least: 0, most: 100, range: POLL, set: |all, value| all.poll = Some(value) },
+        slot: slot!(poll),
+    },
+    OptionSpec {
+        name: "gpu-layers", flag: Flag::aliased("N", &["ngl"]), key: OF_MODEL, group: Group::Devices,
+        default: Fallback::depends(LATER, "\"auto\""),
+        help: "Layers on devices beside the CPU, from the last one on: a number, all, or auto (as many as find room)",
+        value: Value::Text(Form::NumberOrWord("a number of layers, \"all\" or \"auto\""), parsed!(gpu_layers)),
+        slot: slot!(gpu_layers),
+    },
+    OptionSpec {
+        name: "n-cpu-moe", flag: Flag::aliased("N", &["ncmoe"]), key: OF_MODEL, group: Group::Devices,
+        default: Fallback::depends(LATER, "\"auto\""),
+        help: "Layers of a mixture of experts, from the first one on, whose experts stay in the host's memory: a number, all, or auto (as many as must, with --gpu-layers auto; else none)",
+        value: Value::Text(Form::NumberOrWord("a number of layers, \"all\" or \"auto\""), parsed!(n_cpu_moe)),
+        slot: slot!(n_cpu_moe),
+    },
+    OptionSpec {
+        name: "fit-target", flag: Flag::aliased("MIB", &["fitt"]), key: OF_MODEL, group: Group::Devices,
+        default: Fallback::Number((DEFAULT_FIT_TARGET.0 >> 20) as f64),
+        help: "Memory that --gpu-layers auto leaves free on each device",
+        value: Value::Whole { least: 0, most: u32::MAX, range: "0 or more MiB", set: |all, value| all.fit_target = Some(Bytes::mib(value.into())) },
+        slot: slot!(fit_target),
+    },
+    OptionSpec {
+        name: "devices", flag: Flag::aliased("LIST", &["device", "dev"]), key: OF_MODEL, group: Group::Devices,
+        default: Fallback::Text("auto"),
+        help: "Devices that may take layers, in this order, as `anneal info` names them: CUDA0,CUDA1, or none, or auto (all)",
+        value: Value::Text(Form::List("devices, as [\"CUDA0\"], or \"none\", or \"auto\""), parsed!(devices)),
+        slot: slot!(devices),
+    },
+    OptionSpec {
+        name: "split-mode", flag: Flag::aliased("HOW", &["sm"]), key: OF_MODEL, group: Group::Devices,
+        default: Fallback::Text("layer"),
+        help: "How several devices share a model: none (one has all of it), layer, row or tensor",
+        value: Value::Text(Form::Word, parsed!(split_mode)),
+        slot: slot!(split_mode),
+    },
+    OptionSpec {
+        name: "tensor-split", flag: Flag::aliased("LIST", &["ts"]), key: OF_MODEL, group: Group::Devices,
+        default: Fallback::depends("by their free memory", "[3.0, 1.0]"),
+        help: "Share of the model that each device takes, in proportion, as 3,1",
+        value: Value::Text(Form::Numbers, parsed!(tensor_split)),
+        slot: slot!(tensor_split),
+    },
+    OptionSpec {
+        name: "main-gpu", flag: Flag::aliased("N", &["mg"]), key: OF_MODEL, group: Group::Devices,
+        default: Fallback::Number(0.0),
+        help: "With --split-mode none: the device that has all of the model",
+        value: Value::Whole { least: 0, most: 15, range: "0 to 15, its place among the devices", set: |all, value| all.main_gpu = Some(value) },
+        slot: slot!(main_gpu),
+    },
+    OptionSpec {
+        name: "kv-offload", flag: Flag::OnOff { alias: Some("kvo"), off_alias: Some("nkvo"), off_help: "Keep K and V in the host's memory" }, key: OF_MODEL, group: Group::Devices,
+        default: Fallback::depends("the build's, else true", "true"),
+        help: "Keep K and V on the devices that have their layers",
+        value: Value::Truth(|all, value| all.kv_offload = Some(value)),
+        slot: slot!(kv_offload),
+    },
+    OptionSpec {
+        name: "op-offload", flag: Flag::OnOff { alias: None, off_alias: None, off_help: "Let devices compute only on what lies in their own memory" }, key: OF_MODEL, group: Group::Devices,
+        default: Fallback::depends("the build's, else true", "true"),
+        help: "Let devices also compute on weights in the host's memory, for prompts",
+        value: Value::Truth(|all, value| all.op_offload = Some(value)),
+        slot: slot!(op_offload),
+    },
+    OptionSpec {
+        name: "rpc", flag: Flag::value("HOST:PORT,…"), key: OF_MODEL, group: Group::Devices,
+        default: Fallback::depends("none", "[\"10.0.0.2:50052\"]"),
+        help: "Workers on other machines (`anneal worker`) whose devices take layers as well; in a build with RPC",
+        value: Value::Text(Form::List("workers, as [\"10.0.0.2:50052\"]"), parsed!(workers)),
+        slot: slot!(workers),
+    },
+    OptionSpec {
+        name: "require-gpu", flag: Flag::Value { short: None, aliases: &[], metavar: "yes|full|no", bare: Some(Bare::AfterEquals("yes")) }, key: Key::SERVER, group: Group::RequireGpu,
+        default: Fallback::depends("yes in a build for a GPU, else no", "\"no\""),
+        help: "Refuse to run, with exit code 69, if no GPU came up or nothing of the model is on one; full: if a layer, a part of the KV cache or an operation that generates tokens is on the host. `anneal info --placement` shows where they are",
+        value: Value::Text(Form::Word, parsed!(require_gpu)),
+        slot: slot!(require_gpu),
+    },
+    OptionSpec {
+        name: "temp", flag: Flag::aliased("X", &["temperature"]), key: OF_MODEL.reloaded().named("temperature"), group: Group::Sampling,
+        default: Fallback::OfParameter("temperature"),
+        help: "",
+        value: Value::Parameter("temperature", |all, value| all.temperature = Some(value as f32)),
+        slot: slot!(temperature),
+    },
+    OptionSpec {
+        name: "top-k", flag: Flag::aliased("N", &[]), key: OF_MODEL.reloaded(), group: Group::Sampling,
+        default: Fallback::OfParameter("top_k"),
+        help: "",
+        value: Value::Parameter("top_k", |all, value| all.top_k = Some(value as u32)),
+        slot: slot!(top_k),
+    },
+    OptionSpec {
+        name: "top-p", flag: Flag::aliased("P", &[]), key: OF_MODEL.reloaded(), group: Group::Sampling,
+        default: Fallback::OfParameter("top_p"),
+        help: "",
+        value: Value::Parameter("top_p", |all, value| all.top_p = Some(value as f32)),
+        slot: slot!(top_p),
+    },
+    OptionSpec {
+        name: "min-p", flag: Flag::aliased("P", &[]), key: OF_MODEL.reloaded(), group: Group::Sampling,
+        default: Fallback::OfParameter("min_p"),
+        help: "",
+        value: Value::Parameter("min_p", |all, value| all.min_p = Some(value as f32)),
+        slot: slot!(min_p),
+    },
+    OptionSpec {
+        name: "seed", flag: Flag::value("N"), key: OF_MODEL.reloaded(), group: Group::Sampling,
+        default: Fallback::depends("random, another for each request", "1"),
+        help: "Seed; the same seed on the same build and threads gives the same text",
+        value: Value::Whole { least: 0, most: u32::MAX - 1, range: "0 to 4294967294, or leave it out for a random one", set: |all, value| all.seed = Some(value) },
+        slot: slot!(seed),
+    },
+    OptionSpec {
+        name: "greedy", flag: Flag::Switch, key: Key::NONE, group: Group::Sampling,
+        default: Fallback::Truth(false),
+        help: "Always take the most likely token",
+        value: Value::Truth(|all, value| all.greedy = Some(value)),
+        slot: slot!(greedy),
+    },
+    OptionSpec {
+        name: "device-sampling", flag: Flag::Value { short: None, aliases: &[], metavar: "MODE", bare: Some(Bare::NextArgument("on")) }, key: OF_MODEL, group: Group::Sampling,
+        default: Fallback::Text("auto"),
+        help: "Let the device that computes the logits choose by them, as far as it can, so that a GPU sends a token in place of a row of logits: auto (where that is not the CPU), on (also on the CPU) or off",
+        value: Value::Text(Form::WordOrTruth, parsed!(device_sampling)),
+        slot: slot!(device_sampling),
+    },
+];
+
+/// `0-3,8` as numbers, sorted, each once.
+fn cpu_list(text: &str) -> Result<Vec<u32>, String> {
+    let wrong = || format!("{text:?} is no list of CPUs: write it as 0-3,8");
+    let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = match part.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(part)?, number(part)?),
+        };
+        if first > last || last > 65_535 {
+            return Err(wrong());
+        }
+        cpus.extend(first..=last);
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Ok(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_list_is_ranges_and_numbers() {
+        let cases =
+            [("0", Some(vec![0])), ("0-3,8", Some(vec![0, 1, 2, 3, 8])), ("4,0-1,1", Some(vec![0, 1, 4]))];
+        for (text, expected) in cases {
+            assert_eq!(cpu_list(text).ok(), expected, "{text:?}");
+        }
+        for text in ["", "a", "3-1", "0,", "-1", "0-4000000000"] {
+            assert!(cpu_list(text).is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_every_default_is_taken() {
+        let mut seen = BTreeSet::new();
+        for option in OPTIONS {
+            assert!(seen.insert(option.name), "{} stands twice", option.name);
+            let Fallback::Text(text) = option.default else { continue };
+            let mut all = Requested::default();
+            assert_eq!(option.set(&mut all, text), Ok(()), "{}", option.name);
+            assert!((option.slot.is_set)(&all), "{} stores its value elsewhere", option.name);
+        }
+    }
+
+    #[test]
+    fn flags_go_before_the_file_and_the_origin_stays_known() {
+        let mut flags = Requested { poll: Some(1), ..Requested::default() };
+        flags.variant.rope.scale = Some(2.0);
+        let mut file = Requested { poll: Some(2), n_ctx: Some(512), ..Requested::default() };
+        file.variant.rope.freq_scale = Some(0.25);
+        file.from_file.extend(["poll", "ctx-size", "rope-freq-scale"]);
+        let both = flags.or(&file);
+        assert_eq!((both.poll, both.n_ctx), (Some(1), Some(512)));
+        // The two ways to give a factor are one.
+        assert_eq!((both.variant.rope.scale, both.variant.rope.freq_scale), (Some(2.0), None));
+        assert_eq!((both.source("poll"), both.source("ctx-size")), (Source::Flag, Source::ConfigFile));
+    }
+}
