@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use build_info::record::Source;
-use build_info::switches::Switches;
+use build_info::switches::{CMAKE, Switches};
 use toolchain::CompilerKind;
 
 use crate::cuda::CudaPlan;
@@ -101,18 +101,11 @@ pub fn definitions(
     for (name, value) in tools.blas.iter().flat_map(blas::definitions) {
         set(name, &value);
     }
-    // Both are on by default.
-    for (name, on) in [("GGML_CPU_REPACK", switches.repack), ("GGML_LLAMAFILE", switches.llamafile)] {
-        if !on {
-            set(name, "OFF");
-        }
-    }
-    // Our patches', off by default: llama.cpp's own default build stays its own.
-    for (name, on) in
-        [("GGML_CPU_PREFETCH", switches.prefetch), ("GGML_CPU_PATCHED_KERNELS", switches.patched_kernels)]
-    {
-        if on {
-            set(name, "ON");
+    // Those of our patches are off in llama.cpp's own build.
+    for switch in CMAKE {
+        let on = (switch.get)(switches);
+        if on != switch.upstream() {
+            set(switch.option, if on { "ON" } else { "OFF" });
         }
     }
     for (name, value) in isa.definitions.iter().chain(&profile.definitions) {

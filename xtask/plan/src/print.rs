@@ -87,18 +87,7 @@ impl fmt::Display for Plan {
             writeln!(f, "             for {}, prompts by {}", cuda.architectures.join(" "), cuda.mul_mat)?;
             writeln!(f, "             flash attention for {}", wrap(&attention, 13, 100))?;
         }
-        let on = |on: bool| if on { "on" } else { "off" };
-        writeln!(
-            f,
-            "  switches   repack {}, llamafile {}, prefetch {}, patched kernels {}, allocator {}, huge pages {}, fast-math {}",
-            on(self.switches.repack),
-            on(self.switches.llamafile),
-            on(self.switches.prefetch),
-            on(self.switches.patched_kernels),
-            self.switches.allocator,
-            on(self.switches.huge_pages),
-            on(self.switches.fast_math)
-        )?;
+        writeln!(f, "  switches   {}", self.switches)?;
         if !self.defaults.is_empty() {
             writeln!(f, "  defaults   {}", wrap(&self.defaults.to_string(), 13, 100))?;
         }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use build_info::switches::Switches;
 use build_info::{Defaults, Glibc};
+use serde::Deserialize as _;
 
 use crate::exit;
 
@@ -134,7 +135,7 @@ pub fn load_with(from: &dyn Files, name: &str, overrides: &[Override]) -> Result
     let (name, in_name) = overrides::split(name)?;
     let given: Vec<Override> = in_name.into_iter().chain(overrides.iter().cloned()).collect();
     let mut files = read(from, name)?;
-    if files[0].set.is_some() {
+    if files[0].keys.set.is_some() {
         let other = alias::of(from, name)?;
         let all: Vec<Override> = other.sets.into_iter().chain(given.iter().cloned()).collect();
         let profile = load_with(from, &other.inherits, &all)?;
@@ -142,8 +143,11 @@ pub fn load_with(from: &dyn Files, name: &str, overrides: &[Override]) -> Result
         return Ok(Profile { alias: given.is_empty().then(|| name.to_string()), ..profile });
     }
     let overrides = overrides::sorted(given.into_iter())?;
-    let description =
-        files[0].description.clone().with_context(|| format!("build profile {name} has no `description`"))?;
+    let description = files[0]
+        .keys
+        .description
+        .clone()
+        .with_context(|| format!("build profile {name} has no `description`"))?;
     for overriding in &overrides {
         files.insert(0, overriding.file()?);
     }
@@ -170,10 +174,11 @@ fn read(from: &dyn Files, name: &str) -> Result<Vec<File>> {
         let text = from
             .text(&current)
             .with_context(|| format!("cannot read the build profile {}", path.display()))?;
-        let file: File =
-            toml::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))?;
-        next = file.inherits.clone();
-        if file.set.is_some() && !files.is_empty() {
+        let cannot = || format!("cannot understand {}", path.display());
+        let table: toml::Table = toml::from_str(&text).with_context(cannot)?;
+        let file = File::from_table(table).map_err(anyhow::Error::msg).with_context(cannot)?;
+        next = file.keys.inherits.clone();
+        if file.keys.set.is_some() && !files.is_empty() {
             bail!(
                 "build profile {name}: {current} is another name for a build, and nothing can inherit from it"
             );
@@ -198,7 +203,7 @@ fn resolve(name: String, description: String, files: &[File]) -> Result<Profile>
     // The child stands first, so the first that has a key decides.
     macro_rules! resolve {
         ($key:ident) => {
-            files.iter().find_map(|file| file.$key.clone()).with_context(|| {
+            files.iter().find_map(|file| file.keys.$key.clone()).with_context(|| {
                 format!("build profile {name}: neither it nor its parents set `{}`", stringify!($key))
             })?
         };
@@ -223,25 +228,29 @@ fn resolve(name: String, description: String, files: &[File]) -> Result<Profile>
         },
         targets: resolve!(targets),
         lto: resolve!(lto),
-        switches: Switches {
-            repack: resolve!(repack),
-            llamafile: resolve!(llamafile),
-            prefetch: resolve!(prefetch),
-            patched_kernels: resolve!(patched_kernels),
-            allocator: resolve!(allocator),
-            huge_pages: resolve!(huge_pages),
-            extra_flags: resolve!(extra_flags),
-            fast_math: resolve!(fast_math),
-        },
+        switches: switches(&name, files)?,
         cargo_profile: resolve!(cargo_profile),
         reproducible: resolve!(reproducible),
-        definitions: files.iter().rev().flat_map(|file| file.definitions.clone()).collect(),
-        defaults: files.iter().fold(Defaults::default(), |own, file| own.or(&file.defaults)),
+        definitions: files.iter().rev().flat_map(|file| file.keys.definitions.clone()).collect(),
+        defaults: files.iter().fold(Defaults::default(), |own, file| own.or(&file.keys.defaults)),
         file: name.clone(),
         sets: Vec::new(),
         alias: None,
         name,
     })
+}
+
+/// The switches of the profile `name`: of each, the first file that has it decides.
+fn switches(name: &str, files: &[File]) -> Result<Switches> {
+    let mut all = toml::Table::new();
+    for file in files.iter().rev() {
+        all.extend(file.switches.clone());
+    }
+    // Some may be absent in records; in profiles none is.
+    if let Some(key) = file::switches_of(&Switches::default()).keys().find(|key| !all.contains_key(*key)) {
+        bail!("build profile {name}: neither it nor its parents set `{key}`");
+    }
+    Ok(Switches::deserialize(all)?)
 }
 
 #[cfg(test)]
@@ -267,14 +276,6 @@ mod tests {
         cuda_fa_quants = ["f16-f16"]
         targets = ["llama"]
         lto = "off"
-        repack = true
-        llamafile = true
-        prefetch = true
-        patched_kernels = true
-        allocator = "system"
-        huge_pages = false
-        extra_flags = []
-        fast_math = false
         cargo_profile = "engine"
         reproducible = false
         [definitions]
@@ -284,7 +285,10 @@ mod tests {
 
     fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
+        let switches = file::switches_of(&Switches::default()).to_string();
         for (name, text) in files {
+            // Above the table at the end of the base.
+            let text = if *name == "base" { format!("{switches}{text}") } else { text.to_string() };
             std::fs::write(folder.path().join(format!("{name}.toml")), text).unwrap();
         }
         folder

@@ -1,7 +1,7 @@
 //! What a profile's switches take of the compilers and the linker, and what they do not go with.
 
 use anyhow::{Result, bail};
-use build_info::switches::Switches;
+use build_info::switches::{CMAKE, Switches};
 use toolchain::{CompilerKind, Toolchain};
 
 use crate::codegen::CodeGen;
@@ -35,7 +35,6 @@ const ELSEWHERE: [(&str, &str); 8] = [
 /// When one of these was asked for by name.
 pub fn that_apply(profile: &Profile, aim: &Aim, notes: &mut Vec<String>) -> Result<Switches> {
     let asked = &profile.switches;
-    // Our patches know x86 kernels only.
     let x86 = aim.arch == "x86_64";
     // The linker puts our allocation of buffers in place of ggml's.
     let wraps = profile.linkage == Linkage::Static && aim.triple.contains("linux");
@@ -46,12 +45,11 @@ pub fn that_apply(profile: &Profile, aim: &Aim, notes: &mut Vec<String>) -> Resu
         }
         notes.push(format!("`huge_pages` is left out: {takes}"));
     }
-    Ok(Switches {
-        prefetch: asked.prefetch && x86,
-        patched_kernels: asked.patched_kernels && x86,
-        huge_pages: asked.huge_pages && wraps,
-        ..asked.clone()
-    })
+    let mut applied = Switches { huge_pages: asked.huge_pages && wraps, ..asked.clone() };
+    for switch in CMAKE.iter().filter(|switch| switch.x86_only && !x86) {
+        *(switch.place)(&mut applied) = false;
+    }
+    Ok(applied)
 }
 
 /// Plans `switches`, those of the profile that apply.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use build_info::record::EffectiveFlags;
-use build_info::switches::{Allocator, OpenMp, Switches};
+use build_info::switches::{Allocator, CMAKE, OpenMp, Switches};
 use plan::Plan;
 use plan::profile::Threading;
 use serde::Deserialize;
@@ -10,24 +10,18 @@ use serde::Deserialize;
 use super::state::Build;
 
 const OPENMP: &str = "-DGGML_USE_OPENMP";
-const REPACK: &str = "-DGGML_USE_CPU_REPACK";
-const LLAMAFILE: &str = "-DGGML_USE_LLAMAFILE";
-const PREFETCH: &str = "-DGGML_USE_CPU_PREFETCH";
-const PATCHED_KERNELS: &str = "-DGGML_USE_CPU_PATCHED_KERNELS";
 
 /// Holds the definitions that ggml-cpu is compiled with against the plan.
 ///
 /// # Errors
 /// When one is there that was turned off, or OpenMP is not though it was asked for: CMake only warns then.
 pub fn check_definitions(plan: &Plan, flags: &EffectiveFlags) -> Result<()> {
-    let asked = [
-        ("threading", OPENMP, plan.threading == Threading::Threadpool, plan.threading == Threading::Openmp),
-        ("repack", REPACK, !plan.switches.repack, false),
-        ("llamafile", LLAMAFILE, !plan.switches.llamafile, false),
-        // That these are there cannot be asked for: patches are left out of trees that they do not fit.
-        ("prefetch", PREFETCH, !plan.switches.prefetch, false),
-        ("patched_kernels", PATCHED_KERNELS, !plan.switches.patched_kernels, false),
-    ];
+    let threads =
+        ("threading", OPENMP, plan.threading == Threading::Threadpool, plan.threading == Threading::Openmp);
+    // That they are there cannot be asked for: patches are left out of trees that they do not fit.
+    let switches =
+        CMAKE.iter().map(|switch| (switch.key, switch.definition, !(switch.get)(&plan.switches), false));
+    let asked = std::iter::once(threads).chain(switches);
     for (key, definition, must_not, must) in asked {
         let there = defines(flags, definition);
         if (there && must_not) || (!there && must) {
@@ -48,13 +42,11 @@ fn defines(flags: &EffectiveFlags, definition: &str) -> bool {
 
 /// The switches as they were found; those of the finished program have been checked.
 pub fn found(plan: &Plan, flags: &EffectiveFlags) -> Switches {
-    Switches {
-        repack: defines(flags, REPACK),
-        llamafile: defines(flags, LLAMAFILE),
-        prefetch: defines(flags, PREFETCH),
-        patched_kernels: defines(flags, PATCHED_KERNELS),
-        ..plan.switches.clone()
+    let mut found = plan.switches.clone();
+    for switch in CMAKE {
+        *(switch.place)(&mut found) = defines(flags, switch.definition);
     }
+    found
 }
 
 /// What the finished program tells of itself; a program that tells nothing has nothing of it.
@@ -121,32 +113,23 @@ fn check_answer(switches: &Switches, answer: &Answer) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn switches() -> Switches {
-        Switches {
-            repack: true,
-            llamafile: true,
-            prefetch: true,
-            patched_kernels: true,
-            allocator: Allocator::System,
-            huge_pages: false,
-            extra_flags: vec![],
-            fast_math: false,
-        }
-    }
-
     #[test]
     fn a_program_that_is_not_what_the_plan_says_is_refused() {
-        let mimalloc = Switches { allocator: Allocator::Mimalloc, ..switches() };
-        let huge = Switches { huge_pages: true, ..switches() };
+        let mimalloc = Switches { allocator: Allocator::Mimalloc, ..Switches::default() };
+        let huge = Switches { huge_pages: true, ..Switches::default() };
         let cases = [
-            (switches(), "{}", None),
-            (switches(), r#"{"allocator":{"name":"system","serves_cpp":true},"huge_pages":false}"#, None),
+            (Switches::default(), "{}", None),
+            (
+                Switches::default(),
+                r#"{"allocator":{"name":"system","serves_cpp":true},"huge_pages":false}"#,
+                None,
+            ),
             (mimalloc.clone(), r#"{"allocator":{"name":"mimalloc","serves_cpp":true}}"#, None),
             (mimalloc.clone(), r#"{"allocator":{"name":"mimalloc","serves_cpp":false}}"#, Some("not C++'s")),
             (mimalloc, "{}", Some("but system serves")),
             (huge.clone(), r#"{"huge_pages":true}"#, None),
             (huge, "{}", Some("do not ask for huge pages")),
-            (switches(), r#"{"huge_pages":true}"#, Some("do ask for huge pages")),
+            (Switches::default(), r#"{"huge_pages":true}"#, Some("do ask for huge pages")),
         ];
         for (switches, answer, expected) in cases {
             let checked = check_answer(&switches, &serde_json::from_str(answer).unwrap());

@@ -3,16 +3,57 @@
 use std::collections::BTreeMap;
 
 use build_info::Defaults;
-use build_info::switches::Allocator;
+use build_info::switches::Switches;
 use serde::Deserialize;
+use toml::Table;
 
 use super::choices::{Blas, CompilerChoice, CudaMulMat, Gpu, Isa, Linkage, Lto, Target, Threading};
 use super::{defaults, glibc};
 
 /// A file as it is written; every key may be left to the parent.
+pub(super) struct File {
+    pub keys: Keys,
+    /// Keys that are switches.
+    pub switches: Table,
+}
+
+impl File {
+    /// The file that holds `table`.
+    ///
+    /// # Errors
+    /// A key that is unknown, or a value that cannot be understood.
+    pub(super) fn from_table(mut table: Table) -> Result<Self, String> {
+        let defaults = switches_of(&Switches::default());
+        let mut switches = Table::new();
+        for name in defaults.keys() {
+            let Some(value) = table.remove(name) else { continue };
+            let mut whole = defaults.clone();
+            whole.insert(name.clone(), value.clone());
+            if let Err(why) = Switches::deserialize(whole) {
+                return Err(format!("`{name}`: {}", why.message()));
+            }
+            switches.insert(name.clone(), value);
+        }
+        let keys = Keys::deserialize(table).map_err(|why| match why.message() {
+            unknown if unknown.starts_with("unknown field") => {
+                let names: Vec<String> = defaults.keys().map(|name| format!("`{name}`")).collect();
+                format!("{unknown}, {}", names.join(", "))
+            }
+            other => other.to_string(),
+        })?;
+        Ok(File { keys, switches })
+    }
+}
+
+/// `switches` as a profile has them.
+pub(super) fn switches_of(switches: &Switches) -> Table {
+    Table::try_from(switches).expect("switches are plain values")
+}
+
+/// Keys that are no switches.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct File {
+pub(super) struct Keys {
     pub inherits: Option<String>,
     pub description: Option<String>,
     pub set: Option<Vec<String>>,
@@ -32,14 +73,6 @@ pub(super) struct File {
     pub cuda_fa_quants: Option<Vec<String>>,
     pub targets: Option<Vec<String>>,
     pub lto: Option<Lto>,
-    pub repack: Option<bool>,
-    pub llamafile: Option<bool>,
-    pub prefetch: Option<bool>,
-    pub patched_kernels: Option<bool>,
-    pub allocator: Option<Allocator>,
-    pub huge_pages: Option<bool>,
-    pub extra_flags: Option<Vec<String>>,
-    pub fast_math: Option<bool>,
     pub cargo_profile: Option<String>,
     pub reproducible: Option<bool>,
     #[serde(default)]

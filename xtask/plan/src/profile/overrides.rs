@@ -3,7 +3,6 @@
 use std::str::FromStr;
 
 use anyhow::Result;
-use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::file::File;
@@ -56,10 +55,10 @@ impl Override {
         ];
         let mut first_error = None;
         for value in readings.into_iter().flatten() {
-            match File::deserialize(self.table(value)) {
+            match File::from_table(self.table(value)) {
                 Ok(file) => return Ok(file),
                 // The first reading is the closest to what was written.
-                Err(error) => first_error = first_error.or(Some(error.message().to_string())),
+                Err(error) => first_error = first_error.or(Some(error)),
             }
         }
         Err(first_error.unwrap_or_default())

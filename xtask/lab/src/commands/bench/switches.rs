@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use build_info::BuildInfo;
+use build_info::switches::CMAKE;
 use plan::profile::Override;
 
 use super::compare;
@@ -32,13 +33,9 @@ pub struct Args {
     compare: compare::Args,
 }
 
-/// What is tried where nothing is named.
-const EACH: [&str; 9] = [
+/// Changes that are tried if none is named, beside each switch of CMake turned off.
+const EACH: [&str; 5] = [
     "threading=openmp",
-    "repack=false",
-    "llamafile=false",
-    "prefetch=false",
-    "patched_kernels=false",
     "allocator=mimalloc",
     "allocator=jemalloc",
     "extra_flags=-fno-plt,-fno-semantic-interposition",
@@ -51,7 +48,8 @@ pub fn run(mut args: Args, ui: &Ui) -> Result<()> {
     let profiles = workspace.build_profiles();
     if args.keys.is_empty() {
         let huge = !profile::load(&profiles, &args.profile)?.switches.huge_pages;
-        let each = EACH.map(str::to_string).into_iter().chain([format!("huge_pages={huge}")]);
+        let cmake = CMAKE.iter().map(|switch| format!("{}=false", switch.key));
+        let each = cmake.chain(EACH.map(str::to_string)).chain([format!("huge_pages={huge}")]);
         args.keys = each.filter_map(|text| text.parse().ok()).collect();
     }
     let mut builds = vec![args.profile.clone()];
