@@ -7,6 +7,7 @@
 //! - [`lto`], [`codegen`]: link-time optimisation, and flags that change the code
 //! - [`blas`], [`cuda`]: BLAS libraries and NVIDIA's GPUs
 //! - [`variant`], [`bolt`]: plans derived from a plan, for PGO and BOLT
+//! - [`plan_marked`]: plans for machines that lack a tool
 //! - [`exit`]: exit codes, and errors that carry one
 
 mod aarch64;
@@ -23,6 +24,7 @@ pub mod exit;
 pub mod isa;
 pub mod lto;
 pub mod march;
+mod missing;
 mod places;
 mod plan;
 mod planner;
@@ -45,6 +47,7 @@ pub use crate::cuda::CudaPlan;
 pub use crate::digest::digest;
 pub use crate::isa::IsaPlan;
 pub use crate::lto::LtoPlan;
+pub use crate::missing::{Missing, plan_marked};
 pub use crate::plan::{CLEARED, Plan};
 pub use crate::planner::plan;
 pub use crate::reference::reference_toolchain;

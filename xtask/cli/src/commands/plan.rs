@@ -9,7 +9,7 @@ use build::ui::Ui;
 use build::workspace::Workspace;
 use build::{openblas, profile, tools};
 use build_info::Host;
-use plan::{Plan, reference_toolchain};
+use plan::{Missing, Plan, reference_toolchain};
 use serde::Serialize;
 
 /// Options of `plan`.
@@ -37,9 +37,12 @@ struct Planned<'a> {
     #[serde(flatten)]
     plan: &'a Plan,
     notes: &'a [String],
+    /// Tools that were not found; the plan assumes them.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    missing: &'a [Missing],
 }
 
-/// Prints what a build would do.
+/// Prints the plan of a build. Tools that are missing are marked.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.all())?;
@@ -54,9 +57,16 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     };
     openblas::announce(&workspace, &profile, &host, &Default::default(), &mut toolchain)?;
     let source = tools::pinned_source(&workspace, &args.source)?;
-    let plan = plan::plan(&host, &profile, &source, &toolchain)?;
-    let planned = Planned { hash: plan.hash(), plan: &plan, notes: &plan.notes };
-    ui.result(&planned, &plan)
+    let (plan, missing) = plan::plan_marked(&host, &profile, &source, &toolchain)?;
+    let mut text = plan.to_string();
+    for Missing { tool, version } in &missing {
+        text += &format!("  missing    {tool}: planned with {version}\n");
+    }
+    if !missing.is_empty() {
+        text += &format!("hint: `cargo xtask setup --profile {}` installs what is missing\n", args.profile);
+    }
+    let planned = Planned { hash: plan.hash(), plan: &plan, notes: &plan.notes, missing: &missing };
+    ui.result(&planned, text)
 }
 
 /// What `--toolchain` takes, and where there is one to begin with.

@@ -1,0 +1,135 @@
+//! Plans for machines that lack a tool: the tool is assumed as the reference toolchain has it, and marked.
+
+use anyhow::Result;
+use build_info::Host;
+use build_info::record::Source;
+use serde::Serialize;
+use toolchain::Toolchain;
+
+use crate::plan::Plan;
+use crate::planner::plan;
+use crate::profile::Profile;
+use crate::reference::reference_toolchain;
+
+/// A tool that a plan assumes though it was not found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// Name of the tool.
+    pub tool: &'static str,
+    /// Version that the plan assumes.
+    pub version: String,
+}
+
+/// A kind of tool that may lack.
+struct Kind {
+    name: &'static str,
+    /// Version of the first one.
+    version: fn(&Toolchain) -> Option<String>,
+    /// Takes those of the second toolchain.
+    take: fn(&mut Toolchain, &Toolchain),
+}
+
+/// Takes the field `$field` of the reference in place of what is there.
+macro_rules! kind {
+    ($name:literal, $field:ident, $version:expr) => {
+        Kind {
+            name: $name,
+            version: $version,
+            take: |toolchain, reference| toolchain.$field.clone_from(&reference.$field),
+        }
+    };
+}
+
+/// Kinds in the order in which a plan would rather do without them: compilers first, since one of two families suffices.
+static KINDS: &[Kind] = &[
+    kind!("clang", compilers, |all| all.compilers.first().map(|found| found.version.to_string())),
+    kind!("C and C++ compiler", default_compiler, |all| all
+        .default_compiler
+        .as_ref()
+        .map(|found| found.version.to_string())),
+    kind!("lld", lld, |all| all.lld.first().map(|found| found.version.clone())),
+    kind!("llvm-ar", llvm_ar, |all| all.llvm_ar.first().map(|found| found.version.clone())),
+    kind!("cmake", cmake, |all| all.cmake.as_ref().map(|found| found.version.clone())),
+    kind!("ninja", ninja, |all| all.ninja.as_ref().map(|found| found.version.clone())),
+    kind!("zig", zig, |all| all.zig.as_ref().map(|found| found.version.clone())),
+    kind!("OpenMP runtime of clang", openmp, |all| all.openmp.first().map(u32::to_string)),
+    kind!("BLAS library", blas, |all| all.blas.first().map(|found| found.version.clone())),
+    kind!("CUDA toolkit", cuda, |all| all.cuda.first().map(|found| found.nvcc.version.clone())),
+    kind!("qemu-aarch64", aarch64, |all| all.aarch64.as_ref().map(|found| found.tool.version.clone())),
+    kind!("rustc's standard library of aarch64", rust_targets, |all| {
+        all.rustc.as_ref().map(|found| found.version.to_string())
+    }),
+    kind!("rustc", rustc, |all| all.rustc.as_ref().map(|found| found.version.to_string())),
+];
+
+/// The plan of `profile` for `host`, with each tool that lacks assumed as in the reference toolchain, and these tools.
+///
+/// # Errors
+/// As [`plan`], for reasons that no tool would mend.
+pub fn plan_marked(
+    host: &Host,
+    profile: &Profile,
+    source: &Source,
+    toolchain: &Toolchain,
+) -> Result<(Plan, Vec<Missing>)> {
+    let why = match plan(host, profile, source, toolchain) {
+        Ok(plan) => return Ok((plan, Vec::new())),
+        Err(why) => why,
+    };
+    let reference = reference_toolchain(&host.arch)?;
+    let with = |kinds: &[&Kind]| {
+        let mut tools = toolchain.clone();
+        kinds.iter().for_each(|kind| (kind.take)(&mut tools, &reference));
+        plan(host, profile, source, &tools)
+    };
+    let mut needed: Vec<&Kind> = KINDS.iter().collect();
+    let Ok(mut planned) = with(&needed) else { return Err(why) };
+    for kind in KINDS {
+        let others: Vec<&Kind> = needed.iter().copied().filter(|other| !std::ptr::eq(*other, kind)).collect();
+        if let Ok(plan) = with(&others) {
+            (planned, needed) = (plan, others);
+        }
+    }
+    let missing = needed
+        .iter()
+        .map(|kind| Missing { tool: kind.name, version: (kind.version)(&reference).unwrap_or_default() });
+    Ok((planned, missing.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{host, profile, source};
+
+    fn missing(name: &str, change: fn(&mut Toolchain)) -> Vec<&'static str> {
+        let mut tools = reference_toolchain("x86_64").unwrap();
+        change(&mut tools);
+        let profile = profile(name);
+        let (plan, missing) = plan_marked(&host("zen5-vm"), &profile, &source(), &tools).unwrap();
+        assert_eq!(plan.profile, name);
+        assert!(missing.iter().all(|missing| !missing.version.is_empty()), "{missing:?}");
+        missing.into_iter().map(|missing| missing.tool).collect()
+    }
+
+    #[test]
+    fn tools_that_lack_are_marked_and_no_other() {
+        assert!(missing("portable", |_| ()).is_empty());
+        assert_eq!(missing("portable", |tools| tools.zig = None), ["zig"]);
+        assert_eq!(missing("portable", |tools| (tools.zig, tools.cmake) = (None, None)), ["cmake", "zig"]);
+        assert_eq!(missing("native", |tools| tools.ninja = None), ["ninja"]);
+        // gcc does as well.
+        let no_clang = |tools: &mut Toolchain| {
+            tools.compilers.retain(|found| found.kind == toolchain::CompilerKind::Gcc);
+        };
+        assert!(missing("native", no_clang).is_empty());
+        assert_eq!(missing("native", |tools| tools.compilers.clear()), ["clang"]);
+    }
+
+    #[test]
+    fn what_no_tool_mends_is_an_error() {
+        let tools = reference_toolchain("x86_64").unwrap();
+        let profile = profile("native+reproducible:true");
+        let error = plan_marked(&host("zen5-vm"), &profile, &source(), &tools).unwrap_err();
+        assert!(error.to_string().contains("does not go with"), "{error}");
+    }
+}
