@@ -2,6 +2,7 @@
 
 mod builds;
 mod compare;
+mod first_minutes;
 mod overhead;
 #[cfg(test)]
 mod page;
@@ -37,6 +38,8 @@ enum Command {
     Overhead(overhead::Args),
     /// Servers in turns, asked by many clients at a time: ours against llama-server, or by itself
     Serve(serve::Args),
+    /// What newcomers and contributors wait for, against another commit
+    FirstMinutes(first_minutes::Args),
     /// Building llama.cpp by a stage against plain cmake and ninja
     Build(builds::Args),
 }
@@ -49,6 +52,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Some(Command::Switches(args)) => switches::run(args, ui),
         Some(Command::Overhead(args)) => overhead::run(args, ui),
         Some(Command::Serve(args)) => serve::run(args, ui),
+        Some(Command::FirstMinutes(args)) => first_minutes::run(args, ui),
         Some(Command::Build(args)) => builds::run(args, ui),
     }
 }

@@ -10,6 +10,7 @@ use build::compare::{Phase, Provenance, Ratio, median};
 use serde::Deserialize;
 
 use super::builds::BuildTimes;
+use super::first_minutes::FirstMinutes;
 use super::overhead::Overhead;
 
 /// What a file in docs/results may hold.
@@ -19,13 +20,15 @@ pub(super) enum Measured {
     Comparison(Box<Comparison>),
     Build(BuildTimes),
     Overhead(Overhead),
+    FirstMinutes(FirstMinutes),
 }
 
 impl Measured {
     fn read(text: &str) -> Result<Self, String> {
         let value: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
         serde_json::from_value(value).map_err(|_| {
-            "holds none of the results of bench compare, bench build, bench overhead".to_string()
+            "holds none of the results of bench compare, bench build, bench overhead, bench first-minutes"
+                .to_string()
         })
     }
 
@@ -34,6 +37,7 @@ impl Measured {
             Measured::Comparison(comparison) => &comparison.provenance,
             Measured::Build(times) => &times.provenance,
             Measured::Overhead(overhead) => &overhead.provenance,
+            Measured::FirstMinutes(minutes) => &minutes.provenance,
         }
     }
 
@@ -46,6 +50,9 @@ impl Measured {
                 build_table(times),
             ),
             Measured::Overhead(overhead) => (String::new(), overhead_table(overhead)),
+            Measured::FirstMinutes(minutes) => {
+                ("Medians; the ratios are of times: below 1 is faster.".to_string(), minutes.table())
+            }
         };
         let day = date.get(..10).unwrap_or(date);
         format!("{machine}; {day}. {}\n\n`{command}`\n\n{table}", detail.trim_end())
