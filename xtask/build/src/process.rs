@@ -66,6 +66,15 @@ pub enum Stream {
     Err,
 }
 
+/// What happens while a command runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// It printed a line.
+    Line(Stream, &'a str),
+    /// It printed nothing for a moment.
+    Pause,
+}
+
 /// A command to run under a log.
 pub struct Run<'a> {
     command: Command,
@@ -135,7 +144,19 @@ impl<'a> Run<'a> {
     /// # Errors
     /// With the last lines of output and the place of the log when it fails; an interruption when the user
     /// stopped it.
-    pub fn watch(mut self, mut watch: impl FnMut(Stream, &str)) -> Result<()> {
+    pub fn watch(self, mut watch: impl FnMut(Stream, &str)) -> Result<()> {
+        self.watch_all(|event| {
+            if let Event::Line(stream, line) = event {
+                watch(stream, line);
+            }
+        })
+    }
+
+    /// Does what [`Run::watch`] does, and gives the moments without output to `watch` too.
+    ///
+    /// # Errors
+    /// Those of [`Run::watch`].
+    pub fn watch_all(mut self, mut watch: impl FnMut(Event)) -> Result<()> {
         check_interrupted()?;
         let line = self.line();
         let mut log = self.log.open()?;
@@ -157,16 +178,20 @@ impl<'a> Run<'a> {
                     if self.keep {
                         let _ = writeln!(log, "{text}");
                     }
-                    watch(stream, &text);
-                    // What cargo says to programs tells a reader nothing.
-                    if !text.starts_with("{\"reason\":") {
+                    watch(Event::Line(stream, &text));
+                    if is_command_of_cargo(&text) {
+                        // What it was the cause of was told, and the command is in the log.
+                        if tail.back().is_some_and(|last| last == "Caused by:") {
+                            tail.pop_back();
+                        }
+                    } else {
                         if tail.len() == TAIL {
                             tail.pop_front();
                         }
                         tail.push_back(text);
                     }
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Timeout) => watch(Event::Pause),
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
             running.pass_on_interrupts();
@@ -207,6 +232,14 @@ impl<'a> Run<'a> {
         }
         anyhow!("{message}\n  all output: {}", self.log.path.display())
     }
+}
+
+/// True for what cargo says to programs, and for the lines that it adds with `-v`: they tell a reader of an error nothing.
+fn is_command_of_cargo(line: &str) -> bool {
+    let text = line.trim_start();
+    line.starts_with("{\"reason\":")
+        || ["Running `", "Fresh ", "Dirty "].iter().any(|begin| text.len() < line.len() && text.starts_with(begin))
+        || (text.starts_with("process didn't exit successfully: `") && text.contains(" --crate-name "))
 }
 
 fn read_lines(
