@@ -238,7 +238,9 @@ impl<'a> Run<'a> {
 fn is_command_of_cargo(line: &str) -> bool {
     let text = line.trim_start();
     line.starts_with("{\"reason\":")
-        || ["Running `", "Fresh ", "Dirty "].iter().any(|begin| text.len() < line.len() && text.starts_with(begin))
+        || ["Running `", "Fresh ", "Dirty "]
+            .iter()
+            .any(|begin| text.len() < line.len() && text.starts_with(begin))
         || (text.starts_with("process didn't exit successfully: `") && text.contains(" --crate-name "))
 }
 

@@ -35,7 +35,8 @@ fn label(output: &str) -> &str {
 /// Units that the plan `plan`, printed by `ninja -n`, lists, those in `first` before all others. `records` are durations by
 /// outputs.
 pub fn units(plan: &str, first: &[String], records: &BTreeMap<String, Took>) -> Vec<Unit> {
-    let outputs: Vec<&str> = plan.lines().filter_map(line).filter(|line| line.done > 0).map(|line| line.output).collect();
+    let outputs: Vec<&str> =
+        plan.lines().filter_map(line).filter(|line| line.done > 0).map(|line| line.output).collect();
     let is_first = |output: &str| first.iter().any(|other| other == output);
     let begin = first.iter().map(String::as_str).filter(|output| outputs.contains(output));
     let rest = outputs.iter().copied().filter(|output| !is_first(output));

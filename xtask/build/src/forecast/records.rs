@@ -84,7 +84,8 @@ impl Records {
     /// Reads the file in the folder `anneal`. A file that is missing, damaged or of another version counts as empty.
     pub fn read(anneal: &Path) -> Self {
         let path = anneal.join("durations.json");
-        let is_small = std::fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() <= LARGEST_FILE);
+        let is_small =
+            std::fs::metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() <= LARGEST_FILE);
         let file = is_small.then(|| std::fs::read(&path).ok()).flatten();
         let file = file.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         Self { path, file: sound(file) }
@@ -98,6 +99,12 @@ impl Records {
         let mut all = shares(section).units;
         all.extend(self.file.sections.get(section).into_iter().flat_map(|known| known.units.clone()));
         all
+    }
+
+    /// What the units of `section` took on this machine.
+    #[cfg(test)]
+    pub fn measured(&self, section: &str) -> BTreeMap<String, Took> {
+        self.file.sections.get(section).map(|known| known.units.clone()).unwrap_or_default()
     }
 
     /// What a unit of `section` takes of which nothing is known: the median of the others.
@@ -161,9 +168,18 @@ pub struct Shares {
     pub median: Took,
 }
 
-/// Shares of the tool that `section` begins with.
+/// Shares of the tool that `section` begins with. Those of `cargo-lto` are `cargo`'s but for the program, which is compiled
+/// when it is linked.
 pub fn shares(section: &str) -> Shares {
-    parse_shares(SHARES, section.split(' ').next().unwrap_or_default())
+    let tool = section.split(' ').next().unwrap_or_default();
+    match tool.split_once('-') {
+        Some((base, _)) => {
+            let mut shares = parse_shares(SHARES, base);
+            shares.units.extend(parse_shares(SHARES, tool).units);
+            shares
+        }
+        None => parse_shares(SHARES, tool),
+    }
 }
 
 /// Reads the lines of `tool` in `text`: tool, seconds, seconds of the front, name. The name `*` is the median.
@@ -197,10 +213,11 @@ mod tests {
     fn every_share_is_understood() {
         for line in SHARES.lines().filter(|line| !line.starts_with('#')) {
             let tool = line.split(' ').next().unwrap();
-            assert!(["cargo", "ninja"].contains(&tool), "{line}");
+            assert!(["cargo", "cargo-lto", "ninja"].contains(&tool), "{line}");
             assert!(share(line, tool).is_some(), "{line}");
         }
         assert!(shares("cargo engine").units.contains_key("engine/server"));
+        assert!(shares("cargo-lto dist").units.contains_key("engine/server"));
         assert!(shares("ninja native").units.len() > 5);
     }
 
@@ -231,7 +248,14 @@ mod tests {
         let bad = r#"{"version":1,"sections":{"cargo engine":{"written":1,"units":{
             "good":{"seconds":2,"front":1},"negative":{"seconds":-1,"front":0},"late":{"seconds":1,"front":5},
             "endless":{"seconds":1e300,"front":1},"a\u001b[2Jb":{"seconds":1,"front":1}}}}}"#;
-        let cases = ["", "{", "[]", "\u{0}", "{\"version\":2,\"sections\":{\"a\":{\"written\":1,\"units\":{}}}}", &huge];
+        let cases = [
+            "",
+            "{",
+            "[]",
+            "\u{0}",
+            "{\"version\":2,\"sections\":{\"a\":{\"written\":1,\"units\":{}}}}",
+            &huge,
+        ];
         for text in cases {
             let folder = tempfile::tempdir().unwrap();
             std::fs::write(folder.path().join("durations.json"), text).unwrap();

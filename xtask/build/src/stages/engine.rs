@@ -221,8 +221,9 @@ impl Course {
     fn new(build: &Build, rust: &Rust) -> Self {
         let (plan, root) = (build.plan, build.workspace.root());
         let records = Records::read(&build.workspace.anneal());
-        let lto = plan.codegen.cargo_lto.iter().map(|lto| format!(" lto={lto}"));
-        let section = format!("cargo {}{}", plan.cargo_profile, lto.collect::<String>());
+        // With link-time optimisation the program takes another time than without.
+        let tool = if plan.codegen.cargo_lto.is_some() { "cargo-lto" } else { "cargo" };
+        let section = format!("{tool} {}", plan.cargo_profile);
         // The bar is no reason to fail: cargo tells what is wrong when it builds.
         let tree = tree(build, rust).unwrap_or_default();
         let (packages, units) = Packages::read(&tree, root, &plan.target, &records.of(&section));
