@@ -6,7 +6,7 @@
 //!
 //! A library that others compile against releases them once its metadata is written. The time of that file tells when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -74,44 +74,41 @@ impl Packages {
     ) -> (Self, Vec<Unit>) {
         let root = root.display().to_string();
         let mut packages = Self { root, target: target.to_string(), folders: BTreeMap::new() };
-        let mut graph = Graph { records, units: Vec::new(), nodes: BTreeMap::new() };
-        // Packages from the root to the line at hand: the unit, its package, and the depth at which its build
-        // dependencies begin, once that was told.
-        let mut above: Vec<(usize, bool)> = Vec::new();
-        let mut of_script = None;
+        let mut nodes: BTreeMap<Id, Node> = BTreeMap::new();
+        // Packages from the root to the line at hand, and whether their build dependencies have begun.
+        let mut above: Vec<(Id, bool)> = Vec::new();
+        let mut first = None;
         for line in tree.lines() {
             let (depth, text) = indented(line);
             if text == "[build-dependencies]" {
                 above.truncate(depth + 1);
-                of_script = Some(depth);
+                above.iter_mut().skip(depth).for_each(|(_, for_script)| *for_script = true);
                 continue;
             }
-            let Some(node) = packages.node(text) else { continue };
+            let Some((id, node)) = packages.node(text) else { continue };
             above.truncate(depth);
-            if of_script.is_some_and(|parent| depth <= parent) {
-                of_script = None;
+            if let Some((parent, for_script)) = above.last()
+                && let Some(parent) = nodes.get_mut(parent)
+            {
+                let needs = if *for_script { &mut parent.needs_of_script } else { &mut parent.needs };
+                needs.insert(id);
             }
-            let parent = above.last().copied();
-            let for_script = of_script.is_some_and(|script| script + 1 == depth);
-            let on_host = node.is_macro || for_script || parent.is_some_and(|(_, on_host)| on_host);
-            let unit = graph.library(&node, on_host);
-            if let Some((parent, _)) = parent {
-                let whole = node.is_macro || for_script;
-                // Build dependencies are what the script is compiled with, where a script is known.
-                let from = if for_script { graph.script_of(parent).unwrap_or(parent) } else { parent };
-                graph.wait(from, After { unit, whole });
-            }
-            above.push((unit, on_host));
+            // What a package needs stands below one of its lines; `(*)` marks the others.
+            nodes.entry(id).or_insert(node);
+            first.get_or_insert(id);
+            above.push((id, false));
         }
-        // The program is linked from whole libraries.
-        if let Some(program) = graph.units.first_mut() {
-            program.after.iter_mut().for_each(|after| after.whole = true);
+        let mut graph = Graph { records, nodes: &nodes, units: Vec::new(), known: BTreeMap::new() };
+        if let Some(first) = first {
+            let program = graph.library(first, false, 0);
+            // It is linked from whole libraries.
+            graph.units[program].after.iter_mut().for_each(|after| after.whole = true);
         }
         (packages, graph.units)
     }
 
     /// Reads a line of `cargo tree`: `name v1.2.3 (proc-macro) (/folder) (*)`.
-    fn node<'a>(&mut self, text: &'a str) -> Option<Node<'a>> {
+    fn node<'a>(&mut self, text: &'a str) -> Option<(Id<'a>, Node<'a>)> {
         let mut words = text.split(' ');
         let (name, version) = (words.next()?, words.next()?);
         if !version.starts_with('v') {
@@ -124,7 +121,8 @@ impl Packages {
         if let Some(folder) = folder {
             self.folders.insert(name.to_string(), folder.to_string());
         }
-        Some(Node { id: (name, version), name: self.name(name), is_macro: text.contains("(proc-macro)") })
+        let is_macro = text.contains("(proc-macro)");
+        Some(((name, version), Node { name: self.name(name), is_macro, ..Node::default() }))
     }
 
     /// `path` below the workspace.
@@ -223,39 +221,62 @@ fn written(files: &[String], began: std::time::SystemTime) -> Option<f64> {
     Some(written.duration_since(began).ok()?.as_secs_f64())
 }
 
-/// A line of `cargo tree`.
+/// Name and version of a package.
+type Id<'a> = (&'a str, &'a str);
+
+/// A package in `cargo tree`.
+#[derive(Default)]
 struct Node<'a> {
-    id: (&'a str, &'a str),
     name: String,
     is_macro: bool,
+    needs: BTreeSet<Id<'a>>,
+    needs_of_script: BTreeSet<Id<'a>>,
 }
 
-/// The units, while the tree is read.
+/// More packages than this are in no chain of dependencies: a tree that has more is not cargo's.
+const DEEPEST: usize = 500;
+
+/// The units, while they are gathered.
 struct Graph<'a> {
     records: &'a BTreeMap<String, Took>,
+    nodes: &'a BTreeMap<Id<'a>, Node<'a>>,
     units: Vec<Unit>,
-    /// Libraries by package, version and side.
-    nodes: BTreeMap<(&'a str, &'a str, bool), usize>,
+    /// Libraries by package and side.
+    known: BTreeMap<(Id<'a>, bool), usize>,
 }
 
 impl<'a> Graph<'a> {
-    /// The unit of a package's library on one side, behind its build script where the records have one.
-    fn library(&mut self, node: &Node<'a>, on_host: bool) -> usize {
-        let key = (node.id.0, node.id.1, on_host);
-        if let Some(known) = self.nodes.get(&key) {
+    /// The unit of a package's library on one side, with all that it waits for: among them its build script, where the
+    /// records have one.
+    fn library(&mut self, id: Id<'a>, on_host: bool, depth: usize) -> usize {
+        if let Some(known) = self.known.get(&(id, on_host)) {
             return *known;
         }
+        let nodes = self.nodes;
+        let node = &nodes[&id];
         let name = if on_host { format!("{}{HOST}", node.name) } else { node.name.clone() };
         let unit = self.add(name, node.name.clone(), true);
-        self.nodes.insert(key, unit);
-        let script = format!("{}{SCRIPT}", node.name);
-        let run = format!("{}{RUN}", node.name);
+        self.known.insert((id, on_host), unit);
+        if depth > DEEPEST {
+            return unit;
+        }
+        let (script, run) = (format!("{}{SCRIPT}", node.name), format!("{}{RUN}", node.name));
+        let mut script_unit = unit;
         if self.records.contains_key(&run) || self.records.contains_key(&script) {
             let label = format!("{} (build script)", node.name);
-            let script = self.add(script, label.clone(), false);
-            let run = self.add(run, label, false);
-            self.wait(run, After { unit: script, whole: true });
+            let run = self.add(run, label.clone(), false);
+            script_unit = self.add(script, label, false);
+            self.wait(run, After { unit: script_unit, whole: true });
             self.wait(unit, After { unit: run, whole: true });
+        }
+        for need in &node.needs {
+            let is_macro = nodes[need].is_macro;
+            let need = self.library(*need, on_host || is_macro, depth + 1);
+            self.wait(unit, After { unit: need, whole: is_macro });
+        }
+        for need in &node.needs_of_script {
+            let need = self.library(*need, true, depth + 1);
+            self.wait(script_unit, After { unit: need, whole: true });
         }
         unit
     }
@@ -268,12 +289,6 @@ impl<'a> Graph<'a> {
         let took = self.records.get(&name).copied();
         self.units.push(Unit { name, label, took, counted, after: Vec::new() });
         self.units.len() - 1
-    }
-
-    /// The unit that compiles the build script of the library `unit`.
-    fn script_of(&self, unit: usize) -> Option<usize> {
-        let run = self.units[unit].after.iter().find(|after| self.units[after.unit].name.ends_with(RUN))?;
-        self.units[run.unit].after.first().map(|after| after.unit)
     }
 
     fn wait(&mut self, unit: usize, after: After) {

@@ -162,12 +162,12 @@ impl Forecast {
     /// What a bar shows at the second `now`.
     pub fn status(&self, now: f64) -> Status {
         let pace = self.pace(now);
-        let kept = self.presumed_kept();
+        let skipped = self.skipped();
         let (mut done, mut total) = (0, 0);
         let (mut made, mut all) = (0.0, 0.0);
         for (index, (unit, state)) in self.units.iter().zip(&self.states).enumerate() {
             let expected = self.expected(index).seconds;
-            let is_kept = *state == State::Kept || kept[index];
+            let is_kept = *state == State::Kept || skipped[index];
             let part = match state {
                 State::Done(_) => 1.0,
                 State::Running(since) => within((now - since) / (expected * pace).max(0.001), 0.95),
@@ -188,7 +188,7 @@ impl Forecast {
 
     /// Seconds until the last unit ends, at the second `now`.
     pub fn left(&self, now: f64) -> f64 {
-        rest::seconds(self, &self.presumed_kept(), self.pace(now), now)
+        rest::seconds(self, &self.skipped(), self.pace(now), now)
     }
 
     /// What each unit of this run took, by its name: the longest of several of one name.
@@ -239,6 +239,20 @@ impl Forecast {
     /// What the unit at `index` is expected to take at the pace of its record.
     fn expected(&self, index: usize) -> Took {
         self.units[index].took.unwrap_or(self.guess)
+    }
+
+    /// True for each waiting unit that will not run, as far as can be told.
+    fn skipped(&self) -> Vec<bool> {
+        let mut skipped = self.presumed_kept();
+        let followers = rest::followers(&self.units);
+        for &index in self.order.iter().rev() {
+            let of = &followers[index];
+            // What waits for it has not waited: another choice of features does without it, or it was kept.
+            let is_late = of.iter().any(|(follower, _)| self.states[*follower] != State::Waiting);
+            let is_unused = !of.is_empty() && of.iter().all(|(follower, _)| skipped[*follower]);
+            skipped[index] |= self.states[index] == State::Waiting && (is_late || is_unused);
+        }
+        skipped
     }
 
     /// True for each waiting unit that is taken as made by an earlier build though it was not reported yet: most units

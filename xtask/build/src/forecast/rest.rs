@@ -29,7 +29,7 @@ pub fn order(units: &[Unit]) -> Vec<usize> {
 }
 
 /// For each unit those that wait for it, and whether they wait for its end.
-fn followers(units: &[Unit]) -> Vec<Vec<(usize, bool)>> {
+pub fn followers(units: &[Unit]) -> Vec<Vec<(usize, bool)>> {
     let mut all = vec![Vec::new(); units.len()];
     for (index, unit) in units.iter().enumerate() {
         for after in &unit.after {
@@ -48,8 +48,8 @@ struct Event {
 }
 
 /// Seconds from `now` until every unit of `forecast` has ended, if each takes `pace` times what it is expected to take.
-/// Units that are true in `kept` take nothing.
-pub fn seconds(forecast: &Forecast, kept: &[bool], pace: f64, now: f64) -> f64 {
+/// Units that are true in `skipped` take nothing.
+pub fn seconds(forecast: &Forecast, skipped: &[bool], pace: f64, now: f64) -> f64 {
     let count = forecast.units.len();
     let followers = followers(&forecast.units);
     // Seconds that each unit still takes, to its end and to its front; nothing for what is done.
@@ -57,7 +57,7 @@ pub fn seconds(forecast: &Forecast, kept: &[bool], pace: f64, now: f64) -> f64 {
     for index in 0..count {
         let expected = forecast.expected(index);
         let elapsed = match forecast.states[index] {
-            State::Waiting if !kept[index] => 0.0,
+            State::Waiting if !skipped[index] => 0.0,
             State::Running(since) => (now - since).max(0.0),
             _ => continue,
         };
@@ -74,7 +74,7 @@ pub fn seconds(forecast: &Forecast, kept: &[bool], pace: f64, now: f64) -> f64 {
     }
 
     let is_live = |index: usize| match forecast.states[index] {
-        State::Waiting => !kept[index],
+        State::Waiting => !skipped[index],
         State::Running(_) => true,
         State::Kept | State::Done(_) => false,
     };

@@ -188,6 +188,24 @@ fn a_unit_that_was_not_reported_yet_is_taken_as_kept_in_a_rebuild() {
 }
 
 #[test]
+fn a_unit_whose_followers_have_started_without_it_is_not_waited_for() {
+    let unit = |name: &str, after: &[usize]| Unit {
+        name: name.to_string(),
+        took: Some(Took::whole(10.0)),
+        counted: true,
+        after: after.iter().map(|unit| After { unit: *unit, whole: true }).collect(),
+        ..Unit::default()
+    };
+    let units = vec![unit("program", &[1]), unit("library", &[2]), unit("option", &[3]), unit("below", &[])];
+    let mut forecast = Forecast::new(units, 1, Took::whole(1.0));
+    forecast.start("library", "library", 0.0);
+    assert_eq!(forecast.left(0.0), 20.0);
+    forecast.end("library", 10.0, None);
+    let status = forecast.status(10.0);
+    assert_eq!((status.done, status.total, status.left), (3, 4, 10.0));
+}
+
+#[test]
 fn what_has_no_record_takes_what_others_take() {
     let unit = |name: &str, took: Option<f64>| Unit {
         name: name.to_string(),
@@ -374,7 +392,11 @@ fn every_unit_of_the_recorded_build_is_foreseen() {
     let mut forecast = engine(&records(&build), Took::whole(1.0));
     let foreseen = forecast.units.len();
     play(&mut forecast, &build, f64::INFINITY);
-    assert_eq!(forecast.units.len(), foreseen);
+    let unforeseen = forecast.units[foreseen..].iter().map(|unit| unit.name.as_str());
+    // A build script that is compiled for each side, since each has other features, is foreseen once.
+    let unforeseen: Vec<&str> =
+        unforeseen.filter(|name| !name.ends_with(":script") && !name.ends_with(":run")).collect();
+    assert!(unforeseen.is_empty(), "{unforeseen:?}");
     let Status { share, done, total, left, .. } = forecast.status(last(&build));
     assert_eq!((done, share, left), (total, 1.0, 0.0));
 }
