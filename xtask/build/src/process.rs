@@ -181,7 +181,8 @@ impl<'a> Run<'a> {
                     watch(Event::Line(stream, &text));
                     if is_command_of_cargo(&text) {
                         // What it was the cause of was told, and the command is in the log.
-                        if tail.back().is_some_and(|last| last == "Caused by:") {
+                        let is_cause = text.trim_start().starts_with("process didn't");
+                        if is_cause && tail.back().is_some_and(|last| last == "Caused by:") {
                             tail.pop_back();
                         }
                     } else {
@@ -281,6 +282,34 @@ mod tests {
         assert!(error.contains("build.log"), "{error}");
         let log = std::fs::read_to_string(folder.path().join("build.log")).unwrap();
         assert!(log.starts_with("$ sh -c '") && log.contains("line 1\n"), "{log}");
+    }
+
+    #[test]
+    fn commands_that_cargo_names_are_in_the_log_and_in_no_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::new(folder.path().join("build.log"), false);
+        let printed = "{\"reason\":\"compiler-artifact\"}
+       Fresh syn v2.0.119
+       Dirty server v0.1.0 (/anneal/engine/server): the file `lib.rs` has changed
+     Running `rustc --crate-name server engine/server/src/lib.rs`
+error[E0425]: cannot find value `x`
+error: could not compile `server` (lib) due to 1 previous error
+
+Caused by:
+  process didn't exit successfully: `rustc --crate-name server` (exit status: 1)
+error: failed to run custom build command for `llama-link`
+
+Caused by:
+  process didn't exit successfully: `/t/build-script-build` (exit status: 101)
+";
+        std::fs::write(folder.path().join("printed"), printed).unwrap();
+        let run = Run::new("sh", &log).dir(folder.path()).args(["-c", "cat printed; exit 101"]);
+        let error = run.watch(|_, _| {}).unwrap_err().to_string();
+        assert!(!error.contains("--crate-name") && !error.contains("Fresh"), "{error}");
+        assert!(!error.contains("Dirty") && !error.contains("reason"), "{error}");
+        assert_eq!(error.matches("Caused by:").count(), 1, "{error}");
+        assert!(error.contains("E0425") && error.contains("`/t/build-script-build`"), "{error}");
+        assert!(std::fs::read_to_string(log.path()).unwrap().contains(printed));
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub fn width() -> Option<usize> {
 /// Time of each of `stages` in this run, and their sum. Stages that are not in `ran` were done by an earlier run, and cost
 /// this one nothing.
 pub fn stage_times(stages: &[StageTime], ran: &[StageTime]) -> Table {
-    let total: f64 = ran.iter().map(|stage| stage.seconds).sum();
+    // The sum of nothing would be -0.
+    let total = ran.iter().map(|stage| stage.seconds).fold(0.0, |all, seconds| all + seconds);
     let share = |seconds: f64| if total > 0.0 { 100.0 * seconds / total } else { 0.0 };
     let row = |name: &str, seconds: f64| {
         vec![name.to_string(), format!("{seconds:.1} s"), format!("{:.0} %", share(seconds))]
