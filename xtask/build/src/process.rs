@@ -66,7 +66,7 @@ pub enum Stream {
     Err,
 }
 
-/// What happens while a command runs.
+/// Event while a command runs.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// It printed a line.

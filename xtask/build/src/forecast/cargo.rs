@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::{After, Forecast, Took, Unit};
 
-/// What a package is called.
+/// Names of packages.
 #[derive(Clone, Debug, Default)]
 pub struct Packages {
     /// Folder of the workspace, as it begins in paths.
@@ -24,7 +24,7 @@ pub struct Packages {
     folders: BTreeMap<String, String>,
 }
 
-/// What a line of cargo's output tells of a unit.
+/// Event of a unit that a line of cargo's output tells.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A unit starts: its name and its label.
@@ -56,11 +56,11 @@ struct Target {
     kind: Vec<String>,
 }
 
-/// Which side of the build a library is compiled for.
+/// Suffix of a library that is compiled for this machine, as build scripts and macros need it.
 const HOST: &str = ":host";
-/// A build script, compiled.
+/// Suffix of the compilation of a build script.
 const SCRIPT: &str = ":script";
-/// A build script, run.
+/// Suffix of the run of a build script.
 const RUN: &str = ":run";
 
 impl Packages {
@@ -214,7 +214,7 @@ impl Event {
     }
 }
 
-/// When the metadata among `files` was written, in seconds since `began`.
+/// Second since `began` at which the metadata among `files` was written.
 fn written(files: &[String], began: std::time::SystemTime) -> Option<f64> {
     let metadata = files.iter().find(|file| file.ends_with(".rmeta"))?;
     let written = std::fs::metadata(metadata).and_then(|meta| meta.modified()).ok()?;
@@ -299,7 +299,7 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// How deep a line of `cargo tree --charset ascii` stands, and its text.
+/// Depth of a line of `cargo tree --charset ascii`, and its text.
 fn indented(line: &str) -> (usize, &str) {
     let mut depth = 0;
     let mut rest = line;

@@ -29,7 +29,7 @@ pub struct Unit {
     pub name: String,
     /// Name for people.
     pub label: String,
-    /// What the unit took in the last build; none where that is not known.
+    /// Duration in the last build, if it is known.
     pub took: Option<Took>,
     /// True if the bar counts it.
     pub counted: bool,
@@ -75,7 +75,7 @@ pub struct Forecast {
     newest: String,
 }
 
-/// What a bar shows.
+/// Content of a bar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
     /// Share of the work that is done, from 0 to 1.
@@ -159,7 +159,7 @@ impl Forecast {
         Some((self.units[index].name.clone(), self.units[index].label.clone()))
     }
 
-    /// What a bar shows at the second `now`.
+    /// Content of the bar at the second `now`.
     pub fn status(&self, now: f64) -> Status {
         let pace = self.pace(now);
         let skipped = self.skipped();
@@ -191,7 +191,7 @@ impl Forecast {
         rest::seconds(self, &self.skipped(), self.pace(now), now)
     }
 
-    /// What each unit of this run took, by its name: the longest of several of one name.
+    /// Durations of the units of this run, by their names: the longest of several of one name.
     pub fn took(&self) -> BTreeMap<String, Took> {
         let mut all: BTreeMap<String, Took> = BTreeMap::new();
         for (unit, state) in self.units.iter().zip(&self.states) {
@@ -215,8 +215,8 @@ impl Forecast {
         }
     }
 
-    /// How much longer units take now than they took before. Units that have ended tell it, and those that already run
-    /// longer than expected.
+    /// Ratio of the durations of this run to those of the records, over units that have ended or already run longer
+    /// than expected.
     fn pace(&self, now: f64) -> f64 {
         let known = self.units.iter().zip(&self.states).filter_map(|(unit, state)| Some((unit.took?, state)));
         let (mut expected, mut observed, mut all) = (0.0, 0.0, 0.0);
@@ -236,7 +236,7 @@ impl Forecast {
         if pace.is_finite() && pace > 0.0 { pace } else { 1.0 }
     }
 
-    /// What the unit at `index` is expected to take at the pace of its record.
+    /// Expected duration of the unit at `index`, at the pace of its record.
     fn expected(&self, index: usize) -> Took {
         self.units[index].took.unwrap_or(self.guess)
     }

@@ -27,7 +27,7 @@ pub fn ended(text: &str) -> Option<&str> {
     line(text).map(|line| line.output)
 }
 
-/// What people call an output: its file without the suffix of objects.
+/// Name of an output for people: its file without the suffix of objects.
 fn label(output: &str) -> &str {
     output.rsplit('/').next().unwrap_or(output).trim_end_matches(".o")
 }
@@ -69,7 +69,7 @@ fn start_next(forecast: &mut Forecast, now: f64) {
     }
 }
 
-/// What the units that ran now took, by ninja's log `text`: the last entry of each output.
+/// Durations of the units that ran now, by ninja's log `text`: the last entry of each output.
 pub fn took(text: &str, forecast: &Forecast) -> BTreeMap<String, Took> {
     let ran = forecast.took();
     let entry = |line: &str| {

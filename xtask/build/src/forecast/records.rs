@@ -1,4 +1,4 @@
-//! What units took: in the last build on this machine, or else on the machine that wrote `shares.txt`.
+//! Durations of units: those of the last build on this machine, or else those of the machine that wrote `shares.txt`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,13 +24,16 @@ const SECTIONS: usize = 16;
 /// Most units that are kept of one section.
 const UNITS: usize = 2000;
 
+/// Number of units from which on their median says something about others.
+const ENOUGH: usize = 50;
+
 /// Longest name that is kept, in bytes.
 const LONGEST_NAME: usize = 300;
 
 /// Longest duration that is believed: a day.
 const LONGEST: f64 = 86_400.0;
 
-/// What one unit took.
+/// Duration of one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Took {
     /// Seconds from its start to its end.
@@ -75,7 +78,7 @@ struct File {
 /// Durations of one kind of build.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Section {
-    /// When it was written, in seconds since 1970.
+    /// Time of the last change, in seconds since 1970.
     written: u64,
     units: BTreeMap<String, Took>,
 }
@@ -91,7 +94,7 @@ impl Records {
         Self { path, file: sound(file) }
     }
 
-    /// What the units of `section` took, by their names. The first word of `section` is the tool.
+    /// Durations of the units of `section`, by their names. The first word of `section` is the tool.
     ///
     /// Units that were never built here have the shares of the repository, which another machine measured: what the
     /// first units take corrects them.
@@ -101,24 +104,24 @@ impl Records {
         all
     }
 
-    /// What the units of `section` took on this machine.
+    /// Durations of the units of `section` on this machine.
     #[cfg(test)]
     pub fn measured(&self, section: &str) -> BTreeMap<String, Took> {
         self.file.sections.get(section).map(|known| known.units.clone()).unwrap_or_default()
     }
 
-    /// What a unit of `section` takes of which nothing is known: the median of the others.
+    /// Expected duration of a unit of `section` that has no record: the median of the others.
     pub fn guess(&self, section: &str) -> Took {
-        let Some(known) = self.file.sections.get(section).filter(|known| !known.units.is_empty()) else {
-            return shares(section).median;
-        };
+        let known = self.file.sections.get(section).filter(|known| known.units.len() >= ENOUGH);
+        // A few units are those of a rebuild: of our crates, which are longer than most.
+        let Some(known) = known else { return shares(section).median };
         median(known.units.values())
     }
 
-    /// Merges what units of `section` took now, and writes the file.
+    /// Merges the durations `units` of this run into `section`, and writes the file.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn learn(&mut self, section: &str, units: BTreeMap<String, Took>) -> Result<()> {
         if units.is_empty() {
             return Ok(());
@@ -236,7 +239,12 @@ mod tests {
         let cargo = again.of("cargo engine");
         assert_eq!((cargo["a"].seconds, cargo["b"].seconds, cargo["c"].seconds), (1.0, 4.0, 9.0));
         assert_eq!(again.of("ninja native")["x"], Took::whole(1.0));
-        assert_eq!(again.guess("cargo engine"), Took::whole(4.0));
+        assert_eq!(again.guess("cargo engine"), shares("cargo").median, "three units are too few");
+        let many: Vec<(String, f64)> = (0..ENOUGH).map(|unit| (format!("u{unit}"), 3.0)).collect();
+        let many: Vec<(&str, f64)> = many.iter().map(|(name, seconds)| (name.as_str(), *seconds)).collect();
+        records.learn("cargo engine", units(&many)).unwrap();
+        let again = Records::read(folder.path());
+        assert_eq!(again.guess("cargo engine"), Took::whole(3.0));
         // Of another profile nothing is known but the shares.
         assert_eq!(again.guess("cargo dist"), shares("cargo").median);
         assert_eq!(again.of("cargo dist"), shares("cargo").units);

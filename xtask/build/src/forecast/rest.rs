@@ -39,7 +39,7 @@ pub fn followers(units: &[Unit]) -> Vec<Vec<(usize, bool)>> {
     all
 }
 
-/// What happens next to a unit that runs in the play.
+/// Next event of a unit that runs in the play.
 struct Event {
     at: f64,
     unit: usize,
@@ -88,12 +88,11 @@ pub fn seconds(forecast: &Forecast, skipped: &[bool], pace: f64, now: f64) -> f6
         events.push(Event { at: at + front[unit], unit, whole: false });
         events.push(Event { at: at + whole[unit], unit, whole: true });
     };
-    for index in 0..count {
-        if let State::Running(_) = forecast.states[index] {
-            begin(index, 0.0, &mut events);
-            started[index] = true;
-            free = free.saturating_sub(1);
-        }
+    let running = forecast.states.iter().enumerate().filter(|(_, state)| matches!(state, State::Running(_)));
+    for (index, _) in running {
+        begin(index, 0.0, &mut events);
+        started[index] = true;
+        free = free.saturating_sub(1);
     }
     let mut time = 0.0_f64;
     loop {

@@ -34,7 +34,7 @@ fn recorded(name: &str) -> Vec<Recorded> {
     fixture(name).lines().map(unit).collect()
 }
 
-/// What the units of `build` took, as the records would have it.
+/// Durations of the units of `build`, as the records would have them.
 fn records(build: &[Recorded]) -> BTreeMap<String, Took> {
     let mut all: BTreeMap<String, Took> = BTreeMap::new();
     for unit in build {

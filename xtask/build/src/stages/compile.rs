@@ -42,7 +42,7 @@ pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
     Ok(())
 }
 
-/// What ninja has to do, and what is done of it.
+/// Progress of ninja, and its records.
 struct Course {
     began: Instant,
     records: Records,

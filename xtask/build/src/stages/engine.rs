@@ -205,7 +205,7 @@ fn features(rust: &Rust) -> impl Iterator<Item = String> {
     rust.features.iter().map(|feature| format!("--features={feature}"))
 }
 
-/// What cargo has to do, and what is done of it.
+/// Progress of cargo, and its records.
 struct Course {
     began: (Instant, SystemTime),
     records: Records,
