@@ -402,7 +402,7 @@ fn every_unit_of_the_recorded_build_is_foreseen() {
 }
 
 #[test]
-fn ninjas_lines_and_log_are_understood() {
+fn ninjas_lines_are_understood_and_others_are_not() {
     let cases = [
         (
             "[12/200] Building CXX object src/CMakeFiles/llama.dir/llama.cpp.o",
@@ -417,6 +417,10 @@ fn ninjas_lines_and_log_are_understood() {
     for (line, expected) in cases {
         assert_eq!(ninja::ended(line), expected, "{line}");
     }
+}
+
+#[test]
+fn ninjas_plan_and_log_are_understood() {
     let plan = "ninja: Entering directory `/x'\n[1/3] Building C object d/a.c.o\n[2/3] Building C object d/b.c.o\n\
                 [3/3] Linking C static library d/c.a\n";
     let records = BTreeMap::from([("d/a.c.o".to_string(), Took::whole(7.0))]);
