@@ -56,7 +56,7 @@ impl Job<'_> {
             hostname: self.hostname,
         };
         let mut train = |counting: &Path| self.course.run(counting, &[], base.log(), self.ui);
-        let bolted = bolt::optimize(base, &request, &mut train)?;
+        let mut bolted = bolt::optimize(base, &request, &mut train)?;
 
         let started = Instant::now();
         let contest = Contest {
@@ -71,7 +71,9 @@ impl Job<'_> {
         let gain = contest.run(self.ui)?;
         let mut times = bolted.info.stages.clone();
         let seconds = started.elapsed().as_secs_f64();
-        times.push(StageTime { name: "compare".to_string(), seconds, cpu_seconds: None });
+        let compare = StageTime { name: "compare".to_string(), seconds, cpu_seconds: None };
+        times.push(compare.clone());
+        bolted.ran.push(compare);
         let kept = gain.kept || self.keep;
         Ok((bolt::settle(rival, bolted, gain, kept)?, times))
     }

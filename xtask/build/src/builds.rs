@@ -256,7 +256,7 @@ fn finished(workspace: &Workspace, profile: &Profile, outcome: Outcome, ui: &Ui)
     };
     let taken = outcome.info.from_store.is_some();
     if outcome.built && !taken {
-        ui.say(ui::stage_times(&outcome.info.stages, &outcome.kept));
+        ui.say(ui::stage_times(&outcome.info.stages, &outcome.ran));
     }
     let done = match (outcome.built, taken) {
         (true, true) => "taken",

@@ -15,6 +15,7 @@
 //! - [`profile`], [`described`], [`workload`]: files of profiles, machines and workloads, read
 //! - [`tools`], [`setup`], [`openblas`], [`models`]: what a build needs, found, installed or made
 //! - [`ui`], [`entry`]: progress, tables and errors; the beginning and the end of a program
+//! - [`forecast`]: how long the rest of a stage takes
 
 pub mod audit;
 pub mod bolt;
@@ -22,6 +23,7 @@ pub mod builds;
 pub mod compare;
 pub mod described;
 pub mod entry;
+pub mod forecast;
 pub mod fs;
 pub mod models;
 pub mod openblas;

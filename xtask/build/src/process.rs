@@ -66,6 +66,15 @@ pub enum Stream {
     Err,
 }
 
+/// Event while a command runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// It printed a line.
+    Line(Stream, &'a str),
+    /// It printed nothing for a moment.
+    Pause,
+}
+
 /// A command to run under a log.
 pub struct Run<'a> {
     command: Command,
@@ -135,7 +144,19 @@ impl<'a> Run<'a> {
     /// # Errors
     /// With the last lines of output and the place of the log when it fails; an interruption when the user
     /// stopped it.
-    pub fn watch(mut self, mut watch: impl FnMut(Stream, &str)) -> Result<()> {
+    pub fn watch(self, mut watch: impl FnMut(Stream, &str)) -> Result<()> {
+        self.watch_all(|event| {
+            if let Event::Line(stream, line) = event {
+                watch(stream, line);
+            }
+        })
+    }
+
+    /// Does what [`Run::watch`] does, and gives the moments without output to `watch` too.
+    ///
+    /// # Errors
+    /// Those of [`Run::watch`].
+    pub fn watch_all(mut self, mut watch: impl FnMut(Event)) -> Result<()> {
         check_interrupted()?;
         let line = self.line();
         let mut log = self.log.open()?;
@@ -157,16 +178,21 @@ impl<'a> Run<'a> {
                     if self.keep {
                         let _ = writeln!(log, "{text}");
                     }
-                    watch(stream, &text);
-                    // What cargo says to programs tells a reader nothing.
-                    if !text.starts_with("{\"reason\":") {
+                    watch(Event::Line(stream, &text));
+                    if is_command_of_cargo(&text) {
+                        // What it was the cause of was told, and the command is in the log.
+                        let is_cause = text.trim_start().starts_with("process didn't");
+                        if is_cause && tail.back().is_some_and(|last| last == "Caused by:") {
+                            tail.pop_back();
+                        }
+                    } else {
                         if tail.len() == TAIL {
                             tail.pop_front();
                         }
                         tail.push_back(text);
                     }
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Timeout) => watch(Event::Pause),
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
             running.pass_on_interrupts();
@@ -209,6 +235,16 @@ impl<'a> Run<'a> {
     }
 }
 
+/// True for what cargo says to programs, and for the lines that it adds with `-v`: they tell a reader of an error nothing.
+fn is_command_of_cargo(line: &str) -> bool {
+    let text = line.trim_start();
+    line.starts_with("{\"reason\":")
+        || ["Running `", "Fresh ", "Dirty "]
+            .iter()
+            .any(|begin| text.len() < line.len() && text.starts_with(begin))
+        || (text.starts_with("process didn't exit successfully: `") && text.contains(" --crate-name "))
+}
+
 fn read_lines(
     stream: impl Read + Send + 'static,
     kind: Stream,
@@ -246,6 +282,34 @@ mod tests {
         assert!(error.contains("build.log"), "{error}");
         let log = std::fs::read_to_string(folder.path().join("build.log")).unwrap();
         assert!(log.starts_with("$ sh -c '") && log.contains("line 1\n"), "{log}");
+    }
+
+    #[test]
+    fn commands_that_cargo_names_are_in_the_log_and_in_no_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::new(folder.path().join("build.log"), false);
+        let printed = "{\"reason\":\"compiler-artifact\"}
+       Fresh syn v2.0.119
+       Dirty server v0.1.0 (/anneal/engine/server): the file `lib.rs` has changed
+     Running `rustc --crate-name server engine/server/src/lib.rs`
+error[E0425]: cannot find value `x`
+error: could not compile `server` (lib) due to 1 previous error
+
+Caused by:
+  process didn't exit successfully: `rustc --crate-name server` (exit status: 1)
+error: failed to run custom build command for `llama-link`
+
+Caused by:
+  process didn't exit successfully: `/t/build-script-build` (exit status: 101)
+";
+        std::fs::write(folder.path().join("printed"), printed).unwrap();
+        let run = Run::new("sh", &log).dir(folder.path()).args(["-c", "cat printed; exit 101"]);
+        let error = run.watch(|_, _| {}).unwrap_err().to_string();
+        assert!(!error.contains("--crate-name") && !error.contains("Fresh"), "{error}");
+        assert!(!error.contains("Dirty") && !error.contains("reason"), "{error}");
+        assert_eq!(error.matches("Caused by:").count(), 1, "{error}");
+        assert!(error.contains("E0425") && error.contains("`/t/build-script-build`"), "{error}");
+        assert!(std::fs::read_to_string(log.path()).unwrap().contains(printed));
     }
 
     #[test]

@@ -175,11 +175,11 @@ pub fn optimize(args: &Args, ui: &Ui) -> Result<Option<(BuildInfo, String)>> {
     let made = make(args, &ready.plan, &workloads, &mut pipeline)?;
     let kept = judge(args, &ready.plan, &made, &mut pipeline)?;
     let Some(tools) = &ready.bolt else {
-        ui.say(ui::stage_times(pipeline.times(), &[]));
+        ui.say(ui::stage_times(pipeline.times(), pipeline.times()));
         return Ok(Some((kept.info, kept.text)));
     };
     let (bolted, stays) = lay_out_anew(args, &ready.plan, tools, &made, &kept, &mut pipeline)?;
-    ui.say(ui::stage_times(pipeline.times(), &[]));
+    ui.say(ui::stage_times(pipeline.times(), pipeline.times()));
     let text = format!("{}\n{}", kept.text, bolt::report(&bolted.info, stays));
     Ok(Some((bolted.info, text)))
 }

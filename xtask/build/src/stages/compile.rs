@@ -1,12 +1,14 @@
 //! The C++ part.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use anyhow::Result;
 
 use super::flags;
 use super::state::Build;
-use crate::process::Run;
+use crate::forecast::{Forecast, Records, ninja};
+use crate::process::{Event, Run};
 use crate::ui::Progress;
 
 /// Files of ggml-cuda that nvcc takes longest for, by parts of their names: the slowest first, as CUDA 13.5 took them for
@@ -31,10 +33,59 @@ pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
         Some(_) => slow_objects(&flags::entries(&build.folder.compile_database())?),
         None => Vec::new(),
     };
+    let mut course = Course::new(build, &slow)?;
     if !slow.is_empty() {
-        ninja(build, &slow, progress)?;
+        course.ninja(build, &slow, progress)?;
     }
-    ninja(build, &build.plan.targets, progress)
+    course.ninja(build, &build.plan.targets, progress)?;
+    course.learn(build);
+    Ok(())
+}
+
+/// Progress of ninja, and its records.
+struct Course {
+    began: Instant,
+    records: Records,
+    section: String,
+    forecast: Forecast,
+}
+
+impl Course {
+    /// Asks ninja what it would do, `first` before all others.
+    fn new(build: &Build, first: &[String]) -> Result<Self> {
+        let records = Records::read(&build.workspace.anneal());
+        let section = format!("ninja {}", build.plan.profile);
+        // The bar is no reason to fail: ninja tells what is wrong when it is run.
+        let plan = command(build, &build.plan.targets)?.args(["-n"]).quietly().output();
+        let units = ninja::units(&plan.unwrap_or_default(), first, &records.of(&section));
+        let forecast = Forecast::new(units, jobs(build), records.guess(&section));
+        Ok(Self { began: Instant::now(), records, section, forecast })
+    }
+
+    /// Makes `targets`.
+    fn ninja(&mut self, build: &Build, targets: &[String], progress: &mut Progress) -> Result<()> {
+        let began = self.began;
+        let now = || began.elapsed().as_secs_f64();
+        ninja::begin(&mut self.forecast, jobs(build), now());
+        command(build, targets)?.watch_all(|event| {
+            if let Event::Line(_, line) = event
+                && let Some(output) = ninja::ended(line)
+            {
+                ninja::end(&mut self.forecast, output, now());
+            }
+            progress.follow(|| self.forecast.status(now()));
+        })
+    }
+
+    /// Remembers what the units took. With a compiler cache they took what they take in no other build.
+    fn learn(mut self, build: &Build) {
+        if build.cache().is_some() {
+            return;
+        }
+        let took = ninja::took(&ninja::log(&build.folder.cmake()), &self.forecast);
+        // The next bar is less exact without it, and nothing else.
+        let _ = self.records.learn(&self.section, took);
+    }
 }
 
 /// The objects of the files in [`SLOW`], in that order.
@@ -45,19 +96,15 @@ fn slow_objects(entries: &[flags::Entry]) -> Vec<String> {
     objects.filter(|object| seen.insert(object.clone())).collect()
 }
 
-fn ninja(build: &Build, targets: &[String], progress: &mut Progress) -> Result<()> {
-    Run::new(&build.plan.ninja.path, &build.log)
+/// ninja, which makes `targets`.
+fn command<'a>(build: &'a Build, targets: &[String]) -> Result<Run<'a>> {
+    Ok(Run::new(&build.plan.ninja.path, &build.log)
         .args(["-C"])
         .args([build.folder.cmake()])
         .args(["-j", &jobs(build).to_string()])
         .args(targets)
         .envs(&build.environment()?)
-        .env("NINJA_STATUS", "[%f/%t] ")
-        .watch(|_, line| {
-            if let Some((done, total, what)) = step(line) {
-                progress.step(done, total, what);
-            }
-        })
+        .env("NINJA_STATUS", "[%f/%t] "))
 }
 
 /// How many files are compiled side by side: where nvcc is among the compilers, no more than there is memory for.
@@ -67,14 +114,6 @@ fn jobs(build: &Build) -> usize {
         None => u64::MAX,
     };
     build.jobs().min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
-}
-
-/// Reads a line of ninja's: `[12/200] Building CXX object …/x.cpp.o`.
-fn step(line: &str) -> Option<(u64, u64, &str)> {
-    let (counts, what) = line.strip_prefix('[')?.split_once("] ")?;
-    let (done, total) = counts.split_once('/')?;
-    let file = what.rsplit('/').next().unwrap_or(what);
-    Some((done.parse().ok()?, total.parse().ok()?, file.trim_end_matches(".o")))
 }
 
 #[cfg(test)]
@@ -92,22 +131,5 @@ mod tests {
         let entries: Vec<flags::Entry> = files.iter().map(|file| entry(file)).collect();
         let first = ["mmq-instance-iq3_s", "fattn-mma-a", "mmq-instance-q4_0", "mmvq"];
         assert_eq!(slow_objects(&entries), first.map(|file| format!("dir/{file}.cu.o")));
-    }
-
-    #[test]
-    fn ninjas_lines_are_understood_and_others_are_not() {
-        let cases = [
-            (
-                "[12/200] Building CXX object src/CMakeFiles/llama.dir/llama.cpp.o",
-                Some((12, 200, "llama.cpp")),
-            ),
-            ("[1/2] Linking", Some((1, 2, "Linking"))),
-            ("warning: [x] y", None),
-            ("[a/b] c", None),
-            ("", None),
-        ];
-        for (line, expected) in cases {
-            assert_eq!(super::step(line), expected, "{line}");
-        }
     }
 }

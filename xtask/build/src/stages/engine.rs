@@ -1,17 +1,19 @@
 //! The Rust part: `anneal`, linked with what the C++ stages installed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use build_info::switches::Allocator;
 use plan::Plan;
-use serde::Deserialize;
 use ship::order::Rust;
 
 use super::state::Build;
 use super::{auditable, places};
-use crate::process::{self, Run, Stream};
+use crate::forecast::cargo::{self, Message, Packages};
+use crate::forecast::{Forecast, Records};
+use crate::process::{self, Event, Run, Stream};
 use crate::ui::Progress;
 use crate::workspace::Workspace;
 
@@ -78,15 +80,15 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
 pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<PathBuf> {
     let plan = build.plan;
     let rust = rust(build.workspace, plan.switches.allocator);
-    let total = count_packages(build, &rust).unwrap_or(0);
     let wrapper = wrapper(build)?;
     let environment = build.cargo_environment(wrapper.as_deref())?;
     let crates = auditable::write(build.workspace, &rust, &plan.target)?;
-    let mut finished = BTreeSet::new();
+    let mut course = Course::new(build, &rust);
     let mut executable = None;
     Run::new(process::cargo(), &build.log)
         .dir(build.workspace.root())
-        .args(["build", "--locked", "--package", "anneal"])
+        // It says when it starts a program only if it is to say more.
+        .args(["build", "-v", "--locked", "--package", "anneal"])
         .args(["--profile", &plan.cargo_profile])
         // Named even when it is the host: else RUSTFLAGS reach build scripts too.
         .args(["--target", &plan.target])
@@ -107,18 +109,27 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
         .envs(&libclang(plan))
         .env("ANNEAL_LLAMA_PREFIX", prefix)
         .env("ANNEAL_AUDITABLE", crates)
-        .watch(|stream, line| match (stream, serde_json::from_str::<Message>(line)) {
-            (Stream::Out, Ok(message)) if message.reason == "compiler-artifact" => {
-                if message.executable.is_some() {
-                    executable = message.executable;
+        .watch_all(|event| {
+            match event {
+                Event::Line(Stream::Out, line) => {
+                    if let Ok(mut message) = serde_json::from_str::<Message>(line) {
+                        executable = message.executable.take().or(executable.take());
+                        course.tell(course.packages.end(message));
+                    }
                 }
-                finished.insert(message.package_id);
-                let done = finished.len() as u64;
-                progress.step(done, total.max(done), &message.target.name);
+                Event::Line(Stream::Err, line) => match course.packages.start(line) {
+                    Some(start) => course.tell(Some(start)),
+                    // Crates are fetched, or another cargo is waited for.
+                    None if course.is_idle => progress.message(line.trim()),
+                    None => {}
+                },
+                Event::Pause => {}
             }
-            (Stream::Err, _) => progress.message(line.trim()),
-            _ => {}
+            if !course.is_idle {
+                progress.follow(|| course.forecast.status(course.now()));
+            }
         })?;
+    course.learn();
     executable.map(PathBuf::from).context("cargo named no executable for `anneal`")
 }
 
@@ -194,38 +205,68 @@ fn features(rust: &Rust) -> impl Iterator<Item = String> {
     rust.features.iter().map(|feature| format!("--features={feature}"))
 }
 
-/// A line of cargo's JSON messages.
-#[derive(Deserialize)]
-#[serde(default)]
-#[derive(Default)]
-struct Message {
-    reason: String,
-    package_id: String,
-    target: Target,
-    executable: Option<String>,
+/// Progress of cargo, and its records.
+struct Course {
+    began: (Instant, SystemTime),
+    records: Records,
+    section: String,
+    packages: Packages,
+    forecast: Forecast,
+    /// True until the first unit was told.
+    is_idle: bool,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Target {
-    name: String,
+impl Course {
+    /// Asks cargo what `rust` is made of.
+    fn new(build: &Build, rust: &Rust) -> Self {
+        let (plan, root) = (build.plan, build.workspace.root());
+        let records = Records::read(&build.workspace.anneal());
+        // With link-time optimisation the program takes another time than without.
+        let tool = if plan.codegen.cargo_lto.is_some() { "cargo-lto" } else { "cargo" };
+        let section = format!("{tool} {}", plan.cargo_profile);
+        // The bar is no reason to fail: cargo tells what is wrong when it builds.
+        let tree = tree(build, rust).unwrap_or_default();
+        let (packages, units) = Packages::read(&tree, root, &plan.target, &records.of(&section));
+        let forecast = Forecast::new(units, build.jobs(), records.guess(&section));
+        let began = (Instant::now(), SystemTime::now());
+        Self { began, records, section, packages, forecast, is_idle: true }
+    }
+
+    /// Seconds since it began.
+    fn now(&self) -> f64 {
+        self.began.0.elapsed().as_secs_f64()
+    }
+
+    /// Tells the forecast of an event.
+    fn tell(&mut self, event: Option<cargo::Event>) {
+        if let Some(event) = event {
+            self.is_idle = false;
+            event.tell(&mut self.forecast, self.began.0.elapsed().as_secs_f64(), self.began.1);
+        }
+    }
+
+    /// Remembers what the units took.
+    fn learn(mut self) {
+        // The next bar is less exact without it, and nothing else.
+        let _ = self.records.learn(&self.section, self.forecast.took());
+    }
 }
 
-/// How many packages the engine is made of.
-fn count_packages(build: &Build, rust: &Rust) -> Result<u64> {
-    let tree = Run::new(process::cargo(), &build.log)
+/// The packages that the engine is made of, and what each depends on.
+fn tree(build: &Build, rust: &Rust) -> Result<String> {
+    Run::new(process::cargo(), &build.log)
         .dir(build.workspace.root())
-        .args(["tree", "--locked", "--package", "anneal", "--edges", "normal,build", "--prefix", "none"])
+        .args(["tree", "--locked", "--package", "anneal", "--edges", "normal,build", "--charset", "ascii"])
         .args(["--target", &build.plan.target])
         .args(features(rust))
-        .output()?;
-    let packages: BTreeSet<&str> =
-        tree.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.is_empty()).collect();
-    Ok(packages.len() as u64)
+        .quietly()
+        .output()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]

@@ -84,7 +84,7 @@ impl<'a> Build<'a> {
             borrowed: None,
             launcher: Launcher::default(),
             chosen: OnceCell::new(),
-            kept: RefCell::default(),
+            ran: RefCell::default(),
         })
     }
 
@@ -97,7 +97,7 @@ impl<'a> Build<'a> {
     /// The build, when every stage has passed on what there is now. Nothing is run.
     pub fn there(&self) -> Option<Outcome> {
         let info = self.finished()?;
-        Some(Outcome { info, folder: self.folder.path().to_path_buf(), built: false, kept: Vec::new() })
+        Some(Outcome { info, folder: self.folder.path().to_path_buf(), built: false, ran: Vec::new() })
     }
 
     /// A build of `plan`, which compiles C++ as this one does and links it otherwise: the C++ part is that of this
@@ -139,7 +139,7 @@ impl<'a> Build<'a> {
             without_hostname(folder, &mut info)?;
         }
         record::renew_defaults(folder, &mut info, self.plan)?;
-        Ok(Outcome { info, folder: folder.path().to_path_buf(), built: false, kept: Vec::new() })
+        Ok(Outcome { info, folder: folder.path().to_path_buf(), built: false, ran: Vec::new() })
     }
 
     /// The build as [`Build::complete`] gives it, when it is finished already. Nothing is run.
@@ -159,7 +159,7 @@ impl<'a> Build<'a> {
         self.prove()?;
         let info = record::record(self, flags, hostname)?;
         self.folder.finish(&info)?;
-        Ok(Outcome { info, folder: self.folder.path().to_path_buf(), built: true, kept: self.kept.take() })
+        Ok(Outcome { info, folder: self.folder.path().to_path_buf(), built: true, ran: self.ran.take() })
     }
 
     /// Runs the stages up to a program that has generated text.

@@ -52,8 +52,8 @@ pub struct Build<'a> {
     pub(super) launcher: Launcher,
     /// The same, once it was seen whether it may.
     pub(super) chosen: OnceCell<Option<PathBuf>>,
-    /// Stages that were found done.
-    pub(super) kept: RefCell<Vec<String>>,
+    /// Stages that this run did, and what they took.
+    pub(super) ran: RefCell<Vec<StageTime>>,
 }
 
 /// The C++ part of a finished build.
@@ -70,8 +70,8 @@ pub struct Outcome {
     pub folder: PathBuf,
     /// Whether anything had to be done.
     pub built: bool,
-    /// Names of the stages that an earlier run had done.
-    pub kept: Vec<String>,
+    /// Stages that this run did, and what they took. The others in the record were done by an earlier run.
+    pub ran: Vec<StageTime>,
 }
 
 impl<'a> Build<'a> {
@@ -159,11 +159,11 @@ impl<'a> Build<'a> {
         process::check_interrupted()?;
         if self.folder.stamp(name).is_some_and(|stamp| stamp.input == input) {
             self.ui.done("kept", name);
-            self.kept.borrow_mut().push(name.to_string());
             return Ok(());
         }
         self.forget_from(name);
         let stamp = self.timed(name, input, work)?;
+        self.ran.borrow_mut().push(stamp.time(name));
         self.folder.write_stamp(name, &stamp)
     }
 

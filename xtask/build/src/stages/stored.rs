@@ -86,7 +86,7 @@ impl Build<'_> {
         for (name, stamp) in &stamps {
             self.folder.write_stamp(name, stamp)?;
         }
-        Ok(Outcome { info, folder: self.folder.path().to_path_buf(), built: true, kept: self.kept.take() })
+        Ok(Outcome { info, folder: self.folder.path().to_path_buf(), built: true, ran: self.ran.take() })
     }
 
     /// The record in `from`, when the files there are what it says.

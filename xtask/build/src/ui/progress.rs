@@ -6,8 +6,16 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::forecast::Status;
+
 /// A plain line is written at most this often.
-const PLAIN_EVERY: Duration = Duration::from_secs(10);
+const PLAIN_EVERY: Duration = Duration::from_secs(30);
+
+/// A bar that follows a forecast is drawn at most this often.
+const FOLLOW_EVERY: Duration = Duration::from_millis(200);
+
+/// Length of a bar that shows a share.
+const WHOLE: u64 = 10_000;
 
 /// Progress of one stage.
 pub struct Progress {
@@ -16,6 +24,7 @@ pub struct Progress {
     plain: bool,
     started: Instant,
     last_plain: Instant,
+    last_followed: Option<Instant>,
 }
 
 impl Progress {
@@ -34,7 +43,7 @@ impl Progress {
             say(format_args!("{stage:>11} ..."));
         }
         let now = Instant::now();
-        Self { stage: stage.to_string(), bar, plain, started: now, last_plain: now }
+        Self { stage: stage.to_string(), bar, plain, started: now, last_plain: now, last_followed: None }
     }
 
     /// `done` of `total` steps are finished; `what` is the newest.
@@ -49,20 +58,40 @@ impl Progress {
             self.last_plain = Instant::now();
             let elapsed = self.started.elapsed();
             let eta = elapsed.mul_f64(total.saturating_sub(done) as f64 / done.max(1) as f64);
-            let seconds = |d: Duration| humantime::format_duration(Duration::from_secs(d.as_secs()));
-            say(format_args!(
-                "{:>11} {done}/{total}, {}, ETA {}",
-                self.stage,
-                seconds(elapsed),
-                seconds(eta)
-            ));
+            say(format_args!("{:>11} {done}/{total}, {}, ETA {}", self.stage, whole(elapsed), whole(eta)));
+        }
+    }
+
+    /// Shows a forecast, a few times a second at most; `status` is asked only then.
+    pub fn follow(&mut self, status: impl FnOnce() -> Status) {
+        if self.last_followed.is_some_and(|last| last.elapsed() < FOLLOW_EVERY) {
+            return;
+        }
+        if self.last_followed.is_none() {
+            self.bar.set_length(WHOLE);
+            self.bar.set_style(share());
+        }
+        self.last_followed = Some(Instant::now());
+        let plain = self.plain && self.last_plain.elapsed() >= PLAIN_EVERY;
+        if self.bar.is_hidden() && !plain {
+            return;
+        }
+        let status = status();
+        let (done, total) = (status.done, status.total);
+        let elapsed = whole(self.started.elapsed());
+        let left = whole(Duration::try_from_secs_f64(status.left.ceil()).unwrap_or_default());
+        self.bar.set_position((status.share * WHOLE as f64) as u64);
+        self.message(&format!("{done}/{total} {elapsed} ETA {left}  {}", status.what));
+        if plain {
+            self.last_plain = Instant::now();
+            say(format_args!("{:>11} {done}/{total}, {elapsed}, ETA {left}: {}", self.stage, status.what));
         }
     }
 
     /// What is going on, where steps cannot be counted.
     pub fn message(&self, what: &str) {
         // A terminal line is no place for control characters of a compiler's message.
-        let what: String = what.chars().filter(|c| !c.is_control()).take(60).collect();
+        let what: String = what.chars().filter(|c| !c.is_control()).take(80).collect();
         self.bar.set_message(what);
     }
 
@@ -71,6 +100,11 @@ impl Progress {
         self.bar.finish_and_clear();
         self.started.elapsed()
     }
+}
+
+/// `duration` in whole seconds.
+fn whole(duration: Duration) -> humantime::FormattedDuration {
+    humantime::format_duration(Duration::from_secs(duration.as_secs()))
 }
 
 /// A plain line. A closed standard error is nobody's concern.
@@ -85,6 +119,12 @@ fn spinner(color: bool) -> ProgressStyle {
         "{prefix:>11} {spinner} {wide_msg} {elapsed}"
     };
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
+}
+
+fn share() -> ProgressStyle {
+    ProgressStyle::with_template("{prefix:>11} [{bar:24}] {wide_msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
 }
 
 fn bar() -> ProgressStyle {

@@ -35,17 +35,18 @@ pub fn width() -> Option<usize> {
     console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns))
 }
 
-/// Time of each stage of this run, and their sum. Stages in `kept` were done by an earlier run and cost this one nothing.
-pub fn stage_times(stages: &[StageTime], kept: &[String]) -> Table {
-    let is_kept = |stage: &&StageTime| kept.contains(&stage.name);
-    let total: f64 = stages.iter().filter(|stage| !is_kept(stage)).map(|stage| stage.seconds).sum();
+/// Time of each of `stages` in this run, and their sum. Stages that are not in `ran` were done by an earlier run, and cost
+/// this one nothing.
+pub fn stage_times(stages: &[StageTime], ran: &[StageTime]) -> Table {
+    // The sum of nothing would be -0.
+    let total = ran.iter().map(|stage| stage.seconds).fold(0.0, |all, seconds| all + seconds);
     let share = |seconds: f64| if total > 0.0 { 100.0 * seconds / total } else { 0.0 };
     let row = |name: &str, seconds: f64| {
         vec![name.to_string(), format!("{seconds:.1} s"), format!("{:.0} %", share(seconds))]
     };
-    let rows = stages.iter().map(|stage| match is_kept(&stage) {
-        true => vec![stage.name.clone(), "kept".to_string(), String::new()],
-        false => row(&stage.name, stage.seconds),
+    let rows = stages.iter().map(|stage| match ran.iter().find(|own| own.name == stage.name) {
+        Some(own) => row(&own.name, own.seconds),
+        None => vec![stage.name.clone(), "kept".to_string(), String::new()],
     });
     let mut rows: Vec<Vec<String>> = rows.collect();
     rows.push(row("total", total));
@@ -56,4 +57,32 @@ pub fn stage_times(stages: &[StageTime], kept: &[String]) -> Table {
         }
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_is_that_of_this_run() {
+        let stage =
+            |name: &str, seconds: f64| StageTime { name: name.to_string(), seconds, cpu_seconds: None };
+        let stages = [stage("compile", 131.0), stage("engine", 130.5), stage("gate", 7.6)];
+        let lines = |ran: &[StageTime]| -> Vec<Vec<String>> {
+            let text = stage_times(&stages, ran).to_string();
+            text.lines().map(|line| line.split_whitespace().map(str::to_string).collect()).collect()
+        };
+        // The compilation is of an earlier day, and of the gate only a part was done now.
+        assert_eq!(
+            lines(&[stage("engine", 130.5), stage("gate", 1.5)]),
+            [
+                vec!["stage", "time", "share"],
+                vec!["compile", "kept"],
+                vec!["engine", "130.5", "s", "99", "%"],
+                vec!["gate", "1.5", "s", "1", "%"],
+                vec!["total", "132.0", "s", "100", "%"],
+            ]
+        );
+        assert_eq!(lines(&[]).last().unwrap(), &["total", "0.0", "s", "0", "%"]);
+    }
 }

@@ -97,7 +97,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         hostname: !args.no_hostname,
     };
     let (outcome, times) = job.run(&base, &base)?;
-    ui.say(ui::stage_times(&times, &[]));
+    ui.say(ui::stage_times(&times, &outcome.ran));
     let kept = args.keep_going || outcome.info.gain.as_ref().is_some_and(|gain| gain.kept);
     ui.result(&outcome.info, report(&outcome.info, kept))
 }

@@ -31,7 +31,7 @@ pub fn optimize(base: &Build, request: &Request, train: &mut Train) -> Result<Ou
     let size = before.info.artifacts.first().context("the build's record names no program")?.size;
     let plan = base.plan.relocatable();
     let relocatable = base.linked_anew(&plan, &before.info)?;
-    relocatable.complete(request.hostname)?;
+    let linked = relocatable.complete(request.hostname)?.ran;
     let program = Program { name: "anneal".to_string(), path: relocatable.folder.anneal() };
     elf::check_input(&program.path, &plan.target)?;
     let profile = gather::gather(&relocatable, std::slice::from_ref(&program), request, train)?;
@@ -46,7 +46,7 @@ pub fn optimize(base: &Build, request: &Request, train: &mut Train) -> Result<Ou
             info,
             folder: build.folder.path().to_path_buf(),
             built: false,
-            kept: Vec::new(),
+            ran: both(linked, relocatable.ran.take()),
         });
     }
     build.forget_what_is_lost();
@@ -75,7 +75,8 @@ pub fn optimize(base: &Build, request: &Request, train: &mut Train) -> Result<Ou
         size_after: info.artifacts.first().map_or(Bytes(0), |anneal| anneal.size),
     });
     build.folder.finish(&info)?;
-    Ok(Outcome { info, folder: build.folder.path().to_path_buf(), built: true, kept: build.kept.take() })
+    let ran = both(linked, both(relocatable.ran.take(), build.ran.take()));
+    Ok(Outcome { info, folder: build.folder.path().to_path_buf(), built: true, ran })
 }
 
 /// Notes in its record what `bolted` brought against `rival`, and makes it current where it is to be kept, else

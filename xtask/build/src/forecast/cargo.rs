@@ -1,0 +1,330 @@
+//! Units of cargo: which there are, and which starts and ends a line of its output tells.
+//!
+//! With `-v` cargo prints the command of each program when it starts it, and with JSON messages it tells the end of each.
+//! The time between them is what the unit took. `--timings=json` would tell both but is not stable, and the time since
+//! the last dependency ended would count the time that a unit waits for a free core.
+//!
+//! A library that others compile against releases them once its metadata is written. The time of that file tells when.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{After, Forecast, Took, Unit};
+
+/// Names of packages.
+#[derive(Clone, Debug, Default)]
+pub struct Packages {
+    /// Folder of the workspace, as it begins in paths.
+    root: String,
+    /// Cargo's name for the target.
+    target: String,
+    /// Folders of our packages, by their names.
+    folders: BTreeMap<String, String>,
+}
+
+/// Event of a unit that a line of cargo's output tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A unit starts: its name and its label.
+    Start(String, String),
+    /// A unit ends: its name, and the files that it wrote.
+    End(String, Vec<String>),
+    /// A unit was made by an earlier build.
+    Keep(String),
+}
+
+/// A line of cargo's JSON messages.
+#[derive(Deserialize)]
+#[serde(default)]
+#[derive(Default)]
+pub struct Message {
+    /// Kind of message.
+    pub reason: String,
+    /// The program that was linked.
+    pub executable: Option<String>,
+    package_id: String,
+    target: Target,
+    filenames: Vec<String>,
+    fresh: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Target {
+    kind: Vec<String>,
+}
+
+/// Suffix of a library that is compiled for this machine, as build scripts and macros need it.
+const HOST: &str = ":host";
+/// Suffix of the compilation of a build script.
+const SCRIPT: &str = ":script";
+/// Suffix of the run of a build script.
+const RUN: &str = ":run";
+
+impl Packages {
+    /// Reads what `cargo tree --edges normal,build --charset ascii` printed in the workspace `root` for `target`: the names
+    /// of packages, and the units with what they wait for. `records` are durations of units by their names.
+    pub fn read(
+        tree: &str,
+        root: &Path,
+        target: &str,
+        records: &BTreeMap<String, Took>,
+    ) -> (Self, Vec<Unit>) {
+        let root = root.display().to_string();
+        let mut packages = Self { root, target: target.to_string(), folders: BTreeMap::new() };
+        let mut nodes: BTreeMap<Id, Node> = BTreeMap::new();
+        // Packages from the root to the line at hand, and whether their build dependencies have begun.
+        let mut above: Vec<(Id, bool)> = Vec::new();
+        let mut first = None;
+        for line in tree.lines() {
+            let (depth, text) = indented(line);
+            if text == "[build-dependencies]" {
+                above.truncate(depth + 1);
+                above.iter_mut().skip(depth).for_each(|(_, for_script)| *for_script = true);
+                continue;
+            }
+            let Some((id, node)) = packages.node(text) else { continue };
+            above.truncate(depth);
+            if let Some((parent, for_script)) = above.last()
+                && let Some(parent) = nodes.get_mut(parent)
+            {
+                let needs = if *for_script { &mut parent.needs_of_script } else { &mut parent.needs };
+                needs.insert(id);
+            }
+            // What a package needs stands below one of its lines; `(*)` marks the others.
+            nodes.entry(id).or_insert(node);
+            first.get_or_insert(id);
+            above.push((id, false));
+        }
+        let mut graph = Graph { records, nodes: &nodes, units: Vec::new(), known: BTreeMap::new() };
+        if let Some(first) = first {
+            let program = graph.library(first, false, 0);
+            // It is linked from whole libraries.
+            graph.units[program].after.iter_mut().for_each(|after| after.whole = true);
+        }
+        (packages, graph.units)
+    }
+
+    /// Reads a line of `cargo tree`: `name v1.2.3 (proc-macro) (/folder) (*)`.
+    fn node<'a>(&mut self, text: &'a str) -> Option<(Id<'a>, Node<'a>)> {
+        let mut words = text.split(' ');
+        let (name, version) = (words.next()?, words.next()?);
+        if !version.starts_with('v') {
+            return None;
+        }
+        let folder = text.split(" (").skip(1).find_map(|part| {
+            let path = part.split(')').next()?;
+            self.below_root(path)
+        });
+        if let Some(folder) = folder {
+            self.folders.insert(name.to_string(), folder.to_string());
+        }
+        let is_macro = text.contains("(proc-macro)");
+        Some(((name, version), Node { name: self.name(name), is_macro, ..Node::default() }))
+    }
+
+    /// `path` below the workspace.
+    fn below_root<'a>(&self, path: &'a str) -> Option<&'a str> {
+        path.strip_prefix(&self.root)?.strip_prefix('/')
+    }
+
+    /// Name of the package that cargo calls `package`: ours are named by their folders.
+    fn name(&self, package: &str) -> String {
+        self.folders.get(package).cloned().unwrap_or_else(|| package.to_string())
+    }
+
+    /// Reads a line that cargo printed on standard error.
+    pub fn start(&self, line: &str) -> Option<Event> {
+        let command = line.trim_start().strip_prefix("Running `")?.trim_end_matches('`');
+        // The run of a build script: a program in a folder that is called as the package and a digest.
+        let program = command.rsplit(['/', '\\']).next().unwrap_or(command);
+        if program.trim_end_matches(".exe") == "build-script-build" {
+            let folder = command.rsplit('/').nth(1)?;
+            let package = self.name(folder.rsplit_once('-')?.0);
+            return Some(Event::Start(format!("{package}{RUN}"), format!("{package} (build script)")));
+        }
+        let words: Vec<&str> = command.split(' ').collect();
+        let after = |flag: &str| words.iter().position(|word| *word == flag).and_then(|at| words.get(at + 1));
+        let crate_name = *after("--crate-name")?;
+        let source = words.iter().find(|word| word.ends_with(".rs")).copied()?;
+        let package = self.package_of(source, crate_name);
+        let (suffix, label) = if crate_name.starts_with("build_script_") {
+            (SCRIPT, format!("{package} (build script)"))
+        } else if after("--target").is_some() {
+            ("", package.clone())
+        } else {
+            (HOST, package.clone())
+        };
+        Some(Event::Start(format!("{package}{suffix}"), label))
+    }
+
+    /// Name of the package whose file is `source`: rustc is given files of the workspace by their folders in it, and
+    /// those of a registry in a folder that is called as the package and its version.
+    fn package_of(&self, source: &str, crate_name: &str) -> String {
+        let inside = self.below_root(source).or_else(|| (!source.starts_with('/')).then_some(source));
+        if let Some(inside) = inside {
+            let folder = self.folders.values().filter(|folder| {
+                inside.strip_prefix(folder.as_str()).is_some_and(|rest| rest.starts_with('/'))
+            });
+            if let Some(folder) = folder.max_by_key(|folder| folder.len()) {
+                return folder.clone();
+            }
+        }
+        source.split('/').find_map(without_version).unwrap_or(crate_name).to_string()
+    }
+
+    /// Reads a JSON message of cargo.
+    pub fn end(&self, message: Message) -> Option<Event> {
+        let package = self.name(package_name(&message.package_id)?);
+        if message.reason == "build-script-executed" {
+            return Some(Event::End(format!("{package}{RUN}"), Vec::new()));
+        }
+        if message.reason != "compiler-artifact" {
+            return None;
+        }
+        let is = |kind: &str| message.target.kind.iter().any(|own| own == kind);
+        let for_target = |file: &String| file.split('/').any(|part| part == self.target);
+        let suffix = match () {
+            () if is("custom-build") => SCRIPT,
+            () if message.filenames.iter().any(for_target) => "",
+            () => HOST,
+        };
+        let name = format!("{package}{suffix}");
+        Some(if message.fresh { Event::Keep(name) } else { Event::End(name, message.filenames) })
+    }
+}
+
+impl Event {
+    /// Tells `forecast` of it, `now` seconds after the stage began at `began`.
+    pub fn tell(self, forecast: &mut Forecast, now: f64, began: std::time::SystemTime) {
+        match self {
+            Self::Start(name, label) => forecast.start(&name, &label, now),
+            Self::Keep(name) => forecast.keep(&name),
+            Self::End(name, files) => match forecast.since(&name) {
+                Some(since) => {
+                    let front = written(&files, began).map(|at| at - since);
+                    forecast.end(&name, now, front);
+                }
+                // Cargo tells what a build script told earlier, as if it had run now.
+                None => forecast.keep(&name),
+            },
+        }
+    }
+}
+
+/// Second since `began` at which the metadata among `files` was written.
+fn written(files: &[String], began: std::time::SystemTime) -> Option<f64> {
+    let metadata = files.iter().find(|file| file.ends_with(".rmeta"))?;
+    let written = std::fs::metadata(metadata).and_then(|meta| meta.modified()).ok()?;
+    Some(written.duration_since(began).ok()?.as_secs_f64())
+}
+
+/// Name and version of a package.
+type Id<'a> = (&'a str, &'a str);
+
+/// A package in `cargo tree`.
+#[derive(Default)]
+struct Node<'a> {
+    name: String,
+    is_macro: bool,
+    needs: BTreeSet<Id<'a>>,
+    needs_of_script: BTreeSet<Id<'a>>,
+}
+
+/// More packages than this are in no chain of dependencies: a tree that has more is not cargo's.
+const DEEPEST: usize = 500;
+
+/// The units, while they are gathered.
+struct Graph<'a> {
+    records: &'a BTreeMap<String, Took>,
+    nodes: &'a BTreeMap<Id<'a>, Node<'a>>,
+    units: Vec<Unit>,
+    /// Libraries by package and side.
+    known: BTreeMap<(Id<'a>, bool), usize>,
+}
+
+impl<'a> Graph<'a> {
+    /// The unit of a package's library on one side, with all that it waits for: among them its build script, where the
+    /// records have one.
+    fn library(&mut self, id: Id<'a>, on_host: bool, depth: usize) -> usize {
+        if let Some(known) = self.known.get(&(id, on_host)) {
+            return *known;
+        }
+        let nodes = self.nodes;
+        let node = &nodes[&id];
+        let name = if on_host { format!("{}{HOST}", node.name) } else { node.name.clone() };
+        let unit = self.add(name, node.name.clone(), true);
+        self.known.insert((id, on_host), unit);
+        if depth > DEEPEST {
+            return unit;
+        }
+        let (script, run) = (format!("{}{SCRIPT}", node.name), format!("{}{RUN}", node.name));
+        let mut script_unit = unit;
+        if self.records.contains_key(&run) || self.records.contains_key(&script) {
+            let label = format!("{} (build script)", node.name);
+            let run = self.add(run, label.clone(), false);
+            script_unit = self.add(script, label, false);
+            self.wait(run, After { unit: script_unit, whole: true });
+            self.wait(unit, After { unit: run, whole: true });
+        }
+        for need in &node.needs {
+            let is_macro = nodes[need].is_macro;
+            let need = self.library(*need, on_host || is_macro, depth + 1);
+            self.wait(unit, After { unit: need, whole: is_macro });
+        }
+        for need in &node.needs_of_script {
+            let need = self.library(*need, true, depth + 1);
+            self.wait(script_unit, After { unit: need, whole: true });
+        }
+        unit
+    }
+
+    fn add(&mut self, name: String, label: String, counted: bool) -> usize {
+        // A build script is one for both sides.
+        if let Some(known) = self.units.iter().position(|unit| !counted && unit.name == name) {
+            return known;
+        }
+        let took = self.records.get(&name).copied();
+        self.units.push(Unit { name, label, took, counted, after: Vec::new() });
+        self.units.len() - 1
+    }
+
+    fn wait(&mut self, unit: usize, after: After) {
+        let waits = &mut self.units[unit].after;
+        if !waits.iter().any(|known| known.unit == after.unit) {
+            waits.push(after);
+        }
+    }
+}
+
+/// Depth of a line of `cargo tree --charset ascii`, and its text.
+fn indented(line: &str) -> (usize, &str) {
+    let mut depth = 0;
+    let mut rest = line;
+    while let Some(more) = ["|   ", "    ", "|-- ", "`-- "].iter().find_map(|part| rest.strip_prefix(part)) {
+        depth += 1;
+        rest = more;
+    }
+    (depth, rest)
+}
+
+/// Name of the package with the id `id`: `registry+https://…#name@1.2.3`, `path+file:///a/name#1.2.3`.
+fn package_name(id: &str) -> Option<&str> {
+    let (source, package) = id.rsplit_once('#')?;
+    match package.rsplit_once('@') {
+        Some((name, _)) => Some(name),
+        None => source.rsplit('/').next(),
+    }
+}
+
+/// `name` of a folder `name-1.2.3`.
+fn without_version(folder: &str) -> Option<&str> {
+    let is_version = |text: &str| {
+        let mut numbers = text.splitn(3, '.');
+        let is_number = |part: Option<&str>| part.is_some_and(|part| part.parse::<u64>().is_ok());
+        is_number(numbers.next()) && is_number(numbers.next()) && numbers.next().is_some()
+    };
+    folder.match_indices('-').find(|(at, _)| is_version(&folder[at + 1..])).map(|(at, _)| &folder[..at])
+}

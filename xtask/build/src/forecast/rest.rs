@@ -1,0 +1,122 @@
+//! Plays the rest of a stage: which unit runs when, on as many slots as there are.
+//!
+//! The sum of the remaining work over the slots would be too short for builds that end in a chain: the last crates wait
+//! for each other and leave all cores but one idle. Played, the result is never below the longest chain that is left,
+//! nor below that sum.
+
+use super::{Forecast, State, Unit};
+
+/// A unit that runs longer than expected is expected to take this part of its time more.
+const OVERDUE: f64 = 0.1;
+
+/// Indices of `units`, each behind those that it waits for. Units of a circle come last.
+pub fn order(units: &[Unit]) -> Vec<usize> {
+    let mut missing: Vec<usize> = units.iter().map(|unit| unit.after.len()).collect();
+    let followers = followers(units);
+    let mut order: Vec<usize> = (0..units.len()).filter(|index| missing[*index] == 0).collect();
+    let mut next = 0;
+    while let Some(&index) = order.get(next) {
+        next += 1;
+        for &(follower, _) in &followers[index] {
+            missing[follower] -= 1;
+            if missing[follower] == 0 {
+                order.push(follower);
+            }
+        }
+    }
+    order.extend((0..units.len()).filter(|index| missing[*index] > 0));
+    order
+}
+
+/// For each unit those that wait for it, and whether they wait for its end.
+pub fn followers(units: &[Unit]) -> Vec<Vec<(usize, bool)>> {
+    let mut all = vec![Vec::new(); units.len()];
+    for (index, unit) in units.iter().enumerate() {
+        for after in &unit.after {
+            all[after.unit].push((index, after.whole));
+        }
+    }
+    all
+}
+
+/// Next event of a unit that runs in the play.
+struct Event {
+    at: f64,
+    unit: usize,
+    /// True for its end, false for its front.
+    whole: bool,
+}
+
+/// Seconds from `now` until every unit of `forecast` has ended, if each takes `pace` times what it is expected to take.
+/// Units that are true in `skipped` take nothing.
+pub fn seconds(forecast: &Forecast, skipped: &[bool], pace: f64, now: f64) -> f64 {
+    let count = forecast.units.len();
+    let followers = followers(&forecast.units);
+    // Seconds that each unit still takes, to its end and to its front; nothing for what is done.
+    let (mut whole, mut front) = (vec![0.0_f64; count], vec![0.0_f64; count]);
+    for index in 0..count {
+        let expected = forecast.expected(index);
+        let elapsed = match forecast.states[index] {
+            State::Waiting if !skipped[index] => 0.0,
+            State::Running(since) => (now - since).max(0.0),
+            _ => continue,
+        };
+        whole[index] = (expected.seconds * pace - elapsed).max(elapsed * OVERDUE);
+        front[index] = (expected.front * pace - elapsed).clamp(0.0, whole[index]);
+    }
+    // The longest chain that begins with each unit: what has more behind it goes first, as with cargo.
+    let mut chain = whole.clone();
+    for &index in forecast.order.iter().rev() {
+        for &(follower, needs_end) in &followers[index] {
+            let own = if needs_end { whole[index] } else { front[index] };
+            chain[index] = chain[index].max(own + chain[follower]);
+        }
+    }
+
+    let is_live = |index: usize| match forecast.states[index] {
+        State::Waiting => !skipped[index],
+        State::Running(_) => true,
+        State::Kept | State::Done(_) => false,
+    };
+    let mut missing: Vec<usize> = (0..count)
+        .map(|index| forecast.units[index].after.iter().filter(|after| is_live(after.unit)).count())
+        .collect();
+    let mut started: Vec<bool> = (0..count).map(|index| !is_live(index)).collect();
+    let mut events: Vec<Event> = Vec::new();
+    let mut free = forecast.slots;
+    let begin = |unit: usize, at: f64, events: &mut Vec<Event>| {
+        events.push(Event { at: at + front[unit], unit, whole: false });
+        events.push(Event { at: at + whole[unit], unit, whole: true });
+    };
+    let running = forecast.states.iter().enumerate().filter(|(_, state)| matches!(state, State::Running(_)));
+    for (index, _) in running {
+        begin(index, 0.0, &mut events);
+        started[index] = true;
+        free = free.saturating_sub(1);
+    }
+    let mut time = 0.0_f64;
+    loop {
+        while free > 0 {
+            let ready = (0..count).filter(|index| !started[*index] && missing[*index] == 0);
+            let Some(first) = ready.max_by(|a, b| chain[*a].total_cmp(&chain[*b])) else { break };
+            started[first] = true;
+            free -= 1;
+            begin(first, time, &mut events);
+        }
+        let nearest = (0..events.len()).min_by(|a, b| events[*a].at.total_cmp(&events[*b].at));
+        let Some(nearest) = nearest else { break };
+        let Event { at, unit, whole: is_end } = events.swap_remove(nearest);
+        time = time.max(at);
+        for &(follower, needs_end) in &followers[unit] {
+            if needs_end == is_end {
+                missing[follower] = missing[follower].saturating_sub(1);
+            }
+        }
+        if is_end {
+            free += 1;
+        }
+    }
+    // Units of a circle never become ready.
+    let stuck: f64 = (0..count).filter(|index| !started[*index]).map(|index| whole[index]).sum();
+    time + stuck / forecast.slots as f64
+}
