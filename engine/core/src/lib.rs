@@ -34,4 +34,4 @@ pub mod trial;
 pub mod tuning;
 
 #[cfg(test)]
-mod device_sampling_tests;
+mod tests;
