@@ -12,6 +12,7 @@ mod elf;
 mod error;
 mod feature;
 pub mod native;
+mod open;
 mod packed;
 pub mod portable;
 mod program;

@@ -1,19 +1,14 @@
 //! A disassembled program.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use iced_x86::Code;
 
 use crate::device::DeviceCode;
 use crate::dynamic::Dynamic;
-use crate::error::Error;
 use crate::feature::Feature;
 use crate::packed::Width;
-use crate::{decode, elf};
-
-/// The largest file that is read.
-const LARGEST: u64 = 4 << 30;
 
 /// A disassembled program or library.
 #[derive(Clone, Debug)]
@@ -133,48 +128,6 @@ impl Function {
 }
 
 impl Program {
-    /// Reads and disassembles the file at `path`.
-    ///
-    /// # Errors
-    /// When it is no ELF file for x86-64, is damaged, or holds no code.
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        let io = |source| Error::Io { path: path.to_path_buf(), source };
-        let meta = std::fs::metadata(path).map_err(io)?;
-        if !meta.is_file() {
-            return Err(Error::NoFile { path: path.to_path_buf() });
-        }
-        if meta.len() > LARGEST {
-            return Err(Error::TooLarge { path: path.to_path_buf(), size: meta.len(), most: LARGEST });
-        }
-        Self::parse(&std::fs::read(path).map_err(io)?, path)
-    }
-
-    /// Disassembles the file's content; `path` is only for the errors.
-    pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, Error> {
-        let image = elf::read(bytes, path)?;
-        let damaged = |what: String| Error::Damaged { path: path.to_path_buf(), what };
-        let mut program = Program {
-            path: path.to_path_buf(),
-            size: bytes.len() as u64,
-            symbols: image.symbols,
-            dynamic: Dynamic::read(bytes).map_err(|error| damaged(error.to_string()))?,
-            device: DeviceCode::read(bytes).map_err(damaged)?,
-            functions: Vec::new(),
-            instructions: 0,
-            code: image.sections.iter().map(|section| section.bytes.len() as u64).sum(),
-            padding: 0,
-            data: 0,
-            invalid: 0,
-        };
-        let mut decoder = decode::Decode::default();
-        for section in &image.sections {
-            for range in section.ranges() {
-                decoder.range(section, range, &mut program);
-            }
-        }
-        Ok(program)
-    }
-
     /// Instructions by the instruction set that they need.
     pub fn features(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();

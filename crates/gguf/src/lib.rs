@@ -13,6 +13,7 @@
 
 pub mod adapter;
 pub mod check;
+mod format;
 mod ftype;
 mod ggml_type;
 pub mod memory;
@@ -23,14 +24,8 @@ pub mod synth;
 mod value;
 pub mod write;
 
+pub use format::{DEFAULT_ALIGNMENT, MAGIC, VERSION};
 pub use ftype::file_type_name;
 pub use ggml_type::{GgmlType, UnknownType};
 pub use read::{GgufFile, ReadError, Split, TensorInfo, Texts};
 pub use value::{Scalar, Value, ValueType};
-
-/// The first four bytes of a GGUF file.
-pub const MAGIC: [u8; 4] = *b"GGUF";
-/// The format version that is written; 2 and 3 are read.
-pub const VERSION: u32 = 3;
-/// Alignment of tensor data where `general.alignment` does not say otherwise.
-pub const DEFAULT_ALIGNMENT: u64 = 32;

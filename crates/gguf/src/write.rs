@@ -3,9 +3,9 @@
 
 use std::io::{self, Write};
 
+use crate::format::{DEFAULT_ALIGNMENT, MAGIC, VERSION};
 use crate::ggml_type::GgmlType;
 use crate::value::ValueType;
-use crate::{DEFAULT_ALIGNMENT, MAGIC, VERSION};
 
 /// A metadata value to write.
 #[derive(Clone, Debug, PartialEq)]

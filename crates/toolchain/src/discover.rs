@@ -9,8 +9,9 @@ use build_info::record::Tool;
 use crate::cache::{Question, answers};
 use crate::probe::Refusal;
 use crate::search::{Program, SearchPath, entries, file_name};
+use crate::setup::requirement::PROGRAMS;
 use crate::tools::{CMAKE_AT_LEAST, Compiler, Cuda, CudaHome, Emulator, Toolchain, Version, ZIG};
-use crate::{blas, cuda, libraries, parse, setup};
+use crate::{blas, cuda, libraries, parse};
 
 const VERSION: &[&str] = &["--version"];
 /// `llvm-profdata --version` is unknown to LLVM 14; asked of a subcommand, all versions tell it.
@@ -95,9 +96,9 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
     }
 }
 
-/// System programs of [`setup::PROGRAMS`] that are on `PATH`.
+/// System programs of [`PROGRAMS`] that are on `PATH`.
 fn programs(search: &SearchPath) -> BTreeSet<&'static str> {
-    let names = setup::PROGRAMS.iter().flat_map(|(_, names)| names.iter().copied());
+    let names = PROGRAMS.iter().flat_map(|(_, names)| names.iter().copied());
     names.filter(|name| search.which(name).is_some()).collect()
 }
 

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::setup::{self, AptVersions, Manager, Requirement};
+use crate::setup::manager::{AptVersions, Manager};
+use crate::setup::requirement::{self, Requirement};
 use crate::tools::{
     CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, LIBCLANG_AT_LEAST, Toolchain,
 };
@@ -81,12 +82,12 @@ impl Check<'_> {
     }
 
     fn clang(&self) -> Option<&Compiler> {
-        setup::clang(self.toolchain)
+        requirement::clang(self.toolchain)
     }
 
     fn cmake(&self) -> Option<Mismatch> {
         let cmake = self.toolchain.cmake.as_ref()?;
-        let version = setup::version(cmake)?;
+        let version = requirement::version(cmake)?;
         (version < CMAKE_AT_LEAST).then(|| Mismatch {
             severity: Severity::Blocks,
             what: format!("cmake {version} ({})", cmake.path.display()),
@@ -96,10 +97,10 @@ impl Check<'_> {
     }
 
     fn compilers(&self) -> Option<Mismatch> {
-        if self.clang().is_some() || setup::gcc(self.toolchain).is_some() {
+        if self.clang().is_some() || requirement::gcc(self.toolchain).is_some() {
             return None;
         }
-        let newest = |kind| setup::newest(self.toolchain, kind);
+        let newest = |kind| requirement::newest(self.toolchain, kind);
         let best = newest(CompilerKind::Clang).or_else(|| newest(CompilerKind::Gcc))?;
         Some(Mismatch {
             severity: Severity::Blocks,

@@ -35,4 +35,4 @@ pub mod trial;
 pub mod tuning;
 
 #[cfg(test)]
-mod device_sampling_tests;
+mod tests;

@@ -1,6 +1,6 @@
 //! Mixtures of experts.
 
-use super::{Model, PerLayer};
+use super::hyperparameters::{Model, PerLayer};
 use crate::check::architectures::{DEFAULT_GATING, NEEDS_EXPERTS, NEEDS_GATING, ONE_EXPERT_IS_NONE};
 use crate::read::ReadError;
 

@@ -1,6 +1,6 @@
 //! Floating-point hyperparameters, and enumerations in words.
 
-use super::{Model, text};
+use super::hyperparameters::{Model, text};
 use crate::read::ReadError;
 use crate::value::{Scalar, Value};
 

@@ -1,6 +1,6 @@
 //! Attention heads and their elements that RoPE rotates.
 
-use super::{Model, PerLayer};
+use super::hyperparameters::{MOST_LAYERS, Model, PerLayer};
 use crate::check::architectures::{
     EQUAL_HEADS, FIRST_LAYER_ATTENDS, HALF_ROPE, NO_ROPE, ROPE_SECTIONS, WHOLE_ROPE,
 };
@@ -20,7 +20,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
     sections(model)?;
     let Some(heads) = model.per_layer("attention.head_count")? else { return Ok(()) };
     let kv_heads = model.per_layer("attention.head_count_kv")?;
-    let layers = model.number("block_count").unwrap_or(1).clamp(1, super::MOST_LAYERS) as usize;
+    let layers = model.number("block_count").unwrap_or(1).clamp(1, MOST_LAYERS) as usize;
     for layer in 0..layers {
         let queries = heads.at(layer);
         let keys = kv_heads.as_ref().map_or(queries, |heads| heads.at(layer));

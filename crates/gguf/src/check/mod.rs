@@ -9,19 +9,17 @@ mod architectures;
 mod experts;
 mod floats;
 mod heads;
+mod hyperparameters;
 mod recurrent;
 mod sizes;
 mod tensors;
 mod vocabulary;
 
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use crate::read::{GgufFile, ReadError};
-use crate::value::{Scalar, Value, ValueType};
+use hyperparameters::{Model, text};
 
-/// Largest number of layers, `LLAMA_MAX_LAYERS`.
-const MOST_LAYERS: i128 = 512;
+use crate::read::{GgufFile, ReadError};
 
 /// A language model that passed the check. Only [`open`] and [`model`] make one.
 #[derive(Clone, Debug)]
@@ -84,106 +82,4 @@ pub fn for_quantising(parts: &[&GgufFile]) -> Result<(), ReadError> {
     experts::check(&model)?;
     recurrent::check(&model)?;
     vocabulary::check(&model)
-}
-
-/// Returns the text under `key`.
-fn text<'a>(file: &'a GgufFile, key: &str) -> Option<&'a str> {
-    match file.get(key) {
-        Some(Value::Scalar(Scalar::String(text))) => Some(text),
-        _ => None,
-    }
-}
-
-/// A model under check.
-struct Model<'a> {
-    parts: &'a [&'a GgufFile],
-    first: &'a GgufFile,
-    architecture: &'a str,
-}
-
-impl<'a> Model<'a> {
-    fn new(parts: &'a [&'a GgufFile]) -> Option<Self> {
-        let first = parts.first()?;
-        Some(Self { parts, first, architecture: text(first, "general.architecture").unwrap_or_default() })
-    }
-
-    /// True if the architecture is in `list`.
-    fn is_one_of(&self, list: &[&str]) -> bool {
-        list.contains(&self.architecture)
-    }
-
-    /// Returns the key of a hyperparameter: `llama.block_count` for `block_count`.
-    fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.architecture)
-    }
-
-    /// Returns a hyperparameter that is one whole number.
-    fn number(&self, name: &str) -> Option<i128> {
-        match self.first.get(&self.key(name))? {
-            Value::Scalar(Scalar::Unsigned(value)) => Some(i128::from(*value)),
-            Value::Scalar(Scalar::Signed(value)) => Some(i128::from(*value)),
-            _ => None,
-        }
-    }
-
-    /// Returns a hyperparameter that is a whole number, or a list with one for each layer.
-    fn per_layer(&self, name: &str) -> Result<Option<PerLayer>, ReadError> {
-        let key = self.key(name);
-        if let Some(number) = self.number(name) {
-            return Ok(Some(PerLayer(vec![number])));
-        }
-        // llama.cpp takes no list that is longer than this.
-        match self.first.get(&key) {
-            Some(Value::Array { len, .. }) if i128::from(*len) <= MOST_LAYERS => {
-                Ok(self.first.integers(&key)?.filter(|values| !values.is_empty()).map(PerLayer))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// Returns the error that names `key`, the value found, and the values allowed.
-    fn wrong(&self, key: &str, found: impl Display, allowed: impl Display) -> ReadError {
-        self.refuse(format!("{key} is {found}, but must be {allowed}"))
-    }
-
-    /// Returns the error for the whole model.
-    fn refuse(&self, what: String) -> ReadError {
-        ReadError::Unusable {
-            path: self.first.path().to_path_buf(),
-            what,
-            mend: "download or convert the model again",
-        }
-    }
-
-    /// Checks the value that llama.cpp reads from the metadata of later parts without a check of its type.
-    fn check_parts(&self) -> Result<(), ReadError> {
-        for part in &self.parts[1..] {
-            if part.value_type("split.no") != Some(ValueType::U16) {
-                return Err(ReadError::Unusable {
-                    path: part.path().to_path_buf(),
-                    what: "split.no is missing or not of type u16".to_string(),
-                    mend: "download or split the model again",
-                });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A hyperparameter that has one value for all layers, or one for each.
-struct PerLayer(Vec<i128>);
-
-impl PerLayer {
-    /// Returns the value for `layer`; the last one for layers beyond the list.
-    fn at(&self, layer: usize) -> i128 {
-        self.0.get(layer).or(self.0.last()).copied().unwrap_or(0)
-    }
-
-    fn values(&self) -> &[i128] {
-        &self.0
-    }
-
-    fn largest(&self) -> i128 {
-        self.0.iter().copied().max().unwrap_or(0)
-    }
 }

@@ -1,6 +1,6 @@
 //! Layers with a state: Mamba, gated delta nets, RWKV.
 
-use super::Model;
+use super::hyperparameters::Model;
 use crate::check::architectures::{DELTA_NET, MAMBA_2, RWKV, TWICE_AS_WIDE};
 use crate::read::ReadError;
 

@@ -1,6 +1,6 @@
 //! Ranges of hyperparameters.
 
-use super::{MOST_LAYERS, Model};
+use super::hyperparameters::{MOST_LAYERS, Model};
 use crate::check::architectures::{AT_LEAST, FIRST_LAYER_ATTENDS};
 use crate::read::ReadError;
 

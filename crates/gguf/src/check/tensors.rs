@@ -3,7 +3,7 @@
 //! From `LLM_TENSOR_INFOS` of llama-arch.cpp, which gives each tensor its operation, and from ggml's CPU kernels
 //! (ggml-cpu.c, ops.cpp, binary-ops.cpp), which implement each operation for some types.
 
-use super::Model;
+use super::hyperparameters::Model;
 use crate::ggml_type::GgmlType;
 use crate::read::{ReadError, TensorInfo};
 

@@ -5,7 +5,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
 use super::floats::shortened;
-use super::{Model, text};
+use super::hyperparameters::{Model, text};
 use crate::read::{ReadError, Texts};
 use crate::value::{Scalar, Value, ValueType};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use build_info::Bytes;
 
-use super::ReadError;
+use super::error::ReadError;
 
 /// Most bytes before the tensors' data. Published models have a few MiB; llama.cpp keeps all of them in memory, and a file
 /// with holes can claim more than a machine has.

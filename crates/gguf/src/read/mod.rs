@@ -18,9 +18,9 @@ use std::path::Path;
 use build_info::Bytes;
 use cursor::Cursor;
 
+use crate::format::{DEFAULT_ALIGNMENT, MAGIC};
 use crate::ggml_type::GgmlType;
 use crate::value::{Scalar, Value, ValueType};
-use crate::{DEFAULT_ALIGNMENT, MAGIC};
 
 pub use error::ReadError;
 pub use file::{GgufFile, Split, TensorInfo};

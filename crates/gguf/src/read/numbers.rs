@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
-use super::{GgufFile, ReadError};
+use super::error::ReadError;
+use super::file::GgufFile;
 use crate::value::{Scalar, Value, ValueType};
 
 /// Longest array that is read: something of each token, of which the largest vocabularies have 262,144.

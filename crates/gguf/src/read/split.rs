@@ -1,6 +1,7 @@
 //! Models that were split into several files.
 
-use super::{GgufFile, ReadError, Split};
+use super::error::ReadError;
+use super::file::{GgufFile, Split};
 
 impl GgufFile {
     /// Reads and checks the other parts of a split model, of which this must be the first: llama.cpp finds them

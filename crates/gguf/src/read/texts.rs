@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 
-use super::{GgufFile, ReadError};
+use super::error::ReadError;
+use super::file::GgufFile;
 use crate::value::{Value, ValueType};
 
 /// The texts of an array, as bytes: a token need not be UTF-8.

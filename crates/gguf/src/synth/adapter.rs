@@ -6,7 +6,7 @@ use std::path::Path;
 use build_info::Bytes;
 use noise::{Xoshiro, draw_normals};
 
-use super::{Error, Summary};
+use super::outcome::{Error, Summary};
 use crate::ggml_type::GgmlType;
 use crate::partial::{PartialFile, PlaceError};
 use crate::read::GgufFile;

@@ -5,142 +5,26 @@
 
 mod adapter;
 mod model;
+mod outcome;
 mod pour;
+mod preset;
 mod shape;
 mod vocabulary;
 
-use std::fmt;
 use std::io::BufWriter;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::Path;
 
 use build_info::Bytes;
 use vocabulary::Vocabulary;
 
-use crate::ggml_type::GgmlType;
 use crate::partial::{PartialFile, PlaceError};
 use crate::write::{Header, TensorSpec, WriteError, Writer};
 
 pub use adapter::write_adapter;
-
-/// A shape to make a model in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preset {
-    /// A few megabytes, for tests: llama, 4 layers, 256 wide, 2,048 tokens, an output matrix of its own.
-    Tiny,
-    /// Tens of megabytes, for training profiles: llama, 4 layers, 512 wide, 16,384 tokens, an output matrix of its
-    /// own.
-    SmallLlama,
-    /// The same as qwen2: biases, tied embeddings, another tokenizer's rules.
-    SmallQwen2,
-    /// Qwen2.5-1.5B: qwen2, 28 layers, 1,536 wide, 151,936 tokens, tied embeddings, biases. 3.1 GB as F16.
-    Qwen2_5_1_5B,
-    /// Llama-3.2-1B: llama, 16 layers, 2,048 wide, 128,256 tokens, tied embeddings. 2.5 GB as F16.
-    Llama1B,
-    /// Llama-3.2-1B cut to 4 layers, for benchmarks that run often: real widths, on which speed depends. 1.0 GB as
-    /// F16.
-    Llama1B4L,
-    /// Qwen2.5-1.5B cut to 4 layers, likewise. 0.8 GB as F16.
-    Qwen2_5_1_5B4L,
-    /// Granite 3.0 1B A400M's sizes in qwen3moe's graph: 24 layers, 1,024 wide, 8 of 32 experts, 49,152 tokens, tied
-    /// embeddings. 2.7 GB as F16.
-    Moe1B,
-    /// A mixture of experts of some megabytes: qwen3moe, 3 layers, 256 wide, 2 of 8 experts, an output matrix of
-    /// its own.
-    MoeTiny,
-    /// Some megabytes with a sliding window: gemma3, 6 layers, 256 wide, 128 positions in five of them.
-    SwaTiny,
-    /// Some megabytes for embeddings alone: bert, 3 layers, 256 wide, 512 positions.
-    BertTiny,
-}
-
-impl Preset {
-    /// All presets, the smallest first.
-    pub fn all() -> [Self; 11] {
-        [
-            Self::Tiny,
-            Self::MoeTiny,
-            Self::BertTiny,
-            Self::SwaTiny,
-            Self::SmallQwen2,
-            Self::SmallLlama,
-            Self::Qwen2_5_1_5B4L,
-            Self::Llama1B4L,
-            Self::Llama1B,
-            Self::Moe1B,
-            Self::Qwen2_5_1_5B,
-        ]
-    }
-
-    /// The name it is asked for by.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tiny => "tiny",
-            Self::SmallLlama => "small-llama",
-            Self::SmallQwen2 => "small-qwen2",
-            Self::Qwen2_5_1_5B => "qwen2.5-1.5b",
-            Self::Llama1B => "llama-1b",
-            Self::Llama1B4L => "llama-1b-4l",
-            Self::Qwen2_5_1_5B4L => "qwen2.5-1.5b-4l",
-            Self::Moe1B => "moe-1b",
-            Self::MoeTiny => "moe-tiny",
-            Self::SwaTiny => "swa-tiny",
-            Self::BertTiny => "bert-tiny",
-        }
-    }
-
-    /// Size of the file's tensors.
-    pub fn tensor_bytes(self, precision: Precision) -> Bytes {
-        let tensors = model::tensors(self.shape(), precision);
-        Bytes(tensors.iter().filter_map(|tensor| tensor.spec.bytes()).sum())
-    }
-}
-
-impl fmt::Display for Preset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Preset {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::all().into_iter().find(|preset| preset.name() == text).ok_or_else(|| {
-            let names = Self::all().map(Self::name).join(", ");
-            format!("unknown preset {text:?}: use one of {names}")
-        })
-    }
-}
-
-/// The type of the matrices that are written. Norms, biases and routers are always F32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Precision {
-    /// Half precision: what quantisers start from.
-    #[default]
-    F16,
-    /// Single precision.
-    F32,
-}
-
-impl Precision {
-    fn ggml_type(self) -> GgmlType {
-        match self {
-            Self::F16 => GgmlType::F16,
-            Self::F32 => GgmlType::F32,
-        }
-    }
-
-    /// `general.file_type`, after `enum llama_ftype`.
-    fn file_type(self) -> u32 {
-        match self {
-            Self::F16 => 1,
-            Self::F32 => 0,
-        }
-    }
-}
+pub use outcome::{Error, Summary};
+pub use preset::{Precision, Preset};
 
 /// Called with the bytes of weights written so far and to be written in all, every half mebibyte or so. To break
 /// is to stop, with [`Error::Stopped`].
@@ -168,35 +52,12 @@ impl Options<'_> {
     }
 }
 
-/// What was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Summary {
-    /// Number of tensors.
-    pub tensors: usize,
-    /// Number of weights.
-    pub parameters: u64,
-    /// Size of all tensors.
-    pub tensor_bytes: Bytes,
-}
-
-/// Why a model was not made.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The file could not be written or put in its place.
-    #[error(transparent)]
-    Place(#[from] PlaceError),
-    /// The progress callback said so.
-    #[error("stopped before {} was complete: nothing was written there", path.display())]
-    Stopped {
-        /// The file that was not written.
-        path: PathBuf,
-    },
-    /// There is nothing that an adapter could change.
-    #[error("{} has no query and value matrices that an adapter could change", path.display())]
-    NoMatrices {
-        /// The model.
-        path: PathBuf,
-    },
+impl Preset {
+    /// Size of the file's tensors.
+    pub fn tensor_bytes(self, precision: Precision) -> Bytes {
+        let tensors = model::tensors(self.shape(), precision);
+        Bytes(tensors.iter().filter_map(|tensor| tensor.spec.bytes()).sum())
+    }
 }
 
 /// Why the drawing of weights ended early.

@@ -17,7 +17,7 @@
 
 use noise::normal_quantile;
 
-use super::Precision;
+use super::preset::Precision;
 use super::shape::{Architecture, Shape};
 use super::vocabulary::Vocabulary;
 use crate::ggml_type::GgmlType;
@@ -334,7 +334,7 @@ fn llama3_rope_factors(shape: &Shape) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::synth::Preset;
+    use crate::synth::preset::Preset;
 
     #[test]
     fn presets_have_the_real_models_parameter_counts() {

@@ -1,6 +1,6 @@
 //! The shapes of the presets: real models' where the preset bears one's name.
 
-use super::Preset;
+use super::preset::Preset;
 use super::vocabulary::Control;
 
 /// Which of llama.cpp's architectures reads the model.

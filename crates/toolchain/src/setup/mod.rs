@@ -1,21 +1,20 @@
 //! Installing what is missing: [`examine`] says what would be done, [`ensure`] asks and does it.
 
+mod console;
 mod facts;
-mod manager;
+pub(crate) mod manager;
 mod plan;
-mod requirement;
+pub(crate) mod requirement;
 mod run;
 
 use std::io::IsTerminal;
 use std::path::Path;
 
+pub use console::Console;
 pub use manager::Manager;
 pub use plan::{Rights, SetupPlan, Step, StepKind, quote};
 pub use requirement::{Needs, Requirement};
 pub use run::StepError;
-
-pub(crate) use manager::AptVersions;
-pub(crate) use requirement::{PROGRAMS, clang, gcc, newest, version};
 
 use crate::discover;
 use crate::search::SearchPath;
@@ -30,20 +29,6 @@ pub enum Consent {
     Ask,
     /// No: only say what is missing, and the command.
     Withheld,
-}
-
-/// Where questions are asked and progress is shown.
-pub trait Console {
-    /// Something the user should know.
-    fn note(&mut self, text: &str);
-    /// A command is about to run.
-    fn command(&mut self, step: &Step);
-    /// A line that a command printed.
-    fn output(&mut self, line: &str);
-    /// Asks whether to run the steps of `plan`.
-    fn confirm(&mut self, plan: &SetupPlan) -> bool;
-    /// Whether the user asked to stop (ctrl-C): no further command is run then.
-    fn stopped(&self) -> bool;
 }
 
 /// How an [`ensure`] ended well.

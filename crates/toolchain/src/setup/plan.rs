@@ -378,7 +378,7 @@ impl<'a> Planner<'a> {
             steps.push(pinned(&self.wheels, target, "packages", why));
         }
         if self.zig {
-            let requirement = pin("ziglang", &ZIG.to_string(), &ZIG_WHEELS);
+            let requirement = wheels::pin("ziglang", &ZIG.to_string(), &ZIG_WHEELS);
             steps.push(pinned(
                 &[requirement],
                 target,
@@ -401,12 +401,6 @@ impl<'a> Planner<'a> {
         }
         steps
     }
-}
-
-/// A package in one version, of which pip takes no other files than these.
-fn pin(package: &str, version: &str, wheels: &[&str]) -> String {
-    let hashes: String = wheels.iter().map(|hash| format!(" --hash=sha256:{hash}")).collect();
-    format!("{package}=={version}{hashes}")
 }
 
 fn text(path: &Path) -> String {

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
-use super::Console;
+use super::console::Console;
 use super::plan::{Step, StepKind};
 use crate::search::SearchPath;
 

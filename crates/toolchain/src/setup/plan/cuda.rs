@@ -1,6 +1,6 @@
 //! NVIDIA's CUDA toolkit as wheels: no installer, no root, and no GPU where it compiles.
 
-use super::pin;
+use super::wheels::pin;
 
 /// The wheels, their versions, and the SHA-256 of those for x86-64 and aarch64: pip takes no others. nvcc, what it includes
 /// and calls (crt, nvvm), the runtime, CCCL's headers, and cuBLAS, of which a build takes the headers and some programs the

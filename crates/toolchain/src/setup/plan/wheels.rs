@@ -3,8 +3,6 @@
 //! To change a version, list the new hashes with `uv pip compile --universal --generate-hashes`. Or fetch the wheels with
 //! `pip download --no-deps --only-binary=:all: --platform PLATFORM` and list their hashes with `pip hash`.
 
-use super::pin;
-
 /// SHA-256 digests of the wheels of cmake 4.1.2: glibc and musl, each for x86-64 and aarch64.
 const CMAKE: [&str; 4] = [
     "7587a2b2ce48df1fd68a68657b6c5a711b467c346812e46dfb9cd996cd6e2352",
@@ -47,4 +45,10 @@ pub(super) fn ninja() -> String {
 /// Pip requirements for MKL.
 pub(super) fn mkl() -> Vec<String> {
     MKL.iter().map(|(package, version, hash)| pin(package, version, &[hash])).collect()
+}
+
+/// A package in one version, of which pip takes no other files than these.
+pub(super) fn pin(package: &str, version: &str, wheels: &[&str]) -> String {
+    let hashes: String = wheels.iter().map(|hash| format!(" --hash=sha256:{hash}")).collect();
+    format!("{package}=={version}{hashes}")
 }

@@ -11,8 +11,9 @@ use measure::{FEWEST_PAIRS, median};
 use serde_json::Value;
 use tune::bench::{Case, LayoutRecord, Repeat, compare_layouts};
 
+use super::args::Args;
 use super::varied::Varied;
-use super::{Args, commit};
+use super::version::commit;
 use crate::commands::table::{Row, Table};
 
 /// Compares the layouts in every test under each of the settings.

@@ -1,12 +1,8 @@
-//! Lists of values, as llama-bench takes them, and every combination of them.
+//! Lists of values, as llama-bench takes them.
 
 use std::path::PathBuf;
 
-use engine_core::live::Live;
-use engine_core::settings::{Requested, Settings};
-use llama::options::{FlashAttention, LoadMode, SplitLayout};
-
-use super::Args;
+use llama::options::{FlashAttention, LoadMode};
 
 /// Most values of one range: a table of more nobody reads, and `1-4294967295` was meant as something else.
 const MOST: usize = 4096;
@@ -98,53 +94,6 @@ pub fn models(given: &[PathBuf]) -> Vec<PathBuf> {
         _ => vec![path.clone()],
     };
     given.iter().flat_map(split).collect()
-}
-
-/// Every combination of the settings, those that need the model to be loaded again outermost, threads last. What nobody
-/// asks for is as `tuned`, or as it is by default.
-pub fn settings(args: &Args, tuned: Option<&Requested>, live: &Live) -> llama::error::Result<Vec<Settings>> {
-    let mut requested = Requested::default();
-    args.placing.ask(&mut requested);
-    args.load.ask(&mut requested);
-    args.offload.ask(&mut requested);
-    args.variant.ask(&mut requested);
-    args.split.ask(&mut requested);
-    if args.compare_layouts {
-        requested.split_layout = Some(SplitLayout::On);
-    }
-    let mut all = vec![requested];
-    each(&mut all, &args.load_mode, |requested, mode| requested.load_mode = Some(mode));
-    each(&mut all, &args.repack, |requested, repack| requested.repack = Some(repack));
-    each(&mut all, &flat(&args.batch_size), |requested, n| requested.n_batch = Some(n));
-    each(&mut all, &flat(&args.ubatch_size), |requested, n| requested.n_ubatch = Some(n));
-    each(&mut all, &args.cache_type_k, |requested, kind| requested.type_k = Some(kind));
-    each(&mut all, &args.cache_type_v, |requested, kind| requested.type_v = Some(kind));
-    each(&mut all, &args.flash_attn, |requested, mode| requested.flash_attention = Some(mode));
-    each(&mut all, &flat(&args.poll), |requested, poll| requested.poll = Some(poll));
-    each(&mut all, &flat(&args.threads_batch), |requested, n| requested.prefill_threads = Some(n));
-    each(&mut all, &flat(&args.threads), |requested, n| requested.decode_threads = Some(n));
-    all.iter()
-        .map(|requested| {
-            // Without the record it would be another measurement than the one that was asked for.
-            tuned.map_or(Ok(()), |tuned| Settings::goes_with(requested, tuned))?;
-            Settings::resolve_tuned(requested, tuned, live)
-        })
-        .collect()
-}
-
-/// Each of `all` with each of `values`; as it is where there are none.
-fn each<T: Clone>(all: &mut Vec<Requested>, values: &[T], set: impl Fn(&mut Requested, T)) {
-    if values.is_empty() {
-        return;
-    }
-    let combined = all.iter().flat_map(|requested| {
-        values.iter().map(|value| {
-            let mut requested = requested.clone();
-            set(&mut requested, value.clone());
-            requested
-        })
-    });
-    *all = combined.collect();
 }
 
 #[cfg(test)]

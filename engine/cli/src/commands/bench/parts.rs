@@ -13,8 +13,9 @@ use llama::Model;
 use tune::bench::parts::{Part, detokenize, loading, sample, tokenize};
 use tune::bench::{Case, PartRecord, Repeat, Samples, Subject, kernel};
 
+use super::args::Args;
 use super::varied::Varied;
-use super::{Args, commit};
+use super::version::commit;
 use crate::commands::table::Table;
 
 /// What the parts are timed with.

@@ -1,6 +1,7 @@
 //! `anneal bench --quants`: what each quantisation of a model costs and gives on this host.
 
 mod files;
+pub(super) mod flags;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -26,54 +27,13 @@ use tune::bench::{Case, Repeat, kernel};
 
 use super::super::bar::Bar;
 use super::super::eval::perplexity;
-use super::super::flags::whole;
 use super::super::table::{Row, Table};
-use super::{Args, commit};
+use super::args::Args;
+use super::version::commit;
 use crate::interrupt;
 
 /// Chunks of the text that divergence is measured on.
 const CHUNKS: u32 = 4;
-
-/// Quantisations of a model beside each other.
-#[derive(clap::Args, Debug)]
-#[command(next_help_heading = "Quantisations")]
-pub struct Flags {
-    /// Quantize the model to each of these types, and compare size, speed and divergence with the model itself: one
-    /// prompt of -p tokens and one generation of -n
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        conflicts_with_all = ["end_to_end", "prompt_gen", "parts", "repetitions", "no_warmup", "split-layout"]
-    )]
-    quants: Vec<Type>,
-    /// Keep the quantised models in this folder, and take those that are there already and still fit [default: a folder
-    /// beside the model, removed at the end]
-    #[arg(long, value_name = "DIR", requires = "quants")]
-    keep: Option<PathBuf>,
-    /// Rounds in which every model is measured once [default: 6, the fewest that tell anything]
-    #[arg(long, value_name = "N", requires = "quants", value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: Option<u32>,
-    /// Importance matrix, as of quantize
-    #[arg(long, value_name = "FILE", requires = "quants")]
-    imatrix: Option<PathBuf>,
-    /// Take a model that is quantised already, though quantising it again loses twice
-    #[arg(long, requires = "quants")]
-    allow_requantize: bool,
-    /// Text to measure divergence on, a file in UTF-8 [default: eval's]
-    #[arg(long, value_name = "FILE", requires = "quants")]
-    eval_text: Option<PathBuf>,
-    /// Chunks of 512 tokens of it; 0 leaves divergence out [default: 4]
-    #[arg(long, value_name = "N", requires = "quants", value_parser = whole("0 (no divergence) or more chunks"))]
-    eval_chunks: Option<u32>,
-}
-
-impl Flags {
-    /// Whether this is what bench shall do.
-    pub fn is_asked(&self) -> bool {
-        !self.quants.is_empty()
-    }
-}
 
 /// A model of the table.
 struct Contestant {

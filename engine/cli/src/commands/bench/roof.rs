@@ -20,7 +20,7 @@ use tune::bench::{Record, utc};
 use tune::roofline_cache as roof;
 use tune::roofline_cache::Found;
 
-use super::Args;
+use super::args::Args;
 use super::lists::flat;
 use crate::commands::table::{Row, Table};
 

@@ -4,14 +4,12 @@ mod builds;
 mod compare;
 mod first_minutes;
 mod overhead;
-#[cfg(test)]
-mod page;
-#[cfg(test)]
-mod picture;
 mod serve;
 mod side_by_side;
 mod sources;
 mod switches;
+#[cfg(test)]
+mod tests;
 
 use anyhow::Result;
 use build::ui::Ui;

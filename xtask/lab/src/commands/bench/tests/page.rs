@@ -9,9 +9,9 @@ use build::compare::comparison::{self, Comparison, Figure, Outcome};
 use build::compare::{Phase, Provenance, Ratio, median};
 use serde::Deserialize;
 
-use super::builds::BuildTimes;
-use super::first_minutes::FirstMinutes;
-use super::overhead::Overhead;
+use crate::commands::bench::builds::BuildTimes;
+use crate::commands::bench::first_minutes::FirstMinutes;
+use crate::commands::bench::overhead::Overhead;
 
 /// What a file in docs/results may hold.
 #[derive(Deserialize)]

@@ -1,0 +1,117 @@
+//! Names of the shapes that a model can be made in, and types of its matrices.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::ggml_type::GgmlType;
+
+/// A shape to make a model in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preset {
+    /// A few megabytes, for tests: llama, 4 layers, 256 wide, 2,048 tokens, an output matrix of its own.
+    Tiny,
+    /// Tens of megabytes, for training profiles: llama, 4 layers, 512 wide, 16,384 tokens, an output matrix of its
+    /// own.
+    SmallLlama,
+    /// The same as qwen2: biases, tied embeddings, another tokenizer's rules.
+    SmallQwen2,
+    /// Qwen2.5-1.5B: qwen2, 28 layers, 1,536 wide, 151,936 tokens, tied embeddings, biases. 3.1 GB as F16.
+    Qwen2_5_1_5B,
+    /// Llama-3.2-1B: llama, 16 layers, 2,048 wide, 128,256 tokens, tied embeddings. 2.5 GB as F16.
+    Llama1B,
+    /// Llama-3.2-1B cut to 4 layers, for benchmarks that run often: real widths, on which speed depends. 1.0 GB as
+    /// F16.
+    Llama1B4L,
+    /// Qwen2.5-1.5B cut to 4 layers, likewise. 0.8 GB as F16.
+    Qwen2_5_1_5B4L,
+    /// Granite 3.0 1B A400M's sizes in qwen3moe's graph: 24 layers, 1,024 wide, 8 of 32 experts, 49,152 tokens, tied
+    /// embeddings. 2.7 GB as F16.
+    Moe1B,
+    /// A mixture of experts of some megabytes: qwen3moe, 3 layers, 256 wide, 2 of 8 experts, an output matrix of
+    /// its own.
+    MoeTiny,
+    /// Some megabytes with a sliding window: gemma3, 6 layers, 256 wide, 128 positions in five of them.
+    SwaTiny,
+    /// Some megabytes for embeddings alone: bert, 3 layers, 256 wide, 512 positions.
+    BertTiny,
+}
+
+impl Preset {
+    /// All presets, the smallest first.
+    pub fn all() -> [Self; 11] {
+        [
+            Self::Tiny,
+            Self::MoeTiny,
+            Self::BertTiny,
+            Self::SwaTiny,
+            Self::SmallQwen2,
+            Self::SmallLlama,
+            Self::Qwen2_5_1_5B4L,
+            Self::Llama1B4L,
+            Self::Llama1B,
+            Self::Moe1B,
+            Self::Qwen2_5_1_5B,
+        ]
+    }
+
+    /// The name it is asked for by.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tiny => "tiny",
+            Self::SmallLlama => "small-llama",
+            Self::SmallQwen2 => "small-qwen2",
+            Self::Qwen2_5_1_5B => "qwen2.5-1.5b",
+            Self::Llama1B => "llama-1b",
+            Self::Llama1B4L => "llama-1b-4l",
+            Self::Qwen2_5_1_5B4L => "qwen2.5-1.5b-4l",
+            Self::Moe1B => "moe-1b",
+            Self::MoeTiny => "moe-tiny",
+            Self::SwaTiny => "swa-tiny",
+            Self::BertTiny => "bert-tiny",
+        }
+    }
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Preset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::all().into_iter().find(|preset| preset.name() == text).ok_or_else(|| {
+            let names = Self::all().map(Self::name).join(", ");
+            format!("unknown preset {text:?}: use one of {names}")
+        })
+    }
+}
+
+/// The type of the matrices that are written. Norms, biases and routers are always F32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// Half precision: what quantisers start from.
+    #[default]
+    F16,
+    /// Single precision.
+    F32,
+}
+
+impl Precision {
+    pub(super) fn ggml_type(self) -> GgmlType {
+        match self {
+            Self::F16 => GgmlType::F16,
+            Self::F32 => GgmlType::F32,
+        }
+    }
+
+    /// `general.file_type`, after `enum llama_ftype`.
+    pub(super) fn file_type(self) -> u32 {
+        match self {
+            Self::F16 => 1,
+            Self::F32 => 0,
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Example and table of variants in docs/src/guide/recommend.md.
+
+use super::{host, presets, profiles, root, shape};
+use crate::recommend::{Question, recommend, variant};
+
+/// docs/src/guide/recommend.md holds an example and the table of variants, written by this test.
+#[test]
+fn the_example_and_the_table_of_variants_in_docs_are_those_of_the_program() {
+    let path = root().join("docs/src/guide/recommend.md");
+    let mut page = std::fs::read_to_string(&path).unwrap();
+    let there = build::profile::names(&root().join("profiles/build")).unwrap();
+    let mut table = String::from("| profile | for | runs on | why | |\n| --- | --- | --- | --- | --- |\n");
+    for status in variant::statuses(&there) {
+        let variant = status.variant;
+        let there = if status.there { "" } else { "planned, not there yet" };
+        let row = [&format!("`{}`", variant.profile), variant.models, variant.runs_on, variant.why, there];
+        table.push_str(&format!("| {} |\n", row.join(" | ")));
+    }
+    let example = recommend(&Question {
+        model: &shape("llama-3.1-8b", "Q4_K_M"),
+        path: "MODEL.gguf",
+        host: &host("i3-6100"),
+        roofline: None,
+        presets: &presets(),
+        profiles: &profiles(),
+        n_ctx: None,
+    });
+    let example = format!("```text\n{example}\n```\n");
+    for (name, content) in [("example", example), ("variants", table)] {
+        let begin = format!("<!-- {name}: written by `UPDATE_DOCS=1 cargo test -p lab recommend` -->\n");
+        let end = format!("<!-- end of {name} -->");
+        let (before, rest) = page.split_once(&begin).expect("the page lost a marker");
+        let (_, after) = rest.split_once(&end).expect("the page lost the end of a marker");
+        page = format!("{before}{begin}\n{content}\n{end}{after}");
+    }
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    assert!(
+        std::fs::read_to_string(&path).unwrap() == page,
+        "run `UPDATE_DOCS=1 cargo test -p lab recommend` and review the change"
+    );
+}
