@@ -10,7 +10,8 @@ use tidy::{circles, imports, members, upward};
 const LAYERS: &[&[&str]] = &[
     &["base", "skipped", "noise", "nvml", "audit", "load", "report", "tidy"],
     &["build-info"],
-    &["gguf", "host", "measure", "roofline", "toolchain"],
+    &["host"],
+    &["gguf", "measure", "roofline", "toolchain"],
     &["llama-source"],
     &["llama-link", "llama-sys", "ship"],
     &["llama", "store"],
