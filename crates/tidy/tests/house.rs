@@ -8,7 +8,7 @@ use tidy::{circles, imports, members, upward};
 
 /// All crates, the lowest layer first. A crate depends on crates of lower layers alone.
 const LAYERS: &[&[&str]] = &[
-    &["base", "skipped", "noise", "nvml", "audit", "load", "report", "tidy"],
+    &["base", "skipped", "random-weights", "audit", "load", "report", "tidy"],
     &["build-info"],
     &["host"],
     &["gguf", "measure", "roofline", "toolchain"],
@@ -28,7 +28,7 @@ const CIRCLES: &[(&str, usize)] =
     &[("anneal-cli", 6), ("audit", 3), ("gguf", 8), ("server", 24), ("toolchain", 3)];
 
 /// Crates that may hold unsafe code, and single files of others with the reason.
-const UNSAFE: &[&str] = &["host", "llama", "llama-link", "llama-sys", "nvml", "roofline"];
+const UNSAFE: &[&str] = &["host", "llama", "llama-link", "llama-sys", "roofline"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")

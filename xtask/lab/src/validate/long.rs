@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use build_info::Bytes;
+use host::nvml::Place;
 use host::process::{cpu_seconds, resident};
 use measure::{GpuUse, GpuWatch, Round, Trace, TraceWatch, Watch, median, thinned, trace};
-use nvml::Place;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{self, Broken, Event, Stay};
