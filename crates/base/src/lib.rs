@@ -1,4 +1,4 @@
-//! Atomic replacement of files, and temporary files and folders.
+//! Atomic replacement of files, temporary files and folders, and exit codes.
 //!
 //! This crate creates every temporary file and folder of Anneal. The name has a random part, the file is created with `O_EXCL`,
 //! which never follows a link, and its access rights are set at creation. A link, a pipe or a file that another user placed
@@ -10,6 +10,7 @@
 //! - [`scratch`] and [`scratch_in`] create a private folder; [`unnamed`] creates a file without a name.
 //! - [`open_or_create`] opens a lock file or a partial download, and never follows a link.
 //! - [`open`], [`read`] and [`read_text`] read regular files alone, with a limit.
+//! - [`exit`] lists the exit codes of all programs.
 //! - [`Unfinished`] recognises files that a killed process left behind.
 //!
 //! ```
@@ -20,6 +21,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+pub mod exit;
 mod in_place;
 mod pending;
 mod read;
