@@ -1,4 +1,4 @@
-//! Atomic replacement of files, and temporary files and folders.
+//! Atomic replacement of files, temporary files and folders, and exit codes.
 //!
 //! This crate creates every temporary file and folder of Anneal. The name has a random part, the file is created with `O_EXCL`,
 //! which never follows a link, and its access rights are set at creation. A link, a pipe or a file that another user placed
@@ -7,9 +7,11 @@
 //! - [`Pending`] is a file under a temporary name; [`Pending::commit`] renames it to its destination.
 //! - [`replace`] and [`replace_with`] replace a file atomically.
 //! - [`switch_link`] changes the target of a symbolic link atomically.
+//! - [`Pending::commit_durably`], [`switch_link_durably`] and [`sync_folder`] also wait for the disk.
 //! - [`scratch`] and [`scratch_in`] create a private folder; [`unnamed`] creates a file without a name.
 //! - [`open_or_create`] opens a lock file or a partial download, and never follows a link.
 //! - [`open`], [`read`] and [`read_text`] read regular files alone, with a limit.
+//! - [`exit`] lists the exit codes of all programs.
 //! - [`Unfinished`] recognises files that a killed process left behind.
 //!
 //! ```
@@ -20,6 +22,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+pub mod exit;
 mod in_place;
 mod pending;
 mod read;
@@ -28,9 +31,9 @@ mod scratch;
 mod unfinished;
 
 pub use in_place::open_or_create;
-pub use pending::{Access, Pending};
+pub use pending::{Access, Pending, sync_folder};
 pub use read::{open, read, read_text, read_text_or_pipe, to_end};
-pub use replace::{link_target, replace, replace_with, switch_link};
+pub use replace::{link_target, replace, replace_with, switch_link, switch_link_durably};
 pub use scratch::{is_scratch, scratch, scratch_in, unnamed};
 /// Folder that is removed with its contents on drop.
 pub use tempfile::TempDir;

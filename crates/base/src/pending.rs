@@ -106,6 +106,27 @@ impl Pending {
         self.file.persist(&self.destination).map(drop).map_err(|error| error.error)
     }
 
+    /// Renames the file to its destination, as [`commit`](Self::commit) does, so that it survives a power failure: the content
+    /// and the name are on the disk when this returns.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit), and if the disk reports an error.
+    pub fn commit_durably(self) -> io::Result<()> {
+        let folder = folder_of(&self.destination).to_path_buf();
+        self.sync()?;
+        self.commit()?;
+        sync_folder(&folder)
+    }
+
+    /// Renames the file to `path` in place of its destination. For a name that depends on the content.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit), and if `path` is in another file system.
+    pub fn commit_as(mut self, path: &Path) -> io::Result<()> {
+        self.destination = path.to_path_buf();
+        self.commit()
+    }
+
     /// Renames the file to its destination unless the destination exists. Returns true if it was renamed.
     ///
     /// # Errors
@@ -138,6 +159,14 @@ impl Write for Pending {
 /// Folder of the file at `path`.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Writes the names in `folder` to the disk, so that renames in it survive a power failure.
+///
+/// # Errors
+/// If the folder cannot be opened, or the disk reports an error.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
 }
 
 /// Builder of temporary names: `PREFIX`, random letters and digits, `SUFFIX`. All temporary names come from here.

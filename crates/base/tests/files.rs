@@ -134,3 +134,25 @@ fn a_lock_is_opened_neither_through_a_link_nor_a_pipe() {
     drop(base::open_or_create(&path("victim")).unwrap());
     assert_eq!(fs::read(path("victim")).unwrap(), b"precious");
 }
+
+#[test]
+fn durable_files_and_links_and_late_names() {
+    let folder = base::scratch("test").unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let mut pending = Pending::beside(&path("durable"), Access::Exactly(0o640)).unwrap();
+    pending.write_all(b"new").unwrap();
+    pending.commit_durably().unwrap();
+    assert_eq!((fs::read(path("durable")).unwrap(), mode(&path("durable"))), (b"new".to_vec(), 0o640));
+    base::switch_link_durably(&path("current"), Path::new("durable")).unwrap();
+    assert_eq!(fs::read(path("current")).unwrap(), b"new");
+
+    let pending = Pending::beside(&path("unnamed"), Access::Usual).unwrap();
+    // A program opens it by name.
+    fs::write(pending.path(), "by name").unwrap();
+    pending.commit_as(&path("digest")).unwrap();
+    assert_eq!(fs::read(path("digest")).unwrap(), b"by name");
+    assert_eq!(names(folder.path()), ["current", "digest", "durable"]);
+
+    base::sync_folder(folder.path()).unwrap();
+    assert!(base::sync_folder(&path("none")).is_err());
+}

@@ -195,9 +195,7 @@ fn wild_numbers_anywhere_are_refused_without_taking_memory() {
 
 /// Largest resident size of this process so far, in KiB.
 fn peak_memory() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().trim_end_matches(" kB").parse().ok()
+    host::process::ProcFolder::this().peak_resident().map(|bytes| bytes >> 10)
 }
 
 #[test]

@@ -15,6 +15,8 @@ mod cpulist;
 mod detect;
 mod features;
 mod gpu;
+pub mod nvml;
+pub mod process;
 mod root;
 mod snapshot;
 pub mod state;

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::cpuid::Cpuid;
+use crate::nvml::Place;
 use crate::snapshot::{self, SnapshotError};
 
 /// The one place all readings go through.
@@ -15,7 +16,7 @@ pub struct Root {
     os: String,
     cpuid: Option<Cpuid>,
     nvidia_smi: NvidiaSmi,
-    nvml: Option<nvml::Place>,
+    nvml: Option<Place>,
     cuda: Cuda,
     is_live: bool,
 }
@@ -57,7 +58,7 @@ impl Root {
             os: std::env::consts::OS.to_string(),
             cpuid: Cpuid::live(),
             nvidia_smi: NvidiaSmi::OnPath(std::env::var_os("PATH").unwrap_or_default()),
-            nvml: Some(nvml::Place::System),
+            nvml: Some(Place::System),
             cuda: Cuda { visible: variable("CUDA_VISIBLE_DEVICES"), order: variable("CUDA_DEVICE_ORDER") },
             is_live: true,
         }
@@ -106,7 +107,7 @@ impl Root {
     }
 
     /// Asks the driver through the library at `place`.
-    pub fn with_nvml(mut self, place: nvml::Place) -> Self {
+    pub fn with_nvml(mut self, place: Place) -> Self {
         self.nvml = Some(place);
         self
     }
@@ -140,7 +141,7 @@ impl Root {
         &self.nvidia_smi
     }
 
-    pub(crate) fn nvml(&self) -> Option<&nvml::Place> {
+    pub(crate) fn nvml(&self) -> Option<&Place> {
         self.nvml.as_ref()
     }
 

@@ -1,8 +1,8 @@
 //! GPUs as the driver's library tells of them, and each way in which it does not: with a library that answers by a
 //! script.
 
+use host::nvml::fake::Fake;
 use host::{ComputeMode, Detected, Root};
-use nvml::fake::Fake;
 
 const H200: &str =
     "driver 570.133.20\ndevice\n name NVIDIA H200\n uuid GPU-aa\n capability 9 0\n total 143771\n";

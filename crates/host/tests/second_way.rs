@@ -6,8 +6,8 @@
 use std::os::unix::fs::PermissionsExt;
 
 use host::Root;
-use nvml::Place;
-use nvml::fake::Fake;
+use host::nvml::Place;
+use host::nvml::fake::Fake;
 
 const H200: &str = "device\n name NVIDIA H200\n capability 9 0\n total 143771\n";
 

@@ -1,6 +1,6 @@
 //! What the NVIDIA cards are, beside what they do: their limits, and what of their memory is free.
 
-use nvml::{Nvml, PATIENCE, Place};
+use host::nvml::{Nvml, PATIENCE, Place};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::{Visible, visible};
@@ -33,7 +33,7 @@ pub struct Card {
 /// The whole cards that CUDA shows to this process; none where no driver is loaded, or where it does not answer in time
 /// (`cargo xtask doctor` says why).
 pub fn cards() -> Vec<Card> {
-    if !nvml::driver_seems_loaded() {
+    if !host::nvml::driver_seems_loaded() {
         return Vec::new();
     }
     cards_of(&Place::System)
@@ -41,7 +41,7 @@ pub fn cards() -> Vec<Card> {
 
 /// The same by the library at `place`.
 fn cards_of(place: &Place) -> Vec<Card> {
-    nvml::ask(place, PATIENCE, |driver| Ok(told(driver))).unwrap_or_default()
+    host::nvml::ask(place, PATIENCE, |driver| Ok(told(driver))).unwrap_or_default()
 }
 
 fn told(driver: &Nvml) -> Vec<Card> {
@@ -62,7 +62,7 @@ fn told(driver: &Nvml) -> Vec<Card> {
 
 #[cfg(test)]
 mod tests {
-    use nvml::fake::Fake;
+    use host::nvml::fake::Fake;
 
     use super::*;
 

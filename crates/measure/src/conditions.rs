@@ -5,18 +5,14 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use host::process::{self, Throttling};
 use serde::{Deserialize, Serialize};
-
-use crate::throttling::Throttling;
 
 /// How long the other processes are watched.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Part of a CPU that another process may take without a word.
 const SHARE: f64 = 0.05;
-
-/// Clock ticks a second; see `usage`.
-const TICKS: f64 = 100.0;
 
 /// Something that the reader of a figure should know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,9 +64,9 @@ impl std::fmt::Display for Condition {
 pub fn look() -> Vec<Condition> {
     let root = Path::new("/");
     let mut conditions = governors(root);
-    let before = processes(root);
+    let before = process::all();
     std::thread::sleep(LOOK);
-    conditions.extend(busy(&before, &processes(root), LOOK));
+    conditions.extend(busy(&before, &process::all(), LOOK));
     conditions
 }
 
@@ -92,31 +88,15 @@ fn governors(root: &Path) -> Vec<Condition> {
     others.into_iter().map(|(governor, cpus)| Condition::Governor { governor, cpus }).collect()
 }
 
-/// CPU ticks and name of every process.
-fn processes(root: &Path) -> BTreeMap<u32, (String, u64)> {
-    let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| process(&entry.path())).collect()
-}
-
-fn process(folder: &Path) -> Option<(u32, (String, u64))> {
-    let pid = folder.file_name()?.to_str()?.parse().ok()?;
-    let text = fs::read_to_string(folder.join("stat")).ok()?;
-    let (name, fields) = text.rsplit_once(')')?;
-    let (_, name) = name.split_once('(')?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let ticks = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-    Some((pid, (name.to_string(), ticks(14)? + ticks(15)?)))
-}
-
 /// Those that computed meanwhile, the busiest first; this process does not count.
 fn busy(
-    before: &BTreeMap<u32, (String, u64)>,
-    after: &BTreeMap<u32, (String, u64)>,
+    before: &BTreeMap<u32, (String, f64)>,
+    after: &BTreeMap<u32, (String, f64)>,
     time: Duration,
 ) -> Vec<Condition> {
-    let taken = |(pid, (name, ticks)): (&u32, &(String, u64))| {
+    let taken = |(pid, (name, seconds)): (&u32, &(String, f64))| {
         let (_, then) = before.get(pid)?;
-        let cpus = ticks.saturating_sub(*then) as f64 / TICKS / time.as_secs_f64();
+        let cpus = (seconds - then) / time.as_secs_f64();
         // A tick is all that the kernel tells.
         let cpus = (cpus * 100.0).round() / 100.0;
         (cpus > SHARE && *pid != std::process::id()).then(|| (*pid, name.clone(), cpus))
@@ -146,8 +126,8 @@ mod tests {
 
     #[test]
     fn the_busiest_of_the_others_are_named() {
-        let table = |rows: &[(u32, &str, u64)]| -> BTreeMap<u32, (String, u64)> {
-            rows.iter().map(|(pid, name, ticks)| (*pid, (name.to_string(), *ticks))).collect()
+        let table = |rows: &[(u32, &str, u64)]| -> BTreeMap<u32, (String, f64)> {
+            rows.iter().map(|(pid, name, ticks)| (*pid, (name.to_string(), *ticks as f64 / 100.0))).collect()
         };
         let own = std::process::id();
         let before = table(&[(1, "init", 5), (20, "cc", 100), (21, "sleepy", 7), (own, "us", 0)]);
@@ -155,14 +135,5 @@ mod tests {
             table(&[(1, "init", 5), (20, "cc", 115), (21, "sleepy", 8), (22, "new", 9), (own, "us", 20)]);
         let found = busy(&before, &after, Duration::from_millis(200));
         assert_eq!(found, [Condition::Busy { pid: 20, name: "cc".to_string(), cpus: 0.75 },]);
-    }
-
-    #[test]
-    fn a_process_with_a_strange_name_is_read() {
-        let root = tempfile::tempdir().unwrap();
-        let folder = root.path().join("proc/77");
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("stat"), "77 (a) (b) S 1 1 1 1 1 1 1 0 3 0 30 12 0 0 20 0 1").unwrap();
-        assert_eq!(processes(root.path()), BTreeMap::from([(77, ("a) (b".to_string(), 42))]));
     }
 }

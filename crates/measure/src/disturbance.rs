@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use host::process;
 use serde::{Deserialize, Serialize};
 
 /// One round of a comparison.
@@ -32,10 +33,9 @@ impl Watch {
     /// What there was since the beginning.
     pub fn stop(self) -> Round {
         let elsewhere = self.counters.zip(Counters::read()).and_then(|(before, after)| after.since(&before));
-        let load = std::fs::read_to_string("/proc/loadavg").ok();
         Round {
             seconds: self.started.elapsed().as_secs_f64(),
-            load_average: load.and_then(|text| text.split_whitespace().next()?.parse().ok()),
+            load_average: process::load_average(),
             cores_busy_elsewhere: elsewhere,
         }
     }
@@ -55,23 +55,18 @@ struct Counters {
 
 impl Counters {
     fn read() -> Option<Self> {
-        let read = |path| std::fs::read_to_string(path).ok();
-        Self::parse(&read("/proc/stat")?, &read("/proc/self/stat")?)
+        Self::parse(&std::fs::read_to_string("/proc/stat").ok()?, &process::ProcFolder::this().counters()?)
     }
 
-    /// proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal; proc_pid_stat(5): fields 14 to 17 are
-    /// utime, stime, cutime, cstime.
-    fn parse(machine: &str, process: &str) -> Option<Self> {
+    /// proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal.
+    fn parse(machine: &str, process: &process::Counters) -> Option<Self> {
         let numbers = |line: &str| -> Option<Vec<u64>> {
             line.split_whitespace().skip(1).take(8).map(|word| word.parse().ok()).collect()
         };
         let times = numbers(machine.lines().next()?).filter(|times| times.len() == 8)?;
         let cpus = machine.lines().skip(1).take_while(|line| line.starts_with("cpu")).count() as u64;
-        // The program's name, in parentheses, may hold spaces.
-        let (_, fields) = process.rsplit_once(')')?;
-        let own = fields.split_whitespace().skip(11).take(4).map(|word| word.parse::<u64>().ok());
         let all: u64 = times.iter().sum();
-        Some(Self { busy: all - times[3] - times[4], all, own: own.sum::<Option<u64>>()?, cpus })
+        Some(Self { busy: all - times[3] - times[4], all, own: process.with_children(), cpus })
     }
 
     fn since(&self, before: &Self) -> Option<f64> {
@@ -90,14 +85,15 @@ mod tests {
     fn what_others_take_is_what_is_left_of_the_busy_time() {
         let machine = |user, idle| format!("cpu {user} 10 20 {idle} 5 1 2 3 0 0\ncpu0 1\ncpu1 1\nintr 7\n");
         let process = |own| format!("77 (a) b) S 1 2 3 4 5 6 7 8 9 10 {own} 2 30 4 20 0 1\n");
-        let before = Counters::parse(&machine(100, 1000), &process(50)).unwrap();
+        let parse = |machine: &str, own: &str| Counters::parse(machine, &process::Counters::parse(own)?);
+        let before = parse(&machine(100, 1000), &process(50)).unwrap();
         assert_eq!(before, Counters { busy: 136, all: 1141, own: 86, cpus: 2 });
         // Two seconds of two CPUs at 100 ticks: 400; 300 busy, of which 250 are ours: 50 of 200.
-        let after = Counters::parse(&machine(400, 1100), &process(300)).unwrap();
+        let after = parse(&machine(400, 1100), &process(300)).unwrap();
         assert_eq!(after.since(&before), Some(0.25));
         assert_eq!(before.since(&before), None);
         for (machine, process) in [("", ""), ("cpu 1 2", "1 (x) S 1"), ("cpu a b c d e f g h\n", "")] {
-            assert_eq!(Counters::parse(machine, process), None);
+            assert_eq!(parse(machine, process), None);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nvml::{Device, Identity, Nvml, Place, Sample, Selection};
+use host::nvml::{Device, Identity, Nvml, Place, Sample, Selection};
 use serde::{Deserialize, Serialize};
 
 /// Between two looks, which take some tens of microseconds a card: a thousandth of a core at most. What the driver calls
@@ -79,7 +79,7 @@ impl GpuWatch {
 
     fn start_settling(settles: Duration) -> Option<Self> {
         static DRIVER: OnceLock<Option<Nvml>> = OnceLock::new();
-        nvml::driver_seems_loaded().then(|| {
+        host::nvml::driver_seems_loaded().then(|| {
             Self::with(EVERY, settles, |looks| {
                 let driver = DRIVER.get_or_init(|| Nvml::start(&Place::System).ok());
                 if let Some(driver) = driver {
@@ -277,7 +277,7 @@ impl Card {
         Self { name: name.to_string(), number, ..Self::default() }
     }
 
-    fn add(&mut self, seen: Result<Sample, nvml::Fault>, settled: bool) {
+    fn add(&mut self, seen: Result<Sample, host::nvml::Fault>, settled: bool) {
         let sample = match seen {
             Ok(sample) => sample,
             Err(fault) => {
@@ -358,7 +358,7 @@ pub fn together(gpus: &[GpuUse]) -> Option<GpuUse> {
 
 #[cfg(test)]
 mod tests {
-    use nvml::fake::Fake;
+    use host::nvml::fake::Fake;
 
     use super::*;
 
@@ -461,7 +461,7 @@ mod tests {
             assert_eq!(watch.read(), []);
         }
         // Where there is no driver there is no thread either.
-        assert_eq!(GpuWatch::start().is_some(), nvml::driver_seems_loaded());
+        assert_eq!(GpuWatch::start().is_some(), host::nvml::driver_seems_loaded());
     }
 
     #[test]

@@ -13,7 +13,6 @@ pub mod schedule;
 pub mod stats;
 pub mod stopping;
 pub mod thinned;
-pub mod throttling;
 pub mod trace;
 pub mod usage;
 

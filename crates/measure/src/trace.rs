@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nvml::{Device, Fault, Nvml, Place};
+use host::nvml::{Device, Fault, Nvml, Place};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::{SETTLES, Visible, visible};
@@ -289,7 +289,7 @@ fn mean(values: &[f64]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use nvml::fake::Fake;
+    use host::nvml::fake::Fake;
 
     use super::*;
 

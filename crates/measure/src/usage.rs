@@ -6,13 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use host::process::{Counters, ProcFolder, TICKS_PER_SECOND, Throttling};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::{GpuUse, GpuWatch};
-use crate::throttling::Throttling;
-
-/// Clock ticks a second in /proc: USER_HZ, 100 on every architecture that Linux has.
-const TICKS: f64 = 100.0;
 
 /// What was used between two readings. What the system does not tell is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -105,21 +102,12 @@ impl UsageWatch {
 
 #[derive(Clone, Debug, Default)]
 struct Reading {
-    stat: Option<Stat>,
+    counters: Option<Counters>,
     switches: Option<(u64, u64)>,
     peak: Option<u64>,
     cores: Vec<(u64, u64)>,
     throttling: Throttling,
     energy: Vec<Energy>,
-}
-
-/// proc_pid_stat(5).
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Stat {
-    minor: u64,
-    major: u64,
-    user: u64,
-    system: u64,
 }
 
 /// One package's counter in microjoules, and where it begins again.
@@ -131,12 +119,11 @@ struct Energy {
 
 impl Reading {
     fn take(root: &Path, process: &str) -> Self {
-        let folder = root.join("proc").join(process);
-        let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+        let folder = ProcFolder::below(root, process);
         Self {
-            stat: read("stat").as_deref().and_then(stat),
-            switches: switches(&folder.join("task")),
-            peak: read("status").as_deref().and_then(|text| field(text, "VmHWM:")).map(|kib| kib << 10),
+            counters: folder.counters(),
+            switches: folder.switches(),
+            peak: folder.peak_resident(),
             cores: fs::read_to_string(root.join("proc/stat")).map(|text| cores(&text)).unwrap_or_default(),
             throttling: Throttling::read(root, process),
             energy: energy(&root.join("sys/class/powercap")),
@@ -144,20 +131,19 @@ impl Reading {
     }
 
     fn since(&self, before: &Self) -> Usage {
-        let stat = self.stat.zip(before.stat);
-        let ticks = |pick: fn(&Stat) -> u64| {
-            stat.map(|(now, then)| pick(&now).saturating_sub(pick(&then)) as f64 / TICKS)
-        };
-        let count = |pick: fn(&Stat) -> u64| stat.map(|(now, then)| pick(&now).saturating_sub(pick(&then)));
+        let both = self.counters.zip(before.counters);
+        let count =
+            |pick: fn(&Counters) -> u64| both.map(|(now, then)| pick(&now).saturating_sub(pick(&then)));
+        let seconds = |pick| count(pick).map(|ticks| ticks as f64 / TICKS_PER_SECOND);
         let switches = self.switches.zip(before.switches);
         Usage {
             seconds: 0.0,
-            cpu_user: ticks(|stat| stat.user),
-            cpu_system: ticks(|stat| stat.system),
+            cpu_user: seconds(|counters| counters.user),
+            cpu_system: seconds(|counters| counters.system),
             voluntary_switches: switches.map(|(now, then)| now.0.saturating_sub(then.0)),
             involuntary_switches: switches.map(|(now, then)| now.1.saturating_sub(then.1)),
-            minor_faults: count(|stat| stat.minor),
-            major_faults: count(|stat| stat.major),
+            minor_faults: count(|counters| counters.minor_faults),
+            major_faults: count(|counters| counters.major_faults),
             peak_memory: self.peak,
             cores: shares(&before.cores, &self.cores),
             throttled_periods: self.throttling.since(&before.throttling),
@@ -165,31 +151,6 @@ impl Reading {
             gpus: Vec::new(),
         }
     }
-}
-
-/// Fields 10, 12, 14 and 15; the name, in parentheses, may hold spaces.
-fn stat(text: &str) -> Option<Stat> {
-    let (_, fields) = text.rsplit_once(')')?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let number = |field: usize| fields.get(field - 3)?.parse().ok();
-    Some(Stat { minor: number(10)?, major: number(12)?, user: number(14)?, system: number(15)? })
-}
-
-/// Voluntary and other switches of all threads that are alive.
-fn switches(tasks: &Path) -> Option<(u64, u64)> {
-    let mut sum = (0, 0);
-    for task in fs::read_dir(tasks).ok()?.flatten() {
-        // A thread may end meanwhile.
-        let Ok(text) = fs::read_to_string(task.path().join("status")) else { continue };
-        sum.0 += field(&text, "voluntary_ctxt_switches:").unwrap_or(0);
-        sum.1 += field(&text, "nonvoluntary_ctxt_switches:").unwrap_or(0);
-    }
-    Some(sum)
-}
-
-fn field(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 /// Busy and all ticks of each CPU (proc_stat(5)).

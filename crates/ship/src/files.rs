@@ -20,14 +20,8 @@ pub fn write_beside<T>(path: &Path, write: impl FnOnce(&mut File) -> Result<T>) 
     let cannot = || format!("cannot write {}", path.display());
     let mut beside = Pending::beside(path, Access::Exactly(0o644)).with_context(cannot)?;
     let value = write(beside.file_mut())?;
-    beside.sync().and_then(|()| beside.commit()).with_context(cannot)?;
-    sync_folder(folder_of(path))?;
+    beside.commit_durably().with_context(cannot)?;
     Ok(value)
-}
-
-/// Folder of the file at `path`.
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The same for some bytes.
@@ -47,16 +41,14 @@ pub fn make_open(folder: &Path, mode: u32) -> io::Result<()> {
 
 /// Has the names in `folder` on the disk before anything that comes after.
 pub fn sync_folder(folder: &Path) -> Result<()> {
-    File::open(folder)
-        .and_then(|folder| folder.sync_all())
+    base::sync_folder(folder)
         .with_context(|| format!("cannot write the folder {} to the disk", folder.display()))
 }
 
 /// Points the symbolic link `link` at `target` by one rename.
 pub fn switch_link(link: &Path, target: &Path) -> Result<()> {
-    base::switch_link(link, target)
-        .with_context(|| format!("cannot point {} at {}", link.display(), target.display()))?;
-    sync_folder(folder_of(link))
+    base::switch_link_durably(link, target)
+        .with_context(|| format!("cannot point {} at {}", link.display(), target.display()))
 }
 
 /// Copies `from` to `to` and returns how many bytes it were; ends when the user asks for it.

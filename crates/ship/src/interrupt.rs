@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use base::exit::INTERRUPTED;
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::exit;
@@ -18,7 +19,7 @@ pub fn catch_signals() -> Result<()> {
     too_large.thread_block().context("cannot block SIGXFSZ")?;
     ctrlc::set_handler(|| {
         if STOPPED.swap(true, Ordering::SeqCst) {
-            std::process::exit(i32::from(exit::INTERRUPTED));
+            std::process::exit(i32::from(INTERRUPTED));
         }
     })
     .context("cannot set a handler for ctrl-C")

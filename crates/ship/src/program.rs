@@ -8,14 +8,12 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use base::exit::UNAVAILABLE;
 
 use crate::{exit, interrupt};
 
 /// It prints a line; a program that takes longer waits for something.
 const LONGEST: Duration = Duration::from_secs(10);
-
-/// What the CPU guard exits with.
-const LACKS: i32 = 69;
 
 /// What is kept of its output.
 const MOST_OUTPUT: u64 = 1 << 16;
@@ -64,7 +62,7 @@ pub fn version(emulator: &[String], program: &Path, folder: &Path) -> Result<Str
     if status.success() {
         return Ok(said.trim().to_string());
     }
-    if status.code() == Some(LACKS) {
+    if status.code() == Some(i32::from(UNAVAILABLE)) {
         return Err(exit::lacks(complained.to_string()));
     }
     let words = if complained.is_empty() { "and printed nothing" } else { complained };

@@ -6,12 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+use base::exit::INTERRUPTED;
 use nix::sys::termios::{self, SetArg};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
-
-/// The exit code of a program that ctrl-C ended.
-pub const CODE: u8 = 130;
 
 /// The first signal sets the engine's flag, so that the work stops in order; the second ends the process. A terminal that
 /// closes says so twice, by its shell and by the kernel: that is no second one.
@@ -19,7 +17,7 @@ pub fn stop_in_order() {
     static SEEN: AtomicBool = AtomicBool::new(false);
     install(|signal| {
         if SEEN.swap(true, Ordering::Relaxed) && signal != SIGHUP {
-            llama::exit_now(i32::from(CODE));
+            llama::exit_now(i32::from(INTERRUPTED));
         }
         llama::interrupt(true);
     });
@@ -45,7 +43,7 @@ pub fn stop_after(last_words: fn()) {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        llama::exit_now(i32::from(CODE));
+        llama::exit_now(i32::from(INTERRUPTED));
     });
 }
 

@@ -14,6 +14,7 @@ use std::io::Write;
 use std::iter;
 use std::process::ExitCode;
 
+use base::exit::{TRY_AGAIN, UNAVAILABLE, USAGE};
 use build_info::words;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -55,15 +56,6 @@ enum Command {
     #[command(hide = true)]
     Man(commands::pages::ManArgs),
 }
-
-/// Wrong usage.
-const USAGE: u8 = 2;
-
-/// The machine lacks something.
-const UNAVAILABLE: u8 = 69;
-
-/// The same may do at another time.
-const AGAIN: u8 = 75;
 
 /// The program. `required` tells the instruction sets without which its CPU guard refuses to start it, as
 /// `build_info::host::Cpu::features` names them.
@@ -136,7 +128,7 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
                 Some(llama::error::Error::Hub(error))
                     if error.downcast_ref::<hub::Error>().is_some_and(hub::Error::is_temporary) =>
                 {
-                    ExitCode::from(AGAIN)
+                    ExitCode::from(TRY_AGAIN)
                 }
                 _ => ExitCode::FAILURE,
             }

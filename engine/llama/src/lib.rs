@@ -46,7 +46,7 @@ mod token;
 pub mod variant;
 
 pub use batch::{Batch, Decoded, MAX_SEQUENCES};
-pub use clock::{ThreadClock, strftime_now, thread_time};
+pub use clock::strftime_now;
 pub use collector::{Collector, Entry};
 pub use context::Context;
 pub use device_samplers::DeviceAsked;
@@ -56,6 +56,7 @@ pub use devices::{
 };
 pub use embedding::{Embedding, Threads};
 pub use graphs::{CudaGraphs, Graphs, cuda_graphs};
+pub use host::process::{ThreadClock, thread_time};
 pub use log::{LogLevel, log_to};
 pub use model::Model;
 pub use model_options::ModelOptions;

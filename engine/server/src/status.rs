@@ -2,7 +2,7 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::time::{ClockId, clock_gettime};
+use host::process::{self, Throttling};
 use serde::{Deserialize, Serialize};
 
 use super::board::{Shown, State};
@@ -156,6 +156,7 @@ impl Status {
     pub fn of(front: &Front, viewer: Owner) -> Self {
         let looks = front.looks();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        let pid = std::process::id();
         // Of one model alone they are the server's.
         let own = looks.iter().map(|look| &*look.metrics).filter(|own| !std::ptr::eq(*own, &*front.metrics));
         let all: Vec<&Metrics> = own.chain([&*front.metrics]).collect();
@@ -168,7 +169,7 @@ impl Status {
             },
             version: env!("CARGO_PKG_VERSION").to_string(),
             llama_version: llama::llama_version(),
-            pid: std::process::id(),
+            pid,
             uptime_s: now.saturating_sub(front.created()),
             queue: QueueStatus {
                 waiting: sum(|one| &one.waiting) + looks.iter().map(|look| look.waiting).sum::<u64>(),
@@ -181,10 +182,10 @@ impl Status {
             threads: ThreadStatus {
                 decode: most(|one| &one.decode_threads),
                 prefill: most(|one| &one.prefill_threads),
-                process: own_number("Threads:"),
+                process: process::threads(pid).unwrap_or(0),
             },
             memory: MemoryStatus {
-                resident_bytes: own_number("VmRSS:") * 1024,
+                resident_bytes: process::resident(pid).unwrap_or(0),
                 limit_bytes: front.metrics.memory_limit.get(),
             },
             cpu: cpu(),
@@ -251,19 +252,11 @@ fn shown(slot: &Shown, id: u32, now: Instant) -> SlotStatus {
 }
 
 fn cpu() -> CpuStatus {
-    let used = clock_gettime(ClockId::ProcessCPUTime);
     CpuStatus {
-        seconds: used.tv_sec as f64 + used.tv_nsec as f64 / 1e9,
+        seconds: process::own_cpu_time().as_secs_f64(),
         cores: std::thread::available_parallelism().map_or(0, |cores| cores.get() as u64),
-        throttled_periods: measure::throttling::Throttling::read("/".as_ref(), "self").total(),
+        throttled_periods: Throttling::read("/".as_ref(), "self").total(),
     }
-}
-
-/// The number of this process that the system calls `name`; 0 where it does not tell.
-fn own_number(name: &str) -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

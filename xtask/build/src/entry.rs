@@ -19,7 +19,7 @@ pub fn parse<Cli: Parser>() -> Result<Cli, ExitCode> {
                 writeln!(std::io::stderr(), "error: cannot write the result to stdout\n  caused by: {why}");
             ExitCode::from(exit::FAILED)
         }
-        _ => ExitCode::from(if error.use_stderr() { exit::USAGE } else { 0 }),
+        _ => ExitCode::from(if error.use_stderr() { exit::USAGE } else { exit::DONE }),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Random quantised blocks, written directly: no quantiser, no floating-point library, so the same bytes come out
 //! on every machine.
 
-use noise::{Xoshiro, f16_bits};
+use random_weights::{Xoshiro, f16_bits};
 
 use crate::ggml_type::GgmlType;
 

@@ -11,7 +11,7 @@ use std::io::{BufWriter, Error as IoError};
 use std::path::Path;
 
 use build_info::Bytes;
-use noise::Xoshiro;
+use random_weights::Xoshiro;
 
 use crate::partial::{PartialFile, PlaceError};
 use crate::write::{Header, WriteError, Writer};

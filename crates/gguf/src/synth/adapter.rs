@@ -4,7 +4,7 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use build_info::Bytes;
-use noise::{Xoshiro, draw_normals};
+use random_weights::{Xoshiro, draw_normals};
 
 use super::outcome::{Error, Summary};
 use crate::ggml_type::GgmlType;

@@ -15,7 +15,7 @@
 //!   with itself is as random as with any other.
 //! - The output norm's size sets the logits' spread, see [`logit_std`].
 
-use noise::normal_quantile;
+use random_weights::normal_quantile;
 
 use super::preset::Precision;
 use super::shape::{Architecture, Shape};

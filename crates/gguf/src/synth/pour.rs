@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
-use noise::{HalfTable, Xoshiro, draw_normals, draw_signs};
+use random_weights::{HalfTable, Xoshiro, draw_normals, draw_signs};
 
 use super::model::{Fill, QUIET, Tensor};
 use super::vocabulary::Vocabulary;

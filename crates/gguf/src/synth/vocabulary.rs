@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use noise::Xoshiro;
+use random_weights::Xoshiro;
 
 /// A vocabulary with its merges.
 pub(super) struct Vocabulary {

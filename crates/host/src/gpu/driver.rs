@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::nvml::{Device, Fault, Identity, Nvml, Place, Selection, Unanswered};
 use build_info::Bytes;
 use build_info::host::Gpu;
-use nvml::{Device, Fault, Identity, Nvml, Place, Selection, Unanswered};
 
 use super::{Card, Driver, are_alike};
 use crate::root::Cuda;
@@ -20,7 +20,7 @@ pub(super) struct Listed {
 
 /// All that the driver at `place` lists.
 pub(super) fn list(place: &Place, limit: Duration) -> Result<Listed, Unanswered> {
-    nvml::ask(place, limit, listed)
+    crate::nvml::ask(place, limit, listed)
 }
 
 fn listed(nvml: &Nvml) -> Result<Listed, Fault> {
@@ -117,7 +117,7 @@ pub(super) fn visible(listed: Listed, cuda: &Cuda, warnings: &mut Vec<String>) -
 
 #[cfg(test)]
 mod tests {
-    use nvml::fake::Fake;
+    use crate::nvml::fake::Fake;
 
     use super::*;
 

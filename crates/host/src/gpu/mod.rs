@@ -3,9 +3,9 @@
 mod driver;
 mod smi;
 
+use crate::nvml::{ComputeMode, Identity, PATIENCE, SIGNS, Selection, Unanswered};
 use build_info::Bytes;
 use build_info::host::Gpu;
-use nvml::{ComputeMode, Identity, PATIENCE, SIGNS, Selection, Unanswered};
 
 use self::smi::Trouble;
 use crate::root::Root;

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::nvml::PATIENCE;
 use build_info::Bytes;
 use build_info::host::Gpu;
-use nvml::PATIENCE;
 
 use crate::root::NvidiaSmi;
 

@@ -83,15 +83,6 @@ fn output_that_cannot_be_written_is_named() {
     }
 }
 
-/// CPU time of process `pid`, in ticks of the kernel.
-#[cfg(target_os = "linux")]
-fn cpu_ticks(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in parentheses, may hold anything; user and system time are the 14th and 15th field.
-    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
-    fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
-}
-
 /// A pipe of a page, and nobody who reads it for a while: the text is generated meanwhile, and comes whole and in order.
 #[test]
 #[cfg(target_os = "linux")]
@@ -116,12 +107,12 @@ fn decode_does_not_wait_for_a_slow_reader() {
     let child = child.expect("the executable runs");
     // Until it has been idle for as long as it worked: the time that decode takes depends on what else the machine does.
     let begin = Instant::now();
-    let (mut ticks, mut worked) = (0, Duration::from_secs(2));
+    let (mut used, mut worked) = (0.0, Duration::from_secs(2));
     while begin.elapsed() < 2 * worked {
         std::thread::sleep(Duration::from_millis(50));
-        let now = cpu_ticks(child.id());
-        if now > ticks {
-            (ticks, worked) = (now, worked.max(begin.elapsed()));
+        let now = host::process::cpu_seconds(child.id()).unwrap_or_default();
+        if now > used {
+            (used, worked) = (now, worked.max(begin.elapsed()));
         }
     }
     let unread = begin.elapsed();

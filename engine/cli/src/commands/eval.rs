@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use base::exit::INTERRUPTED;
 use build_info::evaluation::{Divergence, Estimate};
 use build_info::words::printable;
 use engine_core::live::Live;
@@ -122,7 +123,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if found.interrupted {
         let (done, all) = (found.chunks, found.chunks_planned);
         let _ = writeln!(std::io::stderr(), "interrupted: {done} of {all} chunks were evaluated");
-        return Ok(ExitCode::from(interrupt::CODE));
+        return Ok(ExitCode::from(INTERRUPTED));
     }
     // The reference first: nothing can be said of the model by a broken one.
     let reference = found.against.as_ref().map(|divergence| divergence.reference_perplexity);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use base::exit::INTERRUPTED;
 use build_info::words::printable;
 use engine_core::model;
 use engine_core::settings::{Requested, Settings};
@@ -87,7 +88,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let out = printable(&out);
     if collected.chunks == 0 {
         let _ = writeln!(stderr, "interrupted: nothing was written to {out}");
-        return Ok(ExitCode::from(interrupt::CODE));
+        return Ok(ExitCode::from(INTERRUPTED));
     }
     let dataset = args.file.as_ref().map_or("anneal's own text".into(), |path| path.to_string_lossy());
     let imatrix = Imatrix {
@@ -112,7 +113,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if interrupted {
         let _ = writeln!(stderr, "interrupted: it holds {} of {} chunks", collected.chunks, text.chunks());
-        return Ok(ExitCode::from(interrupt::CODE));
+        return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(ExitCode::SUCCESS)
 }

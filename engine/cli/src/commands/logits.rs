@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use base::exit::INTERRUPTED;
 use build_info::Bytes;
 use engine_core::logits::{Feed, logits};
 use engine_core::settings::{Requested, Settings};
@@ -79,7 +80,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let all = match logits(&mut session, &tokens, Feed { step: args.step, greedy: args.greedy }) {
         Err(Error::Interrupted) => {
             let _ = writeln!(std::io::stderr(), "interrupted: nothing was written to {}", args.out.display());
-            return Ok(ExitCode::from(interrupt::CODE));
+            return Ok(ExitCode::from(INTERRUPTED));
         }
         other => other?,
     };

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use base::exit::INTERRUPTED;
 use build_info::Bytes;
 use build_info::words::printable;
 use engine_core::settings::{Requested, Settings, THREADS};
@@ -110,7 +111,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             let output = args.output.to_string_lossy();
             let _ = writeln!(std::io::stderr(), "interrupted: nothing was written to {}", printable(&output));
             // llama.cpp is still at work in another thread.
-            exit_now(i32::from(interrupt::CODE))
+            exit_now(i32::from(INTERRUPTED))
         }
         other => other?,
     }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use base::exit::INTERRUPTED;
 use engine_core::cache::Report;
 use engine_core::generate::{Generation, Request, Stop, generate};
 use engine_core::settings::{Requested, Settings};
@@ -161,7 +162,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     speculative::say(&generation);
     device::say(&settings, chain.device_report());
     Ok(match generation.stop {
-        Stop::Interrupted => ExitCode::from(interrupt::CODE),
+        Stop::Interrupted => ExitCode::from(INTERRUPTED),
         _ => ExitCode::SUCCESS,
     })
 }

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use base::exit::TRY_AGAIN;
 use build_info::words::printable;
 use llama::error::Error;
 use look::{Looker, Seen};
@@ -43,9 +44,6 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 }
-
-/// Nobody answers; perhaps later.
-const TRY_AGAIN: u8 = 75;
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let key =

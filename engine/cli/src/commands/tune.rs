@@ -7,15 +7,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use base::exit::{INTERRUPTED, TRY_AGAIN};
 use build_info::words::{printable, printable_lines};
 use build_info::{Bytes, Policy, threads};
 use engine_core::live::Live;
 use engine_core::settings::{Explained, Requested, Settings};
 use engine_core::tuning;
+use host::process::Throttling;
 use llama::error::Error;
 use llama::options::RequireGpu;
 use measure::conditions::{self, Condition};
-use measure::throttling::Throttling;
 use tune::tuner::process::{Processes, own_command};
 use tune::tuner::space::{Surroundings, stages};
 use tune::tuner::{Event, Objective, Progress, Stop, Task, may_replace, report, tune};
@@ -81,9 +82,6 @@ pub struct Args {
 
 /// What was decided is gone on with as long as this.
 const RESUMED: Duration = Duration::from_secs(24 * 3600);
-
-/// A tuning that may succeed later: another one runs, or the machine changed.
-const TRY_AGAIN: u8 = 75;
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let Some(path) = tuning::path(args.tuning.as_deref()) else {
@@ -315,7 +313,7 @@ fn stopped(stop: Stop, progress: &Progress) -> Result<ExitCode> {
     match stop {
         Stop::Interrupted => {
             let _ = writeln!(io::stderr(), "interrupted: {kept}");
-            Ok(ExitCode::from(interrupt::CODE))
+            Ok(ExitCode::from(INTERRUPTED))
         }
         Stop::Changed(why) => {
             let _ = writeln!(io::stderr(), "error: {}\n  the tuning record is as it was", printable(&why));

@@ -2,10 +2,10 @@
 
 use build_info::BuildInfo;
 use host::Root;
+use host::nvml::fake::Fake;
 use llama::error::GpuReason as Reason;
 use llama::offload::{Devices, GpuLayers};
 use llama::options::{FlashAttention, RequireGpu};
-use nvml::fake::Fake;
 
 use super::reasons::{Evidence, reasons};
 use crate::live::Live;

@@ -85,8 +85,7 @@ fn limit(resource: Resource, to: u64) {
 fn allow_time(request: &Request) {
     let files = request.files.iter().filter_map(|path| std::fs::metadata(path).ok());
     let bytes: u64 = files.map(|found| found.len()).sum();
-    let used =
-        rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime).tv_sec.max(0).unsigned_abs();
+    let used = host::process::own_cpu_time().as_secs();
     // Threads use it together.
     let allowed = (CPU_SECONDS + bytes / BYTES_PER_SECOND).saturating_mul(request.threads.max(1).into());
     limit(Resource::Cpu, used.saturating_add(allowed));

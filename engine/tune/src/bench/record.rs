@@ -292,10 +292,7 @@ fn cpu_mask(settings: &Settings) -> String {
 
 /// The most memory this process has had resident, in bytes, as the kernel counts it.
 pub(super) fn peak_rss() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
+    host::process::ProcFolder::this().peak_resident()
 }
 
 /// `time` as RFC 3339 in UTC, to the second.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use build_info::tuning::{Chosen, CpuKey, ModelShape};
 use build_info::{Bytes, Logits};
 use engine_core::child_process::{LastWords, death, lines};
+use host::process::cpu_seconds;
 use measure::Watch;
 
 use super::check::{Comparison, Rounding, compare};
@@ -26,8 +27,6 @@ const LAST_WORDS: usize = 4;
 const GLANCE: Duration = Duration::from_millis(100);
 /// Loading may take this long: a large model comes from a slow disk.
 const LOADING: Duration = Duration::from_secs(600);
-/// Ticks of a second in /proc: `USER_HZ`, the same on every architecture that Linux promises binaries for.
-const TICKS: f64 = 100.0;
 /// The file in the folder of the tuning that a worker writes its output to: the only one there.
 const LOGITS: &str = "logits";
 /// Age at which a folder counts as left behind. A tuning writes into its own every few minutes.
@@ -254,14 +253,6 @@ fn loading(settings: &Chosen) -> Chosen {
         affinity: settings.affinity.clone(),
         ..Chosen::default()
     }
-}
-
-/// Fields 14 and 15 of proc_pid_stat(5), utime and stime.
-fn cpu_seconds(process: u32) -> Option<f64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(')')?;
-    let ticks = fields.split_whitespace().skip(11).take(2).map(|word| word.parse::<u64>().ok());
-    Some(ticks.sum::<Option<u64>>()? as f64 / TICKS)
 }
 
 impl Worker {

@@ -14,6 +14,7 @@ use engine_core::sequence::Sequence;
 use engine_core::settings::{Requested, Settings};
 use engine_core::split::Layouts;
 use engine_core::tuning::requested;
+use host::process::ProcFolder;
 use llama::Token;
 use llama::error::{Error, Result};
 use llama::options::SplitLayout;
@@ -223,15 +224,12 @@ fn check(layouts: &Layouts, settings: &Settings, live: &Live, lead: u32, out: &P
     Ok(Answer::Checked { text: tokens.len() })
 }
 
-/// Begins the peak anew, so that what a run took is not held against those after it; see clear_refs in proc(5). A kernel
-/// that cannot keeps the old one.
+/// Begins the peak anew, so that what a run took is not held against those after it. A kernel that cannot keeps the old one.
 fn forget_the_peak() {
-    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    ProcFolder::this().reset_peak();
 }
 
-/// The most memory that this process had since then: `VmHWM` of proc_pid_status(5), in kB.
+/// The most memory that this process had since then.
 fn peak() -> Option<Bytes> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(Bytes::kib(line.trim().strip_suffix("kB")?.trim().parse().ok()?))
+    ProcFolder::this().peak_resident().map(Bytes)
 }

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use host::process::ProcFolder;
 use plan::exit;
 use serde::Deserialize;
 use serde_json::Value;
@@ -186,14 +187,14 @@ fn run(command: &mut Command, line: &str) -> Result<(Vec<u8>, Option<f64>)> {
     // Read all the while: a full pipe would stop the program.
     let (out, err) = (drain(running.child.stdout.take()), drain(running.child.stderr.take()));
     // The kernel's high-water mark only rises, so the last reading before the end is the peak.
-    let proc_status = format!("/proc/{}/status", running.child.id());
+    let process = ProcFolder::of(running.child.id());
     let mut peak = None;
     let status = loop {
         if let Some(status) = running.child.try_wait().with_context(|| format!("cannot wait for {line}"))? {
             break status;
         }
         running.pass_on_interrupts();
-        peak = std::fs::read_to_string(&proc_status).ok().and_then(|text| high_water(&text)).or(peak);
+        peak = process.peak_resident().or(peak);
         std::thread::sleep(Duration::from_millis(20));
     };
     let (stdout, stderr) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
@@ -202,7 +203,7 @@ fn run(command: &mut Command, line: &str) -> Result<(Vec<u8>, Option<f64>)> {
         let why = format!("{line} ended with {status}{}", tail(&stderr));
         return Err(Ended { code: status.code(), why }.into());
     }
-    Ok((stdout, peak))
+    Ok((stdout, peak.map(|bytes| bytes as f64)))
 }
 
 /// An older engine says so in its own words, which do not tell what to do.
@@ -222,11 +223,4 @@ fn tail(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
     let lines: Vec<&str> = text.trim().lines().collect();
     process::last_lines(&lines, TAIL)
-}
-
-/// `VmHWM` of /proc/PID/status, in bytes.
-fn high_water(status: &str) -> Option<f64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some((kib << 10) as f64)
 }

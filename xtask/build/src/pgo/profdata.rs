@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use base::{Access, Pending};
 use build_info::record::Tool;
 use plan::variant::Profdata;
 
@@ -56,19 +57,19 @@ impl Raw {
         }
         let folder = workspace.pgo_profiles();
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let scratch = base::scratch_in(&folder, ".merged-")
-            .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
-        let beside = scratch.path().join("merged.profdata");
+        let pending = Pending::beside(&folder.join("merged.profdata"), Access::Usual)
+            .with_context(|| format!("cannot make a file in {}", folder.display()))?;
         let merged = Run::new(&tool.path, log)
             .args(["merge", "-o"])
-            .args([&beside])
+            .args([pending.path()])
             .args(&files)
             .watch(|_, _| {})
             .context("the profiles of the training cannot be merged")
-            .and_then(|()| crate::fs::digest_file(&beside))
+            .and_then(|()| crate::fs::digest_file(pending.path()))
             .and_then(|digest| {
                 let path = folder.join(format!("{}.profdata", digest.short()));
-                std::fs::rename(&beside, &path)
+                pending
+                    .commit_as(&path)
                     .with_context(|| format!("cannot put {} into place", path.display()))?;
                 Ok(Profdata { path, digest, gcda: None })
             });

@@ -62,7 +62,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let optional = setup::optional(&workspace, &tools, &setup);
     let report = Report {
         native_build_possible,
-        nvidia_driver: !host.gpus.is_empty() || nvml::driver_seems_loaded(),
+        nvidia_driver: !host.gpus.is_empty() || host::nvml::driver_seems_loaded(),
         host,
         host_warnings,
         tools,

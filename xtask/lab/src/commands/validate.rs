@@ -155,7 +155,7 @@ fn validate(
 ) -> Result<Record> {
     let scratch = Scratch::make(workspace, "validate")?;
     let provenance = Provenance::now(&tools::host(ui), command);
-    let driver = nvml::driver_seems_loaded().then_some(nvml::Place::System);
+    let driver = host::nvml::driver_seems_loaded().then_some(host::nvml::Place::System);
     Validation { a, b, options, out, scratch: scratch.path(), driver, provenance }.run(ui)
 }
 

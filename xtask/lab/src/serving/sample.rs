@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use host::process::{self, ProcFolder};
 use load::{Drive, Interface, Plan};
 use measure::{Round, Watch, median, quantile};
 use serde::{Deserialize, Serialize};
@@ -82,10 +83,10 @@ pub fn sample(subject: &Subject, settings: &Settings, work: &Work<'_>) -> Result
     // Of a number of its own: what it leaves in the cache is no prompt of those that count.
     server.drive(&plan(1 << 20 | work.round, 1, WARM_UP.min(work.generate)))?;
     let batches = batch_seconds(&server);
-    let (watch, cpu, began) = (Watch::start(), own_cpu(), Instant::now());
+    let (watch, cpu, began) = (Watch::start(), process::own_cpu_time(), Instant::now());
     let drive = server.drive(&plan(work.round, work.requests, work.generate))?;
     let wall = began.elapsed().as_secs_f64();
-    let client_cores = (own_cpu() - cpu) / wall;
+    let client_cores = (process::own_cpu_time() - cpu).as_secs_f64() / wall;
     let machine = watch.stop();
     let outside = batches.zip(batch_seconds(&server)).and_then(|(before, after)| {
         (drive.tokens() > 0).then(|| 1e6 * (drive.seconds - (after - before)) / drive.tokens() as f64)
@@ -134,28 +135,9 @@ pub fn metric(page: &str, name: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Bytes that are resident, and the most that were: `VmRSS` and `VmHWM` of proc_pid_status(5).
+/// Bytes that are resident, and the most that were.
 pub fn memory(pid: u32) -> Option<(u64, u64)> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    read_memory(&status)
-}
-
-fn read_memory(status: &str) -> Option<(u64, u64)> {
-    let field = |name: &str| -> Option<u64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
-    };
-    Some((field("VmRSS:")?, field("VmHWM:")?))
-}
-
-/// CPU seconds that this process took, without its children: fields 14 and 15 of proc_pid_stat(5).
-fn own_cpu() -> f64 {
-    // The kernel counts in ticks of USER_HZ, which is 100 on every Linux we build for.
-    const TICKS: f64 = 100.0;
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let times = fields.split_whitespace().skip(11).take(2);
-    times.filter_map(|word| word.parse::<f64>().ok()).sum::<f64>() / TICKS
+    Some((process::resident(pid)?, ProcFolder::of(pid).peak_resident()?))
 }
 
 #[cfg(test)]
@@ -177,12 +159,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_read_from_the_kernels_words() {
-        let text = "Name:\tanneal\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
-        assert_eq!(read_memory(text), Some((1 << 20, 2 << 20)));
-        assert_eq!(read_memory("VmRSS: many kB\n"), None);
+    fn memory_of_this_process_is_read() {
         assert!(memory(std::process::id()).is_some_and(|(now, most)| now > 0 && most >= now));
-        assert!(own_cpu() >= 0.0);
     }
 
     #[test]

@@ -4,14 +4,14 @@
 //! against a flat line.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use build_info::Bytes;
+use host::nvml::Place;
+use host::process::{cpu_seconds, resident};
 use measure::{GpuUse, GpuWatch, Round, Trace, TraceWatch, Watch, median, thinned, trace};
-use nvml::Place;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{self, Broken, Event, Stay};
@@ -37,9 +37,6 @@ const DRIFT: f64 = 0.10;
 
 /// Cores that others may keep busy before a drift is laid at their door.
 const OTHERS: f64 = 0.25;
-
-/// Clock ticks a second in /proc.
-const TICKS: f64 = 100.0;
 
 /// The state of a run at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -165,7 +162,7 @@ fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
                 tracer = driver.map(|driver| TraceWatch::start(driver.clone(), trace::EVERY));
             }
         }
-        recorder.look(|| resident(pid).zip(cpu(pid)));
+        recorder.look(|| resident(pid).zip(cpu_seconds(pid)));
     })?;
     if recorder.bytes == 0 {
         return Err(
@@ -278,22 +275,6 @@ fn slope(points: &[(f64, f64)]) -> f64 {
         (over + (point.0 - x) * (point.1 - y), under + (point.0 - x).powi(2))
     });
     if under > 0.0 { over / under } else { 0.0 }
-}
-
-/// `VmRSS` of a process.
-fn resident(pid: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
-}
-
-/// CPU seconds of a process, user and system: fields 14 and 15 of proc_pid_stat(5).
-fn cpu(pid: u32) -> Option<f64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(')')?;
-    let ticks: Option<Vec<u64>> =
-        fields.split_whitespace().skip(11).take(2).map(|word| word.parse().ok()).collect();
-    Some(ticks?.iter().sum::<u64>() as f64 / TICKS)
 }
 
 impl Long {
@@ -486,7 +467,7 @@ mod tests {
     fn this_process_has_memory_and_took_time() {
         let own = std::process::id();
         assert!(resident(own).is_some_and(|bytes| bytes > 1 << 20));
-        assert!(cpu(own).is_some());
-        assert!(resident(0).is_none() && cpu(0).is_none());
+        assert!(cpu_seconds(own).is_some());
+        assert!(resident(0).is_none() && cpu_seconds(0).is_none());
     }
 }

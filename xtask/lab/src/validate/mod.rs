@@ -21,8 +21,8 @@ mod verdict;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use host::nvml::Place;
 use measure::conditions::{self, Condition};
-use nvml::Place;
 use serde::{Deserialize, Serialize};
 
 use build::compare::{Phase, Provenance};
@@ -349,7 +349,7 @@ mod tests {
             (lost.to_string(), Verdict::CannotTell, "GPU is lost"),
         ];
         for (of_b, verdict, words) in cases {
-            let (stage, driver) = (testing::Stage::new(), nvml::fake::Fake::new(""));
+            let (stage, driver) = (testing::Stage::new(), host::nvml::fake::Fake::new(""));
             let script = format!("{}.script", driver.path().display());
             // At once: a driver that begins while its script is written shows no card.
             let plan = |speed: u32, told: &str| {

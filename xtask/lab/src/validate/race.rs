@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use build::compare::Phase;
+use host::nvml::Place;
 use measure::{GpuWatch, Race, Rule, Usage, UsageWatch};
-use nvml::Place;
 use serde::Deserialize;
 
 use super::engine::{self, Broken, Event, Stay};

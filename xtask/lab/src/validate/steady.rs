@@ -5,8 +5,8 @@ use std::path::Path;
 
 use build_info::Bytes;
 use gguf::{GgufFile, Scalar, Value};
+use host::nvml::Throttling;
 use measure::Trace;
-use nvml::Throttling;
 
 use super::long::{Long, LongRun};
 use super::verdict::{Check, State};

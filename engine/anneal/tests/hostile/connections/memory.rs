@@ -2,6 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 
+use host::process::{ProcFolder, resident};
 use serde_json::Value;
 
 use crate::client::{Server, greedy, http};
@@ -31,21 +32,13 @@ fn text(head: &str, part: &str, tail: &str) -> String {
     format!("{head}{}{tail}", part.repeat((SIZE - head.len() - tail.len()) / part.len()))
 }
 
-/// Kilobytes that the system says under `name` of the process `pid`.
-fn kilobytes(pid: u32, name: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a number");
-    line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number")
-}
-
-/// Bytes by which the memory of `server` rises above `before` kilobytes, at most, while it answers `body`; and the answer.
+/// Bytes by which the memory of `server` rises above `before` bytes, at most, while it answers `body`; and the answer.
 fn rise(server: &Server, before: u64, path: &str, body: &str) -> (u64, u16, String) {
-    let pid = server.child.id();
-    // Sets the peak back to what there is now.
-    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("our own process");
+    let process = ProcFolder::of(server.child.id());
+    process.reset_peak();
     let stream = UnixStream::connect(server.socket()).expect("it listens");
     let (status, _, text) = http(stream, "POST", path, &[], body.as_bytes());
-    (kilobytes(pid, "VmHWM:").saturating_sub(before) * 1024, status, text)
+    (process.peak_resident().expect("a process").saturating_sub(before), status, text)
 }
 
 #[test]
@@ -53,7 +46,7 @@ fn the_longest_requests_take_at_most_twelve_times_their_size() {
     let server = Server::start(&["--chat-template", "chatml"]);
     // What a first request takes for good is not of the long ones.
     server.ask(&greedy("hello", 2));
-    let before = kilobytes(server.child.id(), "VmRSS:");
+    let before = resident(server.child.id()).expect("a process");
     let chat = "/v1/chat/completions";
     let text_of = "/v1/completions";
     let messages = r#"{"messages":["#;

@@ -21,7 +21,7 @@ use form::{Base, Form, Key, Value};
 use gguf::GgufFile;
 use gguf::synth::{Options, Preset};
 use llama::variant::Adapter;
-use noise::Xoshiro;
+use random_weights::Xoshiro;
 
 use crate::common::{ANNEAL, anneal, command, parts, tiny};
 use crate::effort;

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use base::exit::INTERRUPTED;
 use build_info::evaluation::{Divergence, Estimate};
 use build_info::words::printable;
 use engine_core::live::Live;
@@ -104,7 +105,7 @@ pub fn run(
     let wanted = work.rounds();
     if rounds.len() < wanted {
         let _ = writeln!(io::stderr(), "interrupted: {} of {wanted} rounds were measured", rounds.len());
-        return Ok(ExitCode::from(interrupt::CODE));
+        return Ok(ExitCode::from(INTERRUPTED));
     }
     if wanted < FEWEST_PAIRS {
         let _ = writeln!(
@@ -183,7 +184,7 @@ impl Work<'_> {
                     folder.remove();
                     let _ = writeln!(io::stderr(), "interrupted: nothing was measured");
                     // llama.cpp is still at work in another thread.
-                    exit_now(i32::from(interrupt::CODE));
+                    exit_now(i32::from(INTERRUPTED));
                 }
                 made?;
                 folder.remember(&path, &origin)?;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
+use base::exit::TRY_AGAIN;
 use build_info::tuning::{CpuKey, Entry, Miss};
 use build_info::words::{printable, printable_lines};
 use build_info::{Bytes, TuningRecord};
@@ -15,7 +16,7 @@ use gguf::partial::PartialFile;
 use llama::error::Error;
 use tune::tuner::{Progress, report};
 
-use super::{Args, TRY_AGAIN, defaults, lock, partial, print};
+use super::{Args, defaults, lock, partial, print};
 
 pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
     let _lock = match args.reset.then(|| lock(path)).transpose()? {

@@ -41,7 +41,8 @@ pub fn rewrite(
     let candidate = build.folder.candidate();
     let folder = candidate.parent().unwrap_or(build.folder.path());
     fresh(folder)?;
-    // Beside, until it is seen to be whole: the newest engine is what lies in the candidate's place.
+    // Beside, until it is seen to be whole: the newest engine is what lies in the candidate's place. The name is always the same,
+    // unlike the temporary names of `base`: BOLT writes its command line into the program.
     let beside = folder.join(format!("{}.bolt", program.name));
     let mut reader = Reader::default();
     Run::new(&tools.bolt.path, &build.log)

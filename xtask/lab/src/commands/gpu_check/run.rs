@@ -20,9 +20,6 @@ use crate::gpu_check::{Check, DEFAULTS, Engine, Options, Sizes, check_budget, pa
 /// How long the engine may take to look at the machine: to start CUDA on eight sleeping GPUs.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Its device is not there.
-const NO_DEVICE: u8 = 69;
-
 /// Options of `gpu-check run`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -263,7 +260,7 @@ fn no_gpu(warnings: &[String]) -> anyhow::Error {
         [] => "the driver shows none".to_string(),
         warnings => warnings.join("; "),
     };
-    exit::like(NO_DEVICE, format!("there is no NVIDIA GPU to check on this machine: {why}"))
+    exit::like(exit::UNAVAILABLE, format!("there is no NVIDIA GPU to check on this machine: {why}"))
 }
 
 #[cfg(test)]
@@ -273,7 +270,7 @@ mod tests {
     #[test]
     fn a_machine_without_a_gpu_is_refused_with_the_reason() {
         let error = no_gpu(&["the driver did not answer".to_string()]);
-        assert_eq!(exit::code_of(&error), NO_DEVICE);
+        assert_eq!(exit::code_of(&error), exit::UNAVAILABLE);
         assert!(error.to_string().ends_with("the driver did not answer"), "{error}");
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use build::process;
 use measure::schedule;
+use plan::exit;
 
 use super::Check;
 use crate::gpu_check::bench::Output;
@@ -15,9 +16,6 @@ use crate::gpu_check::models::{Model, Workshop};
 use crate::gpu_check::plan::{Step, Switch};
 use crate::gpu_check::report::{Decode, Determinism, LeftOut, Long, Pair, Refusal, Run, Wait, Who, digest};
 use crate::recommend::subject::read_model;
-
-/// The exit code of a program whose device is not there.
-const NO_DEVICE: i32 = 69;
 
 /// A generation by the host's samplers.
 const PLAIN: Variant = Variant { device_sampling: false, graphs: true, wait: None };
@@ -51,7 +49,7 @@ impl Check<'_> {
         let ended = self.options.engine.without_gpu(&tiny.path, self.limit())?;
         self.report.refusal = Some(Refusal {
             code: ended.code,
-            expected: NO_DEVICE,
+            expected: i32::from(exit::UNAVAILABLE),
             said: self.without_folders(ended.stderr.trim()),
         });
         Ok(())

@@ -1,6 +1,6 @@
 //! Changes of a file that know its structure.
 
-use noise::Xoshiro;
+use random_weights::Xoshiro;
 
 use super::form::{Form, Key, Tensor, Value, width};
 use super::values::{ARCHITECTURES, BROKEN, MORE_KEYS, MORE_TENSORS, PRE, SCALINGS, TOKENIZERS, WHOLE};

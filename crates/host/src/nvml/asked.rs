@@ -4,7 +4,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{fmt, io};
 
-use crate::{Fault, Nvml, Place};
+use super::fault::Fault;
+use super::{Nvml, Place};
 
 /// How long the driver may take: waking eight GPUs without the persistence daemon takes some seconds, and a driver that hangs
 /// takes for ever.

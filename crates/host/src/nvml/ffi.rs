@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 
-use crate::fault::{Fault, code};
+use super::fault::{Fault, code};
 
 /// Bytes of a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

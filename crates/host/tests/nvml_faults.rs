@@ -1,7 +1,7 @@
 //! Each way in which the driver's library fails, with a library that does.
 
-use nvml::fake::Fake;
-use nvml::{ComputeMode, Fault, Nvml, Pcie, Place, Throttling};
+use host::nvml::fake::Fake;
+use host::nvml::{ComputeMode, Fault, Nvml, Pcie, Place, Throttling};
 
 const H200: &str =
     "driver 570.133.20\ndevice\n name NVIDIA H200\n uuid GPU-1111\n capability 9 0\n total 143771\n";
@@ -34,7 +34,7 @@ fn cards_and_their_figures_are_read() {
         );
         // An H100's 3.35 TB/s.
         assert_eq!(limits.memory_bandwidth().map(|bandwidth| (bandwidth / 1e10).round()), Some(335.0));
-        assert_eq!(devices[1].limits(), nvml::Limits::default());
+        assert_eq!(devices[1].limits(), host::nvml::Limits::default());
         // What a card does not tell is no fault.
         let sample = devices[1].sample().unwrap();
         assert_eq!((sample.utilisation, sample.watts, devices[1].uuid()), (None, None, None));

@@ -23,13 +23,13 @@
 //! ```
 //!
 //! It is compiled with `cc` and put into a folder of its own for each test: which library is loaded is said to
-//! [`Nvml::start`](crate::Nvml::start) by its path.
+//! [`Nvml::start`](super::Nvml::start) by its path.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::Place;
+use super::Place;
 
 const SOURCE: &str = include_str!("fake.c");
 

@@ -13,7 +13,7 @@ mod fault;
 mod ffi;
 mod visible;
 
-#[cfg(feature = "fake")]
+#[cfg(any(test, feature = "fake-nvml"))]
 pub mod fake;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,91 @@
+//! Exit codes of all programs, and an error that carries one.
+//!
+//! [`TABLE`] lists every code. A test compares it with the page `docs/src/reference/exit-codes.md`.
+
+use std::error::Error;
+use std::fmt;
+
+/// The work is done.
+pub const DONE: u8 = 0;
+/// The work failed.
+pub const FAILED: u8 = 1;
+/// The command line is wrong. clap exits with the same code.
+pub const USAGE: u8 = 2;
+/// The CPU or a device lacks what the build needs (`EX_UNAVAILABLE` of sysexits.h).
+pub const UNAVAILABLE: u8 = 69;
+/// The same command may succeed later (`EX_TEMPFAIL` of sysexits.h).
+pub const TRY_AGAIN: u8 = 75;
+/// The user stopped the program with ctrl-C: 128 + SIGINT, as shells count it.
+pub const INTERRUPTED: u8 = 130;
+
+/// Every exit code, with words that its row of the documentation contains.
+pub const TABLE: [(u8, &str); 6] = [
+    (DONE, "done"),
+    (FAILED, "failed"),
+    (USAGE, "wrong usage"),
+    (UNAVAILABLE, "the CPU or a device lacks what the build needs"),
+    (TRY_AGAIN, "try again"),
+    (INTERRUPTED, "stopped by ctrl-C"),
+];
+
+/// An error that asks for an exit code of its own.
+#[derive(Debug)]
+pub struct Coded {
+    /// The exit code.
+    pub code: u8,
+    /// The message of the error.
+    pub message: String,
+}
+
+impl fmt::Display for Coded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Coded {}
+
+/// Returns the exit code that `error` or one of its causes asks for, otherwise [`FAILED`].
+pub fn code_of(error: &(dyn Error + 'static)) -> u8 {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.find_map(|cause| cause.downcast_ref::<Coded>()).map_or(FAILED, |coded| coded.code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_gives_its_exit_code() {
+        let coded = Coded { code: TRY_AGAIN, message: "busy".to_string() };
+        let wrapped = std::io::Error::other(Coded { code: USAGE, message: "a flag".to_string() });
+        // An io::Error passes on the causes of its content, and not the content itself.
+        assert_eq!([code_of(&coded), code_of(&wrapped), code_of(&fmt::Error)], [TRY_AGAIN, FAILED, FAILED]);
+        assert_eq!(coded.to_string(), "busy");
+    }
+
+    /// The page for users, `install.sh` and the CPU guard are not written in Rust.
+    #[test]
+    fn the_documentation_lists_these_codes() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+        let page = read("docs/src/reference/exit-codes.md");
+        let rows = page.lines().filter_map(|line| {
+            let (code, meaning) = line.strip_prefix("| ")?.split_once(" | ")?;
+            Some((code.parse::<u8>().ok()?, meaning))
+        });
+        let rows: Vec<(u8, &str)> = rows.collect();
+        assert_eq!(rows.iter().map(|row| row.0).collect::<Vec<u8>>(), TABLE.map(|row| row.0));
+        for ((code, meaning), (_, words)) in rows.iter().zip(TABLE) {
+            assert!(meaning.contains(words), "{code}: {meaning:?} does not contain {words:?}");
+        }
+        let script = read("deploy/install.sh");
+        let line = script.lines().find_map(|line| line.strip_prefix("# Exit codes: ")).unwrap();
+        let codes: Vec<u8> =
+            line.split(", ").filter_map(|part| part.split(' ').next()?.parse().ok()).collect();
+        assert_eq!(codes, TABLE.map(|row| row.0), "{line}");
+        assert!(
+            read("vendor/llama-link/csrc/guard.c").contains(&format!("{UNAVAILABLE} /* EX_UNAVAILABLE */"))
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! Figures of a process that sysinfo does not tell, from its folder in `/proc` (proc(5)).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Clock ticks a second in `/proc`: `USER_HZ`, which is 100 on every architecture that Linux has.
+pub const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Folder of a process in `/proc`.
+#[derive(Clone, Debug)]
+pub struct ProcFolder(PathBuf);
+
+impl ProcFolder {
+    /// Folder of this process.
+    pub fn this() -> Self {
+        Self::below(Path::new("/"), "self")
+    }
+
+    /// Folder of process `pid`.
+    pub fn of(pid: u32) -> Self {
+        Self::below(Path::new("/"), &pid.to_string())
+    }
+
+    /// Folder of `process`, a number or `self`, on a machine whose files lie below `root`.
+    pub fn below(root: &Path, process: &str) -> Self {
+        Self(root.join("proc").join(process))
+    }
+
+    /// Returns the peak of its resident memory in bytes, as the kernel counts it (`VmHWM`); `None` if it has ended.
+    pub fn peak_resident(&self) -> Option<u64> {
+        field(&self.read("status")?, "VmHWM:").map(|kib| kib << 10)
+    }
+
+    /// Sets the peak of its resident memory to the current value. A kernel that cannot do this keeps the old peak.
+    pub fn reset_peak(&self) {
+        // See clear_refs in proc(5).
+        let _ = fs::write(self.0.join("clear_refs"), "5");
+    }
+
+    /// Reads its CPU time and page faults.
+    pub fn counters(&self) -> Option<Counters> {
+        Counters::parse(&self.read("stat")?)
+    }
+
+    /// Returns the voluntary and the involuntary context switches of all its living threads.
+    pub fn switches(&self) -> Option<(u64, u64)> {
+        let mut sum = (0, 0);
+        for task in fs::read_dir(self.0.join("task")).ok()?.flatten() {
+            // A thread may end meanwhile.
+            let Ok(text) = fs::read_to_string(task.path().join("status")) else { continue };
+            sum.0 += field(&text, "voluntary_ctxt_switches:").unwrap_or(0);
+            sum.1 += field(&text, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+        }
+        Some(sum)
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.0.join(name)).ok()
+    }
+}
+
+/// CPU time in ticks of [`TICKS_PER_SECOND`], and page faults of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// Page faults that were served from memory.
+    pub minor_faults: u64,
+    /// Page faults that were served from a disk.
+    pub major_faults: u64,
+    /// Ticks in the program.
+    pub user: u64,
+    /// Ticks in the kernel on its behalf.
+    pub system: u64,
+    /// Ticks of its children that have ended and been waited for, and of their children.
+    pub children: u64,
+}
+
+impl Counters {
+    /// Parses `/proc/PID/stat`.
+    pub fn parse(text: &str) -> Option<Self> {
+        // The name, in parentheses, may contain spaces.
+        let (_, fields) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let number = |field: usize| -> Option<u64> { fields.get(field - 3)?.parse().ok() };
+        Some(Self {
+            minor_faults: number(10)?,
+            major_faults: number(12)?,
+            user: number(14)?,
+            system: number(15)?,
+            children: number(16)?.saturating_add(number(17)?),
+        })
+    }
+
+    /// Ticks of the process and its children.
+    pub fn with_children(&self) -> u64 {
+        self.user.saturating_add(self.system).saturating_add(self.children)
+    }
+}
+
+/// Number after `name` in the text of a status file.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_time_and_that_of_children_are_added() {
+        let all = |text: &str| Counters::parse(text).map(|counters| counters.with_children());
+        assert_eq!(all("7 (a b) c) S 1 1 1 1 1 1 1 0 3 0 100 20 3000 400 20 0 1"), Some(3520));
+        assert_eq!(all("7 (a) S 1 1"), None);
+        assert_eq!(all(""), None);
+    }
+
+    #[test]
+    fn memory_is_read_from_the_kernels_words() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("proc/7");
+        fs::create_dir_all(&folder).unwrap();
+        let process = ProcFolder::below(root.path(), "7");
+        assert_eq!(process.peak_resident(), None);
+        for (text, expected) in [
+            ("Name:\tanneal\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n", Some(2 << 20)),
+            ("VmHWM: many kB\n", None),
+        ] {
+            fs::write(folder.join("status"), text).unwrap();
+            assert_eq!(process.peak_resident(), expected, "{text}");
+        }
+        assert!(ProcFolder::this().peak_resident().is_some_and(|bytes| bytes > 1 << 20));
+    }
+}
