@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Semaphore;
 
+use super::client::Client;
 use super::fields::Fields;
-use super::job::Client;
 use super::refusal::{Kind, Refusal};
 
 /// Threads for work of milliseconds: templates, texts, requests and answers.

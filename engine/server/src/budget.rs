@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::job::{Account, Client};
+use super::client::{Account, Client};
+use super::limits::Limits;
 use super::metrics::Metrics;
 use super::refusal::{Kind, Refusal};
-use super::server::Limits;
 
 /// Divisor of the bound: one client may have one part in this many.
 const SHARE: usize = 2;

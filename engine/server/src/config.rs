@@ -2,17 +2,13 @@
 
 mod known;
 mod models;
+mod values;
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use build_info::Bytes;
 use chat::BUILTIN_NAMES;
 use engine_core::cache::DEFAULT_BOUND;
-use engine_core::embed::Pooling;
-use engine_core::settings::Requested;
 use engine_core::speculative::MOST;
 use hub::Name;
 use llama::MAX_SEQUENCES;
@@ -22,73 +18,17 @@ use toml::Table;
 
 use super::drafts::{Drafting, Source, Who};
 use super::fields::nearest;
-use super::run::{DraftModelOptions, Options, PromptCache};
-use super::scheduler::Rules;
-use super::server::Limits;
-use super::workloads::Workloads;
+use super::limits::Limits;
+use super::options::{DraftModelOptions, Options, PromptCache};
+use super::scheduler::rules::Rules;
 use super::{keys, listen};
 use crate::log;
-#[cfg(test)]
-use llama::variant::Variant;
 
 pub use known::{KEYS, Key, printed, rows};
 pub use models::variables;
+pub use values::Config;
 
 use known::MAX_POOLS;
-
-/// What is asked for, in the file or by flags; `None` where nothing is.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[expect(missing_docs, reason = "each is explained in `KEYS`")]
-pub struct Config {
-    pub model: Option<PathBuf>,
-    pub hf: Option<Name>,
-    pub name: Option<String>,
-    pub chat_template: Option<String>,
-    pub socket: Option<PathBuf>,
-    pub socket_group: Option<String>,
-    pub listen: Option<SocketAddr>,
-    pub health_listen: Option<SocketAddr>,
-    pub metrics_without_key: Option<bool>,
-    pub api_key_file: Option<PathBuf>,
-    pub slots: Option<u32>,
-    pub queue: Option<u32>,
-    pub max_tokens: Option<u32>,
-    pub timeout_s: Option<f64>,
-    pub drain_s: Option<f64>,
-    pub idle_s: Option<f64>,
-    pub idle_unauthenticated_s: Option<f64>,
-    pub stall_s: Option<f64>,
-    pub step_ms: Option<u32>,
-    pub prompt_reuse: Option<bool>,
-    pub prompt_sharing: Option<bool>,
-    pub embedding_pooling: Option<Pooling>,
-    pub prompt_cache: Option<PathBuf>,
-    pub prompt_cache_size: Option<Bytes>,
-    pub prompt_cache_ro: Option<bool>,
-    pub speculative: Option<Who>,
-    pub draft_model: Option<PathBuf>,
-    pub draft_p_min: Option<f32>,
-    pub draft_max: Option<u32>,
-    pub draft_near: Option<bool>,
-    pub max_request_bytes: Option<u32>,
-    pub max_waiting_bytes: Option<u32>,
-    pub max_connections: Option<u32>,
-    pub max_connections_per_address: Option<u32>,
-    pub default_model: Option<String>,
-    pub memory_limit: Option<Bytes>,
-    pub pools: Option<u32>,
-    /// Whether a model of `models` is loaded at the start.
-    pub preload: Option<bool>,
-    /// Models by name.
-    pub models: BTreeMap<String, Config>,
-    /// Threads by name.
-    pub workloads: Workloads,
-    pub log_format: Option<log::Format>,
-    pub log_level: Option<log::Level>,
-    pub log_prompts: Option<bool>,
-    /// Settings of the engine.
-    pub engine: Requested,
-}
 
 /// Bytes of the largest configuration.
 const LARGEST: u64 = 1 << 20;
@@ -380,6 +320,9 @@ fn no_toml(text: &str, why: &toml::de::Error) -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use engine_core::settings::Requested;
+    use llama::variant::Variant;
 
     use super::*;
 

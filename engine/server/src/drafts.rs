@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::fields::{Fields, wrong};
 use super::refusal::Refusal;
+use crate::done::Drafted;
 
 /// Who has drafts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,17 +80,6 @@ pub struct Wish {
     pub most: u32,
     /// Where it comes from.
     pub from: Source,
-}
-
-/// What became of the drafts of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drafted {
-    /// Tokens.
-    pub drafted: u32,
-    /// Of these, those that were chosen.
-    pub accepted: u32,
-    /// Whether they lost against steps without at some time, and were left out from then on.
-    pub turned_off: bool,
 }
 
 /// The drafts of a request that runs.

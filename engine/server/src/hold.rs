@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::job::Client;
+use super::client::Client;
 
 /// What a step takes beyond this counts. Usual ones take far less.
 const STEP: Duration = Duration::from_millis(10);

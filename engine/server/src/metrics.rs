@@ -7,7 +7,8 @@ use std::time::Duration;
 use engine_core::live::Live;
 
 use super::board::Board;
-use super::job::{Done, Finish};
+use super::done::Done;
+use super::finish_reason::Finish;
 
 /// A number that grows, or goes up and down.
 #[derive(Debug, Default)]

@@ -18,8 +18,10 @@ use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 
 use super::admission::{ConnectionState, Late, Phase};
 use super::budget::{Bounds, Charge};
+use super::client::Client;
+use super::done::Done;
 use super::fields::Fields;
-use super::job::{Client, Done, Event, Piece};
+use super::job::{Event, Piece};
 use super::logprobs::Likelihood;
 use super::models::{Front, Held};
 use super::refusal::{Kind, Refusal};
@@ -64,7 +66,8 @@ pub async fn serve(
     let mut connection = Connection { stream, buffer: read, at: 0, end: false, front, client, state, owner };
     if let Some(full) = connection.state.reserve() {
         connection.state.was_refused(full);
-        let refusal = super::connection::full(full, &connection.front.current().limits);
+        let refusal =
+            super::connection::shared::too_many_connections(full, &connection.front.current().limits);
         let _ = connection.refuse(&Value::Null, &refusal).await;
         return;
     }

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use engine_core::core_lock::Seat;
 
-use super::job::{Client, Job};
+use super::client::Client;
+use super::job::Job;
 use super::pools::{Board, Notice};
-use super::scheduler::Rules;
+use super::scheduler::rules::Rules;
 use super::scope::Owners;
+use crate::closing::Closing;
 
 /// A queue in which each client has a line of its own; lines are served in turn.
 #[derive(Debug)]
@@ -161,18 +163,6 @@ struct State {
     rules: Option<(u64, Rules, Arc<Owners>)>,
     /// What the pools tell each other; nothing where there is one.
     board: Board,
-}
-
-/// How far the end is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Closing {
-    /// Jobs are taken.
-    #[default]
-    Open,
-    /// What waits and runs is finished, nothing else is taken.
-    Draining,
-    /// Everything ends now.
-    Now,
 }
 
 impl Inbox {

@@ -117,3 +117,11 @@ impl Refusal {
         error
     }
 }
+
+/// The answer to everything once the end has begun.
+pub fn stopping() -> Refusal {
+    Refusal {
+        retry_after: Some(1),
+        ..Refusal::new(Kind::Stopping, "this server is shutting down and takes no more requests")
+    }
+}

@@ -4,8 +4,14 @@
 
 mod admit;
 mod disk;
+mod draft_state;
 mod drafts;
 mod pool;
+mod pool_state;
+pub mod rules;
+mod state;
+
+pub use self::state::Scheduler;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,18 +19,21 @@ use std::time::{Duration, Instant};
 
 use engine_core::generate::has_nan;
 use llama::error::{Error, Result};
-use llama::options::DeviceSampling;
 use llama::{Batch, Context, Decoded, thread_time};
 
-use super::drafts::Drafting;
+use self::draft_state::Drafts;
+use self::pool_state::Pool;
+use self::rules::{Rules, possible};
+use super::client::Client;
+use super::closing::Closing;
+use super::done::Done;
+use super::finish_reason::Finish;
 use super::hold::{self, Holds};
-use super::job::{Client, Done, Event, Finish, Job};
+use super::job::{Event, Job};
 use super::metrics::Metrics;
 use super::plan::{Active, Part, plan, prefill_beside_decode, stretched};
-use super::queue::{Closing, Inbox};
-use super::scope::Owners;
-use super::slot::{Outbox, Run, Slot, unstarted};
-use crate::disk_cache::{Answer, Disk};
+use super::queue::Inbox;
+use super::slot::{Run, Slot, unstarted};
 use crate::log;
 
 /// How often a reader that is behind is looked at while there is nothing else to do.
@@ -35,65 +44,6 @@ const IDLE: Duration = Duration::from_millis(500);
 
 /// How often those who wait are looked at, for who is gone or overdue.
 const QUEUE: Duration = Duration::from_millis(20);
-
-/// How the scheduler works.
-#[derive(Clone, Copy, Debug)]
-pub struct Rules {
-    /// Whether prompts may begin with what is in the cache.
-    pub reuse: bool,
-    /// How long a batch may take in which anyone generates, as far as prompts make it long ([`stretched`]).
-    pub step: Duration,
-    /// How long a reader may be behind before its request ends.
-    pub stall: Duration,
-    /// Speculative decoding.
-    pub drafts: Drafting,
-    /// Whether a device may choose tokens.
-    pub on_device: DeviceSampling,
-}
-
-impl Rules {
-    /// Rows of logits that a batch of `slots` slots may ask for.
-    pub fn rows(&self, slots: u32) -> u32 {
-        self.drafts.rows(slots)
-    }
-}
-
-/// `rules` as far as `context` can work by them.
-fn possible(rules: Rules, context: &Context) -> Rules {
-    Rules { reuse: rules.reuse && context.model().has_plain_cache(), ..rules }
-}
-
-/// The thread's state.
-pub struct Scheduler {
-    context: Context,
-    slots: Vec<Slot>,
-    inbox: Arc<Inbox>,
-    metrics: Arc<Metrics>,
-    rules: Rules,
-    /// Owners of prompts that may be used; `None` while the first configuration is in force.
-    owners: Option<Arc<Owners>>,
-    batch: Batch,
-    /// Tokens of a batch.
-    budget: u32,
-    /// Counts admissions.
-    admissions: u64,
-    /// Runs that had to leave their slots for want of cells, the oldest first.
-    parked: Vec<Run>,
-    /// Ends that readers have yet to take, of runs that are over.
-    leaving: Vec<Outbox>,
-    /// The prompt cache on the disk, if there is one, and what it has found.
-    disk: Option<Disk<Job>>,
-    found: VecDeque<Answer<Job>>,
-    /// What clients' grammars have held others up for.
-    holds: Holds,
-    seconds_per_prompt_token: Option<f64>,
-    looked_at_queue: Instant,
-    /// What several contexts of a model, and several workloads, need.
-    pool: pool::Pool,
-    /// Where it shows its slots.
-    place: usize,
-    drafts: drafts::Drafts,
-}
 
 impl Scheduler {
     /// A scheduler of the sequences of `context`.
@@ -117,7 +67,7 @@ impl Scheduler {
         Ok(Scheduler {
             slots: (0..slots).map(Slot::new).collect(),
             place: metrics.board.place(),
-            drafts: drafts::Drafts::new(&context, &rules),
+            drafts: Drafts::new(&context, &rules),
             context,
             inbox,
             metrics,
@@ -133,7 +83,7 @@ impl Scheduler {
             holds: Holds::default(),
             seconds_per_prompt_token: None,
             looked_at_queue: Instant::now(),
-            pool: pool::Pool::default(),
+            pool: Pool::default(),
         })
     }
 

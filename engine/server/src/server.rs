@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chat::Template;
 use engine_core::model::check_generates;
@@ -13,39 +13,23 @@ use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 use super::beside::{Beside, Work};
-use super::embeddings::Embedder;
+use super::client::Client;
+use super::closing::Closing;
+use super::embeddings::embedder::Embedder;
+use super::finish_reason::Finish;
 use super::hidden_paths::hide_folders;
-use super::job::{Client, Event, Finish, Job};
+use super::job::{Event, Job};
 use super::metrics::Metrics;
-use super::queue::{Closing, Inbox, Refused};
+use super::queue::{Inbox, Refused};
 use super::refusal::{Kind, Refusal};
 use super::request::{Defaults, Generate, Prompt};
 use super::scope::{Owner, Scope};
 use super::ticket::Ticket;
+use crate::limits::Limits;
+use crate::refusal::stopping;
 
 /// Events that wait for a reader before its slot rests.
 const EVENTS: usize = 64;
-
-/// What may be asked of the server.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Bytes of a request.
-    pub request: usize,
-    /// Bytes of all requests that wait.
-    pub waiting: usize,
-    /// Connections at a time.
-    pub connections: usize,
-    /// Connections at a time of each IPv4 address, or of each /64 of IPv6.
-    pub connections_per_address: usize,
-    /// How long a connection may say nothing.
-    pub idle: Duration,
-    /// The same over TCP of one that has not shown a valid key, or sent nothing valid yet.
-    pub idle_unauthenticated: Duration,
-    /// How long a reader may be behind.
-    pub stall: Duration,
-    /// How long the end may take.
-    pub drain: Duration,
-}
 
 /// What can be changed while the server runs.
 #[derive(Clone, Debug)]
@@ -405,12 +389,4 @@ pub fn invalid(error: &Error) -> Refusal {
         _ => Kind::Invalid,
     };
     Refusal::new(kind, error.to_string())
-}
-
-/// The answer to everything once the end has begun.
-pub fn stopping() -> Refusal {
-    Refusal {
-        retry_after: Some(1),
-        ..Refusal::new(Kind::Stopping, "this server is shutting down and takes no more requests")
-    }
 }

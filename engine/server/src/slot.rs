@@ -11,8 +11,10 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::board::{Shown, ShownRun, State};
+use super::done::{Done, Timings, Usage};
 use super::drafts::Draft;
-use super::job::{Done, Event, Finish, Job, Piece, Timings, Usage};
+use super::finish_reason::Finish;
+use super::job::{Event, Job, Piece};
 use super::logprobs::Likelihood;
 use super::plan::Want;
 use super::scope::Scope;

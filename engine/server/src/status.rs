@@ -6,9 +6,9 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::board::{Shown, State};
+use super::closing::Closing;
 use super::metrics::{Metrics, Number};
 use super::models::{Front, Look};
-use super::queue::Closing;
 use super::scope::Owner;
 
 /// All of it. What another version does not tell is 0 or nothing.

@@ -12,7 +12,9 @@ use llama::error::Error;
 use llama::notice;
 use sampling::PARAMETERS;
 
-use super::job::{Client, Done, Finish};
+use super::client::Client;
+use super::done::Done;
+use super::finish_reason::Finish;
 use super::refusal::Refusal;
 use super::unauthorized_log;
 

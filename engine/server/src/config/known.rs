@@ -13,7 +13,7 @@ use llama::options::DeviceSampling;
 use llama::variant::Adapter;
 use toml::Value;
 
-use super::{Config, models};
+use super::values::Config;
 
 /// A key of the file.
 pub struct Key {
@@ -324,6 +324,28 @@ fn seconds(value: &Value) -> std::result::Result<f64, String> {
     }
 }
 
+/// The end of the printed file.
+pub(super) const PRINTED: &str = "
+# Several models, each by its name
+
+# A request names its model. Each is loaded when it is first asked for, and unloaded when another one needs the memory
+# and nobody uses it. A table has path or hf, and may have any key of a model above; what it does not say is as above, but for
+# chat_template, draft_model, embedding_pooling, lora, rope_… and yarn_…. Remove the # of every line.
+
+#[models.small]
+#path = \"small.gguf\"
+#preload = false    # true: loaded at the start
+#ctx_size = 8192
+
+# Workloads: threads that a request chooses by \"workload\": \"coding\"
+
+# The environment goes before it: ANNEAL_WORKLOADS_CODING_DECODE_THREADS=16. What is not said is as above.
+
+#[workloads.coding]
+#decode_threads = 16
+#prefill_threads = 16
+";
+
 /// The file with every key at its default, all commented out.
 pub fn printed() -> String {
     let mut text = String::from(
@@ -335,7 +357,7 @@ pub fn printed() -> String {
         }
         let _ = writeln!(text, "\n# {}\n# {} = {}", key.help, key.name, key.value);
     }
-    text + models::PRINTED
+    text + PRINTED
 }
 
 /// The keys as rows of the reference: name, default, what it is.

@@ -9,8 +9,8 @@ use llama::options::DeviceSampling;
 use llama::variant::Variant;
 use toml::Value;
 
-use super::Config;
 use super::known::{KEYS, put, truth};
+use super::values::Config;
 use crate::drafts::{Source, Who};
 use crate::fields::nearest;
 use crate::models::{Named, Served};
@@ -79,28 +79,6 @@ pub const OWN: [&str; 59] = [
     "path",
     "preload",
 ];
-
-/// The end of the printed file.
-pub(super) const PRINTED: &str = "
-# Several models, each by its name
-
-# A request names its model. Each is loaded when it is first asked for, and unloaded when another one needs the memory
-# and nobody uses it. A table has path or hf, and may have any key of a model above; what it does not say is as above, but for
-# chat_template, draft_model, embedding_pooling, lora, rope_… and yarn_…. Remove the # of every line.
-
-#[models.small]
-#path = \"small.gguf\"
-#preload = false    # true: loaded at the start
-#ctx_size = 8192
-
-# Workloads: threads that a request chooses by \"workload\": \"coding\"
-
-# The environment goes before it: ANNEAL_WORKLOADS_CODING_DECODE_THREADS=16. What is not said is as above.
-
-#[workloads.coding]
-#decode_threads = 16
-#prefill_threads = 16
-";
 
 /// The models in the table `models`.
 pub(super) fn read(value: &Value) -> std::result::Result<BTreeMap<String, Config>, String> {
@@ -280,6 +258,7 @@ pub(super) fn workloads(value: &Value) -> std::result::Result<Workloads, String>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::known::PRINTED;
 
     fn parse(text: &str) -> std::result::Result<Config, String> {
         let table: toml::Table = text.parse().map_err(|why: toml::de::Error| why.to_string())?;

@@ -9,16 +9,16 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
+use super::embedder::{Job, Refused};
 use super::worker::late;
-use super::{Job, Refused};
 use crate::beside::Work;
 use crate::budget::SharedCharge;
+use crate::client::Client;
 use crate::fields::{Fields, shown, wrong};
 use crate::input::{Fault, Input};
-use crate::job::Client;
-use crate::refusal::{Kind, Refusal};
+use crate::refusal::{Kind, Refusal, stopping};
 use crate::request::Prompt;
-use crate::server::{Server, invalid, plain_tokens, stopping};
+use crate::server::{Server, invalid, plain_tokens};
 
 /// Most texts of a request, and most tokens of all of them: OpenAI's.
 pub const TEXTS: usize = 2048;
@@ -89,7 +89,7 @@ impl Request {
             server.metrics.embedding_waiting.set(server.embedder.len() as u64);
             match answered.await {
                 Ok(found) => Ok((found?, tokens)),
-                Err(_) if server.inbox.closing() != crate::queue::Closing::Open => Err(stopping()),
+                Err(_) if server.inbox.closing() != crate::closing::Closing::Open => Err(stopping()),
                 Err(_) => Err(Refusal::new(Kind::Failed, "whatever makes embeddings broke")),
             }
         };

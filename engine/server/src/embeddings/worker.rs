@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use engine_core::embed::{BATCH, Evaluator};
+use engine_core::embed::{BATCH, Evaluator, Pooling};
 use engine_core::settings::Settings;
 use llama::error::{Error, Result};
 use llama::{Model, Threads};
 use tokio::sync::watch;
 
-use super::{Embedder, Job, Next, Pooling, embedder};
+use super::embedder::{Embedder, Job, Next, embedder};
 use crate::caught::caught;
+use crate::closing::Closing;
 use crate::hidden_paths::hide_folders;
 use crate::metrics::Metrics;
 use crate::plan::prefill_beside_decode;
-use crate::queue::{Closing, Inbox};
-use crate::refusal::{Kind, Refusal};
-use crate::server::stopping;
+use crate::queue::Inbox;
+use crate::refusal::{Kind, Refusal, stopping};
 
 /// How long it sleeps at most with nothing to do; a job wakes it.
 const IDLE: Duration = Duration::from_millis(500);

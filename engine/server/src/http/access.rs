@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
 
-use crate::job::Client;
+use crate::client::Client;
 use crate::models::Front;
 use crate::refusal::{Kind, Refusal};
 use crate::scope::Owner;

@@ -4,7 +4,7 @@ use llama::Token;
 use serde_json::{Value, json};
 
 use super::logprobs::Logprobs;
-use super::out::Shape;
+use super::shape::Shape;
 use crate::fields::Fields;
 use crate::job::Piece;
 use crate::refusal::Refusal;

@@ -9,11 +9,10 @@ use axum::extract::Request;
 use axum::http::header::CONTENT_LENGTH;
 use tokio::time::{Instant, timeout_at};
 
-use super::too_large;
 use crate::admission::{ConnectionState, Late, Phase};
 use crate::arrival;
 use crate::budget::{Bounds, Charge};
-use crate::job::Client;
+use crate::client::Client;
 use crate::models::Front;
 use crate::refusal::{Kind, Refusal};
 
@@ -79,4 +78,8 @@ impl Drop for Reading<'_> {
     fn drop(&mut self) {
         self.0.set(Phase::Answering);
     }
+}
+
+pub(super) fn too_large(limit: usize) -> Refusal {
+    Refusal::new(Kind::TooLarge, format!("the body of a request has at most {limit} bytes"))
 }

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use chat::{CallReader, ForcedReader, Part};
 use serde_json::{Value, json};
 
-use crate::job::Finish;
+use crate::finish_reason::Finish;
 use crate::refusal::Refusal;
 use crate::request::{Generate, Prompt};
 use crate::server::Server;
@@ -79,7 +79,7 @@ impl Calls {
             Reader::Auto(_) => self.count > 0,
             Reader::Forced(reader) => reader.is_over(),
         };
-        match super::out::finish_reason(finish) {
+        match super::shape::finish_reason(finish) {
             _ if whole && matches!(self.reader, Reader::Forced(_)) => "tool_calls",
             "stop" if whole => "tool_calls",
             other => other,

@@ -3,11 +3,13 @@
 use axum::extract::{Request, State};
 use axum::response::Response;
 
+use super::app::App;
 use super::beside::return_tokens;
 use super::completions::{choices, include_usage};
+use super::format;
 use super::other::is_called;
-use super::out::{Asked, Shape, respond};
-use super::{App, format};
+use super::out::{Asked, respond};
+use super::shape::Shape;
 use crate::conversation::Conversation;
 use crate::fields::Fields;
 use crate::logprobs::MOST;

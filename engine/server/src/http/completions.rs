@@ -4,10 +4,12 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::app::App;
 use super::beside::return_tokens;
+use super::format;
 use super::other::is_called;
-use super::out::{Asked, Shape, respond};
-use super::{App, format};
+use super::out::{Asked, respond};
+use super::shape::Shape;
 use crate::fields::{Fields, shown, wrong};
 use crate::refusal::Refusal;
 use crate::request::{Defaults, Generate, prompt};

@@ -7,7 +7,8 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::{App, client_of, fields, long_answer, refuse};
+use super::app::{App, client_of, fields};
+use super::respond::{long_answer, refuse};
 use crate::embeddings;
 use crate::models::Front;
 use crate::refusal::Refusal;

@@ -13,8 +13,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Sleep, sleep};
 
 use crate::admission::{ConnectionState, Late, Phase};
-use crate::connection::FIRST;
-use crate::server::Limits;
+use crate::connection::shared::FIRST;
+use crate::limits::Limits;
 
 /// How often a client is looked at: whether it is still there.
 const LOOK: Duration = Duration::from_millis(500);

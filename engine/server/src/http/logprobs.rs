@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::out::Shape;
+use super::shape::Shape;
 use crate::job::Piece;
 use crate::logprobs::{Likelihood, Likely};
 

@@ -12,11 +12,12 @@ use llama::{Model, Token};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{App, answer, client_of, fields, long_answer, refuse, typed};
+use super::app::{App, client_of, fields};
+use super::respond::{answer, long_answer, refuse, typed};
+use crate::closing::Closing;
 use crate::fields::wrong;
 use crate::input::{Fault, Input};
 use crate::models::Front;
-use crate::queue::Closing;
 use crate::refusal::{Kind, Refusal};
 use crate::server::invalid;
 

@@ -15,25 +15,20 @@ use axum::response::Response;
 use http_body::Frame;
 use serde_json::{Value, json};
 
+use super::app::{client_of, fields, owner_of};
 use super::beside::{Beside, Gathered};
 use super::calls::Calls;
-use super::{answer, client_of, fields, long_answer, owner_of, refuse, typed};
+use super::respond::{answer, long_answer, refuse, typed};
 use crate::choices::{Choices, Told};
+use crate::done::Done;
 use crate::fields::Fields;
-use crate::job::{Done, Event, Finish};
+use crate::finish_reason::Finish;
+use crate::http::shape::{Shape, finish_reason};
+use crate::job::Event;
 use crate::models::{Front, Held};
 use crate::refusal::{Kind, Refusal};
 use crate::request::Generate;
 use crate::server::Server;
-
-/// Which endpoint's objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// `/v1/completions`
-    Text,
-    /// `/v1/chat/completions`
-    Chat,
-}
 
 /// What a request asks for.
 pub struct Asked {
@@ -199,14 +194,6 @@ impl Head {
     }
 }
 
-/// OpenAI knows no other.
-pub(super) fn finish_reason(finish: Finish) -> &'static str {
-    match finish {
-        Finish::End | Finish::StopString => "stop",
-        Finish::Length | Finish::ContextFull | Finish::Deadline | Finish::Shutdown => "length",
-    }
-}
-
 /// What all choices took: the prompt, as the first one found it, counts once.
 fn usage(choices: &[Choice]) -> Value {
     let ends = || choices.iter().filter_map(|choice| choice.done.as_ref()).map(|done| done.usage);
@@ -243,7 +230,7 @@ fn without_tokens(done: &Done) -> Option<Refusal> {
             let message = "the time of the request was over before its first token";
             Some(Refusal::new(Kind::Deadline, message))
         }
-        Finish::Shutdown => Some(crate::server::stopping()),
+        Finish::Shutdown => Some(crate::refusal::stopping()),
         _ => None,
     }
 }

@@ -4,7 +4,8 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::json;
 
-use super::{App, answer, owner_of};
+use super::app::{App, owner_of};
+use super::respond::answer;
 use crate::status::Status;
 
 /// `GET /status`

@@ -12,10 +12,13 @@ use llama::error::{Error, Result};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-use super::start::{Common, start};
-use super::{Entry, Estimate, Front, Here, Named, Place, estimate};
+use super::entry::{Entry, Place};
+use super::memory::{Estimate, estimate};
+use super::named::Named;
+use super::registry::Front;
+use super::start::{Common, Here, start};
+use crate::closing::Closing;
 use crate::hidden_paths::hide_folders;
-use crate::queue::Closing;
 
 /// How long a model in use is not disturbed by one for which there is no room. Then requests for it wait, those that run
 /// are finished, and it goes.

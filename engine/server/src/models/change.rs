@@ -4,7 +4,9 @@ use std::sync::{Arc, PoisonError};
 
 use engine_core::settings::Requested;
 
-use super::{Entry, Front, Named, Place, Served};
+use super::entry::{Entry, Place};
+use super::named::{Named, Served};
+use super::registry::Front;
 use crate::metrics::Metrics;
 use crate::scope::Owners;
 use crate::server::Current;

@@ -11,7 +11,7 @@ use llama::error::Result;
 use llama::offload::{self, n_layer};
 use llama::options::KvType;
 
-use super::Named;
+use super::named::Named;
 
 /// What a model takes: its weights with those of its adapters, and K and V of its contexts, and the same of the smaller model
 /// that drafts for it. What computing takes besides is not in it.

@@ -19,12 +19,12 @@ use llama::{MAX_THREADS, Model, Threads};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::watch;
 
-use super::{Here, Named};
+use super::named::Named;
 use crate::beside::Beside;
 use crate::hidden_paths::hide_folders;
 use crate::metrics::Metrics;
+use crate::options::Options;
 use crate::queue::Inbox;
-use crate::run::Options;
 use crate::scheduler::Scheduler;
 use crate::server::Server;
 use crate::{embeddings, pools};
@@ -125,7 +125,7 @@ pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common
             Ok(scheduler) => made.push(scheduler),
             Err(error) => {
                 // Those that were made have nothing to do.
-                inbox.close(crate::queue::Closing::Now);
+                inbox.close(crate::closing::Closing::Now);
                 made.into_iter().for_each(|made: Made| drop(made.thread.join()));
                 metrics.let_go();
                 return Err(error);
@@ -265,4 +265,9 @@ fn bind(cpus: &[u32]) {
         set.set(cpu);
     }
     let _ = sched_setaffinity(None, &set);
+}
+
+pub(super) struct Here {
+    pub(super) server: Arc<Server>,
+    pub(super) running: Running,
 }

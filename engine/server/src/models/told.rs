@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Entry, Front, Place};
+use super::entry::{Entry, Place};
+use super::registry::Front;
 use crate::metrics::{Family, Metrics, written};
 use crate::refusal::Refusal;
 use crate::request::Defaults;

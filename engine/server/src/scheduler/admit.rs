@@ -7,7 +7,7 @@ use super::super::job::Job;
 use super::super::reuse::{Choice, Held, choose};
 use super::super::scope::{Owners, Scope};
 use super::super::slot::Run;
-use super::Scheduler;
+use super::state::Scheduler;
 
 impl Scheduler {
     /// Gives free slots to runs that had to leave theirs, then to jobs that wait.

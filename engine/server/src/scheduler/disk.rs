@@ -12,11 +12,13 @@ use engine_core::settings::Settings;
 use llama::Token;
 use llama::error::{Error, Result};
 
-use super::{Finish, Job, Run, Scheduler};
+use super::state::Scheduler;
+use crate::closing::Closing;
 use crate::disk_cache::{Answer, Disk};
-use crate::queue::Closing;
+use crate::finish_reason::Finish;
+use crate::job::Job;
 use crate::reuse::choose;
-use crate::slot::Slot;
+use crate::slot::{Run, Slot};
 
 /// How long lookups may take once everything has to end now.
 const LAST_LOOK: Duration = Duration::from_secs(1);

@@ -5,27 +5,11 @@ use std::sync::Arc;
 
 use llama::Token;
 
-use super::{Part, Scheduler};
+use super::state::Scheduler;
+use crate::plan::Part;
 use crate::pools::{Notice, Prompt};
 use crate::scope::Scope;
 use crate::workloads::Threads;
-
-/// Of a scheduler: which one it is, and what its threads are set to.
-#[derive(Debug, Default)]
-pub(super) struct Pool {
-    /// Its number.
-    pub index: usize,
-    /// How many changes of the rules it has seen.
-    pub rules_seen: u64,
-    /// The prompts that its slots hold, where others are told.
-    shown: Vec<Option<Prompt>>,
-    /// Slots that the metrics count as busy because of it.
-    busy: u64,
-    /// Threads where a request names no workload; none where there are no workloads.
-    own: Option<(u32, u32)>,
-    /// What is set now.
-    set: (u32, u32),
-}
 
 impl Scheduler {
     /// The same as pool number `index`, with so many threads (decode, prefill) for requests without a workload, where there

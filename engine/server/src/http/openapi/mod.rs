@@ -1,6 +1,7 @@
 //! `GET /openapi.json`: what can be asked of this server, for programs. Names, ranges and codes come from what checks the
 //! requests; tokens, defaults and the model's name are this server's.
 
+mod facts;
 mod requests;
 mod responses;
 mod streams;
@@ -9,67 +10,16 @@ mod tests;
 
 use axum::extract::State;
 use axum::response::Response;
-use engine_core::settings::MAX_CTX;
 use serde_json::{Map, Value, json};
 
-use super::{App, answer};
-use crate::models::{Front, Known};
+use super::app::App;
+use super::respond::answer;
+use crate::http::openapi::facts::Facts;
 use crate::refusal::Kind;
-use crate::request::Defaults;
 
 /// `GET /openapi.json`
 pub async fn openapi(State(front): App) -> Response {
     answer(&document(&Facts::of(&front)))
-}
-
-/// What differs from server to server.
-struct Facts {
-    /// The models' names, the one first whose tokens and limits these are.
-    names: Vec<String>,
-    last_token: u32,
-    n_ctx: u32,
-    /// Whether a prompt may be empty: the model begins a text with a token of its own.
-    begins: bool,
-    /// Numbers of an embedding, where that is known.
-    width: Option<usize>,
-    has_keys: bool,
-    defaults: Defaults,
-}
-
-impl Facts {
-    fn of(front: &Front) -> Self {
-        let Known { names, server, defaults } = front.known();
-        let model = server.as_ref().map(|server| &server.model);
-        Facts {
-            names,
-            // Of a model that is not loaded nobody knows.
-            last_token: model.map_or(i32::MAX as u32, |model| model.n_vocab().saturating_sub(1)),
-            n_ctx: server.as_ref().map_or(MAX_CTX, |server| server.n_ctx),
-            begins: model.is_none_or(|model| model.begin_token().is_some()),
-            width: server.as_ref().map(|server| server.embedder.width),
-            has_keys: !front.current().keys.is_empty(),
-            defaults,
-        }
-    }
-
-    /// What the field `model` may be.
-    fn models(&self) -> Value {
-        self.names.iter().map(|name| Value::from(name.as_str())).chain([Value::Null]).collect()
-    }
-
-    /// What the field `dimensions` may be.
-    fn dimensions(&self) -> Value {
-        let about = "As many as the model has.";
-        match self.width {
-            Some(width) => json!({ "enum": [width, null], "description": about }),
-            None => json!({ "type": ["integer", "null"], "minimum": 1, "description": about }),
-        }
-    }
-
-    /// What the field `workload` may be.
-    fn workloads(&self) -> Value {
-        self.defaults.workloads.names().map(Value::from).chain([Value::Null]).collect()
-    }
 }
 
 fn document(facts: &Facts) -> Value {

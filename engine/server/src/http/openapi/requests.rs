@@ -3,7 +3,7 @@
 use sampling::{PARAMETERS, Parameter};
 use serde_json::{Map, Value, json};
 
-use super::Facts;
+use super::facts::Facts;
 use crate::embeddings::TEXTS;
 use crate::http::completions::CHOICES;
 use crate::logprobs::MOST;

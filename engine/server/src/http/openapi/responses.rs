@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::job::Finish;
+use crate::finish_reason::Finish;
 
 /// The schemas of responses, by name.
 pub fn schemas() -> Map<String, Value> {

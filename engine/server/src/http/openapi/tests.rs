@@ -6,6 +6,7 @@ use sampling::SamplingOptions;
 use super::*;
 use crate::fields::Fields;
 use crate::http::{chat, completions};
+use crate::request::Defaults;
 use crate::workloads::Workloads;
 
 fn facts() -> Facts {
