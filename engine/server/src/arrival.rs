@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::refusal::{Kind, Refusal};
+use super::api_error::{Kind, Refusal};
 
 /// Longest time for a whole request.
 const WHOLE: Duration = Duration::from_secs(60);

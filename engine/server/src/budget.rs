@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::api_error::{Kind, Refusal};
 use super::client::{Account, Client};
 use super::limits::Limits;
 use super::metrics::Metrics;
-use super::refusal::{Kind, Refusal};
 
 /// Divisor of the bound: one client may have one part in this many.
 const SHARE: usize = 2;

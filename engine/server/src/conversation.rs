@@ -8,9 +8,9 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::api_error::Refusal;
 use super::fields::{Fields, not_json, wrong};
 use super::input::sketch;
-use super::refusal::Refusal;
 
 /// A conversation to go on with.
 #[derive(Clone, Debug, PartialEq)]

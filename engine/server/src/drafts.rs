@@ -5,8 +5,8 @@ use llama::Token;
 use sampling::whole;
 use serde_json::{Map, Value, json};
 
+use super::api_error::Refusal;
 use super::fields::{Fields, wrong};
-use super::refusal::Refusal;
 use crate::done::Drafted;
 
 /// Who has drafts.

@@ -12,10 +12,10 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::api_error::{Kind, Refusal};
 use super::budget::SharedCharge;
 use super::count::Count;
 use super::input::{self, Fault, Input, sketch};
-use super::refusal::{Kind, Refusal};
 
 /// Fields that are read without a tree.
 const STRAIGHT: [&str; 6] = ["content", "embed", "input", "messages", "prompt", "tokens"];

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use engine_core::live::Live;
 
-use super::board::Board;
 use super::done::Done;
 use super::finish_reason::Finish;
+use super::slot_status::Board;
 
 /// A number that grows, or goes up and down.
 #[derive(Debug, Default)]

@@ -17,6 +17,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 
 use super::admission::{ConnectionState, Late, Phase};
+use super::api_error::{Kind, Refusal};
 use super::budget::{Bounds, Charge};
 use super::client::Client;
 use super::done::Done;
@@ -24,11 +25,10 @@ use super::fields::Fields;
 use super::job::{Event, Piece};
 use super::logprobs::Likelihood;
 use super::models::{Front, Held};
-use super::refusal::{Kind, Refusal};
 use super::request::{Generate, prompt_or_messages};
+use super::request_log::{LINES, Ticket};
 use super::scope::Owner;
 use super::server::Server;
-use super::ticket::{LINES, Ticket};
 use super::{arrival, embeddings};
 
 /// How often a client that has said all it had to say is looked at: whether it still reads.

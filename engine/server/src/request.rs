@@ -7,13 +7,13 @@ use llama::error::Error;
 use sampling::{Constraint, PARAMETERS, SamplingOptions};
 use serde_json::{Map, Value};
 
+use super::api_error::Refusal;
 use super::budget::SharedCharge;
 use super::conversation::Conversation;
 use super::drafts::{self, Drafting, Wish};
 use super::fields::{Fields, shown, wrong};
 use super::input::{Fault, Input};
 use super::logprobs;
-use super::refusal::Refusal;
 use super::scope::SALT_CHARACTERS;
 use super::workloads::{Threads, Workloads};
 

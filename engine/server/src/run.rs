@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::admission::{Bounds, Gate, RESERVE};
-use super::beside;
+use super::blocking_pool;
 use super::closing::Closing;
 use super::connection::shared::Shared;
 use super::connection::{Inside, inside, unix};
@@ -117,7 +117,7 @@ pub fn run(served: &Served, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
     front.preload(&Arc::new(live))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(beside::THREADS)
+        .max_blocking_threads(blocking_pool::THREADS)
         .build()
         .map_err(|why| Error::Serve(format!("no asynchronous runtime: {why}")))?;
     let ended = runtime.block_on(async {

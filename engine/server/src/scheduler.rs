@@ -28,7 +28,7 @@ use super::client::Client;
 use super::closing::Closing;
 use super::done::Done;
 use super::finish_reason::Finish;
-use super::hold::{self, Holds};
+use super::grammar_budget::{self, Holds};
 use super::job::{Event, Job};
 use super::metrics::Metrics;
 use super::plan::{Active, Part, plan, prefill_beside_decode, stretched};
@@ -369,7 +369,7 @@ impl Scheduler {
         let chosen = run.choose(&mut self.context, slot.sequence, row);
         let by_device = run.job.chain.device_report().tokens_on_device - before;
         self.metrics.device_tokens.add(if chosen.is_ok() { by_device as u64 } else { 0 });
-        let took = constrained.map(|begun| hold::counted(thread_time().saturating_sub(begun)));
+        let took = constrained.map(|begun| grammar_budget::counted(thread_time().saturating_sub(begun)));
         let client = run.job.client.clone();
         self.metrics.decode_tokens.add(u64::from(chosen.is_ok()));
         let room = slot.held.len() < self.context.n_ctx() as usize;
@@ -399,7 +399,7 @@ impl Scheduler {
         let its = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.run.as_ref()?)));
         let worst = its.filter(|(_, run)| run.job.client == *client).max_by_key(|(_, run)| run.held);
         if let Some((at, held)) = worst.map(|(at, run)| (at, run.held)) {
-            self.fail(at, &Error::Sampler(hold::why(held)));
+            self.fail(at, &Error::Sampler(grammar_budget::why(held)));
         }
     }
 

@@ -12,7 +12,8 @@ use sampling::{Chain, Constraint, SamplingOptions};
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
-use super::beside::{Beside, Work};
+use super::api_error::{Kind, Refusal};
+use super::blocking_pool::{Beside, Work};
 use super::client::Client;
 use super::closing::Closing;
 use super::embeddings::embedder::Embedder;
@@ -21,12 +22,11 @@ use super::hidden_paths::hide_folders;
 use super::job::{Event, Job};
 use super::metrics::Metrics;
 use super::queue::{Inbox, Refused};
-use super::refusal::{Kind, Refusal};
 use super::request::{Defaults, Generate, Prompt};
+use super::request_log::Ticket;
 use super::scope::{Owner, Scope};
-use super::ticket::Ticket;
+use crate::api_error::stopping;
 use crate::limits::Limits;
-use crate::refusal::stopping;
 
 /// Events that wait for a reader before its slot rests.
 const EVENTS: usize = 64;

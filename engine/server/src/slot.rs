@@ -10,7 +10,6 @@ use llama::{Context, Model, SequenceId, Token};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::board::{Shown, ShownRun, State};
 use super::done::{Done, Timings, Usage};
 use super::drafts::Draft;
 use super::finish_reason::Finish;
@@ -18,6 +17,7 @@ use super::job::{Event, Job, Piece};
 use super::logprobs::Likelihood;
 use super::plan::Want;
 use super::scope::Scope;
+use super::slot_status::{Shown, ShownRun, State};
 use super::stops::StopStrings;
 
 /// A sequence of the context.

@@ -5,11 +5,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::board::{Shown, State};
 use super::closing::Closing;
 use super::metrics::{Metrics, Number};
 use super::models::{Front, Look};
 use super::scope::Owner;
+use super::slot_status::{Shown, State};
 
 /// All of it. What another version does not tell is 0 or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -271,7 +271,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::board::ShownRun;
+    use crate::slot_status::ShownRun;
 
     #[test]
     fn what_another_version_does_not_tell_is_nothing() {

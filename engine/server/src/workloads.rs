@@ -9,8 +9,8 @@ use engine_core::settings::Settings;
 use llama::MAX_THREADS;
 use toml::{Table, Value};
 
+use super::api_error::Refusal;
 use super::fields::{Fields, nearest};
-use super::refusal::Refusal;
 
 /// What the variables begin with.
 pub const PREFIX: &str = "ANNEAL_WORKLOADS_";

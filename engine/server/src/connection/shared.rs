@@ -8,10 +8,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use crate::admission::{Admitted, Bounds, ConnectionState, Full, Gate, Network};
+use crate::api_error::{Kind, Refusal};
 use crate::http::routes::Routes;
 use crate::limits::Limits;
 use crate::models::Front;
-use crate::refusal::{Kind, Refusal};
 
 /// State that all connections of a listener share.
 #[derive(Clone)]

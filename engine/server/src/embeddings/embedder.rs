@@ -7,10 +7,10 @@ use engine_core::embed::{Pooling, longest};
 use llama::{Model, Token};
 use tokio::sync::oneshot;
 
+use crate::api_error::Refusal;
 use crate::client::Client;
 use crate::closing::Closing;
 use crate::queue::{FairQueue, Inbox};
-use crate::refusal::Refusal;
 
 /// Texts whose embeddings are wanted.
 pub struct Job {

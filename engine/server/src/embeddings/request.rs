@@ -11,12 +11,12 @@ use tokio::time::timeout_at;
 
 use super::embedder::{Job, Refused};
 use super::worker::late;
-use crate::beside::Work;
+use crate::api_error::{Kind, Refusal, stopping};
+use crate::blocking_pool::Work;
 use crate::budget::SharedCharge;
 use crate::client::Client;
 use crate::fields::{Fields, shown, wrong};
 use crate::input::{Fault, Input};
-use crate::refusal::{Kind, Refusal, stopping};
 use crate::request::Prompt;
 use crate::server::{Server, invalid, plain_tokens};
 

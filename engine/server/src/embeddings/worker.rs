@@ -11,13 +11,13 @@ use llama::{Model, Threads};
 use tokio::sync::watch;
 
 use super::embedder::{Embedder, Job, Next, embedder};
+use crate::api_error::{Kind, Refusal, stopping};
 use crate::caught::caught;
 use crate::closing::Closing;
 use crate::hidden_paths::hide_folders;
 use crate::metrics::Metrics;
 use crate::plan::prefill_beside_decode;
 use crate::queue::Inbox;
-use crate::refusal::{Kind, Refusal, stopping};
 
 /// How long it sleeps at most with nothing to do; a job wakes it.
 const IDLE: Duration = Duration::from_millis(500);

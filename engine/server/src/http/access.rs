@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
 
+use crate::api_error::{Kind, Refusal};
 use crate::client::Client;
 use crate::models::Front;
-use crate::refusal::{Kind, Refusal};
 use crate::scope::Owner;
 
 /// The other end of a connection.

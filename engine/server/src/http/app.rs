@@ -7,10 +7,10 @@ use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 
 use super::body::{self, too_large};
 use super::head;
+use crate::api_error::{Kind, Refusal};
 use crate::client::Client;
 use crate::fields::Fields;
 use crate::models::Front;
-use crate::refusal::{Kind, Refusal};
 use crate::scope::Owner;
 
 pub(super) type App = State<Arc<Front>>;

@@ -10,11 +10,11 @@ use axum::http::header::CONTENT_LENGTH;
 use tokio::time::{Instant, timeout_at};
 
 use crate::admission::{ConnectionState, Late, Phase};
+use crate::api_error::{Kind, Refusal};
 use crate::arrival;
 use crate::budget::{Bounds, Charge};
 use crate::client::Client;
 use crate::models::Front;
-use crate::refusal::{Kind, Refusal};
 
 /// The bytes in the body of `request` of `client`, and what is charged for them.
 pub async fn read(front: &Front, request: Request, client: &Client) -> Result<(Vec<u8>, Charge), Refusal> {

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use chat::{CallReader, ForcedReader, Part};
 use serde_json::{Value, json};
 
+use crate::api_error::Refusal;
 use crate::finish_reason::Finish;
-use crate::refusal::Refusal;
 use crate::request::{Generate, Prompt};
 use crate::server::Server;
 

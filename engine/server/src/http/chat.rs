@@ -4,16 +4,16 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 
 use super::app::App;
-use super::beside::return_tokens;
 use super::completions::{choices, include_usage};
 use super::format;
 use super::other::is_called;
 use super::out::{Asked, respond};
 use super::shape::Shape;
+use super::token_details::return_tokens;
+use crate::api_error::Refusal;
 use crate::conversation::Conversation;
 use crate::fields::Fields;
 use crate::logprobs::MOST;
-use crate::refusal::Refusal;
 use crate::request::{Defaults, Generate, Prompt};
 use crate::server::Server;
 

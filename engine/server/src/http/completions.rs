@@ -5,13 +5,13 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::app::App;
-use super::beside::return_tokens;
 use super::format;
 use super::other::is_called;
 use super::out::{Asked, respond};
 use super::shape::Shape;
+use super::token_details::return_tokens;
+use crate::api_error::Refusal;
 use crate::fields::{Fields, shown, wrong};
-use crate::refusal::Refusal;
 use crate::request::{Defaults, Generate, prompt};
 use crate::server::Server;
 

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::app::{App, client_of, fields};
 use super::respond::{long_answer, refuse};
+use crate::api_error::Refusal;
 use crate::embeddings;
 use crate::models::Front;
-use crate::refusal::Refusal;
-use crate::ticket::Ticket;
+use crate::request_log::Ticket;
 
 /// `POST /v1/embeddings`
 pub async fn embeddings(State(front): App, request: Request) -> Response {

@@ -3,8 +3,8 @@
 use sampling::Constraint;
 use serde_json::{Value, json};
 
+use crate::api_error::Refusal;
 use crate::fields::{Fields, wrong};
-use crate::refusal::Refusal;
 use crate::request::Generate;
 
 /// Takes it out of `fields`.

@@ -3,7 +3,7 @@
 use axum::http::header::{CONTENT_ENCODING, HOST, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, Version};
 
-use crate::refusal::{Kind, Refusal};
+use crate::api_error::{Kind, Refusal};
 
 /// Refuses a head that servers and proxies may read in different ways: without one `Host`, or with a transfer coding
 /// besides `chunked`.

@@ -3,7 +3,6 @@
 mod access;
 mod answered;
 mod app;
-mod beside;
 mod body;
 mod calls;
 mod chat;
@@ -20,6 +19,7 @@ mod respond;
 pub mod routes;
 mod shape;
 mod status;
+mod token_details;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -40,12 +40,12 @@ use self::access::Peer;
 use self::answered::answered;
 use self::io::{Line, Patient};
 use super::admission::{ConnectionState, Late, Phase};
+use super::api_error::Refusal;
 use super::client::Client;
 use super::connection::shared::{Shared, pause, too_many_connections};
 use super::models::Front;
-use super::refusal::Refusal;
+use super::request_log::Ticket;
 use super::scope::Owner;
-use super::ticket::Ticket;
 use crate::http::respond::refuse;
 use crate::http::routes::{Door, Routes};
 

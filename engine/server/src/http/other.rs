@@ -14,11 +14,11 @@ use serde_json::json;
 
 use super::app::{App, client_of, fields};
 use super::respond::{answer, long_answer, refuse, typed};
+use crate::api_error::{Kind, Refusal};
 use crate::closing::Closing;
 use crate::fields::wrong;
 use crate::input::{Fault, Input};
 use crate::models::Front;
-use crate::refusal::{Kind, Refusal};
 use crate::server::invalid;
 
 /// Most tokens that are made text of at a time.

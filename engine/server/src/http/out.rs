@@ -16,9 +16,10 @@ use http_body::Frame;
 use serde_json::{Value, json};
 
 use super::app::{client_of, fields, owner_of};
-use super::beside::{Beside, Gathered};
 use super::calls::Calls;
 use super::respond::{answer, long_answer, refuse, typed};
+use super::token_details::{Beside, Gathered};
+use crate::api_error::{Kind, Refusal};
 use crate::choices::{Choices, Told};
 use crate::done::Done;
 use crate::fields::Fields;
@@ -26,7 +27,6 @@ use crate::finish_reason::Finish;
 use crate::http::shape::{Shape, finish_reason};
 use crate::job::Event;
 use crate::models::{Front, Held};
-use crate::refusal::{Kind, Refusal};
 use crate::request::Generate;
 use crate::server::Server;
 
@@ -230,7 +230,7 @@ fn without_tokens(done: &Done) -> Option<Refusal> {
             let message = "the time of the request was over before its first token";
             Some(Refusal::new(Kind::Deadline, message))
         }
-        Finish::Shutdown => Some(crate::refusal::stopping()),
+        Finish::Shutdown => Some(crate::api_error::stopping()),
         _ => None,
     }
 }

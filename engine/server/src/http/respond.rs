@@ -7,10 +7,10 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::api_error::{Kind, Refusal};
 use crate::client::Client;
-use crate::refusal::{Kind, Refusal};
+use crate::request_log::Ticket;
 use crate::server::Server;
-use crate::ticket::Ticket;
 
 /// A refusal as a response.
 pub(super) fn refuse(refusal: &Refusal) -> Response {

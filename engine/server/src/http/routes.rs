@@ -9,8 +9,8 @@ use axum::routing::{get, post};
 
 use super::respond::refuse;
 use super::{chat, completions, embeddings, openapi, other, status};
+use crate::api_error::{Kind, Refusal};
 use crate::models::Front;
-use crate::refusal::{Kind, Refusal};
 
 /// Every path there is.
 fn router(front: Arc<Front>) -> Router {

@@ -1,20 +1,20 @@
 //! The models of a server by their names: which there are, which are loaded, and the way to each.
 //!
-//! A request [holds](Held) its model as long as it is answered. One that is not loaded is [brought](bring) first, beside:
+//! A request [holds](Held) its model as long as it is answered. One that is not loaded is [loaded](load) first, beside:
 //! requests for it wait, those for others go on. Where the memory would be more than the limit, what was used longest ago
 //! and is not in use goes first. All of this runs on the one thread of the connections; only loading has its own.
 
-mod bring;
 mod change;
 mod entry;
+mod load;
 mod memory;
+mod model_status;
 mod named;
 mod registry;
 mod start;
-mod told;
 
 pub use self::memory::{Estimate, estimate};
+pub use self::model_status::{Known, Look};
 pub use self::named::{Named, Served};
 pub use self::registry::{Front, Held, Loader, Resolve, Say};
 pub use self::start::Running;
-pub use self::told::{Known, Look};

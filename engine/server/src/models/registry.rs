@@ -12,18 +12,18 @@ use llama::error::Result as EngineResult;
 use tokio::sync::watch;
 use tokio::time::timeout_at;
 
-use super::bring::bring;
 use super::entry::{Entry, Place};
+use super::load::bring;
 use super::named::{Named, Served};
-use crate::beside::Beside;
+use crate::api_error::{Kind, Refusal, stopping};
+use crate::blocking_pool::Beside;
 use crate::budget::{Bounds, Budget, Charge, SharedCharge, VALUE_BYTES};
 use crate::client::Client;
 use crate::closing::Closing;
 use crate::fields::{Fields, nearest};
 use crate::metrics::Metrics;
-use crate::refusal::{Kind, Refusal, stopping};
+use crate::request_log::Ticket;
 use crate::server::{Current, Server};
-use crate::ticket::Ticket;
 
 /// Makes the settings of a model, for the machine as it is now.
 pub type Resolve = Arc<dyn Fn(&Named, &Live) -> EngineResult<Settings> + Send + Sync>;

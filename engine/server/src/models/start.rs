@@ -20,7 +20,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::watch;
 
 use super::named::Named;
-use crate::beside::Beside;
+use crate::blocking_pool::Beside;
 use crate::hidden_paths::hide_folders;
 use crate::metrics::Metrics;
 use crate::options::Options;

@@ -10,7 +10,7 @@ use super::draft_state::Drafts;
 use super::pool_state::Pool;
 use super::rules::Rules;
 use crate::disk_cache::{Answer, Disk};
-use crate::hold::Holds;
+use crate::grammar_budget::Holds;
 use crate::job::Job;
 use crate::metrics::Metrics;
 use crate::queue::Inbox;

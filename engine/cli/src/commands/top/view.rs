@@ -10,7 +10,7 @@ use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, Widget};
-use server::board::State;
+use server::slot_status::State;
 use server::status::{ModelStatus, SlotStatus, Status};
 
 use super::look::{Rates, Seen};

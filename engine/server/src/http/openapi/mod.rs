@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::app::App;
 use super::respond::answer;
+use crate::api_error::Kind;
 use crate::http::openapi::facts::Facts;
-use crate::refusal::Kind;
 
 /// `GET /openapi.json`
 pub async fn openapi(State(front): App) -> Response {

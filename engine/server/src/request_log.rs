@@ -12,10 +12,10 @@ use llama::error::Error;
 use llama::notice;
 use sampling::PARAMETERS;
 
+use super::api_error::Refusal;
 use super::client::Client;
 use super::done::Done;
 use super::finish_reason::Finish;
-use super::refusal::Refusal;
 use super::unauthorized_log;
 
 /// Target of the log's lines about requests. Scripts filter by it, so it keeps the name that it has always had.

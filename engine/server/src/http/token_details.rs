@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use super::logprobs::Logprobs;
 use super::shape::Shape;
+use crate::api_error::Refusal;
 use crate::fields::Fields;
 use crate::job::Piece;
-use crate::refusal::Refusal;
 
 /// Whether the numbers of the tokens are wanted. The name is llama-server's.
 pub fn return_tokens(fields: &mut Fields) -> Result<bool, Refusal> {

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::entry::{Entry, Place};
 use super::registry::Front;
+use crate::api_error::Refusal;
 use crate::metrics::{Family, Metrics, written};
-use crate::refusal::Refusal;
 use crate::request::Defaults;
 use crate::server::Server;
 

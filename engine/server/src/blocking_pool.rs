@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Semaphore;
 
+use super::api_error::{Kind, Refusal};
 use super::client::Client;
 use super::fields::Fields;
-use super::refusal::{Kind, Refusal};
 
 /// Threads for work of milliseconds: templates, texts, requests and answers.
 const LIGHT: usize = 2;
