@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::api_error::{Kind, Refusal};
+use super::api_error::{ApiError, ApiErrorKind};
 use super::client::{Account, Client};
 use super::limits::Limits;
 use super::metrics::Metrics;
@@ -99,8 +99,8 @@ impl Charge {
     /// Adds `more` bytes.
     ///
     /// # Errors
-    /// An [`Overloaded`](Kind::Overloaded) refusal if all waiting requests, or those of this client, would exceed `bounds`.
-    pub fn grow(&mut self, more: usize, bounds: Bounds) -> Result<(), Refusal> {
+    /// An [`Overloaded`](ApiErrorKind::Overloaded) refusal if all waiting requests, or those of this client, would exceed `bounds`.
+    pub fn grow(&mut self, more: usize, bounds: Bounds) -> Result<(), ApiError> {
         let mut waiting = self.budget.lock();
         let own = waiting.clients.get(&self.account).copied().unwrap_or(0);
         let all = waiting.total;
@@ -112,7 +112,7 @@ impl Charge {
                 "requests {whose} with {wait} bytes wait already, and with this one they would have more than the {most} that \
                  may wait (max_waiting_bytes): try again later"
             );
-            Err(Refusal { retry_after: Some(1), ..Refusal::new(Kind::Overloaded, message) })
+            Err(ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Overloaded, message) })
         };
         if all + more > most {
             return refused("of all clients", all - self.bytes.min(all), most);

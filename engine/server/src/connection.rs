@@ -64,10 +64,10 @@ async fn speak(mut stream: UnixStream, state: Arc<ConnectionState>, shared: Shar
     let process = peer.and_then(|peer| Some((peer.pid()?, peer.uid())));
     let client = process.map_or(Client::Unknown, |(id, user)| Client::Process { id, user });
     let who = (client, Owner::of_user(peer.map(|peer| peer.uid())));
-    let (front, mut stopping) = (Arc::clone(&shared.front), shared.stopping.clone());
+    let (registry, mut stopping) = (Arc::clone(&shared.registry), shared.stopping.clone());
     let mut read = Vec::with_capacity(4096);
     let first = tokio::select! {
-        first = timeout(front.current().limits.idle.min(FIRST), stream.read_buf(&mut read)) => first,
+        first = timeout(registry.current().limits.idle.min(FIRST), stream.read_buf(&mut read)) => first,
         _ = stopping.wait_for(|stopping| *stopping) => return,
     };
     match first {
@@ -79,6 +79,6 @@ async fn speak(mut stream: UnixStream, state: Arc<ConnectionState>, shared: Shar
         Some(byte) if byte.is_ascii_uppercase() => {
             super::http::unix(stream, read, shared, who, state).await;
         }
-        _ => ndjson::serve(stream, read, front, who, state, stopping).await,
+        _ => ndjson::serve(stream, read, registry, who, state, stopping).await,
     }
 }

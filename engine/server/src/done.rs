@@ -5,7 +5,7 @@ use std::time::Duration;
 use sampling::DeviceReport;
 use serde::Serialize;
 
-use super::finish_reason::Finish;
+use super::finish_reason::FinishReason;
 
 /// The end of a generation.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub struct Done {
     /// Text that was held back and turned out to be text.
     pub rest: String,
     /// Why it ended.
-    pub finish: Finish,
+    pub finish: FinishReason,
     /// The stop string that was found.
     pub stop_string: Option<String>,
     /// The seed of its random numbers.

@@ -5,7 +5,7 @@ use llama::Token;
 use sampling::whole;
 use serde_json::{Map, Value, json};
 
-use super::api_error::Refusal;
+use super::api_error::ApiError;
 use super::fields::{Fields, wrong};
 use crate::done::Drafted;
 
@@ -114,7 +114,7 @@ impl Draft {
 const USE: &str = "use an object: {\"drafts\": \"lookup\", \"model\" or \"off\", \"max\": a whole number}";
 
 /// The field `speculative`.
-pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Refusal> {
+pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, ApiError> {
     const NAME: &str = "speculative";
     let everyone = match drafting.who {
         Who::All(from) => Some(Wish { most: drafting.most, from }),
@@ -126,7 +126,7 @@ pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Ref
         Some(other) => return Err(wrong(NAME, USE, &other)),
     };
     if let Some(name) = map.keys().find(|name| !["drafts", "max"].contains(&name.as_str())) {
-        return Err(Refusal::field(NAME, format!("{name} is none of its fields; {USE}")));
+        return Err(ApiError::field(NAME, format!("{name} is none of its fields; {USE}")));
     }
     let most = match map.get("max") {
         None | Some(Value::Null) => drafting.most,
@@ -146,12 +146,12 @@ pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Ref
         (Who::Off, ..) => {
             let why = "this model has no drafts here: start the server with --speculative asked or lookup, or with --draft-model \
                        FILE (speculative and draft_model in its configuration)";
-            Err(Refusal::field(NAME, why))
+            Err(ApiError::field(NAME, why))
         }
         (_, Source::Model, false) => {
             let why = "there is no smaller model for this one: start the server with --draft-model FILE (draft_model in its \
                  configuration), or ask for \"lookup\"";
-            Err(Refusal::field(NAME, why))
+            Err(ApiError::field(NAME, why))
         }
         _ => Ok(Some(Wish { most, from })),
     }

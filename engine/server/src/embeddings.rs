@@ -7,6 +7,6 @@ pub mod embedder;
 mod request;
 mod worker;
 
-pub use embedder::{Embedder, Job, Refused};
+pub use embedder::{Embedder, EmbeddingJob, Refused};
 pub use request::{Encoding, Request, TEXTS, rendered};
 pub use worker::{Ended, Start, start};

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Finish {
+pub enum FinishReason {
     /// The model ended the text.
     End,
     /// A stop string.
@@ -20,16 +20,16 @@ pub enum Finish {
     Shutdown,
 }
 
-impl Finish {
+impl FinishReason {
     /// As it is written.
     pub fn word(self) -> &'static str {
         match self {
-            Finish::End => "end",
-            Finish::StopString => "stop_string",
-            Finish::Length => "length",
-            Finish::ContextFull => "context_full",
-            Finish::Deadline => "deadline",
-            Finish::Shutdown => "shutdown",
+            FinishReason::End => "end",
+            FinishReason::StopString => "stop_string",
+            FinishReason::Length => "length",
+            FinishReason::ContextFull => "context_full",
+            FinishReason::Deadline => "deadline",
+            FinishReason::Shutdown => "shutdown",
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::budget::SharedCharge;
 use super::drafts::Wish;
 use super::logprobs::Likelihood;
-use super::request_log::Ticket;
+use super::request_log::RequestLog;
 use super::scope::Scope;
 use super::workloads::Threads;
 use crate::client::Client;
@@ -52,8 +52,8 @@ pub struct Job {
     pub arrived: Instant,
     /// When it must be done.
     pub deadline: Instant,
-    /// What the log tells of it.
-    pub ticket: Ticket,
+    /// Line of the log about it.
+    pub request_log: RequestLog,
     /// Where its events go. Closed by the reader when nobody wants them any more.
     pub events: mpsc::Sender<Event>,
     /// While it was the next one and did not fit: how many others went before it, and since when.
@@ -66,7 +66,7 @@ impl Job {
         self.events.is_closed()
     }
 
-    /// Whether another evaluates its prompt, or is going to.
+    /// True if another job evaluates its prompt, or is going to.
     pub fn waits(&self) -> bool {
         self.follows.as_ref().is_some_and(|leader| leader.strong_count() > 0)
     }

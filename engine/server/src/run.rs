@@ -23,7 +23,7 @@ use super::connection::shared::Shared;
 use super::connection::{Inside, inside, unix};
 use super::http::routes::{Door, Routes};
 use super::listen::{self as socket_file, Socket};
-use super::models::{Front, Loader, Named, Resolve, Say, Served};
+use super::models::{Loader, ModelRegistry, Named, Resolve, Say, Served};
 use super::starting::Starting;
 use crate::options::Options;
 use crate::signals::hang_up_is_ignored;
@@ -113,8 +113,8 @@ pub fn run(served: &Served, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
         say: Arc::clone(&hooks.warn),
         turns: Arc::new(Turns::default()),
     };
-    let front = Arc::new(Front::new(served, options.current(&first.engine), loader));
-    front.preload(&Arc::new(live))?;
+    let registry = Arc::new(ModelRegistry::new(served, options.current(&first.engine), loader));
+    registry.preload(&Arc::new(live))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(blocking_pool::THREADS)
@@ -124,12 +124,12 @@ pub fn run(served: &Served, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
         // From here on they are waited for there.
         let signals = Signals::new(hang_up).map_err(|why| Error::Serve(why.to_string()))?;
         drop(starting);
-        serve(&front, bound, signals, hooks).await
+        serve(&registry, bound, signals, hooks).await
     });
     // What still runs there is of clients that are gone.
     runtime.shutdown_background();
     ended?;
-    front.join()
+    registry.join()
 }
 
 /// Raises the soft limit of open files, each connection being one, as far as the hard one lets.
@@ -187,22 +187,27 @@ fn listen_tcp(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     Ok(listener)
 }
 
-async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &mut Hooks<'_>) -> Result<()> {
+async fn serve(
+    registry: &Arc<ModelRegistry>,
+    bound: Bound,
+    mut signals: Signals,
+    hooks: &mut Hooks<'_>,
+) -> Result<()> {
     let failed = |why: std::io::Error| Error::Serve(why.to_string());
     let (stop, stopping) = watch::channel(false);
     let (open, mut closed) = mpsc::channel::<()>(1);
     let shared = |bounds, door| Shared {
-        front: Arc::clone(front),
-        routes: Routes::new(front, door),
-        gate: Arc::new(Gate::new(&front.metrics)),
+        registry: Arc::clone(registry),
+        routes: Routes::new(registry, door),
+        gate: Arc::new(Gate::new(&registry.metrics)),
         bounds,
         stopping: stopping.clone(),
         open: open.clone(),
     };
-    let known = front.known();
+    let known = registry.known();
     let n_ctx = known.server.map(|server| server.n_ctx);
     let mut ready = Ready { socket: None, listen: None, health: None, n_ctx, names: known.names };
-    tokio::spawn(Arc::clone(front).tidy());
+    tokio::spawn(Arc::clone(registry).tidy());
     let mut socket = None;
     if let Some((file, listener)) = bound.unix {
         ready.socket = Some(file.path().to_path_buf());
@@ -234,14 +239,14 @@ async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &m
         let told = tokio::select! {
             told = signals.next() => told,
             _ = &mut inside_over => Told::End,
-            () = front.broke() => return Err(Error::Serve("its scheduler ended".to_string())),
+            () = registry.broke() => return Err(Error::Serve("its scheduler ended".to_string())),
         };
         match (told, &mut hooks.reload) {
             (Told::HangUp, Some(reload)) => {
                 if let Some(served) = reload()
                     && let Some(Named { options, engine, .. }) = served.models.first()
                 {
-                    front.change(&served, options.current(engine));
+                    registry.change(&served, options.current(engine));
                 }
             }
             _ => break,
@@ -250,7 +255,7 @@ async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &m
     tracing::info!("ending: what runs may go on for a while");
     // No more connections, no more requests. The file first: whoever starts now can have its place.
     drop(socket);
-    front.close(Closing::Draining);
+    registry.close(Closing::Draining);
     let _ = stop.send(true);
     let told_twice = async {
         // A terminal that closes is no one who insists.
@@ -258,10 +263,10 @@ async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &m
         llama::exit_now(TWICE);
     };
     let drained = async {
-        if timeout(front.current().limits.drain, front.all_ended()).await.is_err() {
-            front.close(Closing::Now);
+        if timeout(registry.current().limits.drain, registry.all_ended()).await.is_err() {
+            registry.close(Closing::Now);
             llama::interrupt(true);
-            if timeout(LAST_STEP, front.all_ended()).await.is_err() {
+            if timeout(LAST_STEP, registry.all_ended()).await.is_err() {
                 let seconds = LAST_STEP.as_secs();
                 (hooks.warn)(&format!(
                     "what runs did not end within {seconds} seconds more: the server ends without it"

@@ -27,13 +27,13 @@ use self::rules::{Rules, possible};
 use super::client::Client;
 use super::closing::Closing;
 use super::done::Done;
-use super::finish_reason::Finish;
-use super::grammar_budget::{self, Holds};
+use super::finish_reason::FinishReason;
+use super::grammar_budget::{self, GrammarBudget};
 use super::job::{Event, Job};
 use super::metrics::Metrics;
-use super::plan::{Active, Part, plan, prefill_beside_decode, stretched};
+use super::plan::{Active, BatchPart, plan, prefill_beside_decode, stretched};
 use super::queue::Inbox;
-use super::slot::{Run, Slot, unstarted};
+use super::slot::{RunningRequest, Slot, unstarted};
 use crate::log;
 
 /// How often a reader that is behind is looked at while there is nothing else to do.
@@ -66,7 +66,7 @@ impl Scheduler {
         let rules = possible(rules, &context);
         Ok(Scheduler {
             slots: (0..slots).map(Slot::new).collect(),
-            place: metrics.board.place(),
+            snapshot_index: metrics.slot_snapshots.add_scheduler(),
             drafts: Drafts::new(&context, &rules),
             context,
             inbox,
@@ -76,11 +76,11 @@ impl Scheduler {
             batch: Batch::default(),
             budget,
             admissions: 0,
-            parked: Vec::new(),
+            preempted: Vec::new(),
             leaving: Vec::new(),
             disk: None,
             found: VecDeque::new(),
-            holds: Holds::default(),
+            grammar_budget: GrammarBudget::default(),
             seconds_per_prompt_token: None,
             looked_at_queue: Instant::now(),
             pool: Pool::default(),
@@ -102,12 +102,12 @@ impl Scheduler {
             self.look_at_clocks();
             self.look_at_disk();
             self.admit();
-            self.metrics.board.show(self.place, self.slots.iter().map(Slot::shown));
+            self.metrics.slot_snapshots.show(self.snapshot_index, self.slots.iter().map(Slot::shown));
             let active = self.active();
             self.metrics.waiting.set((self.inbox.len() + self.looked_for()) as u64);
             if active.is_empty() {
                 let running = self.slots.iter().any(|slot| slot.run.is_some());
-                let waiting = !self.leaving.is_empty() || !self.parked.is_empty() || self.looked_for() > 0;
+                let waiting = !self.leaving.is_empty() || !self.preempted.is_empty() || self.looked_for() > 0;
                 let busy = running || waiting;
                 match (busy, closing) {
                     (true, _) => std::thread::sleep(STALLED),
@@ -150,12 +150,12 @@ impl Scheduler {
                 self.metrics.abandoned.add(1);
             }
         }
-        let parked = self.parked.len();
-        self.parked.retain_mut(|run| {
+        let preempted = self.preempted.len();
+        self.preempted.retain_mut(|run| {
             run.outbox.flush();
             !run.outbox.is_lost(stall)
         });
-        self.metrics.abandoned.add((parked - self.parked.len()) as u64);
+        self.metrics.abandoned.add((preempted - self.preempted.len()) as u64);
     }
 
     /// Ends what is overdue.
@@ -163,12 +163,12 @@ impl Scheduler {
         let now = Instant::now();
         for at in 0..self.slots.len() {
             if self.slots[at].run.as_ref().is_some_and(|run| run.job.deadline <= now) {
-                self.finish(at, Finish::Deadline);
+                self.finish(at, FinishReason::Deadline);
             }
         }
-        while let Some(late) = self.parked.iter().position(|run| run.job.deadline <= now) {
-            let run = self.parked.remove(late);
-            self.finish_run(run, Finish::Deadline);
+        while let Some(late) = self.preempted.iter().position(|run| run.job.deadline <= now) {
+            let run = self.preempted.remove(late);
+            self.finish_run(run, FinishReason::Deadline);
         }
         if now.saturating_duration_since(self.looked_at_queue) < QUEUE {
             return;
@@ -177,37 +177,37 @@ impl Scheduler {
         for job in self.inbox.take(|job| job.deadline <= now || job.is_abandoned()) {
             match job.is_abandoned() {
                 true => self.metrics.abandoned.add(1),
-                false => self.tell_unstarted(&job, Finish::Deadline),
+                false => self.tell_unstarted(&job, FinishReason::Deadline),
             }
         }
     }
 
-    fn tell_unstarted(&self, job: &Job, finish: Finish) {
+    fn tell_unstarted(&self, job: &Job, finish: FinishReason) {
         let done = unstarted(job, finish);
         self.metrics.count(&done);
-        job.ticket.done(&done);
+        job.request_log.done(&done);
         // Its channel is empty.
         let _ = job.events.try_send(Event::Done(Box::new(done)));
     }
 
     /// Ends the run of slot `at`; its tokens stay in the cache.
-    fn finish(&mut self, at: usize, finish: Finish) {
+    fn finish(&mut self, at: usize, finish: FinishReason) {
         if let Some(run) = self.slots[at].run.take() {
             self.finish_run(run, finish);
         }
     }
 
-    fn finish_run(&mut self, mut run: Run, finish: Finish) {
+    fn finish_run(&mut self, mut run: RunningRequest, finish: FinishReason) {
         let done = run.done(finish, None);
         self.end(run, done);
     }
 
-    fn end(&mut self, run: Run, done: Done) {
+    fn end(&mut self, run: RunningRequest, done: Done) {
         self.metrics.count(&done);
-        run.job.ticket.done(&done);
-        if run.job.ticket.is_on() && log::has_prompts() {
+        run.job.request_log.done(&done);
+        if run.job.request_log.is_on() && log::has_prompts() {
             let (prompt, answer) = run.texts(self.context.model());
-            run.job.ticket.said(&prompt, &answer);
+            run.job.request_log.said(&prompt, &answer);
         }
         self.say_last(run, Event::Done(Box::new(done)));
     }
@@ -215,12 +215,12 @@ impl Scheduler {
     fn fail(&mut self, at: usize, error: &Error) {
         if let Some(run) = self.slots[at].run.take() {
             self.metrics.failed.add(1);
-            run.job.ticket.failed(error);
+            run.job.request_log.failed(error);
             self.say_last(run, Event::Failed(error.to_string()));
         }
     }
 
-    fn say_last(&mut self, mut run: Run, event: Event) {
+    fn say_last(&mut self, mut run: RunningRequest, event: Event) {
         run.outbox.send(event);
         if run.outbox.is_stalled() {
             self.leaving.push(run.outbox);
@@ -229,13 +229,13 @@ impl Scheduler {
 
     fn end_all(mut self) {
         for at in 0..self.slots.len() {
-            self.finish(at, Finish::Shutdown);
+            self.finish(at, FinishReason::Shutdown);
         }
-        for run in std::mem::take(&mut self.parked) {
-            self.finish_run(run, Finish::Shutdown);
+        for run in std::mem::take(&mut self.preempted) {
+            self.finish_run(run, FinishReason::Shutdown);
         }
         for job in self.stop_looking().into_iter().chain(self.inbox.take(|_| true)) {
-            self.tell_unstarted(&job, Finish::Shutdown);
+            self.tell_unstarted(&job, FinishReason::Shutdown);
         }
     }
 
@@ -293,7 +293,7 @@ impl Scheduler {
     }
 
     /// Lets a device choose for the requests of `parts` for which it can.
-    fn place_sampling(&mut self, parts: &[Part]) -> Result<()> {
+    fn place_sampling(&mut self, parts: &[BatchPart]) -> Result<()> {
         if sampling::asks_devices(self.rules.on_device, self.context.model()).is_err() {
             return Ok(());
         }
@@ -313,7 +313,7 @@ impl Scheduler {
     }
 
     /// Puts `parts` into the batch; returns the slots that choose a token, and by which row.
-    fn fill(&mut self, parts: &[Part]) -> Vec<(usize, i32)> {
+    fn fill(&mut self, parts: &[BatchPart]) -> Vec<(usize, i32)> {
         self.batch.clear();
         let mut rows = Vec::new();
         for part in parts {
@@ -340,7 +340,7 @@ impl Scheduler {
     }
 
     /// Notes that a part was evaluated.
-    fn hold(&mut self, part: &Part) {
+    fn hold(&mut self, part: &BatchPart) {
         let slot = &mut self.slots[part.slot];
         let Some(run) = &mut slot.run else { return };
         match run.next {
@@ -377,7 +377,7 @@ impl Scheduler {
         let done = chosen.and_then(|token| run.take(token, &model, room));
         // A run that fails has held others up all the same.
         if let Some(took) = took.filter(|took| !took.is_zero()) {
-            run.held += took;
+            run.grammar_time += took;
             self.count_hold(&client, took);
         }
         if let Some(done) = done?
@@ -391,19 +391,19 @@ impl Scheduler {
     /// Notes that a grammar of `client` took so long, if anybody else waited for it; where it was too much, the request of
     /// this client that has held the others up for the longest ends.
     fn count_hold(&mut self, client: &Client, time: Duration) {
-        let runs = || self.slots.iter().filter_map(|slot| slot.run.as_ref()).chain(&self.parked);
+        let runs = || self.slots.iter().filter_map(|slot| slot.run.as_ref()).chain(&self.preempted);
         let others = runs().any(|run| run.job.client != *client) || self.inbox.has_others(client);
-        if !others || !self.holds.add(client, time, Instant::now()) {
+        if !others || !self.grammar_budget.add(client, time, Instant::now()) {
             return;
         }
         let its = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.run.as_ref()?)));
-        let worst = its.filter(|(_, run)| run.job.client == *client).max_by_key(|(_, run)| run.held);
-        if let Some((at, held)) = worst.map(|(at, run)| (at, run.held)) {
-            self.fail(at, &Error::Sampler(grammar_budget::why(held)));
+        let worst = its.filter(|(_, run)| run.job.client == *client).max_by_key(|(_, run)| run.grammar_time);
+        if let Some((at, time)) = worst.map(|(at, run)| (at, run.grammar_time)) {
+            self.fail(at, &Error::Sampler(grammar_budget::why(time)));
         }
     }
 
-    fn count(&mut self, parts: &[Part], time: Duration) {
+    fn count(&mut self, parts: &[BatchPart], time: Duration) {
         self.metrics.batches.add(1);
         self.metrics.batch_tokens.add(self.batch.len() as u64);
         self.metrics.batch_time.add_time(time);
@@ -431,14 +431,14 @@ impl Scheduler {
         running.sort_unstable();
         let Some(&(number, at)) = running.last() else { return };
         match running.len() {
-            1 => self.finish(at, Finish::ContextFull),
+            1 => self.finish(at, FinishReason::ContextFull),
             _ => {
                 if let Some(mut run) = self.slots[at].run.take() {
-                    run.park();
-                    run.job.ticket.parked();
-                    self.metrics.parked.add(1);
-                    let place = self.parked.partition_point(|other| other.number < number);
-                    self.parked.insert(place, run);
+                    run.preempt();
+                    run.job.request_log.preempted();
+                    self.metrics.preempted.add(1);
+                    let place = self.preempted.partition_point(|other| other.number < number);
+                    self.preempted.insert(place, run);
                 }
             }
         }
@@ -446,7 +446,7 @@ impl Scheduler {
     }
 
     /// The batch failed: what its sequences hold is not known.
-    fn give_up(&mut self, parts: &[Part], error: &Error) {
+    fn give_up(&mut self, parts: &[BatchPart], error: &Error) {
         for part in parts {
             self.fail(part.slot, error);
             self.empty(part.slot);

@@ -9,7 +9,7 @@ use engine_core::settings::Settings;
 use llama::MAX_THREADS;
 use toml::{Table, Value};
 
-use super::api_error::Refusal;
+use super::api_error::ApiError;
 use super::fields::{Fields, nearest};
 
 /// What the variables begin with.
@@ -114,7 +114,7 @@ impl Workloads {
     ///
     /// # Errors
     /// Where there is no such workload.
-    pub fn take(&self, fields: &mut Fields) -> Result<Threads, Refusal> {
+    pub fn take(&self, fields: &mut Fields) -> Result<Threads, ApiError> {
         let Some(name) = fields.text("workload")? else { return Ok(Threads::default()) };
         if let Some(threads) = self.0.get(&name) {
             return Ok(*threads);
@@ -130,7 +130,7 @@ impl Workloads {
                 "there is no workload {short:?}; this server has none: its configuration names them by [workloads.NAME]"
             ),
         };
-        Err(Refusal::field("workload", what))
+        Err(ApiError::field("workload", what))
     }
 
     /// `settings` with pools of threads that are large enough for every workload; none of more than `most`.

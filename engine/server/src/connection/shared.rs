@@ -8,16 +8,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use crate::admission::{Admitted, Bounds, ConnectionState, Full, Gate, Network};
-use crate::api_error::{Kind, Refusal};
+use crate::api_error::{ApiError, ApiErrorKind};
 use crate::http::routes::Routes;
 use crate::limits::Limits;
-use crate::models::Front;
+use crate::models::ModelRegistry;
 
 /// State that all connections of a listener share.
 #[derive(Clone)]
 pub struct Shared {
     /// Registry of the models.
-    pub front: Arc<Front>,
+    pub registry: Arc<ModelRegistry>,
     /// HTTP routes of the listener.
     pub routes: Routes,
     /// Gate of this listener. Each listener has one, so that a flood at one leaves room at the other.
@@ -54,7 +54,7 @@ impl Open {
 impl Shared {
     /// Returns a place for a connection from `network`, if one is free or another connection can be closed for it.
     pub fn admit(&self, network: Option<Network>) -> Option<Open> {
-        let limits = self.front.current().limits;
+        let limits = self.registry.current().limits;
         let configured = Bounds { total: limits.connections, per_network: limits.connections_per_address };
         let admitted = self.gate.admit(network, self.bounds.unwrap_or(configured))?;
         Some(Open { admitted, _open: self.open.clone() })
@@ -62,7 +62,7 @@ impl Shared {
 }
 
 /// Returns the refusal for a connection beyond the bound `full`.
-pub fn too_many_connections(full: Full, limits: &Limits) -> Refusal {
+pub fn too_many_connections(full: Full, limits: &Limits) -> ApiError {
     let (bound, key) = match full {
         Full::Total => {
             (limits.connections, "connections are open (max_connections), and none of them is idle")
@@ -73,7 +73,7 @@ pub fn too_many_connections(full: Full, limits: &Limits) -> Refusal {
         ),
     };
     let message = format!("{bound} {key}: try again later");
-    Refusal { retry_after: Some(1), ..Refusal::new(Kind::Overloaded, message) }
+    ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Overloaded, message) }
 }
 
 /// Pauses after a failed accept. Usually no file descriptor is free, and some connections must end first.

@@ -7,13 +7,13 @@ use engine_core::embed::{Pooling, longest};
 use llama::{Model, Token};
 use tokio::sync::oneshot;
 
-use crate::api_error::Refusal;
+use crate::api_error::ApiError;
 use crate::client::Client;
 use crate::closing::Closing;
 use crate::queue::{FairQueue, Inbox};
 
 /// Texts whose embeddings are wanted.
-pub struct Job {
+pub struct EmbeddingJob {
     /// Whose they are.
     pub client: Client,
     /// Each as tokens: 1 to as many as are taken.
@@ -23,7 +23,7 @@ pub struct Job {
     /// When they must be done.
     pub deadline: Instant,
     /// Where the embeddings go. Closed by the reader when nobody wants them any more.
-    pub answer: oneshot::Sender<Result<Vec<Vec<f32>>, Refusal>>,
+    pub answer: oneshot::Sender<Result<Vec<Vec<f32>>, ApiError>>,
 }
 
 /// The way of jobs to the thread.
@@ -34,13 +34,13 @@ pub struct Embedder {
     pub width: usize,
     /// Tokens of the longest text.
     pub longest: usize,
-    state: Mutex<State>,
+    state: Mutex<EmbedderState>,
     arrived: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    queue: FairQueue<Client, Job>,
+struct EmbedderState {
+    queue: FairQueue<Client, EmbeddingJob>,
     over: bool,
 }
 
@@ -55,19 +55,19 @@ pub enum Refused {
 
 /// What the thread does next.
 pub(super) enum Next {
-    Work(Job),
+    Work(EmbeddingJob),
     Rest,
     Over,
 }
 
 impl Embedder {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, EmbedderState> {
         // Whatever panicked, the queue is whole between two calls.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts `job` in the queue, in which as many wait as in that of `inbox`.
-    pub fn push(&self, job: Job, inbox: &Inbox) -> Result<(), Refused> {
+    pub fn push(&self, job: EmbeddingJob, inbox: &Inbox) -> Result<(), Refused> {
         let bound = inbox.bound();
         let mut state = self.lock();
         if state.over || inbox.closing() != Closing::Open {
@@ -93,7 +93,7 @@ impl Embedder {
     }
 
     /// Puts back a job that is not done, behind those of others.
-    pub(super) fn put_back(&self, job: Job) {
+    pub(super) fn put_back(&self, job: EmbeddingJob) {
         self.lock().queue.push(job.client.clone(), job);
     }
 
@@ -110,7 +110,7 @@ impl Embedder {
     /// The next job; waits for `most` at most.
     pub(super) fn next(&self, inbox: &Inbox, most: Duration) -> Next {
         let mut state = self.lock();
-        let nothing = |state: &mut State| state.queue.is_empty() && inbox.closing() == Closing::Open;
+        let nothing = |state: &mut EmbedderState| state.queue.is_empty() && inbox.closing() == Closing::Open;
         if inbox.closing() == Closing::Open {
             let waited = self.arrived.wait_timeout_while(state, most, nothing);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;

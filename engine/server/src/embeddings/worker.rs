@@ -10,8 +10,8 @@ use llama::error::{Error, Result};
 use llama::{Model, Threads};
 use tokio::sync::watch;
 
-use super::embedder::{Embedder, Job, Next, embedder};
-use crate::api_error::{Kind, Refusal, stopping};
+use super::embedder::{Embedder, EmbeddingJob, Next, embedder};
+use crate::api_error::{ApiError, ApiErrorKind, stopping};
 use crate::caught::caught;
 use crate::closing::Closing;
 use crate::hidden_paths::hide_folders;
@@ -104,7 +104,7 @@ struct Worker {
 
 /// Why there are no embeddings.
 enum Failed {
-    Refused(Refusal),
+    Refused(ApiError),
     /// Nobody waits for them.
     Abandoned,
 }
@@ -113,7 +113,7 @@ impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         match error {
             Error::Interrupted => Failed::Refused(stopping()),
-            error => Failed::Refused(Refusal::new(Kind::Failed, error.to_string())),
+            error => Failed::Refused(ApiError::new(ApiErrorKind::Failed, error.to_string())),
         }
     }
 }
@@ -138,14 +138,14 @@ impl Worker {
     }
 
     /// Does `job`, or a part of it.
-    fn work(&mut self, mut job: Job) {
+    fn work(&mut self, mut job: EmbeddingJob) {
         let metrics = Arc::clone(&self.metrics);
         let found = caught("whatever makes embeddings", &metrics, || self.embed(&job)).unwrap_or_else(|| {
             // Nobody knows what it holds.
             self.evaluator = None;
             self.metrics.embedding_cache.set(0);
             let why = "whatever makes embeddings panicked, which is an error in this program; see its log";
-            Err(Failed::Refused(Refusal::new(Kind::Failed, why)))
+            Err(Failed::Refused(ApiError::new(ApiErrorKind::Failed, why)))
         });
         let answered = match found {
             Ok(found) => {
@@ -168,8 +168,8 @@ impl Worker {
     }
 
     /// The next embeddings of `job`: of some texts at least.
-    fn embed(&mut self, job: &Job) -> std::result::Result<Vec<Vec<f32>>, Failed> {
-        let Job { texts, found, deadline, answer, .. } = job;
+    fn embed(&mut self, job: &EmbeddingJob) -> std::result::Result<Vec<Vec<f32>>, Failed> {
+        let EmbeddingJob { texts, found, deadline, answer, .. } = job;
         self.make(texts.iter().map(Vec::len).max().unwrap_or(0))?;
         let Some(evaluator) = &mut self.evaluator else { return Ok(Vec::new()) };
         let (inbox, metrics) = (&self.inbox, &self.metrics);
@@ -213,14 +213,14 @@ impl Worker {
         // The old one first: there may not be room for both.
         self.evaluator = None;
         self.metrics.embedding_cache.set(0);
-        let refused = |message: String| Failed::Refused(Refusal::new(Kind::Failed, message));
+        let refused = |message: String| Failed::Refused(ApiError::new(ApiErrorKind::Failed, message));
         let pooling = self.embedder.pooling.clone().map_err(refused)?;
         let evaluator = Evaluator::new(&self.model, pooling, longest, &self.settings, &self.threads);
         let evaluator = evaluator.map_err(|error| match Failed::from(error) {
             Failed::Refused(refusal) => {
                 tracing::warn!(model = %self.model.path().display(), error = refusal.message, "no context for embeddings");
                 let message = hide_folders(&refusal.message, [self.model.path()]);
-                Failed::Refused(Refusal { message, ..refusal })
+                Failed::Refused(ApiError { message, ..refusal })
             }
             failed => failed,
         })?;
@@ -231,6 +231,6 @@ impl Worker {
 }
 
 /// The time was over.
-pub fn late() -> Refusal {
-    Refusal::new(Kind::Deadline, "the time of the request was over before its embeddings were made")
+pub fn late() -> ApiError {
+    ApiError::new(ApiErrorKind::Deadline, "the time of the request was over before its embeddings were made")
 }

@@ -7,20 +7,20 @@ use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 
 use super::body::{self, too_large};
 use super::head;
-use crate::api_error::{Kind, Refusal};
+use crate::api_error::{ApiError, ApiErrorKind};
 use crate::client::Client;
 use crate::fields::Fields;
-use crate::models::Front;
+use crate::models::ModelRegistry;
 use crate::scope::Owner;
 
-pub(super) type App = State<Arc<Front>>;
+pub(super) type App = State<Arc<ModelRegistry>>;
 
 /// The fields in the body of `request`.
-pub(super) async fn fields(front: &Front, request: Request) -> Result<Fields, Refusal> {
-    check_head(&request, front.current().limits.request)?;
+pub(super) async fn fields(registry: &ModelRegistry, request: Request) -> Result<Fields, ApiError> {
+    check_head(&request, registry.current().limits.request)?;
     let client = client_of(&request);
-    let (bytes, charge) = body::read(front, request, &client).await?;
-    front.fields(bytes, charge, &client).await
+    let (bytes, charge) = body::read(registry, request, &client).await?;
+    registry.fields(bytes, charge, &client).await
 }
 
 /// Who asks.
@@ -34,13 +34,13 @@ pub(super) fn owner_of(request: &Request) -> Owner {
 }
 
 /// Whether a body is worth reading.
-fn check_head(request: &Request, limit: usize) -> Result<(), Refusal> {
+fn check_head(request: &Request, limit: usize) -> Result<(), ApiError> {
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
     let is_one = request.headers().get_all(CONTENT_TYPE).iter().count() == 1;
     if !is_one || !header(CONTENT_TYPE).is_some_and(is_json) {
         // Also what keeps a web page from having a browser send requests here in secret.
         let message = "the body must be JSON and say so: send the header Content-Type: application/json";
-        return Err(Refusal::new(Kind::MediaType, message));
+        return Err(ApiError::new(ApiErrorKind::MediaType, message));
     }
     head::check_encoding(request.headers())?;
     let length = header(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use chat::{CallReader, ForcedReader, Part};
 use serde_json::{Value, json};
 
-use crate::api_error::Refusal;
-use crate::finish_reason::Finish;
+use crate::api_error::ApiError;
+use crate::finish_reason::FinishReason;
 use crate::request::{Generate, Prompt};
 use crate::server::Server;
 
@@ -26,7 +26,7 @@ enum Reader {
 
 impl Calls {
     /// What looks for the calls in an answer to `request`; nothing where there can be none.
-    pub fn of(request: &Generate, server: &Server) -> Result<Option<Self>, Refusal> {
+    pub fn of(request: &Generate, server: &Server) -> Result<Option<Self>, ApiError> {
         let Prompt::Messages(conversation) = &request.prompt else { return Ok(None) };
         let reader = match (conversation.forced(), server.template()?.call_format()) {
             (Some(_), _) => Some(Reader::Forced(ForcedReader::default())),
@@ -39,7 +39,7 @@ impl Calls {
     }
 
     /// The message of an answer that is all there, and why it ended.
-    pub fn message(&mut self, text: &str, finish: Finish) -> (Value, &'static str) {
+    pub fn message(&mut self, text: &str, finish: FinishReason) -> (Value, &'static str) {
         let mut content = String::new();
         let mut calls: Vec<(String, String)> = Vec::new();
         let parts = [self.parts(text), self.rest()].concat();
@@ -74,7 +74,7 @@ impl Calls {
     }
 
     /// Why an answer of which all was told ended.
-    pub fn finish_reason(&self, finish: Finish) -> &'static str {
+    pub fn finish_reason(&self, finish: FinishReason) -> &'static str {
         let whole = match &self.reader {
             Reader::Auto(_) => self.count > 0,
             Reader::Forced(reader) => reader.is_over(),

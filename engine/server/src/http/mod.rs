@@ -38,13 +38,13 @@ use tokio::time::sleep;
 
 use self::access::Peer;
 use self::answered::answered;
-use self::io::{Line, Patient};
+use self::io::{ClientConnection, Patient};
 use super::admission::{ConnectionState, Late, Phase};
-use super::api_error::Refusal;
+use super::api_error::ApiError;
 use super::client::Client;
 use super::connection::shared::{Shared, pause, too_many_connections};
-use super::models::Front;
-use super::request_log::Ticket;
+use super::models::ModelRegistry;
+use super::request_log::RequestLog;
 use super::scope::Owner;
 use crate::http::respond::refuse;
 use crate::http::routes::{Door, Routes};
@@ -63,7 +63,7 @@ pub async fn unix(
     (client, owner): (Client, Owner),
     state: Arc<ConnectionState>,
 ) {
-    let io = Patient::new(stream, read, &state, &shared.front.current().limits);
+    let io = Patient::new(stream, read, &state, &shared.registry.current().limits);
     let peer = Peer { client, by_file: Some(owner) };
     serve(io, shared, peer, state).await;
 }
@@ -87,7 +87,7 @@ pub async fn tcp(listener: TcpListener, shared: Shared) {
         // A token is less than a packet.
         let _ = stream.set_nodelay(true);
         let state = Arc::clone(open.state());
-        let io = Patient::new(stream, Vec::new(), &state, &shared.front.current().limits);
+        let io = Patient::new(stream, Vec::new(), &state, &shared.registry.current().limits);
         let peer = Peer { client: Client::Machine(address.ip()), by_file: None };
         tokio::spawn(open.during(serve(io, shared.clone(), peer, state)));
     }
@@ -95,20 +95,20 @@ pub async fn tcp(listener: TcpListener, shared: Shared) {
 
 async fn serve<I>(io: Patient<I>, shared: Shared, peer: Peer, state: Arc<ConnectionState>)
 where
-    I: AsyncRead + AsyncWrite + Line + Unpin + Send + 'static,
+    I: AsyncRead + AsyncWrite + ClientConnection + Unpin + Send + 'static,
 {
-    let Shared { front, routes: Routes { router, door }, mut stopping, .. } = shared;
-    let idle = front.current().limits.idle;
+    let Shared { registry, routes: Routes { router, door }, mut stopping, .. } = shared;
+    let idle = registry.current().limits.idle;
     let app = TowerToHyperService::new(router);
-    let counting = Arc::clone(&front);
+    let counting = Arc::clone(&registry);
     let late = Arc::clone(&state);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         state.set(Phase::Answering);
-        let allowed = allowed(&front, &peer, &state, door, &request);
+        let allowed = allowed(&registry, &peer, &state, door, &request);
         // The probes of whoever watches the server show no key.
         let is_health = request.uri().path() == "/health";
         // Where there are no keys, the answer tells whether the request was valid.
-        let needs_key = peer.by_file.is_none() && !front.current().keys.is_empty();
+        let needs_key = peer.by_file.is_none() && !registry.current().keys.is_empty();
         let shows_key = matches!(allowed, Ok(owner) if owner != Owner::Open);
         if needs_key && shows_key {
             state.prove();
@@ -119,9 +119,9 @@ where
         if let Ok(owner) = &allowed {
             request.extensions_mut().insert(*owner);
         }
-        let ticket = Ticket::new(request.method().as_str(), request.uri().path(), &peer.client);
+        let request_log = RequestLog::new(request.method().as_str(), request.uri().path(), &peer.client);
         let answer = app.call(request);
-        let (front, state) = (Arc::clone(&front), Arc::clone(&state));
+        let (registry, state) = (Arc::clone(&registry), Arc::clone(&state));
         let early = state.early();
         async move {
             if !early.is_zero() {
@@ -136,10 +136,10 @@ where
                     Err(refusal) => Ok::<Response, Infallible>(refuse(&refusal)),
                 }
             };
-            let mut response = ticket.clone().during(work).await?;
+            let mut response = request_log.clone().during(work).await?;
             let status = response.status();
-            ticket.status(status.as_u16());
-            front.metrics.count_refusal(status.as_u16());
+            request_log.status(status.as_u16());
+            registry.metrics.count_refusal(status.as_u16());
             if status.is_success() && !needs_key && !is_health {
                 state.prove();
             }
@@ -153,7 +153,7 @@ where
     builder.timer(TokioTimer::new()).header_read_timeout(idle);
     // hyper checks the size of its buffer only after a read, which may exceed the bound: the head has a bound of its own.
     builder.max_buf_size(HEAD).max_header_size(HEAD);
-    let client = io.line();
+    let client = io.connection();
     let gone = client.gone();
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
     // What goes wrong with a connection is between it and its client.
@@ -177,20 +177,20 @@ where
 /// Returns the owner of the prompts of `request`, or refuses what may not be answered to `peer`, at `door` or on a connection
 /// of the reserve.
 fn allowed(
-    front: &Front,
+    registry: &ModelRegistry,
     peer: &Peer,
     state: &ConnectionState,
     door: Door,
     request: &hyper::Request<Incoming>,
-) -> Result<Owner, Refusal> {
+) -> Result<Owner, ApiError> {
     head::check(request.version(), request.headers())?;
     let path = request.uri().path();
     if let Some(full) = state.reserve().filter(|_| !WATCHING.contains(&path)) {
         state.was_refused(full);
-        return Err(too_many_connections(full, &front.current().limits));
+        return Err(too_many_connections(full, &registry.current().limits));
     }
     match door {
         Door::Health { open_metrics: true } if path == "/metrics" => Ok(Owner::Open),
-        _ => access::check(front, peer, request),
+        _ => access::check(registry, peer, request),
     }
 }

@@ -18,15 +18,15 @@ use serde_json::{Value, json};
 use super::app::{client_of, fields, owner_of};
 use super::calls::Calls;
 use super::respond::{answer, long_answer, refuse, typed};
-use super::token_details::{Beside, Gathered};
-use crate::api_error::{Kind, Refusal};
+use super::token_details::{Gathered, TokenDetails};
+use crate::api_error::{ApiError, ApiErrorKind};
 use crate::choices::{Choices, Told};
 use crate::done::Done;
 use crate::fields::Fields;
-use crate::finish_reason::Finish;
+use crate::finish_reason::FinishReason;
 use crate::http::shape::{Shape, finish_reason};
 use crate::job::Event;
-use crate::models::{Front, Held};
+use crate::models::{ModelLease, ModelRegistry};
 use crate::request::Generate;
 use crate::server::Server;
 
@@ -43,26 +43,26 @@ pub struct Asked {
 }
 
 /// Reads a request.
-type Read = fn(&Server, &mut Fields) -> Result<Asked, Refusal>;
+type Read = fn(&Server, &mut Fields) -> Result<Asked, ApiError>;
 
 /// Answers `request`, which `read` understands.
-pub async fn respond(front: &Arc<Front>, request: Request, shape: Shape, read: Read) -> Response {
-    match complete(front, request, shape, read).await {
+pub async fn respond(registry: &Arc<ModelRegistry>, request: Request, shape: Shape, read: Read) -> Response {
+    match complete(registry, request, shape, read).await {
         Ok(response) => response,
         Err(refusal) => refuse(&refusal),
     }
 }
 
 async fn complete(
-    front: &Arc<Front>,
+    registry: &Arc<ModelRegistry>,
     request: Request,
     shape: Shape,
     read: Read,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let (client, owner) = (client_of(&request), owner_of(&request));
-    let mut fields = fields(front, request).await?;
-    let server = front.choose(&mut fields, arrived).await?;
+    let mut fields = fields(registry, request).await?;
+    let server = registry.choose(&mut fields, arrived).await?;
     let Asked { generate, choices, include_usage, return_tokens } = read(&server, &mut fields)?;
     // What was sent is not needed any more, and its bytes are charged only while the request waits.
     drop(fields);
@@ -132,13 +132,13 @@ impl Head {
         index: usize,
         text: &str,
         calls: Option<&mut Calls>,
-        beside: Beside,
-        finish: Finish,
+        details: TokenDetails,
+        finish: FinishReason,
     ) -> Value {
         match self.shape {
             Shape::Text => {
                 let finish = finish_reason(finish);
-                beside.beside(json!({ "index": index, "text": text, "finish_reason": finish }))
+                details.add_to(json!({ "index": index, "text": text, "finish_reason": finish }))
             }
             Shape::Chat => {
                 let (message, finish) = match calls {
@@ -148,28 +148,28 @@ impl Head {
                         (message, finish_reason(finish))
                     }
                 };
-                beside.beside(json!({ "index": index, "message": message, "finish_reason": finish }))
+                details.add_to(json!({ "index": index, "message": message, "finish_reason": finish }))
             }
         }
     }
 
     /// A part of a stream.
-    fn part(&self, index: usize, text: &str, beside: Beside) -> Value {
+    fn part(&self, index: usize, text: &str, details: TokenDetails) -> Value {
         match self.shape {
-            Shape::Text => self.text(index, text, beside, None),
-            Shape::Chat => self.delta(index, json!({ "content": text }), beside, None),
+            Shape::Text => self.text(index, text, details, None),
+            Shape::Chat => self.delta(index, json!({ "content": text }), details, None),
         }
     }
 
     /// The last parts of a choice in a stream, of which `rest` was not told yet.
-    fn last(&self, index: usize, rest: &str, finish: Finish) -> (Option<Value>, Value) {
+    fn last(&self, index: usize, rest: &str, finish: FinishReason) -> (Option<Value>, Value) {
         let finish = Some(finish_reason(finish));
         match self.shape {
-            Shape::Text => (None, self.text(index, rest, Beside::default(), finish)),
+            Shape::Text => (None, self.text(index, rest, TokenDetails::default(), finish)),
             // Clients look for text where there is no reason yet.
             Shape::Chat => (
-                (!rest.is_empty()).then(|| self.part(index, rest, Beside::default())),
-                self.delta(index, json!({}), Beside::default(), finish),
+                (!rest.is_empty()).then(|| self.part(index, rest, TokenDetails::default())),
+                self.delta(index, json!({}), TokenDetails::default(), finish),
             ),
         }
     }
@@ -183,13 +183,13 @@ impl Head {
         self.object(kind, json!([]))
     }
 
-    fn text(&self, index: usize, text: &str, beside: Beside, finish: Option<&str>) -> Value {
-        let choice = beside.beside(json!({ "index": index, "text": text, "finish_reason": finish }));
+    fn text(&self, index: usize, text: &str, details: TokenDetails, finish: Option<&str>) -> Value {
+        let choice = details.add_to(json!({ "index": index, "text": text, "finish_reason": finish }));
         self.object("text_completion", json!([choice]))
     }
 
-    fn delta(&self, index: usize, delta: Value, beside: Beside, finish: Option<&str>) -> Value {
-        let choice = beside.beside(json!({ "index": index, "delta": delta, "finish_reason": finish }));
+    fn delta(&self, index: usize, delta: Value, details: TokenDetails, finish: Option<&str>) -> Value {
+        let choice = details.add_to(json!({ "index": index, "delta": delta, "finish_reason": finish }));
         self.object("chat.completion.chunk", json!([choice]))
     }
 }
@@ -223,19 +223,19 @@ fn add_end(object: &mut Value, done: &Done) {
 }
 
 /// Why there is not a single token, where there should be some.
-fn without_tokens(done: &Done) -> Option<Refusal> {
+fn without_tokens(done: &Done) -> Option<ApiError> {
     match done.finish {
         _ if done.usage.completion_tokens > 0 => None,
-        Finish::Deadline => {
+        FinishReason::Deadline => {
             let message = "the time of the request was over before its first token";
-            Some(Refusal::new(Kind::Deadline, message))
+            Some(ApiError::new(ApiErrorKind::Deadline, message))
         }
-        Finish::Shutdown => Some(crate::api_error::stopping()),
+        FinishReason::Shutdown => Some(crate::api_error::stopping()),
         _ => None,
     }
 }
 
-/// An answer of more bytes is written beside, so that others' tokens do not wait for it.
+/// An answer of more bytes is written on a thread of the blocking pool, so that others' tokens do not wait for it.
 const LONG: usize = 64 << 10;
 
 /// One answer of several, usually the only one.
@@ -266,7 +266,11 @@ impl Choice {
 }
 
 /// Waits for all of `choices`, which come as `events`.
-async fn all(server: &Server, mut choices: Vec<Choice>, mut events: Choices) -> Result<Vec<Choice>, Refusal> {
+async fn all(
+    server: &Server,
+    mut choices: Vec<Choice>,
+    mut events: Choices,
+) -> Result<Vec<Choice>, ApiError> {
     while let Some((index, event)) = events.next().await {
         let choice = &mut choices[index];
         match event {
@@ -278,7 +282,7 @@ async fn all(server: &Server, mut choices: Vec<Choice>, mut events: Choices) -> 
                 choice.text.push_str(&done.rest);
                 choice.done = Some(done);
             }
-            Some(Event::Failed(message)) => return Err(Refusal::new(Kind::Failed, message)),
+            Some(Event::Failed(message)) => return Err(ApiError::new(ApiErrorKind::Failed, message)),
             None => return Err(server.unread()),
         }
     }
@@ -319,17 +323,23 @@ struct Stream {
     over: bool,
     ready: Vec<u8>,
     /// The model, which stays as long as this is answered.
-    server: Held,
+    server: ModelLease,
 }
 
 impl Stream {
-    fn new(head: Head, choices: Vec<Choice>, events: Choices, include_usage: bool, server: Held) -> Self {
+    fn new(
+        head: Head,
+        choices: Vec<Choice>,
+        events: Choices,
+        include_usage: bool,
+        server: ModelLease,
+    ) -> Self {
         let mut stream =
             Stream { head, events, choices, include_usage, over: false, ready: Vec::new(), server };
         if stream.head.shape == Shape::Chat {
             for index in 0..stream.choices.len() {
                 let begin = json!({ "role": "assistant", "content": "" });
-                stream.put(&stream.head.delta(index, begin, Beside::default(), None));
+                stream.put(&stream.head.delta(index, begin, TokenDetails::default(), None));
             }
         }
         stream
@@ -339,19 +349,19 @@ impl Stream {
         self.ready.extend_from_slice(format!("data: {object}\n\n").as_bytes());
     }
 
-    fn tell(&mut self, index: usize, text: &str, beside: Beside) {
+    fn tell(&mut self, index: usize, text: &str, details: TokenDetails) {
         let deltas = match &mut self.choices[index].calls {
-            None => return self.put(&self.head.part(index, text, beside)),
+            None => return self.put(&self.head.part(index, text, details)),
             Some(calls) => calls.deltas(text),
         };
         // Where text is held back, they go with none.
-        let deltas = if deltas.is_empty() && !beside.is_empty() { vec![json!({})] } else { deltas };
-        self.put_deltas(index, deltas, beside);
+        let deltas = if deltas.is_empty() && !details.is_empty() { vec![json!({})] } else { deltas };
+        self.put_deltas(index, deltas, details);
     }
 
-    fn put_deltas(&mut self, index: usize, deltas: Vec<Value>, mut beside: Beside) {
+    fn put_deltas(&mut self, index: usize, deltas: Vec<Value>, mut details: TokenDetails) {
         for delta in deltas {
-            self.put(&self.head.delta(index, delta, std::mem::take(&mut beside), None));
+            self.put(&self.head.delta(index, delta, std::mem::take(&mut details), None));
         }
     }
 
@@ -360,9 +370,9 @@ impl Stream {
             Some(Event::Token(mut piece)) => {
                 let gathered = &mut self.choices[index].gathered;
                 gathered.add(&mut piece);
-                let beside = gathered.take();
-                if !piece.text.is_empty() || !beside.is_empty() {
-                    self.tell(index, &piece.text, beside);
+                let details = gathered.take();
+                if !piece.text.is_empty() || !details.is_empty() {
+                    self.tell(index, &piece.text, details);
                 }
                 return;
             }
@@ -370,7 +380,7 @@ impl Stream {
                 None => return self.finish(index, done),
                 Some(refusal) => refusal,
             },
-            Some(Event::Failed(message)) => Refusal::new(Kind::Failed, message),
+            Some(Event::Failed(message)) => ApiError::new(ApiErrorKind::Failed, message),
             None => self.server.unread(),
         };
         self.put(&json!({ "error": refusal.error() }));
@@ -383,8 +393,8 @@ impl Stream {
             Some(calls) => {
                 let deltas = [calls.deltas(&done.rest), calls.last()].concat();
                 let finish = calls.finish_reason(done.finish);
-                self.put_deltas(index, deltas, Beside::default());
-                (None, self.head.delta(index, json!({}), Beside::default(), Some(finish)))
+                self.put_deltas(index, deltas, TokenDetails::default());
+                (None, self.head.delta(index, json!({}), TokenDetails::default(), Some(finish)))
             }
         };
         if let Some(rest) = rest {

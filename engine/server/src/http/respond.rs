@@ -7,14 +7,14 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::api_error::{Kind, Refusal};
+use crate::api_error::{ApiError, ApiErrorKind};
 use crate::client::Client;
-use crate::request_log::Ticket;
+use crate::request_log::RequestLog;
 use crate::server::Server;
 
 /// A refusal as a response.
-pub(super) fn refuse(refusal: &Refusal) -> Response {
-    Ticket::current().refused(refusal);
+pub(super) fn refuse(refusal: &ApiError) -> Response {
+    RequestLog::current().refused(refusal);
     let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = answer(&json!({ "error": refusal.error() }));
     *response.status_mut() = status;
@@ -34,9 +34,9 @@ pub(super) async fn long_answer<T: Serialize>(
     server: &Server,
     client: &Client,
     make: impl FnOnce() -> T + Send + 'static,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let text = server.aside(client, move || serde_json::to_string(&make())).await?;
-    let text = text.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
+    let text = text.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
     Ok(typed("application/json", Body::from(text)))
 }
 

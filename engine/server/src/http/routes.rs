@@ -9,11 +9,11 @@ use axum::routing::{get, post};
 
 use super::respond::refuse;
 use super::{chat, completions, embeddings, openapi, other, status};
-use crate::api_error::{Kind, Refusal};
-use crate::models::Front;
+use crate::api_error::{ApiError, ApiErrorKind};
+use crate::models::ModelRegistry;
 
 /// Every path there is.
-fn router(front: Arc<Front>) -> Router {
+fn router(registry: Arc<ModelRegistry>) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat))
@@ -28,27 +28,27 @@ fn router(front: Arc<Front>) -> Router {
         .route("/openapi.json", get(openapi::openapi))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(front)
+        .with_state(registry)
 }
 
 async fn nothing_here(request: Request) -> Response {
     let path: String = request.uri().path().chars().take(100).collect();
-    refuse(&Refusal::new(Kind::NotFound, format!("{path}: there is nothing here")))
+    refuse(&ApiError::new(ApiErrorKind::NotFound, format!("{path}: there is nothing here")))
 }
 
 async fn wrong_method(request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
-    refuse(&Refusal::new(Kind::Method, format!("{path} is not there for {method}")))
+    refuse(&ApiError::new(ApiErrorKind::Method, format!("{path} is not there for {method}")))
 }
 
 /// Router of the address of `--health-listen`.
-fn health_router(front: Arc<Front>) -> Router {
+fn health_router(registry: Arc<ModelRegistry>) -> Router {
     Router::new()
         .route("/health", get(other::health))
         .route("/metrics", get(other::metrics))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(front)
+        .with_state(registry)
 }
 
 /// Set of paths that are served at an address.
@@ -71,9 +71,9 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Makes the routes of `front` that are served at `door`.
-    pub fn new(front: &Arc<Front>, door: Door) -> Self {
+    /// Makes the routes of `registry` that are served at `door`.
+    pub fn new(registry: &Arc<ModelRegistry>, door: Door) -> Self {
         let router = if door == Door::All { router } else { health_router };
-        Routes { router: router(Arc::clone(front)), door }
+        Routes { router: router(Arc::clone(registry)), door }
     }
 }

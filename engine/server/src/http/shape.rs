@@ -1,6 +1,6 @@
 //! Shapes of answers: those of OpenAI's two endpoints for text.
 
-use crate::finish_reason::Finish;
+use crate::finish_reason::FinishReason;
 
 /// Which endpoint's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,9 +12,12 @@ pub enum Shape {
 }
 
 /// OpenAI knows no other.
-pub(super) fn finish_reason(finish: Finish) -> &'static str {
+pub(super) fn finish_reason(finish: FinishReason) -> &'static str {
     match finish {
-        Finish::End | Finish::StopString => "stop",
-        Finish::Length | Finish::ContextFull | Finish::Deadline | Finish::Shutdown => "length",
+        FinishReason::End | FinishReason::StopString => "stop",
+        FinishReason::Length
+        | FinishReason::ContextFull
+        | FinishReason::Deadline
+        | FinishReason::Shutdown => "length",
     }
 }

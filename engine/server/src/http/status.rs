@@ -9,6 +9,6 @@ use super::respond::answer;
 use crate::status::Status;
 
 /// `GET /status`
-pub async fn status(State(front): App, request: Request) -> Response {
-    answer(&json!(Status::of(&front, owner_of(&request))))
+pub async fn status(State(registry): App, request: Request) -> Response {
+    answer(&json!(Status::of(&registry, owner_of(&request))))
 }

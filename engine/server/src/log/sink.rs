@@ -60,12 +60,12 @@ fn write(waiting: &Receiver<Item>, lost: &AtomicU64) {
 }
 
 /// A line that is being made.
-pub struct Line {
+pub struct LogLine {
     sink: Sink,
     bytes: Vec<u8>,
 }
 
-impl Write for Line {
+impl Write for LogLine {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -76,7 +76,7 @@ impl Write for Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for LogLine {
     fn drop(&mut self) {
         let line = Item::Line(std::mem::take(&mut self.bytes));
         if let Err(TrySendError::Full(_)) = self.sink.items.try_send(line) {
@@ -86,9 +86,9 @@ impl Drop for Line {
 }
 
 impl<'a> MakeWriter<'a> for Sink {
-    type Writer = Line;
+    type Writer = LogLine;
 
-    fn make_writer(&'a self) -> Line {
-        Line { sink: self.clone(), bytes: Vec::new() }
+    fn make_writer(&'a self) -> LogLine {
+        LogLine { sink: self.clone(), bytes: Vec::new() }
     }
 }

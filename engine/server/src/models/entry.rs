@@ -7,14 +7,14 @@ use build_info::Bytes;
 use tokio::sync::watch;
 
 use super::named::Named;
-use super::start::Here;
+use super::start::LoadedModel;
 use crate::metrics::Metrics;
 
 /// A model and what is known of it.
-pub(super) struct Entry {
+pub(super) struct ModelEntry {
     pub(super) id: u64,
     pub(super) named: Named,
-    pub(super) place: Place,
+    pub(super) load_state: LoadState,
     pub(super) metrics: Arc<Metrics>,
     /// Requests that hold it.
     pub(super) users: usize,
@@ -34,25 +34,25 @@ pub(super) struct Entry {
     pub(super) tries: u32,
 }
 
-/// Where a model is.
-pub(super) enum Place {
-    Out,
-    Coming,
-    Here(Box<Here>),
+/// Progress of loading or unloading a model.
+pub(super) enum LoadState {
+    Unloaded,
+    Loading,
+    Loaded(Box<LoadedModel>),
     /// Its threads have yet to end.
-    Going(Vec<watch::Receiver<()>>),
+    Unloading(Vec<watch::Receiver<()>>),
     Failed {
         why: String,
         until: Instant,
     },
 }
 
-impl Entry {
+impl ModelEntry {
     pub(super) fn new(id: u64, named: Named, metrics: Arc<Metrics>) -> Self {
-        Entry {
+        ModelEntry {
             id,
             named,
-            place: Place::Out,
+            load_state: LoadState::Unloaded,
             metrics,
             users: 0,
             waiting: 0,
@@ -70,9 +70,9 @@ impl Entry {
         &self.named.options.name
     }
 
-    pub(super) fn here(&self) -> Option<&Here> {
-        match &self.place {
-            Place::Here(here) => Some(here),
+    pub(super) fn loaded(&self) -> Option<&LoadedModel> {
+        match &self.load_state {
+            LoadState::Loaded(loaded) => Some(loaded),
             _ => None,
         }
     }

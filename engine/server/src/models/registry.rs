@@ -12,17 +12,17 @@ use llama::error::Result as EngineResult;
 use tokio::sync::watch;
 use tokio::time::timeout_at;
 
-use super::entry::{Entry, Place};
-use super::load::bring;
+use super::entry::{LoadState, ModelEntry};
+use super::load::load;
 use super::named::{Named, Served};
-use crate::api_error::{Kind, Refusal, stopping};
-use crate::blocking_pool::Beside;
+use crate::api_error::{ApiError, ApiErrorKind, stopping};
+use crate::blocking_pool::BlockingPool;
 use crate::budget::{Bounds, Budget, Charge, SharedCharge, VALUE_BYTES};
 use crate::client::Client;
 use crate::closing::Closing;
 use crate::fields::{Fields, nearest};
 use crate::metrics::Metrics;
-use crate::request_log::Ticket;
+use crate::request_log::RequestLog;
 use crate::server::{Current, Server};
 
 /// Makes the settings of a model, for the machine as it is now.
@@ -41,17 +41,17 @@ pub struct Loader {
     pub turns: Arc<Turns>,
 }
 
-/// What every connection shares.
-pub struct Front {
+/// Registry of the models, which all connections share.
+pub struct ModelRegistry {
     pub(super) current: RwLock<Arc<Current>>,
     /// What is counted of connections, and of requests before it is known which model they are for.
     pub metrics: Arc<Metrics>,
-    pub(super) beside: Arc<Beside>,
+    pub(super) blocking_pool: Arc<BlockingPool>,
     /// Bytes of requests that wait.
     pub(super) budget: Arc<Budget>,
     pub(super) created: u64,
     pub(super) loader: Loader,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<RegistryState>,
     /// Told whenever anything in `state` changes that somebody may wait for.
     pub(super) changed: watch::Sender<()>,
     /// Held while a model is loaded: one at a time.
@@ -62,8 +62,8 @@ pub struct Front {
     pub(super) broken: watch::Sender<bool>,
 }
 
-pub(super) struct State {
-    pub(super) entries: Vec<Entry>,
+pub(super) struct RegistryState {
+    pub(super) entries: Vec<ModelEntry>,
     pub(super) default: Option<String>,
     pub(super) limit: Option<Bytes>,
     pub(super) several: bool,
@@ -72,8 +72,8 @@ pub(super) struct State {
     pub(super) count: u64,
 }
 
-impl State {
-    pub(super) fn entry(&mut self, id: u64) -> Option<&mut Entry> {
+impl RegistryState {
+    pub(super) fn entry(&mut self, id: u64) -> Option<&mut ModelEntry> {
         self.entries.iter_mut().find(|entry| entry.id == id)
     }
 
@@ -83,7 +83,7 @@ impl State {
     }
 
     /// The entry that a request for `name` means.
-    pub(super) fn find(&self, name: Option<&str>) -> Result<usize, Refusal> {
+    pub(super) fn find(&self, name: Option<&str>) -> Result<usize, ApiError> {
         let there = || self.entries.iter().filter(|entry| !entry.gone);
         let wanted = match (name, &self.default) {
             (Some(name), _) => name,
@@ -95,7 +95,7 @@ impl State {
                         "is missing: this server has {}, and no default_model in its configuration says which is meant",
                         names(there())
                     );
-                    return Err(Refusal::field("model", message));
+                    return Err(ApiError::field("model", message));
                 }
             },
         };
@@ -104,26 +104,26 @@ impl State {
     }
 }
 
-fn names<'a>(entries: impl Iterator<Item = &'a Entry>) -> String {
+fn names<'a>(entries: impl Iterator<Item = &'a ModelEntry>) -> String {
     entries.map(|entry| format!("{:?}", entry.name())).collect::<Vec<_>>().join(", ")
 }
 
-fn unknown<'a>(name: &str, there: impl Iterator<Item = &'a Entry> + Clone) -> Refusal {
+fn unknown<'a>(name: &str, there: impl Iterator<Item = &'a ModelEntry> + Clone) -> ApiError {
     let short: String = name.chars().take(100).collect();
-    let near = nearest(name, there.clone().map(Entry::name)).filter(|_| there.clone().count() > 1);
+    let near = nearest(name, there.clone().map(ModelEntry::name)).filter(|_| there.clone().count() > 1);
     let mend = near.map_or(String::new(), |near| format!("; did you mean {near:?}?"));
     let message = format!("there is no model {short:?}; this server has {}{mend}", names(there));
-    Refusal { param: Some("model".to_string()), ..Refusal::new(Kind::NoModel, message) }
+    ApiError { param: Some("model".to_string()), ..ApiError::new(ApiErrorKind::NoModel, message) }
 }
 
 /// A model that is loaded, and stays so until this is dropped.
-pub struct Held {
-    front: Arc<Front>,
+pub struct ModelLease {
+    registry: Arc<ModelRegistry>,
     id: u64,
     server: Arc<Server>,
 }
 
-impl Deref for Held {
+impl Deref for ModelLease {
     type Target = Arc<Server>;
 
     fn deref(&self) -> &Arc<Server> {
@@ -131,48 +131,49 @@ impl Deref for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ModelLease {
     fn drop(&mut self) {
-        let mut state = self.front.lock();
+        let mut state = self.registry.lock();
         let Some(entry) = state.entry(self.id) else { return };
         entry.users -= 1;
         if entry.users == 0 {
             drop(state);
-            self.front.tell();
+            self.registry.tell();
         }
     }
 }
 
 /// A request that waits for a model.
-struct Waiting<'a> {
-    front: &'a Front,
+struct WaitingRequest<'a> {
+    registry: &'a ModelRegistry,
     id: u64,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
-        if let Some(entry) = self.front.lock().entry(self.id) {
+        if let Some(entry) = self.registry.lock().entry(self.id) {
             entry.waiting -= 1;
         }
-        self.front.tell();
+        self.registry.tell();
     }
 }
 
-impl Front {
-    /// A front of `served`, of which nothing is loaded yet.
+impl ModelRegistry {
+    /// A registry of `served`, of which nothing is loaded yet.
     pub fn new(served: &Served, current: Current, loader: Loader) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let metrics = Arc::new(Metrics::default());
         // One model's numbers are the server's.
         let own = || if served.several { Arc::new(Metrics::default()) } else { Arc::clone(&metrics) };
-        let entries = served.models.iter().zip(0..).map(|(named, id)| Entry::new(id, named.clone(), own()));
-        Front {
+        let entries =
+            served.models.iter().zip(0..).map(|(named, id)| ModelEntry::new(id, named.clone(), own()));
+        ModelRegistry {
             current: RwLock::new(Arc::new(current)),
-            beside: Arc::new(Beside::default()),
+            blocking_pool: Arc::new(BlockingPool::default()),
             budget: Arc::new(Budget::new(&metrics)),
             created: now.map_or(0, |now| now.as_secs()),
             loader,
-            state: Mutex::new(State {
+            state: Mutex::new(RegistryState {
                 count: served.models.len() as u64,
                 entries: entries.collect(),
                 default: served.default.clone(),
@@ -188,7 +189,7 @@ impl Front {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, RegistryState> {
         // Whatever panicked, it is whole between two calls.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -213,8 +214,8 @@ impl Front {
         bytes: Vec<u8>,
         mut charge: Charge,
         client: &Client,
-    ) -> Result<Fields, Refusal> {
-        let fields = self.beside.of(client).fields(bytes).await?;
+    ) -> Result<Fields, ApiError> {
+        let fields = self.blocking_pool.of(client).fields(bytes).await?;
         charge.grow(fields.values() * VALUE_BYTES, Bounds::of(&self.current().limits))?;
         Ok(fields.charged(SharedCharge::new(charge)))
     }
@@ -234,17 +235,21 @@ impl Front {
     ///
     /// # Errors
     /// Where there is no such model, it cannot be loaded, too many wait for it, or the time is over.
-    pub async fn choose(self: &Arc<Self>, fields: &mut Fields, arrived: Instant) -> Result<Held, Refusal> {
+    pub async fn choose(
+        self: &Arc<Self>,
+        fields: &mut Fields,
+        arrived: Instant,
+    ) -> Result<ModelLease, ApiError> {
         let name = fields.text("model")?;
-        if let Some(held) = self.try_hold(name.as_deref(), &mut None)? {
-            return Ok(held);
+        if let Some(lease) = self.try_lease(name.as_deref(), &mut None)? {
+            return Ok(lease);
         }
         // What it should be is said where it is taken.
         let asked = fields.peek("timeout_s").and_then(serde_json::Value::as_f64);
         let most = self.patience(name.as_deref());
         let asked = asked.filter(|asked| (0.0..=most.as_secs_f64()).contains(asked));
         let patience = asked.map_or(most, Duration::from_secs_f64);
-        self.hold(name.as_deref(), arrived + patience).await
+        self.lease(name.as_deref(), arrived + patience).await
     }
 
     fn patience(&self, name: Option<&str>) -> Duration {
@@ -253,27 +258,27 @@ impl Front {
         entry.map_or(self.current().defaults.deadline, |entry| entry.named.options.deadline)
     }
 
-    async fn hold(self: &Arc<Self>, name: Option<&str>, until: Instant) -> Result<Held, Refusal> {
+    async fn lease(self: &Arc<Self>, name: Option<&str>, until: Instant) -> Result<ModelLease, ApiError> {
         let mut changed = self.changed.subscribe();
         let mut waiting = None;
         loop {
             changed.borrow_and_update();
-            if let Some(held) = self.try_hold(name, &mut waiting)? {
-                return Ok(held);
+            if let Some(lease) = self.try_lease(name, &mut waiting)? {
+                return Ok(lease);
             }
             if timeout_at(until.into(), changed.changed()).await.is_err() {
                 let message = "the time of the request was over before its model was loaded";
-                return Err(Refusal::new(Kind::Deadline, message));
+                return Err(ApiError::new(ApiErrorKind::Deadline, message));
             }
         }
     }
 
     /// The model, if it is loaded; else it is going to be, and `waiting` says that somebody waits for it.
-    fn try_hold<'a>(
+    fn try_lease<'a>(
         self: &'a Arc<Self>,
         name: Option<&str>,
-        waiting: &mut Option<Waiting<'a>>,
-    ) -> Result<Option<Held>, Refusal> {
+        waiting: &mut Option<WaitingRequest<'a>>,
+    ) -> Result<Option<ModelLease>, ApiError> {
         let mut state = self.lock();
         if state.closing != Closing::Open {
             self.metrics.refused.add(1);
@@ -283,21 +288,24 @@ impl Front {
         state.count += 1;
         let count = state.count;
         let entry = &mut state.entries[at];
-        match &entry.place {
-            Place::Here(here) if !entry.leaves => {
-                let server = Arc::clone(&here.server);
+        match &entry.load_state {
+            LoadState::Loaded(loaded) if !entry.leaves => {
+                let server = Arc::clone(&loaded.server);
                 (entry.users, entry.used) = (entry.users + 1, count);
-                Ticket::current().model(entry.name());
-                return Ok(Some(Held { front: Arc::clone(self), id: entry.id, server }));
+                RequestLog::current().model(entry.name());
+                return Ok(Some(ModelLease { registry: Arc::clone(self), id: entry.id, server }));
             }
-            Place::Failed { why, until } if *until > Instant::now() => {
+            LoadState::Failed { why, until } if *until > Instant::now() => {
                 let seconds = until.saturating_duration_since(Instant::now()).as_secs() + 1;
                 let message = format!(
                     "the model {:?} cannot be loaded now: {why}; it is tried again with the first request after {seconds} \
                      s",
                     entry.name()
                 );
-                return Err(Refusal { retry_after: Some(seconds), ..Refusal::new(Kind::NoRoom, message) });
+                return Err(ApiError {
+                    retry_after: Some(seconds),
+                    ..ApiError::new(ApiErrorKind::NoRoom, message)
+                });
             }
             _ => {}
         }
@@ -306,14 +314,14 @@ impl Front {
                 entry.metrics.refused.add(1);
                 let message =
                     format!("{} requests wait for this model to be loaded: try again later", entry.waiting);
-                return Err(Refusal { retry_after: Some(1), ..Refusal::new(Kind::Busy, message) });
+                return Err(ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Busy, message) });
             }
             entry.waiting += 1;
-            *waiting = Some(Waiting { front: self, id: entry.id });
+            *waiting = Some(WaitingRequest { registry: self, id: entry.id });
         }
-        if matches!(entry.place, Place::Out | Place::Failed { .. }) {
-            entry.place = Place::Coming;
-            tokio::spawn(bring(Arc::clone(self), entry.id));
+        if matches!(entry.load_state, LoadState::Unloaded | LoadState::Failed { .. }) {
+            entry.load_state = LoadState::Loading;
+            tokio::spawn(load(Arc::clone(self), entry.id));
         }
         Ok(None)
     }

@@ -20,7 +20,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::watch;
 
 use super::named::Named;
-use crate::blocking_pool::Beside;
+use crate::blocking_pool::BlockingPool;
 use crate::hidden_paths::hide_folders;
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -65,7 +65,7 @@ impl Running {
 /// What a model shares with the others.
 pub(super) struct Common {
     pub turns: Arc<Turns>,
-    pub beside: Arc<Beside>,
+    pub blocking_pool: Arc<BlockingPool>,
     pub metrics: Arc<Metrics>,
     pub created: u64,
 }
@@ -82,7 +82,12 @@ struct Made {
 ///
 /// # Errors
 /// Where the model, a context or a thread cannot be had.
-pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common: Common) -> Result<Here> {
+pub(super) fn start(
+    named: &Named,
+    settings: &Settings,
+    live: &Arc<Live>,
+    common: Common,
+) -> Result<LoadedModel> {
     let options = &named.options;
     let cores = match options.pools {
         0 | 1 => vec![None],
@@ -155,10 +160,10 @@ pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common
         inbox,
         embedder,
         metrics,
-        beside: common.beside,
+        blocking_pool: common.blocking_pool,
     });
     let schedulers = made.into_iter().map(|made| made.thread).collect();
-    Ok(Here { server, running: Running { schedulers, embedding, ended } })
+    Ok(LoadedModel { server, running: Running { schedulers, embedding, ended } })
 }
 
 /// The smaller model that drafts for `model`; none, with a word, where nothing can be drafted for it.
@@ -267,7 +272,7 @@ fn bind(cpus: &[u32]) {
     let _ = sched_setaffinity(None, &set);
 }
 
-pub(super) struct Here {
+pub(super) struct LoadedModel {
     pub(super) server: Arc<Server>,
     pub(super) running: Running,
 }

@@ -15,10 +15,10 @@ use llama::error::{Error, Result};
 use super::state::Scheduler;
 use crate::closing::Closing;
 use crate::disk_cache::{Answer, Disk};
-use crate::finish_reason::Finish;
+use crate::finish_reason::FinishReason;
 use crate::job::Job;
 use crate::reuse::choose;
-use crate::slot::{Run, Slot};
+use crate::slot::{RunningRequest, Slot};
 
 /// How long lookups may take once everything has to end now.
 const LAST_LOOK: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ impl Scheduler {
         for answer in std::mem::take(&mut self.found) {
             match (answer.job.is_abandoned(), answer.job.deadline <= now) {
                 (true, _) => self.metrics.abandoned.add(1),
-                (false, true) => self.tell_unstarted(&answer.job, Finish::Deadline),
+                (false, true) => self.tell_unstarted(&answer.job, FinishReason::Deadline),
                 (false, false) => self.found.push_back(answer),
             }
         }
@@ -141,8 +141,8 @@ impl Scheduler {
         (slot.held, slot.scope, slot.saved) = (loaded.tokens, scope, keep);
         slot.held.truncate(keep);
         slot.used = self.admissions;
-        job.ticket.began(at, keep as u32);
-        slot.run = Some(Run::new(job, self.admissions, keep as u32));
+        job.request_log.began(at, keep as u32);
+        slot.run = Some(RunningRequest::new(job, self.admissions, keep as u32));
     }
 
     fn restore(&mut self, at: usize, loaded: &Loaded, keep: usize) -> Result<()> {

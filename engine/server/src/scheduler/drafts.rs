@@ -9,12 +9,12 @@ use llama::error::{Error, Result};
 use llama::{Batch, Context, Decoded, SequenceId, Token};
 
 use super::super::drafts::{Source, Who};
-use super::super::plan::{Part, prefill_beside_decode};
+use super::super::plan::{BatchPart, prefill_beside_decode};
 use super::draft_state::{Measured, Step};
 use super::state::Scheduler;
 
 /// A slot that is to have a draft: the width of its batch, and its text.
-struct Place {
+struct DraftTarget {
     slot: usize,
     width: usize,
     text: Vec<Token>,
@@ -30,7 +30,7 @@ impl Scheduler {
     }
 
     /// Looks for drafts for the slots of `parts`, which has room for some more tokens.
-    pub(super) fn draft(&mut self, parts: &[Part]) -> Result<()> {
+    pub(super) fn draft(&mut self, parts: &[BatchPart]) -> Result<()> {
         self.drafts.measured = None;
         self.drafts.asked = false;
         if self.rules.drafts.who == Who::Off {
@@ -66,7 +66,7 @@ impl Scheduler {
                 }
             }
         }
-        let mut places = Vec::new();
+        let mut targets = Vec::new();
         if lets && !rests {
             let used = parts.iter().map(|part| part.tokens).sum::<u32>();
             // Each its part, so that the first does not take it all; rows are kept for all.
@@ -76,16 +76,16 @@ impl Scheduler {
                     && let Some(text) =
                         self.slots[slot].run.as_ref().and_then(|run| Some(run.text_with(run.next?)))
                 {
-                    places.push(Place { slot, width, text });
+                    targets.push(DraftTarget { slot, width, text });
                 }
             }
-            places = self.catch_up(step, places)?;
+            targets = self.catch_up(step, targets)?;
         }
         // Looking is no part of a step: it would look like a loss.
         if let Some(measured) = self.drafts.gains.get_mut(&step) {
             measured.gain.begin();
         }
-        places.into_iter().try_for_each(|place| self.draft_of(place))
+        targets.into_iter().try_for_each(|target| self.draft_of(target))
     }
 
     /// Where the drafts of slot `at` come from, if its request wants any.
@@ -142,27 +142,27 @@ impl Scheduler {
         Ok(widest)
     }
 
-    /// Of `places` those whose drafts can be had at once: the smaller model has read their texts. Of the others it reads a part,
+    /// Of `targets` those whose drafts can be had at once: the smaller model has read their texts. Of the others it reads a part,
     /// for as long as a step may take: everybody waits meanwhile. What that takes is counted as drafts'.
-    fn catch_up(&mut self, step: Step, places: Vec<Place>) -> Result<Vec<Place>> {
+    fn catch_up(&mut self, step: Step, targets: Vec<DraftTarget>) -> Result<Vec<DraftTarget>> {
         let mut left = prefill_beside_decode(self.rules.step, self.drafts.seconds_per_token) as usize;
-        let mut ready = Vec::with_capacity(places.len());
-        for place in places {
-            let sequence = self.slots[place.slot].sequence;
-            let wants = self.wants(place.slot);
+        let mut ready = Vec::with_capacity(targets.len());
+        for target in targets {
+            let sequence = self.slots[target.slot].sequence;
+            let wants = self.wants(target.slot);
             let Some(model) = self.drafts.model.as_mut().filter(|_| wants == Some(Source::Model)) else {
                 if wants == Some(Source::Lookup) {
-                    ready.push(place);
+                    ready.push(target);
                 }
                 continue;
             };
-            let behind = model.behind(sequence, &place.text);
+            let behind = model.behind(sequence, &target.text);
             // A draft reads those.
             let may_be = MOST as usize + 1;
             if behind > may_be && left > 0 {
                 let part = left.min(behind - 1);
                 let start = Instant::now();
-                let read = model.catch_up(sequence, &place.text, part);
+                let read = model.catch_up(sequence, &target.text, part);
                 let time = start.elapsed();
                 left -= part;
                 if let Some(measured) = self.drafts.gains.get_mut(&step) {
@@ -176,15 +176,15 @@ impl Scheduler {
                 }
             }
             let model = self.drafts.model.as_ref();
-            if model.is_some_and(|model| model.behind(sequence, &place.text) <= may_be) {
-                ready.push(place);
+            if model.is_some_and(|model| model.behind(sequence, &target.text) <= may_be) {
+                ready.push(target);
             }
         }
         Ok(ready)
     }
 
     /// A draft for a slot that makes a batch of its width, or of less that may be.
-    fn draft_of(&mut self, Place { slot, width, text }: Place) -> Result<()> {
+    fn draft_of(&mut self, DraftTarget { slot, width, text }: DraftTarget) -> Result<()> {
         let (wants, sequence) = (self.wants(slot), self.slots[slot].sequence);
         let cells = self.cells();
         let drafted = match (wants, &mut self.drafts.model) {

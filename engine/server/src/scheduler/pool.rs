@@ -6,7 +6,7 @@ use std::sync::Arc;
 use llama::Token;
 
 use super::state::Scheduler;
-use crate::plan::Part;
+use crate::plan::BatchPart;
 use crate::pools::{Notice, Prompt};
 use crate::scope::Scope;
 use crate::workloads::Threads;
@@ -37,7 +37,7 @@ impl Scheduler {
         }
         let free = self.slots.iter().filter(|slot| slot.run.is_none()).count();
         // Those that were left or are looked for come first.
-        let free = free.saturating_sub(self.parked.len() + self.looked_for());
+        let free = free.saturating_sub(self.preempted.len() + self.looked_for());
         let free = if self.may_take_more() { free } else { 0 };
         let most = self.context.n_ctx() as usize;
         // The longest prompt that there is room for: what has none is not looked for in steps.
@@ -72,7 +72,7 @@ impl Scheduler {
 
     /// Sets the threads for a batch of `parts`: the most that any of its requests may have, so that none is slower than it
     /// asked for because of another.
-    pub(super) fn take_threads(&mut self, parts: &[Part]) {
+    pub(super) fn take_threads(&mut self, parts: &[BatchPart]) {
         let Some(own) = self.pool.own else { return };
         let asked = parts.iter().filter_map(|part| self.slots.get(part.slot)?.run.as_ref());
         let threads = Threads::most(asked.map(|run| run.job.threads), own);

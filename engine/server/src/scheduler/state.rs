@@ -10,12 +10,12 @@ use super::draft_state::Drafts;
 use super::pool_state::Pool;
 use super::rules::Rules;
 use crate::disk_cache::{Answer, Disk};
-use crate::grammar_budget::Holds;
+use crate::grammar_budget::GrammarBudget;
 use crate::job::Job;
 use crate::metrics::Metrics;
 use crate::queue::Inbox;
 use crate::scope::Owners;
-use crate::slot::{Outbox, Run, Slot};
+use crate::slot::{Outbox, RunningRequest, Slot};
 
 /// The thread's state.
 pub struct Scheduler {
@@ -31,20 +31,20 @@ pub struct Scheduler {
     pub(super) budget: u32,
     /// Counts admissions.
     pub(super) admissions: u64,
-    /// Runs that had to leave their slots for want of cells, the oldest first.
-    pub(super) parked: Vec<Run>,
+    /// Requests that were preempted for want of cells, the oldest first.
+    pub(super) preempted: Vec<RunningRequest>,
     /// Ends that readers have yet to take, of runs that are over.
     pub(super) leaving: Vec<Outbox>,
     /// The prompt cache on the disk, if there is one, and what it has found.
     pub(super) disk: Option<Disk<Job>>,
     pub(super) found: VecDeque<Answer<Job>>,
-    /// What clients' grammars have held others up for.
-    pub(super) holds: Holds,
+    /// Time for which clients' grammars have kept others waiting.
+    pub(super) grammar_budget: GrammarBudget,
     pub(super) seconds_per_prompt_token: Option<f64>,
     pub(super) looked_at_queue: Instant,
     /// What several contexts of a model, and several workloads, need.
     pub(super) pool: Pool,
-    /// Where it shows its slots.
-    pub(super) place: usize,
+    /// Its index in the snapshots of slots.
+    pub(super) snapshot_index: usize,
     pub(super) drafts: Drafts,
 }

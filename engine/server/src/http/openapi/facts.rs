@@ -3,7 +3,7 @@
 use engine_core::settings::MAX_CTX;
 use serde_json::{Value, json};
 
-use crate::models::{Front, Known};
+use crate::models::{Known, ModelRegistry};
 use crate::request::Defaults;
 
 /// What differs from server to server.
@@ -21,8 +21,8 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    pub(super) fn of(front: &Front) -> Self {
-        let Known { names, server, defaults } = front.known();
+    pub(super) fn of(registry: &ModelRegistry) -> Self {
+        let Known { names, server, defaults } = registry.known();
         let model = server.as_ref().map(|server| &server.model);
         Facts {
             names,
@@ -31,7 +31,7 @@ impl Facts {
             n_ctx: server.as_ref().map_or(MAX_CTX, |server| server.n_ctx),
             begins: model.is_none_or(|model| model.begin_token().is_some()),
             width: server.as_ref().map(|server| server.embedder.width),
-            has_keys: !front.current().keys.is_empty(),
+            has_keys: !registry.current().keys.is_empty(),
             defaults,
         }
     }

@@ -14,12 +14,12 @@ use serde_json::{Map, Value, json};
 
 use super::app::App;
 use super::respond::answer;
-use crate::api_error::Kind;
+use crate::api_error::ApiErrorKind;
 use crate::http::openapi::facts::Facts;
 
 /// `GET /openapi.json`
-pub async fn openapi(State(front): App) -> Response {
-    answer(&document(&Facts::of(&front)))
+pub async fn openapi(State(registry): App) -> Response {
+    answer(&document(&Facts::of(&registry)))
 }
 
 fn document(facts: &Facts) -> Value {
@@ -45,22 +45,29 @@ fn document(facts: &Facts) -> Value {
 }
 
 /// What every request with a body may be refused for.
-const BODY: [Kind; 4] = [Kind::Invalid, Kind::TooLarge, Kind::MediaType, Kind::Overloaded];
+const BODY: [ApiErrorKind; 4] =
+    [ApiErrorKind::Invalid, ApiErrorKind::TooLarge, ApiErrorKind::MediaType, ApiErrorKind::Overloaded];
 
 /// What every request for text may be refused for besides.
-const GENERATE: [Kind; 7] = [
-    Kind::PromptTooLong,
-    Kind::NoModel,
-    Kind::NoRoom,
-    Kind::Busy,
-    Kind::Failed,
-    Kind::Stopping,
-    Kind::Deadline,
+const GENERATE: [ApiErrorKind; 7] = [
+    ApiErrorKind::PromptTooLong,
+    ApiErrorKind::NoModel,
+    ApiErrorKind::NoRoom,
+    ApiErrorKind::Busy,
+    ApiErrorKind::Failed,
+    ApiErrorKind::Stopping,
+    ApiErrorKind::Deadline,
 ];
 
 /// The same of what only needs the model's vocabulary.
-const MODEL: [Kind; 6] =
-    [Kind::NoModel, Kind::NoRoom, Kind::Busy, Kind::Failed, Kind::Stopping, Kind::Deadline];
+const MODEL: [ApiErrorKind; 6] = [
+    ApiErrorKind::NoModel,
+    ApiErrorKind::NoRoom,
+    ApiErrorKind::Busy,
+    ApiErrorKind::Failed,
+    ApiErrorKind::Stopping,
+    ApiErrorKind::Deadline,
+];
 
 fn paths(facts: &Facts) -> Value {
     let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
@@ -72,12 +79,12 @@ fn paths(facts: &Facts) -> Value {
         content["text/event-stream"] = streams::events(chunk);
         content
     };
-    let operation = |id: &str, summary: &str, content: Value, kinds: &[Kind]| {
+    let operation = |id: &str, summary: &str, content: Value, kinds: &[ApiErrorKind]| {
         let mut responses = errors(kinds, facts);
         responses.insert("200".to_string(), ok("What was asked for.", content));
         json!({ "operationId": id, "summary": summary, "responses": responses })
     };
-    let post = |id: &str, summary: &str, request: &str, content: Value, kinds: &[&[Kind]]| {
+    let post = |id: &str, summary: &str, request: &str, content: Value, kinds: &[&[ApiErrorKind]]| {
         let mut operation = operation(id, summary, content, &kinds.concat());
         operation["requestBody"] = body(request);
         json!({ "post": operation })
@@ -93,7 +100,7 @@ fn paths(facts: &Facts) -> Value {
         "model",
         "The model of this name.",
         json("Model"),
-        &[Kind::Invalid, Kind::NoModel, Kind::NotFound],
+        &[ApiErrorKind::Invalid, ApiErrorKind::NoModel, ApiErrorKind::NotFound],
     );
     model["parameters"] = json!([{
         "name": "name", "in": "path", "required": true, "schema": { "type": "string", "enum": facts.names },
@@ -123,10 +130,10 @@ fn paths(facts: &Facts) -> Value {
 }
 
 /// The responses of a request that may be refused for `kinds`, or because of who asks.
-fn errors(kinds: &[Kind], facts: &Facts) -> Map<String, Value> {
-    let asks: &[Kind] = match facts.has_keys {
-        true => &[Kind::Unauthorized],
-        false => &[Kind::Forbidden, Kind::Origin],
+fn errors(kinds: &[ApiErrorKind], facts: &Facts) -> Map<String, Value> {
+    let asks: &[ApiErrorKind] = match facts.has_keys {
+        true => &[ApiErrorKind::Unauthorized],
+        false => &[ApiErrorKind::Forbidden, ApiErrorKind::Origin],
     };
     let all = [kinds, asks].concat();
     let mut statuses: Vec<u16> = all.iter().map(|kind| kind.words().0).collect();
@@ -135,7 +142,7 @@ fn errors(kinds: &[Kind], facts: &Facts) -> Map<String, Value> {
     statuses.into_iter().map(|status| (status.to_string(), error(status, &all))).collect()
 }
 
-fn error(status: u16, kinds: &[Kind]) -> Value {
+fn error(status: u16, kinds: &[ApiErrorKind]) -> Value {
     let kinds: Vec<_> = kinds.iter().map(|kind| kind.words()).filter(|words| words.0 == status).collect();
     let types: Vec<&str> = kinds.iter().map(|words| words.1).collect();
     let codes: Vec<&str> = kinds.iter().map(|words| words.2).collect();

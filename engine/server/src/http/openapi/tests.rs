@@ -64,7 +64,7 @@ fn every_route_is_in_the_file_and_no_other() {
             methods.keys().map(|method| (path.clone(), method.clone()))
         })
         .collect();
-    let routes = include_str!("../mod.rs").lines().filter_map(|line| {
+    let routes = include_str!("../routes.rs").lines().filter_map(|line| {
         let (path, handler) = line.trim().strip_prefix(".route(\"")?.split_once("\", ")?;
         Some((path.replace("{*", "{"), handler.split_once('(')?.0.to_string()))
     });
