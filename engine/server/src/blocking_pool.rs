@@ -41,7 +41,7 @@ const CLIENTS: usize = 4;
 
 /// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum WorkKind {
     /// Work of milliseconds.
     Light,
     /// A grammar or schema, which may take seconds.
@@ -50,15 +50,15 @@ pub enum Work {
     Text,
 }
 
-impl Work {
+impl WorkKind {
     /// Returns the kind of work for tokenizing a text of `bytes` bytes; `None` for a text that is tokenized at once.
     pub fn of_text(bytes: usize) -> Option<Self> {
         if bytes <= LONG_TEXT {
             None
         } else if bytes <= VERY_LONG_TEXT {
-            Some(Work::Light)
+            Some(WorkKind::Light)
         } else {
-            Some(Work::Text)
+            Some(WorkKind::Text)
         }
     }
 }
@@ -84,11 +84,11 @@ impl Default for Permits {
 }
 
 impl Permits {
-    fn of(&self, work: Work) -> Arc<Semaphore> {
+    fn of(&self, work: WorkKind) -> Arc<Semaphore> {
         Arc::clone(match work {
-            Work::Light => &self.light,
-            Work::Grammar => &self.grammars,
-            Work::Text => &self.texts,
+            WorkKind::Light => &self.light,
+            WorkKind::Grammar => &self.grammars,
+            WorkKind::Text => &self.texts,
         })
     }
 }
@@ -123,7 +123,7 @@ impl ClientShare {
     /// Runs `work` on a thread. The thread stays taken until `work` ends, even if the caller stops waiting.
     pub async fn run<T: Send + 'static>(
         &self,
-        kind: Work,
+        kind: WorkKind,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let failed = |why: &dyn Display| ApiError::new(ApiErrorKind::Failed, why.to_string());
@@ -141,7 +141,7 @@ impl ClientShare {
     /// Parses the fields of a request.
     pub async fn fields(&self, bytes: Vec<u8>) -> Result<Fields, ApiError> {
         match bytes.len() > LONG_REQUEST {
-            true => self.run(Work::Light, move || Fields::read(&bytes)).await?,
+            true => self.run(WorkKind::Light, move || Fields::read(&bytes)).await?,
             false => Fields::read(&bytes),
         }
     }
@@ -229,14 +229,14 @@ mod tests {
                 let (one, wait) = (one.clone(), Arc::clone(&wait));
                 tasks.push(tokio::spawn(async move {
                     let work = move || wait.lock().expect("whole").recv().is_ok();
-                    one.run(Work::Grammar, work).await
+                    one.run(WorkKind::Grammar, work).await
                 }));
             }
             // All of them have come before the other.
             while one.own.grammars.available_permits() > 0 {
                 tokio::task::yield_now().await;
             }
-            let its = tokio::spawn(async move { other.run(Work::Grammar, || ()).await });
+            let its = tokio::spawn(async move { other.run(WorkKind::Grammar, || ()).await });
             while pool.of(&Client::Process { id: 2, user: 0 }).own.grammars.available_permits() == GRAMMARS {
                 tokio::task::yield_now().await;
             }

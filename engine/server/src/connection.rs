@@ -14,10 +14,10 @@ use super::admission::{ConnectionState, Late};
 use super::client::Client;
 use super::ndjson;
 use super::scope::Owner;
-use crate::connection::shared::{FIRST, Shared, pause};
+use crate::connection::shared::{FIRST, ListenerContext, pause};
 
 /// Accepts connections at the Unix socket until the server stops.
-pub async fn unix(listener: UnixListener, shared: Shared) {
+pub async fn unix(listener: UnixListener, shared: ListenerContext) {
     let mut stopping = shared.stopping.clone();
     loop {
         let accepted = tokio::select! {
@@ -39,7 +39,7 @@ pub async fn unix(listener: UnixListener, shared: Shared) {
 pub type Inside = mpsc::UnboundedReceiver<StdUnixStream>;
 
 /// Accepts connections from inside the process until the server stops or the sender is gone. Then drops `over`.
-pub async fn inside(mut streams: Inside, shared: Shared, over: oneshot::Sender<()>) {
+pub async fn inside(mut streams: Inside, shared: ListenerContext, over: oneshot::Sender<()>) {
     let _over = over;
     let mut stopping = shared.stopping.clone();
     loop {
@@ -59,7 +59,7 @@ pub async fn inside(mut streams: Inside, shared: Shared, over: oneshot::Sender<(
 }
 
 /// Serves a connection to the Unix socket. HTTP methods begin with a capital letter, lines of JSON never do.
-async fn speak(mut stream: UnixStream, state: Arc<ConnectionState>, shared: Shared) {
+async fn speak(mut stream: UnixStream, state: Arc<ConnectionState>, shared: ListenerContext) {
     let peer = stream.peer_cred().ok();
     let process = peer.and_then(|peer| Some((peer.pid()?, peer.uid())));
     let client = process.map_or(Client::Unknown, |(id, user)| Client::Process { id, user });

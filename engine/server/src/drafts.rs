@@ -18,12 +18,12 @@ pub enum Who {
     /// Requests that ask for it.
     Asked,
     /// Requests that do not say otherwise, from there.
-    All(Source),
+    All(DraftSource),
 }
 
 /// Where drafts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum DraftSource {
     /// The text itself.
     Lookup,
     /// A smaller model.
@@ -37,8 +37,8 @@ impl std::str::FromStr for Who {
         match text {
             "off" => Ok(Who::Off),
             "asked" => Ok(Who::Asked),
-            "lookup" => Ok(Who::All(Source::Lookup)),
-            "model" => Ok(Who::All(Source::Model)),
+            "lookup" => Ok(Who::All(DraftSource::Lookup)),
+            "model" => Ok(Who::All(DraftSource::Model)),
             _ => Err(format!("{text:?}: use off, asked, lookup or model")),
         }
     }
@@ -79,7 +79,7 @@ pub struct Wish {
     /// Most tokens of a draft.
     pub most: u32,
     /// Where it comes from.
-    pub from: Source,
+    pub from: DraftSource,
 }
 
 /// The drafts of a request that runs.
@@ -138,8 +138,8 @@ pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Api
     let from = match map.get("drafts").unwrap_or(&Value::Null) {
         Value::Null => return Ok(everyone.map(|wish| Wish { most, ..wish })),
         Value::String(text) if text == "off" => return Ok(None),
-        Value::String(text) if text == "lookup" => Source::Lookup,
-        Value::String(text) if text == "model" => Source::Model,
+        Value::String(text) if text == "lookup" => DraftSource::Lookup,
+        Value::String(text) if text == "model" => DraftSource::Model,
         other => return Err(wrong(NAME, USE, other)),
     };
     match (drafting.who, from, drafting.has_model) {
@@ -148,7 +148,7 @@ pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Api
                        FILE (speculative and draft_model in its configuration)";
             Err(ApiError::field(NAME, why))
         }
-        (_, Source::Model, false) => {
+        (_, DraftSource::Model, false) => {
             let why = "there is no smaller model for this one: start the server with --draft-model FILE (draft_model in its \
                  configuration), or ask for \"lookup\"";
             Err(ApiError::field(NAME, why))
@@ -179,9 +179,9 @@ pub fn schema(drafting: Drafting) -> Value {
 mod tests {
     use super::*;
 
-    const ALL: Who = Who::All(Source::Lookup);
+    const ALL: Who = Who::All(DraftSource::Lookup);
 
-    fn read(json: &str, who: Who, has_model: bool) -> Result<Option<(u32, Source)>, String> {
+    fn read(json: &str, who: Who, has_model: bool) -> Result<Option<(u32, DraftSource)>, String> {
         let mut fields = Fields::read(json.as_bytes()).map_err(|refusal| refusal.message)?;
         let drafting = Drafting { who, has_model, ..Drafting::default() };
         let wish = take(&mut fields, drafting).map_err(|refusal| refusal.message)?;
@@ -191,25 +191,25 @@ mod tests {
     #[test]
     fn a_request_has_what_it_may_ask_for() {
         use Who::{Asked, Off};
-        let of_model = Who::All(Source::Model);
+        let of_model = Who::All(DraftSource::Model);
         let cases = [
             ("{}", Off, None),
             ("{}", Asked, None),
-            ("{}", ALL, Some((7, Source::Lookup))),
-            (r#"{"speculative": null}"#, ALL, Some((7, Source::Lookup))),
-            (r#"{"speculative": {}}"#, ALL, Some((7, Source::Lookup))),
+            ("{}", ALL, Some((7, DraftSource::Lookup))),
+            (r#"{"speculative": null}"#, ALL, Some((7, DraftSource::Lookup))),
+            (r#"{"speculative": {}}"#, ALL, Some((7, DraftSource::Lookup))),
             (r#"{"speculative": {}}"#, Asked, None),
             (r#"{"speculative": {"drafts": "off"}}"#, ALL, None),
             (r#"{"speculative": {"drafts": "off"}}"#, Off, None),
-            (r#"{"speculative": {"drafts": "lookup"}}"#, Asked, Some((7, Source::Lookup))),
-            (r#"{"speculative": {"drafts": "lookup", "max": 2.0}}"#, Asked, Some((2, Source::Lookup))),
+            (r#"{"speculative": {"drafts": "lookup"}}"#, Asked, Some((7, DraftSource::Lookup))),
+            (r#"{"speculative": {"drafts": "lookup", "max": 2.0}}"#, Asked, Some((2, DraftSource::Lookup))),
             // No more than there are rows for.
-            (r#"{"speculative": {"drafts": "lookup", "max": 15}}"#, Asked, Some((7, Source::Lookup))),
-            (r#"{"speculative": {"max": 1}}"#, ALL, Some((1, Source::Lookup))),
-            ("{}", of_model, Some((7, Source::Model))),
-            (r#"{"speculative": {"max": 3}}"#, of_model, Some((3, Source::Model))),
-            (r#"{"speculative": {"drafts": "lookup"}}"#, of_model, Some((7, Source::Lookup))),
-            (r#"{"speculative": {"drafts": "model"}}"#, Asked, Some((7, Source::Model))),
+            (r#"{"speculative": {"drafts": "lookup", "max": 15}}"#, Asked, Some((7, DraftSource::Lookup))),
+            (r#"{"speculative": {"max": 1}}"#, ALL, Some((1, DraftSource::Lookup))),
+            ("{}", of_model, Some((7, DraftSource::Model))),
+            (r#"{"speculative": {"max": 3}}"#, of_model, Some((3, DraftSource::Model))),
+            (r#"{"speculative": {"drafts": "lookup"}}"#, of_model, Some((7, DraftSource::Lookup))),
+            (r#"{"speculative": {"drafts": "model"}}"#, Asked, Some((7, DraftSource::Model))),
         ];
         for (json, who, expected) in cases {
             assert_eq!(read(json, who, true), Ok(expected), "{json} of {who:?}");

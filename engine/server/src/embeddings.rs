@@ -7,6 +7,6 @@ pub mod embedder;
 mod request;
 mod worker;
 
-pub use embedder::{Embedder, EmbeddingJob, Refused};
-pub use request::{Encoding, Request, TEXTS, rendered};
-pub use worker::{Ended, Start, start};
+pub use embedder::{Embedder, EmbeddingJob, EmbeddingRefusal};
+pub use request::{EmbeddingRequest, Encoding, TEXTS, rendered};
+pub use worker::{EmbedderStart, EmbedderThread, start};

@@ -73,7 +73,7 @@ impl Fields {
         let mut fields =
             Fields { all: Vec::new(), known: Vec::new(), left: VALUES, waiting: SharedCharge::default() };
         let mut reader = serde_json::Deserializer::from_str(text);
-        let read = (&mut reader).deserialize_any(Whole(&mut fields));
+        let read = (&mut reader).deserialize_any(FieldsVisitor(&mut fields));
         match read.and_then(|read| reader.end().map(|()| read)) {
             Ok(Ok(())) => Ok(fields),
             Ok(Err(refusal)) => Err(refusal),
@@ -252,16 +252,16 @@ pub fn not_json(name: &str, error: &serde_json::Error) -> ApiError {
 }
 
 /// Reads a request into its fields; the error within is one of the request, not of its JSON.
-struct Whole<'a>(&'a mut Fields);
+struct FieldsVisitor<'a>(&'a mut Fields);
 
-impl Whole<'_> {
+impl FieldsVisitor<'_> {
     fn refused<E>(value: &Value) -> Result<Result<(), ApiError>, E> {
         let message = format!("the request must be a JSON object, not {}", shown(value));
         Ok(Err(ApiError::new(ApiErrorKind::Invalid, message)))
     }
 }
 
-impl<'de> Visitor<'de> for Whole<'_> {
+impl<'de> Visitor<'de> for FieldsVisitor<'_> {
     type Value = Result<(), ApiError>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -282,31 +282,31 @@ impl<'de> Visitor<'de> for Whole<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut left = usize::MAX;
         while list.next_element_seed(Count(&mut left))?.is_some() {}
-        Whole::refused(&Value::Array(Vec::new()))
+        FieldsVisitor::refused(&Value::Array(Vec::new()))
     }
 
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Whole::refused(&Value::Null)
+        FieldsVisitor::refused(&Value::Null)
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
-        Whole::refused(&value.into())
+        FieldsVisitor::refused(&value.into())
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-        Whole::refused(&number.into())
+        FieldsVisitor::refused(&number.into())
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-        Whole::refused(&number.into())
+        FieldsVisitor::refused(&number.into())
     }
 
     fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-        Whole::refused(&number.into())
+        FieldsVisitor::refused(&number.into())
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Whole::refused(&text.chars().take(REPEATED + 1).collect::<String>().into())
+        FieldsVisitor::refused(&text.chars().take(REPEATED + 1).collect::<String>().into())
     }
 }
 

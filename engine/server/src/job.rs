@@ -12,7 +12,7 @@ use super::drafts::Wish;
 use super::logprobs::Likelihood;
 use super::request_log::RequestLog;
 use super::scope::Scope;
-use super::workloads::Threads;
+use super::workloads::WorkloadThreads;
 use crate::client::Client;
 use crate::done::Done;
 
@@ -45,7 +45,7 @@ pub struct Job {
     /// The one with the same prompt that goes before it: what that has evaluated need not be evaluated again.
     pub follows: Option<Weak<()>>,
     /// The threads that its workload may have.
-    pub threads: Threads,
+    pub threads: WorkloadThreads,
     /// The bytes that it was sent in, charged until it has a slot.
     pub waiting: SharedCharge,
     /// When it came.
@@ -55,7 +55,7 @@ pub struct Job {
     /// Line of the log about it.
     pub request_log: RequestLog,
     /// Where its events go. Closed by the reader when nobody wants them any more.
-    pub events: mpsc::Sender<Event>,
+    pub events: mpsc::Sender<JobEvent>,
     /// While it was the next one and did not fit: how many others went before it, and since when.
     pub passed: Option<(u32, Instant)>,
 }
@@ -72,10 +72,10 @@ impl Job {
     }
 }
 
-/// What the scheduler tells of a job: any number of tokens, then one [`Done`](Event::Done) or
-/// [`Failed`](Event::Failed).
+/// What the scheduler tells of a job: any number of tokens, then one [`Done`](JobEvent::Done) or
+/// [`Failed`](JobEvent::Failed).
 #[derive(Debug)]
-pub enum Event {
+pub enum JobEvent {
     /// A token.
     Token(Piece),
     /// It ended.

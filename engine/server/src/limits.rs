@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// What may be asked of the server.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Bytes of a request.
     pub request: usize,
     /// Bytes of all requests that wait.

@@ -18,11 +18,11 @@ use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 
 use super::admission::{ConnectionState, Late, Phase};
 use super::api_error::{ApiError, ApiErrorKind};
-use super::budget::{Bounds, Charge};
+use super::budget::{ByteBounds, Charge};
 use super::client::Client;
 use super::done::Done;
 use super::fields::Fields;
-use super::job::{Event, Piece};
+use super::job::{JobEvent, Piece};
 use super::logprobs::Likelihood;
 use super::models::{ModelLease, ModelRegistry};
 use super::request::{Generate, prompt_or_messages};
@@ -129,7 +129,7 @@ impl Connection {
                 return Ok(None);
             }
             let more = found.unwrap_or(seen).saturating_sub(before);
-            if let Err(refusal) = charge.grow(more, Bounds::of(&current.limits)) {
+            if let Err(refusal) = charge.grow(more, ByteBounds::of(&current.limits)) {
                 self.refuse(&Value::Null, &refusal).await?;
                 self.swallow().await;
                 return Ok(None);
@@ -243,7 +243,7 @@ impl Connection {
             let server = registry.choose(&mut fields, arrived).await?;
             Ok((read(fields, &server)?, server))
         };
-        let asked: Result<(Asked, ModelLease), ApiError> = tokio::select! {
+        let asked: Result<(LineRequest, ModelLease), ApiError> = tokio::select! {
             biased;
             asked = asked => asked,
             () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
@@ -257,8 +257,8 @@ impl Connection {
             Err(refusal) => return self.refuse(&id, &refusal).await,
         };
         let request = match request {
-            Asked::Generate(request) => *request,
-            Asked::Embed(request) => return self.embed(&id, request, &server, arrived).await,
+            LineRequest::Generate(request) => *request,
+            LineRequest::Embed(request) => return self.embed(&id, request, &server, arrived).await,
         };
         let stream = request.stream;
         let submitted = tokio::select! {
@@ -276,7 +276,7 @@ impl Connection {
     async fn embed(
         &mut self,
         id: &Value,
-        request: embeddings::Request,
+        request: embeddings::EmbeddingRequest,
         server: &Server,
         arrived: Instant,
     ) -> io::Result<()> {
@@ -315,10 +315,10 @@ impl Connection {
         &mut self,
         id: &Value,
         stream: bool,
-        mut events: mpsc::Receiver<Event>,
+        mut events: mpsc::Receiver<JobEvent>,
         server: &Server,
     ) -> io::Result<()> {
-        let mut whole = Whole::default();
+        let mut whole = WholeAnswer::default();
         loop {
             let event = tokio::select! {
                 biased;
@@ -331,15 +331,15 @@ impl Connection {
             // What came together goes together.
             let over = loop {
                 match event {
-                    Some(Event::Token(piece)) if stream => put(&mut out, &TokenLine::new(id, &piece)),
-                    Some(Event::Token(piece)) => whole.add(piece),
-                    Some(Event::Done(done)) => {
+                    Some(JobEvent::Token(piece)) if stream => put(&mut out, &TokenLine::new(id, &piece)),
+                    Some(JobEvent::Token(piece)) => whole.add(piece),
+                    Some(JobEvent::Done(done)) => {
                         let whole = std::mem::take(&mut whole);
                         let line = self.last(id, done, whole, stream, server).await;
                         out.extend(line);
                         break true;
                     }
-                    Some(Event::Failed(message)) => {
+                    Some(JobEvent::Failed(message)) => {
                         put(&mut out, &refused(id, &ApiError::new(ApiErrorKind::Failed, message)));
                         break true;
                     }
@@ -365,7 +365,7 @@ impl Connection {
         &self,
         id: &Value,
         done: Box<Done>,
-        whole: Whole,
+        whole: WholeAnswer,
         stream: bool,
         server: &Server,
     ) -> Vec<u8> {
@@ -414,9 +414,9 @@ impl Connection {
 }
 
 /// What is asked for.
-enum Asked {
+enum LineRequest {
     Generate(Box<Generate>),
-    Embed(embeddings::Request),
+    Embed(embeddings::EmbeddingRequest),
 }
 
 /// The id of the request in `fields`, taken first: an error repeats it.
@@ -433,16 +433,16 @@ fn take_id(fields: &mut Fields) -> Result<Value, ApiError> {
 }
 
 /// The rest of the request in `fields`.
-fn read(mut fields: Fields, server: &Server) -> Result<Asked, ApiError> {
+fn read(mut fields: Fields, server: &Server) -> Result<LineRequest, ApiError> {
     if fields.has("embed") {
-        let request = embeddings::Request::take(&mut fields, "embed", server)?;
+        let request = embeddings::EmbeddingRequest::take(&mut fields, "embed", server)?;
         fields.finish()?;
-        return Ok(Asked::Embed(request));
+        return Ok(LineRequest::Embed(request));
     }
     let prompt = prompt_or_messages(&mut fields)?;
     let generate = Generate::take(&mut fields, prompt, &server.current().defaults)?;
     fields.finish()?;
-    Ok(Asked::Generate(Box::new(generate)))
+    Ok(LineRequest::Generate(Box::new(generate)))
 }
 
 /// A token's line.
@@ -473,13 +473,13 @@ impl<'a> TokenLine<'a> {
 
 /// What was generated, where it is told at the end.
 #[derive(Default)]
-struct Whole {
+struct WholeAnswer {
     text: String,
     tokens: Vec<Token>,
     logprobs: Vec<Likelihood>,
 }
 
-impl Whole {
+impl WholeAnswer {
     fn add(&mut self, piece: Piece) {
         self.text.push_str(&piece.text);
         self.tokens.push(piece.token);
@@ -514,7 +514,7 @@ fn usage(done: &Done) -> Value {
 }
 
 /// The last line: the text is what was not told before.
-fn last(id: &Value, done: &Done, whole: &Whole, stream: bool) -> Value {
+fn last(id: &Value, done: &Done, whole: &WholeAnswer, stream: bool) -> Value {
     let mut line = json!({
         "done": true,
         "text": format!("{}{}", whole.text, done.rest),

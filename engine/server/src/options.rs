@@ -11,7 +11,7 @@ use engine_core::live::Live;
 use engine_core::settings::{Requested, Settings};
 use llama::error::Result;
 
-use super::limits::Limits;
+use super::limits::ServerLimits;
 use super::request::Defaults;
 use super::scheduler::rules::Rules;
 use super::server::Current;
@@ -19,7 +19,7 @@ use super::workloads::Workloads;
 
 /// How a model is served; what is of the server is the same for all models of it.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServeOptions {
     /// The model's file.
     pub model: PathBuf,
     /// What clients call it.
@@ -51,7 +51,7 @@ pub struct Options {
     /// How long a request may take.
     pub deadline: Duration,
     /// What may be asked.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// How the scheduler works.
     pub rules: Rules,
     /// Where prompts are kept on the disk.
@@ -90,7 +90,7 @@ impl PromptCache {
     }
 }
 
-impl Options {
+impl ServeOptions {
     /// What of it can be changed while the server runs.
     pub fn current(&self, engine: &Requested) -> Current {
         // Of the machine nothing is asked; what cannot be meant was refused before.

@@ -19,7 +19,7 @@ const WORTH: usize = 32;
 
 /// A prompt that a slot holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prompt {
+pub struct SlotPrompt {
     /// Its scope: prompts of other scopes are not compared with it.
     pub scope: Scope,
     /// Its tokens.
@@ -34,7 +34,7 @@ pub struct Notice {
     /// Tokens of the longest prompt that there is room for.
     pub room: usize,
     /// The prompts that its slots hold.
-    pub held: Vec<Prompt>,
+    pub held: Vec<SlotPrompt>,
 }
 
 impl Notice {
@@ -44,8 +44,9 @@ impl Notice {
 
     /// Number of tokens of `prompt`, which is of `scope`, that it has.
     fn has(&self, scope: Scope, prompt: &[Token]) -> usize {
-        let common =
-            |held: &Prompt| held.tokens.iter().zip(prompt).take_while(|(one, other)| one == other).count();
+        let common = |held: &SlotPrompt| {
+            held.tokens.iter().zip(prompt).take_while(|(one, other)| one == other).count()
+        };
         self.held.iter().filter(|held| held.scope == scope).map(common).max().unwrap_or(0)
     }
 }
@@ -160,8 +161,8 @@ mod tests {
     /// What is tried, the pools' notices, a prompt, and who may take it.
     type Case<'a> = (&'a str, Vec<Notice>, &'a [Token], &'a [usize]);
 
-    fn shown(owner: Owner, tokens: &[Token]) -> Prompt {
-        Prompt { scope: Scope::new(owner, None), tokens: Arc::from(tokens) }
+    fn shown(owner: Owner, tokens: &[Token]) -> SlotPrompt {
+        SlotPrompt { scope: Scope::new(owner, None), tokens: Arc::from(tokens) }
     }
 
     fn notice(free: usize, held: &[&[Token]]) -> Notice {

@@ -131,7 +131,7 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
 
 /// Why a job was not taken.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum QueueRefusal {
     /// So many wait already.
     Busy {
         /// How many.
@@ -218,15 +218,15 @@ impl Inbox {
     }
 
     /// Puts `job` in the queue.
-    pub fn push(&self, job: Job) -> Result<(), Refused> {
+    pub fn push(&self, job: Job) -> Result<(), QueueRefusal> {
         self.push_all(vec![job])
     }
 
     /// Puts all of `jobs` in the queue, or none.
-    pub fn push_all(&self, jobs: Vec<Job>) -> Result<(), Refused> {
+    pub fn push_all(&self, jobs: Vec<Job>) -> Result<(), QueueRefusal> {
         let mut state = self.lock();
         if state.closing != Closing::Open {
-            return Err(Refused::Stopping);
+            return Err(QueueRefusal::Stopping);
         }
         let room = |state: &InboxState| state.queue.len() + jobs.len() <= state.bound;
         if !room(&state) {
@@ -234,7 +234,7 @@ impl Inbox {
             drop(state.queue.take(Job::is_abandoned));
         }
         if !room(&state) {
-            return Err(Refused::Busy { waiting: state.queue.len() });
+            return Err(QueueRefusal::Busy { waiting: state.queue.len() });
         }
         for job in jobs {
             state.queue.push(job.client.clone(), job);

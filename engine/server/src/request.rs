@@ -15,7 +15,7 @@ use super::fields::{Fields, shown, wrong};
 use super::input::{Fault, Input};
 use super::logprobs;
 use super::scope::SALT_CHARACTERS;
-use super::workloads::{Threads, Workloads};
+use super::workloads::{WorkloadThreads, Workloads};
 
 /// Most stop strings of a request.
 pub const STOPS: usize = 16;
@@ -84,7 +84,7 @@ pub struct Generate {
     /// How long it may take.
     pub deadline: Duration,
     /// The threads that its workload may have.
-    pub threads: Threads,
+    pub threads: WorkloadThreads,
     /// The bytes that it was sent in, charged until it has a slot.
     pub waiting: SharedCharge,
 }

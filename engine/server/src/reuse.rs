@@ -17,7 +17,7 @@ pub struct SlotTokens<'a> {
 
 /// Where a prompt goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct SlotChoice {
     /// The slot.
     pub slot: usize,
     /// Whose beginning it shares.
@@ -33,7 +33,7 @@ pub struct Choice {
 /// The longest beginning that any slot holds is shared: it costs nothing, since sequences can share cells. The slot that
 /// holds it is taken itself where the prompt goes on from most of what it holds, as the next turn of a conversation does;
 /// otherwise the one that was taken longest ago, so that what others hold stays for who comes back.
-pub fn choose(held: &[SlotTokens<'_>], prompt: &[Token], reuse: bool) -> Option<Choice> {
+pub fn choose(held: &[SlotTokens<'_>], prompt: &[Token], reuse: bool) -> Option<SlotChoice> {
     let oldest = |but: Option<usize>| {
         let free = held.iter().enumerate().filter(|(slot, held)| held.free && Some(*slot) != but);
         free.min_by_key(|(_, held)| (!held.tokens.is_empty(), held.used)).map(|(slot, _)| slot)
@@ -49,13 +49,13 @@ pub fn choose(held: &[SlotTokens<'_>], prompt: &[Token], reuse: bool) -> Option<
         .max_by_key(|(keep, free, slot)| (*keep, *free, std::cmp::Reverse(*slot)))
         .filter(|(keep, _, _)| reuse && *keep > 0);
     let Some((keep, free, from)) = longest else {
-        return oldest(None).map(|slot| Choice { slot, from: slot, keep: 0 });
+        return oldest(None).map(|slot| SlotChoice { slot, from: slot, keep: 0 });
     };
     if free && keep * 2 >= held[from].tokens.len() {
-        return Some(Choice { slot: from, from, keep });
+        return Some(SlotChoice { slot: from, from, keep });
     }
     let slot = oldest(Some(from)).or(free.then_some(from))?;
-    Some(Choice { slot, from, keep })
+    Some(SlotChoice { slot, from, keep })
 }
 
 #[cfg(test)]

@@ -16,16 +16,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::admission::{Bounds, Gate, RESERVE};
+use super::admission::{ConnectionBounds, Gate, RESERVE};
 use super::blocking_pool;
 use super::closing::Closing;
-use super::connection::shared::Shared;
+use super::connection::shared::ListenerContext;
 use super::connection::{Inside, inside, unix};
 use super::http::routes::{Door, Routes};
 use super::listen::{self as socket_file, Socket};
 use super::models::{Loader, ModelRegistry, Named, Resolve, Say, Served};
 use super::starting::Starting;
-use crate::options::Options;
+use crate::options::ServeOptions;
 use crate::signals::hang_up_is_ignored;
 
 /// Where a server can be reached.
@@ -58,7 +58,7 @@ pub struct Hooks<'a> {
 }
 
 /// What was bound; the socket's file goes with it.
-struct Bound {
+struct BoundSockets {
     unix: Option<(Socket, UnixListener)>,
     tcp: Option<std::net::TcpListener>,
     health: Option<std::net::TcpListener>,
@@ -66,7 +66,7 @@ struct Bound {
 }
 
 /// Bounds of the connections for `/health` and `/metrics` alone. They are short, and the oldest goes first.
-const HEALTH_BOUNDS: Bounds = Bounds { total: 64, per_network: 32 };
+const HEALTH_BOUNDS: ConnectionBounds = ConnectionBounds { total: 64, per_network: 32 };
 
 /// Exit code of a server that was told twice to end.
 const TWICE: i32 = 130;
@@ -146,7 +146,7 @@ fn allow_files(connections: usize) {
     }
 }
 
-fn bind(options: &Options) -> Result<Bound> {
+fn bind(options: &ServeOptions) -> Result<BoundSockets> {
     let failed = |at: String, flag: &str, why: std::io::Error| {
         let mend = match why.kind() {
             std::io::ErrorKind::AddrInUse => {
@@ -174,7 +174,7 @@ fn bind(options: &Options) -> Result<Bound> {
         Ok((socket, listener))
     });
     let health_door = Door::Health { open_metrics: options.metrics_without_key };
-    Ok(Bound { unix: unix.transpose()?, tcp, health, health_door })
+    Ok(BoundSockets { unix: unix.transpose()?, tcp, health, health_door })
 }
 
 /// Listens at `address`. Newcomers of a flood wait in the system's queue, up to its own bound, rather than be dropped: a
@@ -189,14 +189,14 @@ fn listen_tcp(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
 
 async fn serve(
     registry: &Arc<ModelRegistry>,
-    bound: Bound,
+    bound: BoundSockets,
     mut signals: Signals,
     hooks: &mut Hooks<'_>,
 ) -> Result<()> {
     let failed = |why: std::io::Error| Error::Serve(why.to_string());
     let (stop, stopping) = watch::channel(false);
     let (open, mut closed) = mpsc::channel::<()>(1);
-    let shared = |bounds, door| Shared {
+    let shared = |bounds, door| ListenerContext {
         registry: Arc::clone(registry),
         routes: Routes::new(registry, door),
         gate: Arc::new(Gate::new(&registry.metrics)),
@@ -229,7 +229,9 @@ async fn serve(
     // Held where nobody is inside: then it is never over.
     let mut _held = None;
     match hooks.inside.take() {
-        Some(streams) => drop(tokio::spawn(inside(streams, shared(Some(Bounds::NONE), Door::All), over))),
+        Some(streams) => {
+            drop(tokio::spawn(inside(streams, shared(Some(ConnectionBounds::NONE), Door::All), over)))
+        }
         None => _held = Some(over),
     }
     drop((open, stopping));
@@ -238,11 +240,11 @@ async fn serve(
     loop {
         let told = tokio::select! {
             told = signals.next() => told,
-            _ = &mut inside_over => Told::End,
+            _ = &mut inside_over => SignalAction::End,
             () = registry.broke() => return Err(Error::Serve("its scheduler ended".to_string())),
         };
         match (told, &mut hooks.reload) {
-            (Told::HangUp, Some(reload)) => {
+            (SignalAction::HangUp, Some(reload)) => {
                 if let Some(served) = reload()
                     && let Some(Named { options, engine, .. }) = served.models.first()
                 {
@@ -259,7 +261,7 @@ async fn serve(
     let _ = stop.send(true);
     let told_twice = async {
         // A terminal that closes is no one who insists.
-        while signals.next().await == Told::HangUp {}
+        while signals.next().await == SignalAction::HangUp {}
         llama::exit_now(TWICE);
     };
     let drained = async {
@@ -299,7 +301,7 @@ enum HangUp {
 
 /// What a signal says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum SignalAction {
     End,
     HangUp,
 }
@@ -321,7 +323,7 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Told {
+    async fn next(&mut self) -> SignalAction {
         let hang_up = async {
             match &mut self.hang_up {
                 Some(signal) => signal.recv().await,
@@ -329,9 +331,9 @@ impl Signals {
             }
         };
         tokio::select! {
-            _ = self.terminate.recv() => Told::End,
-            _ = self.interrupt.recv() => Told::End,
-            _ = hang_up => Told::HangUp,
+            _ = self.terminate.recv() => SignalAction::End,
+            _ = self.interrupt.recv() => SignalAction::End,
+            _ = hang_up => SignalAction::HangUp,
         }
     }
 }

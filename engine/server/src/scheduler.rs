@@ -29,7 +29,7 @@ use super::closing::Closing;
 use super::done::Done;
 use super::finish_reason::FinishReason;
 use super::grammar_budget::{self, GrammarBudget};
-use super::job::{Event, Job};
+use super::job::{Job, JobEvent};
 use super::metrics::Metrics;
 use super::plan::{Active, BatchPart, plan, prefill_beside_decode, stretched};
 use super::queue::Inbox;
@@ -187,7 +187,7 @@ impl Scheduler {
         self.metrics.count(&done);
         job.request_log.done(&done);
         // Its channel is empty.
-        let _ = job.events.try_send(Event::Done(Box::new(done)));
+        let _ = job.events.try_send(JobEvent::Done(Box::new(done)));
     }
 
     /// Ends the run of slot `at`; its tokens stay in the cache.
@@ -209,18 +209,18 @@ impl Scheduler {
             let (prompt, answer) = run.texts(self.context.model());
             run.job.request_log.said(&prompt, &answer);
         }
-        self.say_last(run, Event::Done(Box::new(done)));
+        self.say_last(run, JobEvent::Done(Box::new(done)));
     }
 
     fn fail(&mut self, at: usize, error: &Error) {
         if let Some(run) = self.slots[at].run.take() {
             self.metrics.failed.add(1);
             run.job.request_log.failed(error);
-            self.say_last(run, Event::Failed(error.to_string()));
+            self.say_last(run, JobEvent::Failed(error.to_string()));
         }
     }
 
-    fn say_last(&mut self, mut run: RunningRequest, event: Event) {
+    fn say_last(&mut self, mut run: RunningRequest, event: JobEvent) {
         run.outbox.send(event);
         if run.outbox.is_stalled() {
             self.leaving.push(run.outbox);

@@ -13,20 +13,20 @@ use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 use super::api_error::{ApiError, ApiErrorKind};
-use super::blocking_pool::{BlockingPool, Work};
+use super::blocking_pool::{BlockingPool, WorkKind};
 use super::client::Client;
 use super::closing::Closing;
 use super::embeddings::embedder::Embedder;
 use super::finish_reason::FinishReason;
 use super::hidden_paths::hide_folders;
-use super::job::{Event, Job};
+use super::job::{Job, JobEvent};
 use super::metrics::Metrics;
-use super::queue::{Inbox, Refused};
+use super::queue::{Inbox, QueueRefusal};
 use super::request::{Defaults, Generate, Prompt};
 use super::request_log::RequestLog;
 use super::scope::{Owner, Scope};
 use crate::api_error::stopping;
-use crate::limits::Limits;
+use crate::limits::ServerLimits;
 
 /// Events that wait for a reader before its slot rests.
 const EVENTS: usize = 64;
@@ -37,7 +37,7 @@ pub struct Current {
     /// What counts where a request says nothing.
     pub defaults: Defaults,
     /// What may be asked.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// Keys for requests over TCP; none are needed where this is empty.
     pub keys: Vec<String>,
     /// True if clients share evaluated prompts.
@@ -88,7 +88,7 @@ impl Server {
         client: Client,
         owner: Owner,
         arrived: Instant,
-    ) -> Result<mpsc::Receiver<Event>, ApiError> {
+    ) -> Result<mpsc::Receiver<JobEvent>, ApiError> {
         let mut receivers = self.submit_all(request, 1, client, owner, arrived).await?;
         receivers.pop().ok_or_else(|| ApiError::new(ApiErrorKind::Failed, "a request without an answer"))
     }
@@ -101,7 +101,7 @@ impl Server {
         client: Client,
         owner: Owner,
         arrived: Instant,
-    ) -> Result<Vec<mpsc::Receiver<Event>>, ApiError> {
+    ) -> Result<Vec<mpsc::Receiver<JobEvent>>, ApiError> {
         check_generates(&self.model).map_err(|error| self.invalid(&error))?;
         let bound = self.inbox.bound();
         if choices as usize > bound.max(1) {
@@ -135,12 +135,12 @@ impl Server {
         client: Client,
         scope: Scope,
         arrived: Instant,
-    ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<Event>>), ApiError> {
+    ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<JobEvent>>), ApiError> {
         // As many as may wait and run, so that no more of them are kept than afterwards.
         let most = self.inbox.bound() + self.slots as usize;
         let share = self.blocking_pool.of(&client);
         let preparing = share.enter(choices as usize, most);
-        let _preparing = preparing.map_err(|waiting| self.words(&Refused::Busy { waiting }))?;
+        let _preparing = preparing.map_err(|waiting| self.words(&QueueRefusal::Busy { waiting }))?;
         let field = request.prompt.field();
         let shown = self.marks(&request.prompt)?;
         let prompt = self.prompt_tokens(request.prompt, &client).await?;
@@ -189,7 +189,7 @@ impl Server {
         client: &Client,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.blocking_pool.of(client).run(Work::Light, work).await
+        self.blocking_pool.of(client).run(WorkKind::Light, work).await
     }
 
     /// Tokens of `prompt` of `client`, which is refused without a look at it if the context cannot hold its text.
@@ -207,7 +207,7 @@ impl Server {
                 let of_it = Arc::clone(&template);
                 let text = self.aside(client, move || conversation.prompt(&of_it)).await?.map_err(failed)?;
                 self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
-                let kind = Work::of_text(text.len());
+                let kind = WorkKind::of_text(text.len());
                 self.cut(client, kind, move || template.tokenize(&model, &text)).await?.map_err(failed)
             }
             tokens @ Prompt::Tokens(_) => plain_tokens(&self.model, tokens),
@@ -216,15 +216,15 @@ impl Server {
 
     /// Tokens of `text` of `client`.
     pub async fn text_tokens(&self, text: String, client: &Client) -> Result<Vec<Token>, ApiError> {
-        let (model, kind) = (Arc::clone(&self.model), Work::of_text(text.len()));
+        let (model, kind) = (Arc::clone(&self.model), WorkKind::of_text(text.len()));
         self.cut(client, kind, move || plain_tokens(&model, Prompt::Text(text))).await?
     }
 
-    /// Does `work`, which cuts texts of `client` into tokens, as the `kind` of [`Work::of_text`].
+    /// Does `work`, which cuts texts of `client` into tokens, as the `kind` of [`WorkKind::of_text`].
     pub async fn cut<T: Send + 'static>(
         &self,
         client: &Client,
-        kind: Option<Work>,
+        kind: Option<WorkKind>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         match kind {
@@ -282,8 +282,8 @@ impl Server {
         };
         // Some take long to be made ready; DRY looks for its breakers in the whole vocabulary.
         let pool_work = match (&sampling.constraint, sampling.dry_multiplier > 0.0) {
-            (Some(_), _) => Some(Work::Grammar),
-            (None, true) => Some(Work::Light),
+            (Some(_), _) => Some(WorkKind::Grammar),
+            (None, true) => Some(WorkKind::Light),
             (None, false) => None,
         };
         let chain = match pool_work {
@@ -328,13 +328,13 @@ impl Server {
         Ok(())
     }
 
-    fn words(&self, refused: &Refused) -> ApiError {
+    fn words(&self, refused: &QueueRefusal) -> ApiError {
         match refused {
-            Refused::Stopping => {
+            QueueRefusal::Stopping => {
                 self.metrics.refused.add(1);
                 stopping()
             }
-            Refused::Busy { waiting } => {
+            QueueRefusal::Busy { waiting } => {
                 self.metrics.refused.add(1);
                 let message =
                     format!("{waiting} requests wait already, more than this server lets: try again later");

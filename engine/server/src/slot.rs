@@ -13,7 +13,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::done::{Done, Timings, Usage};
 use super::drafts::Draft;
 use super::finish_reason::FinishReason;
-use super::job::{Event, Job, Piece};
+use super::job::{Job, JobEvent, Piece};
 use super::logprobs::Likelihood;
 use super::plan::Want;
 use super::scope::Scope;
@@ -71,18 +71,18 @@ impl Slot {
 /// The end of a run's channel that is the scheduler's: it must not wait for a reader.
 #[derive(Debug)]
 pub struct Outbox {
-    events: Sender<Event>,
-    unsent: VecDeque<Event>,
+    events: Sender<JobEvent>,
+    unsent: VecDeque<JobEvent>,
     since: Option<Instant>,
 }
 
 impl Outbox {
-    fn new(events: Sender<Event>) -> Self {
+    fn new(events: Sender<JobEvent>) -> Self {
         Outbox { events, unsent: VecDeque::new(), since: None }
     }
 
     /// Sends `event`, or keeps it until there is room.
-    pub fn send(&mut self, event: Event) {
+    pub fn send(&mut self, event: JobEvent) {
         self.unsent.push_back(event);
         self.flush();
     }
@@ -283,7 +283,11 @@ impl RunningRequest {
         self.generated += 1;
         model.piece_with(token, self.job.shown.contains(&token), self.stream.buffer())?;
         let found = self.stops.push(self.stream.take());
-        self.outbox.send(Event::Token(Piece { token, text: found.text, likelihood: self.likelihood.take() }));
+        self.outbox.send(JobEvent::Token(Piece {
+            token,
+            text: found.text,
+            likelihood: self.likelihood.take(),
+        }));
         let finish = match found.stop {
             Some(stop) => {
                 self.last_token = Some(token);

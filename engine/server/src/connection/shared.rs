@@ -7,15 +7,15 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use crate::admission::{Admitted, Bounds, ConnectionState, Full, Gate, Network};
+use crate::admission::{Admitted, ConnectionBounds, ConnectionState, Full, Gate, Network};
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::http::routes::Routes;
-use crate::limits::Limits;
+use crate::limits::ServerLimits;
 use crate::models::ModelRegistry;
 
 /// State that all connections of a listener share.
 #[derive(Clone)]
-pub struct Shared {
+pub struct ListenerContext {
     /// Registry of the models.
     pub registry: Arc<ModelRegistry>,
     /// HTTP routes of the listener.
@@ -23,7 +23,7 @@ pub struct Shared {
     /// Gate of this listener. Each listener has one, so that a flood at one leaves room at the other.
     pub gate: Arc<Gate>,
     /// Bounds of the gate that override those of the configuration.
-    pub bounds: Option<Bounds>,
+    pub bounds: Option<ConnectionBounds>,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
     /// Cloned into every connection: the channel closes when the last connection ends.
@@ -51,18 +51,19 @@ impl Open {
     }
 }
 
-impl Shared {
+impl ListenerContext {
     /// Returns a place for a connection from `network`, if one is free or another connection can be closed for it.
     pub fn admit(&self, network: Option<Network>) -> Option<Open> {
         let limits = self.registry.current().limits;
-        let configured = Bounds { total: limits.connections, per_network: limits.connections_per_address };
+        let configured =
+            ConnectionBounds { total: limits.connections, per_network: limits.connections_per_address };
         let admitted = self.gate.admit(network, self.bounds.unwrap_or(configured))?;
         Some(Open { admitted, _open: self.open.clone() })
     }
 }
 
 /// Returns the refusal for a connection beyond the bound `full`.
-pub fn too_many_connections(full: Full, limits: &Limits) -> ApiError {
+pub fn too_many_connections(full: Full, limits: &ServerLimits) -> ApiError {
     let (bound, key) = match full {
         Full::Total => {
             (limits.connections, "connections are open (max_connections), and none of them is idle")

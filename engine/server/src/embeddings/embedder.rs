@@ -46,7 +46,7 @@ struct EmbedderState {
 
 /// Why a job was not taken.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum EmbeddingRefusal {
     /// So many wait already.
     Busy(usize),
     /// The server stops.
@@ -67,18 +67,18 @@ impl Embedder {
     }
 
     /// Puts `job` in the queue, in which as many wait as in that of `inbox`.
-    pub fn push(&self, job: EmbeddingJob, inbox: &Inbox) -> Result<(), Refused> {
+    pub fn push(&self, job: EmbeddingJob, inbox: &Inbox) -> Result<(), EmbeddingRefusal> {
         let bound = inbox.bound();
         let mut state = self.lock();
         if state.over || inbox.closing() != Closing::Open {
-            return Err(Refused::Stopping);
+            return Err(EmbeddingRefusal::Stopping);
         }
         if state.queue.len() >= bound {
             // Whoever is gone does not wait.
             drop(state.queue.take(|job| job.answer.is_closed()));
         }
         if state.queue.len() >= bound {
-            return Err(Refused::Busy(state.queue.len()));
+            return Err(EmbeddingRefusal::Busy(state.queue.len()));
         }
         state.queue.push(job.client.clone(), job);
         drop(state);

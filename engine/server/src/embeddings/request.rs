@@ -9,10 +9,10 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
-use super::embedder::{EmbeddingJob, Refused};
+use super::embedder::{EmbeddingJob, EmbeddingRefusal};
 use super::worker::late;
 use crate::api_error::{ApiError, ApiErrorKind, stopping};
-use crate::blocking_pool::Work;
+use crate::blocking_pool::WorkKind;
 use crate::budget::SharedCharge;
 use crate::client::Client;
 use crate::fields::{Fields, shown, wrong};
@@ -35,7 +35,7 @@ pub enum Encoding {
 
 /// A request for embeddings.
 #[derive(Debug)]
-pub struct Request {
+pub struct EmbeddingRequest {
     /// The field that the texts come from.
     name: &'static str,
     texts: Vec<Prompt>,
@@ -46,7 +46,7 @@ pub struct Request {
     _waiting: SharedCharge,
 }
 
-impl Request {
+impl EmbeddingRequest {
     /// Takes the fields of a request whose texts are in `name`.
     pub fn take(fields: &mut Fields, name: &'static str, server: &Server) -> Result<Self, ApiError> {
         let embedder = &server.embedder;
@@ -69,7 +69,7 @@ impl Request {
         let deadline = fields.number("timeout_s", 0.001..=most.as_secs_f64())?;
         let texts = texts(name, fields.input(name, TEXTS))?;
         let deadline = deadline.map_or(most, Duration::from_secs_f64);
-        Ok(Request { name, texts, encoding, deadline, _waiting: fields.waiting() })
+        Ok(EmbeddingRequest { name, texts, encoding, deadline, _waiting: fields.waiting() })
     }
 
     /// The embeddings of its texts, and how many tokens these had.
@@ -105,7 +105,7 @@ impl Request {
             Prompt::Tokens(tokens) => tokens.len(),
             Prompt::Messages(_) => 0,
         };
-        let kind = Work::of_text(texts.iter().map(size).sum());
+        let kind = WorkKind::of_text(texts.iter().map(size).sum());
         let work = move || all_tokens(&model, name, texts, longest);
         server.cut(client, kind, work).await?
     }
@@ -158,11 +158,11 @@ fn renamed(mut refusal: ApiError, name: &str) -> ApiError {
     refusal
 }
 
-fn words(server: &Server, refused: &Refused) -> ApiError {
+fn words(server: &Server, refused: &EmbeddingRefusal) -> ApiError {
     server.metrics.refused.add(1);
     match refused {
-        Refused::Stopping => stopping(),
-        Refused::Busy(waiting) => {
+        EmbeddingRefusal::Stopping => stopping(),
+        EmbeddingRefusal::Busy(waiting) => {
             let message = format!(
                 "{waiting} requests for embeddings wait already, more than this server lets: try again later"
             );

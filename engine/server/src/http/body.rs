@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::admission::{ConnectionState, Late, Phase};
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::arrival;
-use crate::budget::{Bounds, Charge};
+use crate::budget::{ByteBounds, Charge};
 use crate::client::Client;
 use crate::models::ModelRegistry;
 
@@ -45,7 +45,7 @@ pub async fn read(
         if bytes.len() + data.len() > limits.request {
             return Err(too_large(limits.request));
         }
-        charge.grow(data.len(), Bounds::of(&limits))?;
+        charge.grow(data.len(), ByteBounds::of(&limits))?;
         bytes.extend_from_slice(&data);
     }
 }

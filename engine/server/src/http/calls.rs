@@ -13,13 +13,13 @@ use crate::server::Server;
 /// Finds the calls in one answer.
 #[derive(Clone, Debug)]
 pub struct Calls {
-    reader: Reader,
+    reader: ToolCallReader,
     /// How many began.
     count: usize,
 }
 
 #[derive(Clone, Debug)]
-enum Reader {
+enum ToolCallReader {
     Auto(CallReader),
     Forced(ForcedReader),
 }
@@ -29,9 +29,9 @@ impl Calls {
     pub fn of(request: &Generate, server: &Server) -> Result<Option<Self>, ApiError> {
         let Prompt::Messages(conversation) = &request.prompt else { return Ok(None) };
         let reader = match (conversation.forced(), server.template()?.call_format()) {
-            (Some(_), _) => Some(Reader::Forced(ForcedReader::default())),
+            (Some(_), _) => Some(ToolCallReader::Forced(ForcedReader::default())),
             (None, Some(format)) if !conversation.offered().is_empty() => {
-                Some(Reader::Auto(CallReader::new(format, conversation.offered().to_vec())))
+                Some(ToolCallReader::Auto(CallReader::new(format, conversation.offered().to_vec())))
             }
             _ => None,
         };
@@ -76,11 +76,11 @@ impl Calls {
     /// Why an answer of which all was told ended.
     pub fn finish_reason(&self, finish: FinishReason) -> &'static str {
         let whole = match &self.reader {
-            Reader::Auto(_) => self.count > 0,
-            Reader::Forced(reader) => reader.is_over(),
+            ToolCallReader::Auto(_) => self.count > 0,
+            ToolCallReader::Forced(reader) => reader.is_over(),
         };
         match super::shape::finish_reason(finish) {
-            _ if whole && matches!(self.reader, Reader::Forced(_)) => "tool_calls",
+            _ if whole && matches!(self.reader, ToolCallReader::Forced(_)) => "tool_calls",
             "stop" if whole => "tool_calls",
             other => other,
         }
@@ -88,15 +88,15 @@ impl Calls {
 
     fn parts(&mut self, text: &str) -> Vec<Part> {
         match &mut self.reader {
-            Reader::Auto(reader) => reader.push(text),
-            Reader::Forced(reader) => reader.push(text),
+            ToolCallReader::Auto(reader) => reader.push(text),
+            ToolCallReader::Forced(reader) => reader.push(text),
         }
     }
 
     fn rest(&mut self) -> Vec<Part> {
         match &mut self.reader {
-            Reader::Auto(reader) => reader.finish(),
-            Reader::Forced(_) => Vec::new(),
+            ToolCallReader::Auto(reader) => reader.finish(),
+            ToolCallReader::Forced(_) => Vec::new(),
         }
     }
 

@@ -7,8 +7,8 @@ use super::app::App;
 use super::completions::{choices, include_usage};
 use super::format;
 use super::other::is_called;
-use super::out::{Asked, respond};
-use super::shape::Shape;
+use super::out::{CompletionRequest, respond};
+use super::shape::AnswerShape;
 use super::token_details::return_tokens;
 use crate::api_error::ApiError;
 use crate::conversation::Conversation;
@@ -19,17 +19,21 @@ use crate::server::Server;
 
 /// `POST /v1/chat/completions`
 pub async fn chat(State(registry): App, request: Request) -> Response {
-    respond(&registry, request, Shape::Chat, read).await
+    respond(&registry, request, AnswerShape::Chat, read).await
 }
 
 /// The request. Fields that nobody knows are ignored: clients send many.
-fn read(server: &Server, fields: &mut Fields) -> Result<Asked, ApiError> {
+fn read(server: &Server, fields: &mut Fields) -> Result<CompletionRequest, ApiError> {
     server.template()?;
     take(fields, &server.name, &server.current().defaults)
 }
 
 /// The same of a server whose model is called `name`.
-pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Result<Asked, ApiError> {
+pub(super) fn take(
+    fields: &mut Fields,
+    name: &str,
+    defaults: &Defaults,
+) -> Result<CompletionRequest, ApiError> {
     if let Some(model) = fields.text("model")? {
         is_called(name, &model)?;
     }
@@ -48,7 +52,7 @@ pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Resu
     generate.max_tokens = max_tokens.unwrap_or(generate.max_tokens);
     format::apply(format, &mut generate)?;
     generate.logprobs = logprobs;
-    Ok(Asked { generate, choices, include_usage, return_tokens })
+    Ok(CompletionRequest { generate, choices, include_usage, return_tokens })
 }
 
 /// How many alternatives are told of each token, where log-probabilities are asked for.

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::app::App;
 use super::format;
 use super::other::is_called;
-use super::out::{Asked, respond};
-use super::shape::Shape;
+use super::out::{CompletionRequest, respond};
+use super::shape::AnswerShape;
 use super::token_details::return_tokens;
 use crate::api_error::ApiError;
 use crate::fields::{Fields, shown, wrong};
@@ -17,16 +17,20 @@ use crate::server::Server;
 
 /// `POST /v1/completions`
 pub async fn completions(State(registry): App, request: Request) -> Response {
-    respond(&registry, request, Shape::Text, read).await
+    respond(&registry, request, AnswerShape::Text, read).await
 }
 
 /// The request. Fields that nobody knows are ignored: clients send many.
-fn read(server: &Server, fields: &mut Fields) -> Result<Asked, ApiError> {
+fn read(server: &Server, fields: &mut Fields) -> Result<CompletionRequest, ApiError> {
     take(fields, &server.name, &server.current().defaults)
 }
 
 /// The same of a server whose model is called `name`.
-pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Result<Asked, ApiError> {
+pub(super) fn take(
+    fields: &mut Fields,
+    name: &str,
+    defaults: &Defaults,
+) -> Result<CompletionRequest, ApiError> {
     if let Some(model) = fields.text("model")? {
         is_called(name, &model)?;
     }
@@ -41,7 +45,7 @@ pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Resu
     let format = format::take(fields)?;
     let mut generate = Generate::take(fields, prompt, defaults)?;
     format::apply(format, &mut generate)?;
-    Ok(Asked { generate, choices, include_usage, return_tokens })
+    Ok(CompletionRequest { generate, choices, include_usage, return_tokens })
 }
 
 /// Most answers to one request.

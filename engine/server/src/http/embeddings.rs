@@ -27,7 +27,7 @@ async fn embedded(registry: &Arc<ModelRegistry>, request: Request) -> Result<Res
     let client = client_of(&request);
     let mut fields = fields(registry, request).await?;
     let server = registry.choose(&mut fields, arrived).await?;
-    let request = embeddings::Request::take(&mut fields, "input", &server)?;
+    let request = embeddings::EmbeddingRequest::take(&mut fields, "input", &server)?;
     let encoding = request.encoding;
     let (found, tokens) = request.run(&server, client.clone(), arrived).await?;
     RequestLog::current().embedded(tokens);

@@ -14,7 +14,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::admission::{ConnectionState, Late, Phase};
 use crate::connection::shared::FIRST;
-use crate::limits::Limits;
+use crate::limits::ServerLimits;
 
 /// How often a client is looked at: whether it is still there.
 const LOOK: Duration = Duration::from_millis(500);
@@ -101,7 +101,7 @@ struct Linger {
 
 impl<I> Patient<I> {
     /// `stream`, of the connection of `state`, with `read` before what comes out of it.
-    pub fn new(stream: I, read: Vec<u8>, state: &Arc<ConnectionState>, limits: &Limits) -> Self {
+    pub fn new(stream: I, read: Vec<u8>, state: &Arc<ConnectionState>, limits: &ServerLimits) -> Self {
         Patient {
             stream: SharedStream(Arc::new(Mutex::new(stream))),
             stall: limits.stall,

@@ -42,7 +42,7 @@ use self::io::{ClientConnection, Patient};
 use super::admission::{ConnectionState, Late, Phase};
 use super::api_error::ApiError;
 use super::client::Client;
-use super::connection::shared::{Shared, pause, too_many_connections};
+use super::connection::shared::{ListenerContext, pause, too_many_connections};
 use super::models::ModelRegistry;
 use super::request_log::RequestLog;
 use super::scope::Owner;
@@ -59,7 +59,7 @@ const HEAD: usize = 64 << 10;
 pub async fn unix(
     stream: UnixStream,
     read: Vec<u8>,
-    shared: Shared,
+    shared: ListenerContext,
     (client, owner): (Client, Owner),
     state: Arc<ConnectionState>,
 ) {
@@ -69,7 +69,7 @@ pub async fn unix(
 }
 
 /// Takes connections from a TCP address until the server stops.
-pub async fn tcp(listener: TcpListener, shared: Shared) {
+pub async fn tcp(listener: TcpListener, shared: ListenerContext) {
     let mut stopping = shared.stopping.clone();
     loop {
         let accepted = tokio::select! {
@@ -93,11 +93,11 @@ pub async fn tcp(listener: TcpListener, shared: Shared) {
     }
 }
 
-async fn serve<I>(io: Patient<I>, shared: Shared, peer: Peer, state: Arc<ConnectionState>)
+async fn serve<I>(io: Patient<I>, shared: ListenerContext, peer: Peer, state: Arc<ConnectionState>)
 where
     I: AsyncRead + AsyncWrite + ClientConnection + Unpin + Send + 'static,
 {
-    let Shared { registry, routes: Routes { router, door }, mut stopping, .. } = shared;
+    let ListenerContext { registry, routes: Routes { router, door }, mut stopping, .. } = shared;
     let idle = registry.current().limits.idle;
     let app = TowerToHyperService::new(router);
     let counting = Arc::clone(&registry);

@@ -20,18 +20,18 @@ use super::calls::Calls;
 use super::respond::{answer, long_answer, refuse, typed};
 use super::token_details::{Gathered, TokenDetails};
 use crate::api_error::{ApiError, ApiErrorKind};
-use crate::choices::{Choices, Told};
+use crate::choices::{ChoiceEvent, Choices};
 use crate::done::Done;
 use crate::fields::Fields;
 use crate::finish_reason::FinishReason;
-use crate::http::shape::{Shape, finish_reason};
-use crate::job::Event;
+use crate::http::shape::{AnswerShape, finish_reason};
+use crate::job::JobEvent;
 use crate::models::{ModelLease, ModelRegistry};
 use crate::request::Generate;
 use crate::server::Server;
 
 /// What a request asks for.
-pub struct Asked {
+pub struct CompletionRequest {
     /// What to generate.
     pub generate: Generate,
     /// How many answers.
@@ -43,10 +43,15 @@ pub struct Asked {
 }
 
 /// Reads a request.
-type Read = fn(&Server, &mut Fields) -> Result<Asked, ApiError>;
+type Read = fn(&Server, &mut Fields) -> Result<CompletionRequest, ApiError>;
 
 /// Answers `request`, which `read` understands.
-pub async fn respond(registry: &Arc<ModelRegistry>, request: Request, shape: Shape, read: Read) -> Response {
+pub async fn respond(
+    registry: &Arc<ModelRegistry>,
+    request: Request,
+    shape: AnswerShape,
+    read: Read,
+) -> Response {
     match complete(registry, request, shape, read).await {
         Ok(response) => response,
         Err(refusal) => refuse(&refusal),
@@ -56,14 +61,14 @@ pub async fn respond(registry: &Arc<ModelRegistry>, request: Request, shape: Sha
 async fn complete(
     registry: &Arc<ModelRegistry>,
     request: Request,
-    shape: Shape,
+    shape: AnswerShape,
     read: Read,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let (client, owner) = (client_of(&request), owner_of(&request));
     let mut fields = fields(registry, request).await?;
     let server = registry.choose(&mut fields, arrived).await?;
-    let Asked { generate, choices, include_usage, return_tokens } = read(&server, &mut fields)?;
+    let CompletionRequest { generate, choices, include_usage, return_tokens } = read(&server, &mut fields)?;
     // What was sent is not needed any more, and its bytes are charged only while the request waits.
     drop(fields);
     let stream = generate.stream;
@@ -71,10 +76,10 @@ async fn complete(
     let events = server.submit_all(generate, choices, client.clone(), owner, arrived).await?;
     let events = Choices::new(events);
     let head = Head::new(&server, shape);
-    let choices = Choice::several(&head, calls.as_ref(), events.len(), return_tokens);
+    let choices = AnswerChoice::several(&head, calls.as_ref(), events.len(), return_tokens);
     if !stream {
         let choices = all(&server, choices, events).await?;
-        let is_long = choices.iter().any(Choice::is_long);
+        let is_long = choices.iter().any(AnswerChoice::is_long);
         let make = move || whole(&head, choices);
         return if is_long { long_answer(&server, &client, make).await } else { Ok(answer(&make())) };
     }
@@ -86,19 +91,19 @@ async fn complete(
 
 /// What every object of an answer begins with.
 struct Head {
-    shape: Shape,
+    shape: AnswerShape,
     id: String,
     created: u64,
     model: String,
 }
 
 impl Head {
-    fn new(server: &Server, shape: Shape) -> Self {
+    fn new(server: &Server, shape: AnswerShape) -> Self {
         let random = || RandomState::new().build_hasher().finish();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let kind = match shape {
-            Shape::Text => "cmpl",
-            Shape::Chat => "chatcmpl",
+            AnswerShape::Text => "cmpl",
+            AnswerShape::Chat => "chatcmpl",
         };
         Head {
             shape,
@@ -121,8 +126,8 @@ impl Head {
     /// All of the answer.
     fn whole(&self, choices: Vec<Value>) -> Value {
         match self.shape {
-            Shape::Text => self.object("text_completion", choices.into()),
-            Shape::Chat => self.object("chat.completion", choices.into()),
+            AnswerShape::Text => self.object("text_completion", choices.into()),
+            AnswerShape::Chat => self.object("chat.completion", choices.into()),
         }
     }
 
@@ -136,11 +141,11 @@ impl Head {
         finish: FinishReason,
     ) -> Value {
         match self.shape {
-            Shape::Text => {
+            AnswerShape::Text => {
                 let finish = finish_reason(finish);
                 details.add_to(json!({ "index": index, "text": text, "finish_reason": finish }))
             }
-            Shape::Chat => {
+            AnswerShape::Chat => {
                 let (message, finish) = match calls {
                     Some(calls) => calls.message(text, finish),
                     None => {
@@ -156,8 +161,8 @@ impl Head {
     /// A part of a stream.
     fn part(&self, index: usize, text: &str, details: TokenDetails) -> Value {
         match self.shape {
-            Shape::Text => self.text(index, text, details, None),
-            Shape::Chat => self.delta(index, json!({ "content": text }), details, None),
+            AnswerShape::Text => self.text(index, text, details, None),
+            AnswerShape::Chat => self.delta(index, json!({ "content": text }), details, None),
         }
     }
 
@@ -165,9 +170,9 @@ impl Head {
     fn last(&self, index: usize, rest: &str, finish: FinishReason) -> (Option<Value>, Value) {
         let finish = Some(finish_reason(finish));
         match self.shape {
-            Shape::Text => (None, self.text(index, rest, TokenDetails::default(), finish)),
+            AnswerShape::Text => (None, self.text(index, rest, TokenDetails::default(), finish)),
             // Clients look for text where there is no reason yet.
-            Shape::Chat => (
+            AnswerShape::Chat => (
                 (!rest.is_empty()).then(|| self.part(index, rest, TokenDetails::default())),
                 self.delta(index, json!({}), TokenDetails::default(), finish),
             ),
@@ -177,8 +182,8 @@ impl Head {
     /// What the usage at the end of a stream comes in.
     fn empty(&self) -> Value {
         let kind = match self.shape {
-            Shape::Text => "text_completion",
-            Shape::Chat => "chat.completion.chunk",
+            AnswerShape::Text => "text_completion",
+            AnswerShape::Chat => "chat.completion.chunk",
         };
         self.object(kind, json!([]))
     }
@@ -195,7 +200,7 @@ impl Head {
 }
 
 /// What all choices took: the prompt, as the first one found it, counts once.
-fn usage(choices: &[Choice]) -> Value {
+fn usage(choices: &[AnswerChoice]) -> Value {
     let ends = || choices.iter().filter_map(|choice| choice.done.as_ref()).map(|done| done.usage);
     let prompt = ends().next().unwrap_or_default();
     let completion: u32 = ends().map(|usage| usage.completion_tokens).sum();
@@ -239,7 +244,7 @@ fn without_tokens(done: &Done) -> Option<ApiError> {
 const LONG: usize = 64 << 10;
 
 /// One answer of several, usually the only one.
-struct Choice {
+struct AnswerChoice {
     /// Where it is told at once: the text so far.
     text: String,
     /// What looks for calls of tools in it.
@@ -248,9 +253,9 @@ struct Choice {
     done: Option<Box<Done>>,
 }
 
-impl Choice {
-    fn several(head: &Head, calls: Option<&Calls>, count: usize, return_tokens: bool) -> Vec<Choice> {
-        let one = |_| Choice {
+impl AnswerChoice {
+    fn several(head: &Head, calls: Option<&Calls>, count: usize, return_tokens: bool) -> Vec<AnswerChoice> {
+        let one = |_| AnswerChoice {
             text: String::new(),
             calls: calls.cloned(),
             gathered: Gathered::new(head.shape, return_tokens),
@@ -268,26 +273,26 @@ impl Choice {
 /// Waits for all of `choices`, which come as `events`.
 async fn all(
     server: &Server,
-    mut choices: Vec<Choice>,
+    mut choices: Vec<AnswerChoice>,
     mut events: Choices,
-) -> Result<Vec<Choice>, ApiError> {
+) -> Result<Vec<AnswerChoice>, ApiError> {
     while let Some((index, event)) = events.next().await {
         let choice = &mut choices[index];
         match event {
-            Some(Event::Token(mut piece)) => {
+            Some(JobEvent::Token(mut piece)) => {
                 choice.gathered.add(&mut piece);
                 choice.text.push_str(&piece.text);
             }
-            Some(Event::Done(done)) => {
+            Some(JobEvent::Done(done)) => {
                 choice.text.push_str(&done.rest);
                 choice.done = Some(done);
             }
-            Some(Event::Failed(message)) => return Err(ApiError::new(ApiErrorKind::Failed, message)),
+            Some(JobEvent::Failed(message)) => return Err(ApiError::new(ApiErrorKind::Failed, message)),
             None => return Err(server.unread()),
         }
     }
     // Of several, those that have something are told.
-    let none = |choice: &Choice| choice.done.as_ref().and_then(|done| without_tokens(done));
+    let none = |choice: &AnswerChoice| choice.done.as_ref().and_then(|done| without_tokens(done));
     if let Some(refusal) = choices.iter().map(none).reduce(Option::and).flatten() {
         return Err(refusal);
     }
@@ -295,7 +300,7 @@ async fn all(
 }
 
 /// All of the answer at once.
-fn whole(head: &Head, mut choices: Vec<Choice>) -> Value {
+fn whole(head: &Head, mut choices: Vec<AnswerChoice>) -> Value {
     let several = choices.len() > 1;
     let told = choices.iter_mut().enumerate().filter_map(|(index, choice)| {
         let done = choice.done.as_ref()?;
@@ -318,7 +323,7 @@ fn whole(head: &Head, mut choices: Vec<Choice>) -> Value {
 struct Stream {
     head: Head,
     events: Choices,
-    choices: Vec<Choice>,
+    choices: Vec<AnswerChoice>,
     include_usage: bool,
     over: bool,
     ready: Vec<u8>,
@@ -329,14 +334,14 @@ struct Stream {
 impl Stream {
     fn new(
         head: Head,
-        choices: Vec<Choice>,
+        choices: Vec<AnswerChoice>,
         events: Choices,
         include_usage: bool,
         server: ModelLease,
     ) -> Self {
         let mut stream =
             Stream { head, events, choices, include_usage, over: false, ready: Vec::new(), server };
-        if stream.head.shape == Shape::Chat {
+        if stream.head.shape == AnswerShape::Chat {
             for index in 0..stream.choices.len() {
                 let begin = json!({ "role": "assistant", "content": "" });
                 stream.put(&stream.head.delta(index, begin, TokenDetails::default(), None));
@@ -365,9 +370,9 @@ impl Stream {
         }
     }
 
-    fn take(&mut self, (index, event): Told) {
+    fn take(&mut self, (index, event): ChoiceEvent) {
         let refusal = match event {
-            Some(Event::Token(mut piece)) => {
+            Some(JobEvent::Token(mut piece)) => {
                 let gathered = &mut self.choices[index].gathered;
                 gathered.add(&mut piece);
                 let details = gathered.take();
@@ -376,11 +381,11 @@ impl Stream {
                 }
                 return;
             }
-            Some(Event::Done(done)) => match without_tokens(&done).filter(|_| self.choices.len() == 1) {
+            Some(JobEvent::Done(done)) => match without_tokens(&done).filter(|_| self.choices.len() == 1) {
                 None => return self.finish(index, done),
                 Some(refusal) => refusal,
             },
-            Some(Event::Failed(message)) => ApiError::new(ApiErrorKind::Failed, message),
+            Some(JobEvent::Failed(message)) => ApiError::new(ApiErrorKind::Failed, message),
             None => self.server.unread(),
         };
         self.put(&json!({ "error": refusal.error() }));

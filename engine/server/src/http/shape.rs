@@ -4,7 +4,7 @@ use crate::finish_reason::FinishReason;
 
 /// Which endpoint's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum AnswerShape {
     /// `/v1/completions`
     Text,
     /// `/v1/chat/completions`

@@ -4,7 +4,7 @@ use llama::Token;
 use serde_json::{Value, json};
 
 use super::logprobs::Logprobs;
-use super::shape::Shape;
+use super::shape::AnswerShape;
 use crate::api_error::ApiError;
 use crate::fields::Fields;
 use crate::job::Piece;
@@ -31,7 +31,7 @@ pub struct TokenDetails {
 
 impl Gathered {
     /// None yet.
-    pub fn new(shape: Shape, return_tokens: bool) -> Self {
+    pub fn new(shape: AnswerShape, return_tokens: bool) -> Self {
         Gathered { logprobs: Logprobs::new(shape), tokens: return_tokens.then(Vec::new) }
     }
 
@@ -81,7 +81,7 @@ mod tests {
             (true, json!({ "index": 0, "logprobs": null, "tokens": [3, 1] })),
             (false, json!({ "index": 0, "logprobs": null })),
         ] {
-            let mut gathered = Gathered::new(Shape::Text, wanted);
+            let mut gathered = Gathered::new(AnswerShape::Text, wanted);
             gathered.add(&mut piece(3));
             gathered.add(&mut piece(1));
             let details = gathered.take();

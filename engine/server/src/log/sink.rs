@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Lines that wait to be written; more are lost, and counted.
 const WAITING: usize = 4096;
 
-enum Item {
+enum SinkItem {
     Line(Vec<u8>),
     Flush(SyncSender<()>),
 }
@@ -20,7 +20,7 @@ enum Item {
 /// Where lines go.
 #[derive(Clone)]
 pub struct Sink {
-    items: SyncSender<Item>,
+    items: SyncSender<SinkItem>,
     lost: Arc<AtomicU64>,
 }
 
@@ -39,17 +39,17 @@ impl Sink {
     pub fn flush(&self, most: Duration) {
         let (done, written) = sync_channel(1);
         // Where it is full somebody does not read.
-        if self.items.try_send(Item::Flush(done)).is_ok() {
+        if self.items.try_send(SinkItem::Flush(done)).is_ok() {
             let _ = written.recv_timeout(most);
         }
     }
 }
 
-fn write(waiting: &Receiver<Item>, lost: &AtomicU64) {
+fn write(waiting: &Receiver<SinkItem>, lost: &AtomicU64) {
     while let Ok(item) = waiting.recv() {
         match item {
-            Item::Line(line) => drop(engine_core::terminal::stderr().write_all(&line)),
-            Item::Flush(done) => drop(done.try_send(())),
+            SinkItem::Line(line) => drop(engine_core::terminal::stderr().write_all(&line)),
+            SinkItem::Flush(done) => drop(done.try_send(())),
         }
         let count = lost.swap(0, Ordering::Relaxed);
         if count > 0 {
@@ -78,7 +78,7 @@ impl Write for LogLine {
 
 impl Drop for LogLine {
     fn drop(&mut self) {
-        let line = Item::Line(std::mem::take(&mut self.bytes));
+        let line = SinkItem::Line(std::mem::take(&mut self.bytes));
         if let Err(TrySendError::Full(_)) = self.sink.items.try_send(line) {
             self.sink.lost.fetch_add(1, Ordering::Relaxed);
         }

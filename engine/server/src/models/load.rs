@@ -13,7 +13,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use super::entry::{LoadState, ModelEntry};
-use super::memory::{Estimate, estimate};
+use super::memory::{MemoryEstimate, estimate};
 use super::named::Named;
 use super::registry::ModelRegistry;
 use super::start::{Common, LoadedModel, start};
@@ -140,7 +140,7 @@ impl ModelRegistry {
     }
 
     /// Whether the model can be loaded at all.
-    fn check(&self, estimate: &Estimate, live: &Live) -> Result<()> {
+    fn check(&self, estimate: &MemoryEstimate, live: &Live) -> Result<()> {
         let limit = self.lock().limit.or(live.memory());
         match limit.and_then(|limit| estimate.refused(limit)) {
             Some(why) => Err(Error::Usage(why)),

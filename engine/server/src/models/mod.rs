@@ -13,8 +13,8 @@ mod named;
 mod registry;
 mod start;
 
-pub use self::memory::{Estimate, estimate};
-pub use self::model_status::{Known, ModelSnapshot};
+pub use self::memory::{MemoryEstimate, estimate};
+pub use self::model_status::{KnownModels, ModelSnapshot};
 pub use self::named::{Named, Served};
 pub use self::registry::{Loader, ModelLease, ModelRegistry, Resolve, Say};
 pub use self::start::Running;

@@ -96,7 +96,7 @@ pub struct ModelSnapshot {
 }
 
 /// The models as programs have to know them.
-pub struct Known {
+pub struct KnownModels {
     /// Their names, the one first that a request means which names none.
     pub names: Vec<String>,
     /// The first one, if it is loaded.
@@ -175,7 +175,7 @@ impl ModelRegistry {
     }
 
     /// What the server tells of itself for programs.
-    pub fn known(&self) -> Known {
+    pub fn known(&self) -> KnownModels {
         let state = self.lock();
         let first = state.find(None).unwrap_or(0);
         let there = || state.entries.iter().filter(|entry| !entry.gone);
@@ -187,6 +187,6 @@ impl ModelRegistry {
         let entry = state.entries.get(first);
         let server = entry.and_then(ModelEntry::loaded).map(|loaded| Arc::clone(&loaded.server));
         let defaults = entry.map(|entry| entry.named.options.current(&entry.named.engine).defaults);
-        Known { names, server, defaults: defaults.unwrap_or_else(|| self.current().defaults.clone()) }
+        KnownModels { names, server, defaults: defaults.unwrap_or_else(|| self.current().defaults.clone()) }
     }
 }

@@ -3,13 +3,13 @@
 use build_info::Bytes;
 use engine_core::settings::Requested;
 
-use crate::options::Options;
+use crate::options::ServeOptions;
 
 /// A model that can be asked for.
 #[derive(Clone, Debug)]
 pub struct Named {
     /// How it is served.
-    pub options: Options,
+    pub options: ServeOptions,
     /// What is asked of the engine for it.
     pub engine: Requested,
     /// Whether it is loaded at the start.

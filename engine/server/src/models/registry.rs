@@ -17,7 +17,7 @@ use super::load::load;
 use super::named::{Named, Served};
 use crate::api_error::{ApiError, ApiErrorKind, stopping};
 use crate::blocking_pool::BlockingPool;
-use crate::budget::{Bounds, Budget, Charge, SharedCharge, VALUE_BYTES};
+use crate::budget::{Budget, ByteBounds, Charge, SharedCharge, VALUE_BYTES};
 use crate::client::Client;
 use crate::closing::Closing;
 use crate::fields::{Fields, nearest};
@@ -216,7 +216,7 @@ impl ModelRegistry {
         client: &Client,
     ) -> Result<Fields, ApiError> {
         let fields = self.blocking_pool.of(client).fields(bytes).await?;
-        charge.grow(fields.values() * VALUE_BYTES, Bounds::of(&self.current().limits))?;
+        charge.grow(fields.values() * VALUE_BYTES, ByteBounds::of(&self.current().limits))?;
         Ok(fields.charged(SharedCharge::new(charge)))
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::budget::SharedCharge;
 use super::super::job::Job;
-use super::super::reuse::{Choice, SlotTokens, choose};
+use super::super::reuse::{SlotChoice, SlotTokens, choose};
 use super::super::scope::{Owners, Scope};
 use super::super::slot::RunningRequest;
 use super::state::Scheduler;
@@ -114,7 +114,7 @@ impl Scheduler {
     }
 
     /// Makes a slot hold what a prompt shares; says how many tokens that are.
-    fn prepare(&mut self, choice: &Choice) -> u32 {
+    fn prepare(&mut self, choice: &SlotChoice) -> u32 {
         let sequence = self.slots[choice.slot].sequence;
         self.keep_on_disk(choice.slot, if choice.from == choice.slot { choice.keep } else { 0 });
         let shared = match choice.from == choice.slot {

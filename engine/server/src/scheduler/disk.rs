@@ -14,7 +14,7 @@ use llama::error::{Error, Result};
 
 use super::state::Scheduler;
 use crate::closing::Closing;
-use crate::disk_cache::{Answer, Disk};
+use crate::disk_cache::{Disk, LookupAnswer};
 use crate::finish_reason::FinishReason;
 use crate::job::Job;
 use crate::reuse::choose;
@@ -104,7 +104,7 @@ impl Scheduler {
         if !self.has_room_for(next.job.prompt.len()) {
             return false;
         }
-        let Some(Answer { job, loaded, .. }) = self.found.pop_front() else { return false };
+        let Some(LookupAnswer { job, loaded, .. }) = self.found.pop_front() else { return false };
         match loaded {
             Some(loaded) => self.begin_with(job, loaded),
             None => self.begin(job),

@@ -8,7 +8,7 @@ use engine_core::speculative::{self, DraftModel, Found, MOST, Sameness, WIDTHS};
 use llama::error::{Error, Result};
 use llama::{Batch, Context, Decoded, SequenceId, Token};
 
-use super::super::drafts::{Source, Who};
+use super::super::drafts::{DraftSource, Who};
 use super::super::plan::{BatchPart, prefill_beside_decode};
 use super::draft_state::{Measured, Step};
 use super::state::Scheduler;
@@ -52,7 +52,7 @@ impl Scheduler {
             }
             return Ok(());
         }
-        let step = (deciding.len(), deciding.iter().any(|at| self.wants(*at) == Some(Source::Model)));
+        let step = (deciding.len(), deciding.iter().any(|at| self.wants(*at) == Some(DraftSource::Model)));
         self.drafts.measured = Some(step);
         let measured = self.drafts.gains.entry(step).or_insert_with(Measured::new);
         measured.wake(Instant::now());
@@ -89,9 +89,9 @@ impl Scheduler {
     }
 
     /// Where the drafts of slot `at` come from, if its request wants any.
-    fn wants(&self, at: usize) -> Option<Source> {
+    fn wants(&self, at: usize) -> Option<DraftSource> {
         let wish = self.slots[at].run.as_ref()?.draft.wish?;
-        Some(wish.from).filter(|from| *from == Source::Lookup || self.drafts.model.is_some())
+        Some(wish.from).filter(|from| *from == DraftSource::Lookup || self.drafts.model.is_some())
     }
 
     /// Cells of the context that are taken. A graph is as long as all that it holds.
@@ -135,7 +135,7 @@ impl Scheduler {
                 false => self.drafts.tell(speculative::DIFFERS),
             }
             // The smaller model may be sure of less than was asked for, and the narrower ones are to be known then.
-            if widest.is_some() && (source == Source::Lookup || self.rules.drafts.near) {
+            if widest.is_some() && (source == DraftSource::Lookup || self.rules.drafts.near) {
                 break;
             }
         }
@@ -150,8 +150,8 @@ impl Scheduler {
         for target in targets {
             let sequence = self.slots[target.slot].sequence;
             let wants = self.wants(target.slot);
-            let Some(model) = self.drafts.model.as_mut().filter(|_| wants == Some(Source::Model)) else {
-                if wants == Some(Source::Lookup) {
+            let Some(model) = self.drafts.model.as_mut().filter(|_| wants == Some(DraftSource::Model)) else {
+                if wants == Some(DraftSource::Lookup) {
                     ready.push(target);
                 }
                 continue;
@@ -188,12 +188,12 @@ impl Scheduler {
         let (wants, sequence) = (self.wants(slot), self.slots[slot].sequence);
         let cells = self.cells();
         let drafted = match (wants, &mut self.drafts.model) {
-            (Some(Source::Model), Some(model)) => {
+            (Some(DraftSource::Model), Some(model)) => {
                 self.drafts.asked = true;
                 let drafted = model.draft(sequence, &text, width - 1);
                 self.drafts.taken(drafted)?
             }
-            (Some(Source::Lookup), _) => {
+            (Some(DraftSource::Lookup), _) => {
                 let run = self.slots[slot].run.as_mut();
                 run.map(|run| run.draft.lookup.draft(&text, width - 1))
             }

@@ -7,9 +7,9 @@ use llama::Token;
 
 use super::state::Scheduler;
 use crate::plan::BatchPart;
-use crate::pools::{Notice, Prompt};
+use crate::pools::{Notice, SlotPrompt};
 use crate::scope::Scope;
-use crate::workloads::Threads;
+use crate::workloads::WorkloadThreads;
 
 impl Scheduler {
     /// The same as pool number `index`, with so many threads (decode, prefill) for requests without a workload, where there
@@ -52,7 +52,7 @@ impl Scheduler {
         if self.inbox.has_pools()
             && let Some(shown) = self.pool.shown.get_mut(at)
         {
-            *shown = Some(Prompt { scope, tokens: Arc::from(prompt) });
+            *shown = Some(SlotPrompt { scope, tokens: Arc::from(prompt) });
         }
     }
 
@@ -75,7 +75,7 @@ impl Scheduler {
     pub(super) fn take_threads(&mut self, parts: &[BatchPart]) {
         let Some(own) = self.pool.own else { return };
         let asked = parts.iter().filter_map(|part| self.slots.get(part.slot)?.run.as_ref());
-        let threads = Threads::most(asked.map(|run| run.job.threads), own);
+        let threads = WorkloadThreads::most(asked.map(|run| run.job.threads), own);
         if threads != self.pool.set {
             self.context.set_threads(threads.0, threads.1);
             self.drafts.set_threads(threads);

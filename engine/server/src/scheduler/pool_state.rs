@@ -1,6 +1,6 @@
 //! State of the scheduler as one of several pools.
 
-use crate::pools::Prompt;
+use crate::pools::SlotPrompt;
 
 /// Of a scheduler: which one it is, and what its threads are set to.
 #[derive(Debug, Default)]
@@ -10,7 +10,7 @@ pub(super) struct Pool {
     /// How many changes of the rules it has seen.
     pub rules_seen: u64,
     /// The prompts that its slots hold, where others are told.
-    pub(super) shown: Vec<Option<Prompt>>,
+    pub(super) shown: Vec<Option<SlotPrompt>>,
     /// Slots that the metrics count as busy because of it.
     pub(super) busy: u64,
     /// Threads where a request names no workload; none where there are no workloads.

@@ -9,7 +9,7 @@ use llama::{Batch, Context};
 use super::draft_state::Drafts;
 use super::pool_state::Pool;
 use super::rules::Rules;
-use crate::disk_cache::{Answer, Disk};
+use crate::disk_cache::{Disk, LookupAnswer};
 use crate::grammar_budget::GrammarBudget;
 use crate::job::Job;
 use crate::metrics::Metrics;
@@ -37,7 +37,7 @@ pub struct Scheduler {
     pub(super) leaving: Vec<Outbox>,
     /// The prompt cache on the disk, if there is one, and what it has found.
     pub(super) disk: Option<Disk<Job>>,
-    pub(super) found: VecDeque<Answer<Job>>,
+    pub(super) found: VecDeque<LookupAnswer<Job>>,
     /// Time for which clients' grammars have kept others waiting.
     pub(super) grammar_budget: GrammarBudget,
     pub(super) seconds_per_prompt_token: Option<f64>,

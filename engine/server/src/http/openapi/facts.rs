@@ -3,11 +3,11 @@
 use engine_core::settings::MAX_CTX;
 use serde_json::{Value, json};
 
-use crate::models::{Known, ModelRegistry};
+use crate::models::{KnownModels, ModelRegistry};
 use crate::request::Defaults;
 
 /// What differs from server to server.
-pub(super) struct Facts {
+pub(super) struct ServerFacts {
     /// The models' names, the one first whose tokens and limits these are.
     pub(super) names: Vec<String>,
     pub(super) last_token: u32,
@@ -20,11 +20,11 @@ pub(super) struct Facts {
     pub(super) defaults: Defaults,
 }
 
-impl Facts {
+impl ServerFacts {
     pub(super) fn of(registry: &ModelRegistry) -> Self {
-        let Known { names, server, defaults } = registry.known();
+        let KnownModels { names, server, defaults } = registry.known();
         let model = server.as_ref().map(|server| &server.model);
-        Facts {
+        ServerFacts {
             names,
             // Of a model that is not loaded nobody knows.
             last_token: model.map_or(i32::MAX as u32, |model| model.n_vocab().saturating_sub(1)),

@@ -15,14 +15,14 @@ use serde_json::{Map, Value, json};
 use super::app::App;
 use super::respond::answer;
 use crate::api_error::ApiErrorKind;
-use crate::http::openapi::facts::Facts;
+use crate::http::openapi::facts::ServerFacts;
 
 /// `GET /openapi.json`
 pub async fn openapi(State(registry): App) -> Response {
-    answer(&document(&Facts::of(&registry)))
+    answer(&document(&ServerFacts::of(&registry)))
 }
 
-fn document(facts: &Facts) -> Value {
+fn document(facts: &ServerFacts) -> Value {
     let schemas: Map<String, Value> =
         [requests::schemas(facts), responses::schemas(), streams::schemas()].into_iter().flatten().collect();
     let mut document = json!({
@@ -69,7 +69,7 @@ const MODEL: [ApiErrorKind; 6] = [
     ApiErrorKind::Deadline,
 ];
 
-fn paths(facts: &Facts) -> Value {
+fn paths(facts: &ServerFacts) -> Value {
     let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
     let json = |name: &str| json!({ "application/json": { "schema": reference(name) } });
     let body = |name: &str| json!({ "required": true, "content": json(name) });
@@ -130,7 +130,7 @@ fn paths(facts: &Facts) -> Value {
 }
 
 /// The responses of a request that may be refused for `kinds`, or because of who asks.
-fn errors(kinds: &[ApiErrorKind], facts: &Facts) -> Map<String, Value> {
+fn errors(kinds: &[ApiErrorKind], facts: &ServerFacts) -> Map<String, Value> {
     let asks: &[ApiErrorKind] = match facts.has_keys {
         true => &[ApiErrorKind::Unauthorized],
         false => &[ApiErrorKind::Forbidden, ApiErrorKind::Origin],

@@ -9,7 +9,7 @@ use crate::http::{chat, completions};
 use crate::request::Defaults;
 use crate::workloads::Workloads;
 
-fn facts() -> Facts {
+fn facts() -> ServerFacts {
     let defaults = Defaults {
         sampling: SamplingOptions::default(),
         max_tokens: 64,
@@ -17,7 +17,7 @@ fn facts() -> Facts {
         workloads: Workloads::default(),
         drafts: Default::default(),
     };
-    Facts {
+    ServerFacts {
         names: vec!["m".to_string()],
         last_token: 99,
         n_ctx: 64,
@@ -36,7 +36,7 @@ fn properties(schema: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_field_that_is_read_is_in_the_file_and_no_other() {
-    type Read = fn(&mut Fields, &Facts);
+    type Read = fn(&mut Fields, &ServerFacts);
     let chat: Read =
         |fields, facts| drop(chat::take(fields, &facts.names[0], &facts.defaults).expect("a request"));
     let completion: Read =
@@ -112,7 +112,7 @@ fn every_code_is_in_the_file() {
     for (has_keys, asks) in
         [(true, &["invalid_api_key"][..]), (false, &["forbidden_host", "forbidden_origin"])]
     {
-        let text = document(&Facts { has_keys, ..facts() }).to_string();
+        let text = document(&ServerFacts { has_keys, ..facts() }).to_string();
         for kind in [&BODY[..], &GENERATE].concat() {
             assert!(text.contains(&format!("\"{}\"", kind.words().2)), "{kind:?}");
         }
