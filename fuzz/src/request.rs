@@ -21,7 +21,7 @@ pub fn check(bytes: &[u8]) {
         let prompt = prompt_or_messages(&mut fields)?;
         let generate = Generate::take(&mut fields, prompt, &defaults)?;
         fields.finish()?;
-        Ok::<_, server::refusal::Refusal>(generate)
+        Ok::<_, server::api_error::ApiError>(generate)
     };
     match read() {
         Ok(generate) => {

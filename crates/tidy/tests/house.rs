@@ -24,7 +24,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Crates with circles of more than two files, and the number of files in their largest circle. The list only gets shorter.
-const CIRCLES: &[(&str, usize)] = &[("server", 24)];
+const CIRCLES: &[(&str, usize)] = &[];
 
 /// Crates that may hold unsafe code, and single files of others with the reason.
 const UNSAFE: &[&str] = &["host", "llama", "llama-link", "llama-sys", "roofline"];

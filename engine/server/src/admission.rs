@@ -32,16 +32,16 @@ const LEAST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Bounds of a gate.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct ConnectionBounds {
     /// Connections in all.
     pub total: usize,
     /// Connections of each network.
     pub per_network: usize,
 }
 
-impl Bounds {
+impl ConnectionBounds {
     /// No bound at all.
-    pub const NONE: Bounds = Bounds { total: usize::MAX, per_network: usize::MAX };
+    pub const NONE: ConnectionBounds = ConnectionBounds { total: usize::MAX, per_network: usize::MAX };
 }
 
 /// The part of an address that one client has: all of IPv4, the first 64 bits of IPv6.
@@ -269,7 +269,7 @@ impl Gate {
     }
 
     /// A place for a connection from `network`; none where even the reserve is taken by connections that are answered.
-    pub fn admit(self: &Arc<Self>, network: Option<Network>, bounds: Bounds) -> Option<Admitted> {
+    pub fn admit(self: &Arc<Self>, network: Option<Network>, bounds: ConnectionBounds) -> Option<Admitted> {
         let now = Instant::now();
         let mut open = self.lock();
         let reserve = match self.make_room(&mut open, network, bounds, now) {
@@ -304,7 +304,7 @@ impl Gate {
         &self,
         open: &mut Vec<Arc<ConnectionState>>,
         network: Option<Network>,
-        bounds: Bounds,
+        bounds: ConnectionBounds,
         now: Instant,
     ) -> Result<(), Full> {
         let ordinary = || open.iter().filter(|state| state.reserve.is_none());
@@ -368,7 +368,7 @@ fn victim<'a>(
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { total: 6, per_network: 4 };
+    const BOUNDS: ConnectionBounds = ConnectionBounds { total: 6, per_network: 4 };
 
     fn gate() -> (Arc<Gate>, Arc<Metrics>) {
         let metrics = Arc::new(Metrics::default());
@@ -435,7 +435,7 @@ mod tests {
     #[tokio::test]
     async fn who_is_evicted_is_told() {
         let (gate, _) = gate();
-        let bounds = Bounds { total: 1, per_network: 1 };
+        let bounds = ConnectionBounds { total: 1, per_network: 1 };
         let first = gate.admit(network(1), bounds).expect("a place");
         let _second = gate.admit(network(1), bounds).expect("a place");
         first.state.evicted().await;
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn answers_are_not_cut_and_the_reserve_is_left() {
         let (gate, metrics) = gate();
-        let bounds = Bounds { total: 2, per_network: 2 };
+        let bounds = ConnectionBounds { total: 2, per_network: 2 };
         let (one, other) = (proven(&gate, 1, Phase::Answering), proven(&gate, 2, Phase::Reading));
         let probe = gate.admit(network(3), bounds).expect("a place of the reserve");
         assert_eq!(probe.state.reserve(), Some(Full::Total));
@@ -460,7 +460,7 @@ mod tests {
     #[test]
     fn a_proven_connection_goes_only_when_it_has_rested() {
         let (gate, metrics) = gate();
-        let bounds = Bounds { total: 1, per_network: 1 };
+        let bounds = ConnectionBounds { total: 1, per_network: 1 };
         let _rested = proven(&gate, 1, Phase::Resting);
         let newcomer = gate.admit(network(2), bounds).expect("a place");
         assert!(newcomer.state.reserve().is_some(), "its next request may be on its way");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::refusal::{Kind, Refusal};
+use super::api_error::{ApiError, ApiErrorKind};
 
 /// Longest time for a whole request.
 const WHOLE: Duration = Duration::from_secs(60);
@@ -21,12 +21,12 @@ pub fn deadline(begin: Instant, bytes: usize) -> Instant {
 }
 
 /// Returns the refusal of a request that missed its deadline. It began at `begin` and sent `bytes`; `what` names it.
-pub fn late(what: &str, begin: Instant, bytes: usize) -> Refusal {
+pub fn late(what: &str, begin: Instant, bytes: usize) -> ApiError {
     let message = format!(
         "the {what} did not come in time: {bytes} bytes in {:.0} seconds; send at least {RATE} bytes a second, and all of it \
          within {} seconds",
         begin.elapsed().as_secs_f64(),
         WHOLE.as_secs()
     );
-    Refusal::new(Kind::Invalid, message)
+    ApiError::new(ApiErrorKind::Invalid, message)
 }

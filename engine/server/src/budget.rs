@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::job::{Account, Client};
+use super::api_error::{ApiError, ApiErrorKind};
+use super::client::{Account, Client};
+use super::limits::ServerLimits;
 use super::metrics::Metrics;
-use super::refusal::{Kind, Refusal};
-use super::server::Limits;
 
 /// Divisor of the bound: one client may have one part in this many.
 const SHARE: usize = 2;
@@ -35,17 +35,17 @@ struct Waiting {
 
 /// Bounds of a budget.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct ByteBounds {
     /// Bytes of all requests that wait.
     pub waiting: usize,
     /// Bytes of one request. A request of this size is always admitted if no other waits.
     pub request: usize,
 }
 
-impl Bounds {
+impl ByteBounds {
     /// Returns the bounds in `limits`.
-    pub fn of(limits: &Limits) -> Self {
-        Bounds { waiting: limits.waiting, request: limits.request }
+    pub fn of(limits: &ServerLimits) -> Self {
+        ByteBounds { waiting: limits.waiting, request: limits.request }
     }
 }
 
@@ -99,8 +99,8 @@ impl Charge {
     /// Adds `more` bytes.
     ///
     /// # Errors
-    /// An [`Overloaded`](Kind::Overloaded) refusal if all waiting requests, or those of this client, would exceed `bounds`.
-    pub fn grow(&mut self, more: usize, bounds: Bounds) -> Result<(), Refusal> {
+    /// An [`Overloaded`](ApiErrorKind::Overloaded) refusal if all waiting requests, or those of this client, would exceed `bounds`.
+    pub fn grow(&mut self, more: usize, bounds: ByteBounds) -> Result<(), ApiError> {
         let mut waiting = self.budget.lock();
         let own = waiting.clients.get(&self.account).copied().unwrap_or(0);
         let all = waiting.total;
@@ -112,7 +112,7 @@ impl Charge {
                 "requests {whose} with {wait} bytes wait already, and with this one they would have more than the {most} that \
                  may wait (max_waiting_bytes): try again later"
             );
-            Err(Refusal { retry_after: Some(1), ..Refusal::new(Kind::Overloaded, message) })
+            Err(ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Overloaded, message) })
         };
         if all + more > most {
             return refused("of all clients", all - self.bytes.min(all), most);
@@ -150,7 +150,7 @@ mod tests {
     fn bytes_are_bounded_in_all_and_for_each_client() {
         let metrics = Arc::new(Metrics::default());
         let budget = Arc::new(Budget::new(&metrics));
-        let bounds = Bounds { waiting: 100, request: 30 };
+        let bounds = ByteBounds { waiting: 100, request: 30 };
         let charge = |client, bytes| {
             let mut charge = budget.charge(&Client::Process { id: 1, user: client });
             charge.grow(bytes, bounds).map(|()| charge)
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn processes_of_one_user_share_a_budget() {
         let budget = Arc::new(Budget::new(&Arc::new(Metrics::default())));
-        let bounds = Bounds { waiting: 100, request: 30 };
+        let bounds = ByteBounds { waiting: 100, request: 30 };
         let mut held = Vec::new();
         for id in 1..=5 {
             let mut charge = budget.charge(&Client::Process { id, user: 7 });
@@ -192,6 +192,6 @@ mod tests {
     fn one_request_of_the_longest_is_always_let() {
         let budget = Arc::new(Budget::new(&Arc::new(Metrics::default())));
         let mut charge = budget.charge(&Client::Unknown);
-        assert_eq!(charge.grow(30, Bounds { waiting: 10, request: 30 }), Ok(()));
+        assert_eq!(charge.grow(30, ByteBounds { waiting: 10, request: 30 }), Ok(()));
     }
 }

@@ -5,23 +5,23 @@ use std::task::{Context, Poll};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::mpsc::error::TryRecvError;
 
-use super::job::Event;
+use super::job::JobEvent;
 
 /// The events of each. All are read, whichever has one: a reader that leaves one alone would lose it. Dropped, they end.
 #[derive(Debug)]
 pub struct Choices {
     /// None for those that are over.
-    receivers: Vec<Option<Receiver<Event>>>,
+    receivers: Vec<Option<Receiver<JobEvent>>>,
     /// The one that is looked at first.
     next: usize,
 }
 
 /// An event of the choice with this number; without one it was ended because nobody read it.
-pub type Told = (usize, Option<Event>);
+pub type ChoiceEvent = (usize, Option<JobEvent>);
 
 impl Choices {
     /// Those whose events come out of `receivers`.
-    pub fn new(receivers: Vec<Receiver<Event>>) -> Self {
+    pub fn new(receivers: Vec<Receiver<JobEvent>>) -> Self {
         Choices { receivers: receivers.into_iter().map(Some).collect(), next: 0 }
     }
 
@@ -36,7 +36,7 @@ impl Choices {
     }
 
     /// The next event of any; `None` where all are over.
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Told>> {
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<ChoiceEvent>> {
         let mut is_over = true;
         for index in self.order() {
             let Some(receiver) = &mut self.receivers[index] else { continue };
@@ -49,7 +49,7 @@ impl Choices {
     }
 
     /// The same, of those that are there already.
-    pub fn try_next(&mut self) -> Option<Told> {
+    pub fn try_next(&mut self) -> Option<ChoiceEvent> {
         for index in self.order() {
             let Some(receiver) = &mut self.receivers[index] else { continue };
             match receiver.try_recv() {
@@ -62,7 +62,7 @@ impl Choices {
     }
 
     /// Waits for the next event of any; `None` where all are over.
-    pub async fn next(&mut self) -> Option<Told> {
+    pub async fn next(&mut self) -> Option<ChoiceEvent> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
@@ -71,8 +71,8 @@ impl Choices {
         (0..len).map(move |step| (next + step) % len)
     }
 
-    fn told(&mut self, index: usize, event: Option<Event>) -> Told {
-        if !matches!(event, Some(Event::Token(_))) {
+    fn told(&mut self, index: usize, event: Option<JobEvent>) -> ChoiceEvent {
+        if !matches!(event, Some(JobEvent::Token(_))) {
             self.receivers[index] = None;
         }
         self.next = index + 1;
@@ -87,8 +87,8 @@ mod tests {
     use super::*;
     use crate::job::Piece;
 
-    fn token(token: i32) -> Event {
-        Event::Token(Piece { token, text: String::new(), likelihood: None })
+    fn token(token: i32) -> JobEvent {
+        JobEvent::Token(Piece { token, text: String::new(), likelihood: None })
     }
 
     #[test]
@@ -100,15 +100,15 @@ mod tests {
             one.try_send(token(number)).expect("room");
             other.try_send(token(10 + number)).expect("room");
         }
-        one.try_send(Event::Failed("it broke".to_string())).expect("room");
+        one.try_send(JobEvent::Failed("it broke".to_string())).expect("room");
         drop(other);
         let mut told = Vec::new();
         while let Some((index, event)) = choices.try_next() {
             told.push((
                 index,
                 match event {
-                    Some(Event::Token(piece)) => piece.token,
-                    Some(Event::Failed(_)) => -1,
+                    Some(JobEvent::Token(piece)) => piece.token,
+                    Some(JobEvent::Failed(_)) => -1,
                     _ => -2,
                 },
             ));

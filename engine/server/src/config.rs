@@ -16,15 +16,13 @@ use llama::error::{Error, Result};
 use llama::options::DeviceSampling;
 use toml::Table;
 
-use super::drafts::{Drafting, Source, Who};
+use super::drafts::{DraftSource, Drafting, Who};
 use super::fields::nearest;
-use super::run::{DraftModelOptions, Options, PromptCache};
-use super::scheduler::Rules;
-use super::server::Limits;
+use super::limits::ServerLimits;
+use super::options::{DraftModelOptions, PromptCache, ServeOptions};
+use super::scheduler::rules::Rules;
 use super::{keys, listen};
 use crate::log;
-#[cfg(test)]
-use llama::variant::Variant;
 
 pub use file_keys::{Key, rows};
 pub use models::variables;
@@ -146,9 +144,9 @@ impl Config {
     }
 
     /// The log that is asked for, if any is.
-    pub fn log(&self) -> Option<log::Wanted> {
+    pub fn log(&self) -> Option<log::LogOptions> {
         let asked = self.log_format.is_some() || self.log_level.is_some() || self.log_prompts == Some(true);
-        asked.then(|| log::Wanted {
+        asked.then(|| log::LogOptions {
             format: self.log_format.unwrap_or_default(),
             level: self.log_level.unwrap_or_default(),
             prompts: self.log_prompts.unwrap_or(false),
@@ -159,7 +157,7 @@ impl Config {
     ///
     /// # Errors
     /// What is missing or does not go together.
-    pub fn options(&self) -> Result<Options> {
+    pub fn options(&self) -> Result<ServeOptions> {
         let usage = |message: &str| Error::Usage(message.to_string());
         let model = self
             .model
@@ -199,15 +197,15 @@ impl Config {
             ));
         }
         // A smaller model that is named is there to be used.
-        let implied = if self.draft_model.is_some() { Who::All(Source::Model) } else { Who::Off };
+        let implied = if self.draft_model.is_some() { Who::All(DraftSource::Model) } else { Who::Off };
         let who = self.speculative.unwrap_or(implied);
         match (who, &self.draft_model) {
-            (Who::All(Source::Model), None) => {
+            (Who::All(DraftSource::Model), None) => {
                 return Err(usage(
                     "speculative = model: name the smaller model with draft_model (--draft-model FILE)",
                 ));
             }
-            (Who::Off | Who::All(Source::Lookup), Some(model)) => {
+            (Who::Off | Who::All(DraftSource::Lookup), Some(model)) => {
                 return Err(Error::Usage(format!(
                     "draft_model {} with speculative = off or lookup: it would not be used; leave one of them out, or use asked",
                     model.display()
@@ -231,7 +229,7 @@ impl Config {
         let stem = model.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let seconds = |given: Option<f64>, default: f64| Duration::from_secs_f64(given.unwrap_or(default));
         let stall = seconds(self.stall_s, options::DEFAULT_STALL_S);
-        Ok(Options {
+        Ok(ServeOptions {
             name: self.name.clone().or(stem).unwrap_or_default(),
             model,
             chat_template: self.chat_template.clone(),
@@ -252,7 +250,7 @@ impl Config {
                 u32::MAX,
             )?,
             deadline: seconds(self.timeout_s, options::DEFAULT_TIMEOUT_S),
-            limits: Limits {
+            limits: ServerLimits {
                 request: self.max_request_bytes.unwrap_or(options::DEFAULT_REQUEST_BYTES) as usize,
                 waiting: self.max_waiting_bytes.unwrap_or(options::DEFAULT_WAITING_BYTES) as usize,
                 connections: self.max_connections.unwrap_or(options::DEFAULT_CONNECTIONS) as usize,
@@ -322,6 +320,7 @@ mod tests {
     use std::fs;
 
     use engine_core::settings::Requested;
+    use llama::variant::Variant;
 
     use super::*;
 

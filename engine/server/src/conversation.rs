@@ -8,9 +8,9 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::api_error::ApiError;
 use super::fields::{Fields, not_json, wrong};
 use super::input::sketch;
-use super::refusal::Refusal;
 
 /// A conversation to go on with.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub struct Conversation {
 
 impl Conversation {
     /// Reads `messages`, and takes the fields that go with them.
-    pub fn take(fields: &mut Fields, messages: Box<RawValue>) -> Result<Self, Refusal> {
+    pub fn take(fields: &mut Fields, messages: Box<RawValue>) -> Result<Self, ApiError> {
         if !messages.get().starts_with('[') {
             return Err(wrong("messages", "use a list of messages", &sketch(&messages)));
         }
@@ -39,7 +39,7 @@ impl Conversation {
         drop(messages);
         let messages = read.map_err(|error| not_json("messages", &error))??;
         if messages.is_empty() {
-            return Err(Refusal::field("messages", "is empty: there is nothing to answer"));
+            return Err(ApiError::field("messages", "is empty: there is nothing to answer"));
         }
         let (tools, offered) = tools(fields.take("tools"))?;
         let (is_wanted, forced) = choice(fields.take("tool_choice"), &offered)?;
@@ -82,7 +82,7 @@ impl Conversation {
 struct Messages;
 
 impl<'de> Visitor<'de> for Messages {
-    type Value = Result<Vec<Message>, Refusal>;
+    type Value = Result<Vec<Message>, ApiError>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list")
@@ -103,21 +103,24 @@ impl<'de> Visitor<'de> for Messages {
     }
 }
 
-fn message(index: usize, value: Value) -> Result<Message, Refusal> {
+fn message(index: usize, value: Value) -> Result<Message, ApiError> {
     let at = format!("messages[{index}]");
     let Some(map) = value.as_object() else { return Err(wrong(&at, "use an object", &value)) };
     match map.get("role") {
         Some(Value::String(_)) => {}
         Some(other) => return Err(wrong(&format!("{at}.role"), "use a text", other)),
         None => {
-            return Err(Refusal::field(&format!("{at}.role"), "is missing: system, user, assistant or tool"));
+            return Err(ApiError::field(
+                &format!("{at}.role"),
+                "is missing: system, user, assistant or tool",
+            ));
         }
     }
-    serde_json::from_value(value).map_err(|error| Refusal::field(&at, error))
+    serde_json::from_value(value).map_err(|error| ApiError::field(&at, error))
 }
 
 /// The list for the template, and the functions in it.
-fn tools(value: Option<Value>) -> Result<(Option<Json>, Vec<Offered>), Refusal> {
+fn tools(value: Option<Value>) -> Result<(Option<Json>, Vec<Offered>), ApiError> {
     match value {
         None => Ok((None, Vec::new())),
         Some(Value::Array(list)) => {
@@ -130,7 +133,7 @@ fn tools(value: Option<Value>) -> Result<(Option<Json>, Vec<Offered>), Refusal> 
     }
 }
 
-fn offered((index, tool): (usize, &Value)) -> Result<Offered, Refusal> {
+fn offered((index, tool): (usize, &Value)) -> Result<Offered, ApiError> {
     let at = format!("tools[{index}]");
     if !tool.is_object() {
         return Err(wrong(&at, "use an object", tool));
@@ -166,7 +169,7 @@ fn offered((index, tool): (usize, &Value)) -> Result<Offered, Refusal> {
 }
 
 /// Whether tools are wanted, and what the answer must be like where a call is demanded.
-fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Value>), Refusal> {
+fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Value>), ApiError> {
     const NAME: &str = "tool_choice";
     const WORDS: &str =
         "use \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
@@ -190,7 +193,7 @@ fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Val
         ([], Some(name)) => {
             Err(wrong("tool_choice.function.name", "there is no such function in tools", &Value::from(name)))
         }
-        ([], None) => Err(Refusal::field(NAME, "\"required\" needs tools, and there are none")),
+        ([], None) => Err(ApiError::field(NAME, "\"required\" needs tools, and there are none")),
         (chosen, _) => Ok((true, Some(forced_schema(chosen)))),
     }
 }
@@ -199,7 +202,7 @@ fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Val
 mod tests {
     use super::*;
 
-    fn read(json: &str) -> Result<Conversation, Refusal> {
+    fn read(json: &str) -> Result<Conversation, ApiError> {
         let mut fields = Fields::read(json.as_bytes())?;
         let messages = fields.raw("messages").expect("messages");
         Conversation::take(&mut fields, messages)

@@ -33,7 +33,7 @@ const GLANCE: Duration = Duration::from_millis(5);
 /// The scheduler's side. `Job` is what a lookup is for; it comes back with the answer.
 pub struct Disk<Job> {
     lookups: Sender<Lookup<Job>>,
-    answers: Receiver<Answer<Job>>,
+    answers: Receiver<LookupAnswer<Job>>,
     /// Lookups without an answer.
     asked: usize,
     saves: Sender<Save>,
@@ -71,7 +71,7 @@ struct Lookup<Job> {
 }
 
 /// What a lookup found.
-pub struct Answer<Job> {
+pub struct LookupAnswer<Job> {
     /// What it was for.
     pub job: Job,
     /// What was read.
@@ -130,7 +130,7 @@ impl<Job: Send + 'static> Disk<Job> {
                 let look_up = || look_up(&its_store, &key, n_ctx, &lookup, &its_shared);
                 let found = caught("the prompt cache's reader", &its_shared.metrics, look_up);
                 let (loaded, room) = found.flatten().unzip();
-                if answer.send(Answer { job: lookup.job, loaded, _room: room }).is_err() {
+                if answer.send(LookupAnswer { job: lookup.job, loaded, _room: room }).is_err() {
                     return;
                 }
             }
@@ -174,7 +174,7 @@ impl<Job: Send + 'static> Disk<Job> {
     }
 
     /// The next answer, if there is one.
-    pub fn answer(&mut self) -> Option<Answer<Job>> {
+    pub fn answer(&mut self) -> Option<LookupAnswer<Job>> {
         match self.answers.try_recv() {
             Ok(answer) => {
                 self.asked -= 1;

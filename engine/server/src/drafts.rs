@@ -5,8 +5,9 @@ use llama::Token;
 use sampling::whole;
 use serde_json::{Map, Value, json};
 
+use super::api_error::ApiError;
 use super::fields::{Fields, wrong};
-use super::refusal::Refusal;
+use crate::done::Drafted;
 
 /// Who has drafts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,12 +18,12 @@ pub enum Who {
     /// Requests that ask for it.
     Asked,
     /// Requests that do not say otherwise, from there.
-    All(Source),
+    All(DraftSource),
 }
 
 /// Where drafts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum DraftSource {
     /// The text itself.
     Lookup,
     /// A smaller model.
@@ -36,8 +37,8 @@ impl std::str::FromStr for Who {
         match text {
             "off" => Ok(Who::Off),
             "asked" => Ok(Who::Asked),
-            "lookup" => Ok(Who::All(Source::Lookup)),
-            "model" => Ok(Who::All(Source::Model)),
+            "lookup" => Ok(Who::All(DraftSource::Lookup)),
+            "model" => Ok(Who::All(DraftSource::Model)),
             _ => Err(format!("{text:?}: use off, asked, lookup or model")),
         }
     }
@@ -78,18 +79,7 @@ pub struct Wish {
     /// Most tokens of a draft.
     pub most: u32,
     /// Where it comes from.
-    pub from: Source,
-}
-
-/// What became of the drafts of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drafted {
-    /// Tokens.
-    pub drafted: u32,
-    /// Of these, those that were chosen.
-    pub accepted: u32,
-    /// Whether they lost against steps without at some time, and were left out from then on.
-    pub turned_off: bool,
+    pub from: DraftSource,
 }
 
 /// The drafts of a request that runs.
@@ -124,7 +114,7 @@ impl Draft {
 const USE: &str = "use an object: {\"drafts\": \"lookup\", \"model\" or \"off\", \"max\": a whole number}";
 
 /// The field `speculative`.
-pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Refusal> {
+pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, ApiError> {
     const NAME: &str = "speculative";
     let everyone = match drafting.who {
         Who::All(from) => Some(Wish { most: drafting.most, from }),
@@ -136,7 +126,7 @@ pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Ref
         Some(other) => return Err(wrong(NAME, USE, &other)),
     };
     if let Some(name) = map.keys().find(|name| !["drafts", "max"].contains(&name.as_str())) {
-        return Err(Refusal::field(NAME, format!("{name} is none of its fields; {USE}")));
+        return Err(ApiError::field(NAME, format!("{name} is none of its fields; {USE}")));
     }
     let most = match map.get("max") {
         None | Some(Value::Null) => drafting.most,
@@ -148,20 +138,20 @@ pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Ref
     let from = match map.get("drafts").unwrap_or(&Value::Null) {
         Value::Null => return Ok(everyone.map(|wish| Wish { most, ..wish })),
         Value::String(text) if text == "off" => return Ok(None),
-        Value::String(text) if text == "lookup" => Source::Lookup,
-        Value::String(text) if text == "model" => Source::Model,
+        Value::String(text) if text == "lookup" => DraftSource::Lookup,
+        Value::String(text) if text == "model" => DraftSource::Model,
         other => return Err(wrong(NAME, USE, other)),
     };
     match (drafting.who, from, drafting.has_model) {
         (Who::Off, ..) => {
             let why = "this model has no drafts here: start the server with --speculative asked or lookup, or with --draft-model \
                        FILE (speculative and draft_model in its configuration)";
-            Err(Refusal::field(NAME, why))
+            Err(ApiError::field(NAME, why))
         }
-        (_, Source::Model, false) => {
+        (_, DraftSource::Model, false) => {
             let why = "there is no smaller model for this one: start the server with --draft-model FILE (draft_model in its \
                  configuration), or ask for \"lookup\"";
-            Err(Refusal::field(NAME, why))
+            Err(ApiError::field(NAME, why))
         }
         _ => Ok(Some(Wish { most, from })),
     }
@@ -189,9 +179,9 @@ pub fn schema(drafting: Drafting) -> Value {
 mod tests {
     use super::*;
 
-    const ALL: Who = Who::All(Source::Lookup);
+    const ALL: Who = Who::All(DraftSource::Lookup);
 
-    fn read(json: &str, who: Who, has_model: bool) -> Result<Option<(u32, Source)>, String> {
+    fn read(json: &str, who: Who, has_model: bool) -> Result<Option<(u32, DraftSource)>, String> {
         let mut fields = Fields::read(json.as_bytes()).map_err(|refusal| refusal.message)?;
         let drafting = Drafting { who, has_model, ..Drafting::default() };
         let wish = take(&mut fields, drafting).map_err(|refusal| refusal.message)?;
@@ -201,25 +191,25 @@ mod tests {
     #[test]
     fn a_request_has_what_it_may_ask_for() {
         use Who::{Asked, Off};
-        let of_model = Who::All(Source::Model);
+        let of_model = Who::All(DraftSource::Model);
         let cases = [
             ("{}", Off, None),
             ("{}", Asked, None),
-            ("{}", ALL, Some((7, Source::Lookup))),
-            (r#"{"speculative": null}"#, ALL, Some((7, Source::Lookup))),
-            (r#"{"speculative": {}}"#, ALL, Some((7, Source::Lookup))),
+            ("{}", ALL, Some((7, DraftSource::Lookup))),
+            (r#"{"speculative": null}"#, ALL, Some((7, DraftSource::Lookup))),
+            (r#"{"speculative": {}}"#, ALL, Some((7, DraftSource::Lookup))),
             (r#"{"speculative": {}}"#, Asked, None),
             (r#"{"speculative": {"drafts": "off"}}"#, ALL, None),
             (r#"{"speculative": {"drafts": "off"}}"#, Off, None),
-            (r#"{"speculative": {"drafts": "lookup"}}"#, Asked, Some((7, Source::Lookup))),
-            (r#"{"speculative": {"drafts": "lookup", "max": 2.0}}"#, Asked, Some((2, Source::Lookup))),
+            (r#"{"speculative": {"drafts": "lookup"}}"#, Asked, Some((7, DraftSource::Lookup))),
+            (r#"{"speculative": {"drafts": "lookup", "max": 2.0}}"#, Asked, Some((2, DraftSource::Lookup))),
             // No more than there are rows for.
-            (r#"{"speculative": {"drafts": "lookup", "max": 15}}"#, Asked, Some((7, Source::Lookup))),
-            (r#"{"speculative": {"max": 1}}"#, ALL, Some((1, Source::Lookup))),
-            ("{}", of_model, Some((7, Source::Model))),
-            (r#"{"speculative": {"max": 3}}"#, of_model, Some((3, Source::Model))),
-            (r#"{"speculative": {"drafts": "lookup"}}"#, of_model, Some((7, Source::Lookup))),
-            (r#"{"speculative": {"drafts": "model"}}"#, Asked, Some((7, Source::Model))),
+            (r#"{"speculative": {"drafts": "lookup", "max": 15}}"#, Asked, Some((7, DraftSource::Lookup))),
+            (r#"{"speculative": {"max": 1}}"#, ALL, Some((1, DraftSource::Lookup))),
+            ("{}", of_model, Some((7, DraftSource::Model))),
+            (r#"{"speculative": {"max": 3}}"#, of_model, Some((3, DraftSource::Model))),
+            (r#"{"speculative": {"drafts": "lookup"}}"#, of_model, Some((7, DraftSource::Lookup))),
+            (r#"{"speculative": {"drafts": "model"}}"#, Asked, Some((7, DraftSource::Model))),
         ];
         for (json, who, expected) in cases {
             assert_eq!(read(json, who, true), Ok(expected), "{json} of {who:?}");

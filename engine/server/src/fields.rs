@@ -12,10 +12,10 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::api_error::{ApiError, ApiErrorKind};
 use super::budget::SharedCharge;
 use super::count::Count;
 use super::input::{self, Fault, Input, sketch};
-use super::refusal::{Kind, Refusal};
 
 /// Fields that are read without a tree.
 const STRAIGHT: [&str; 6] = ["content", "embed", "input", "messages", "prompt", "tokens"];
@@ -62,8 +62,8 @@ const REPEATED: usize = 60;
 
 impl Fields {
     /// Reads `bytes`, which must be an object.
-    pub fn read(bytes: &[u8]) -> Result<Self, Refusal> {
-        let refused = |message: String| Err(Refusal::new(Kind::Invalid, message));
+    pub fn read(bytes: &[u8]) -> Result<Self, ApiError> {
+        let refused = |message: String| Err(ApiError::new(ApiErrorKind::Invalid, message));
         let text = match std::str::from_utf8(bytes) {
             Ok(text) => text,
             Err(error) => {
@@ -73,7 +73,7 @@ impl Fields {
         let mut fields =
             Fields { all: Vec::new(), known: Vec::new(), left: VALUES, waiting: SharedCharge::default() };
         let mut reader = serde_json::Deserializer::from_str(text);
-        let read = (&mut reader).deserialize_any(Whole(&mut fields));
+        let read = (&mut reader).deserialize_any(FieldsVisitor(&mut fields));
         match read.and_then(|read| reader.end().map(|()| read)) {
             Ok(Ok(())) => Ok(fields),
             Ok(Err(refusal)) => Err(refusal),
@@ -99,7 +99,7 @@ impl Fields {
     }
 
     /// Adds a field; of two of the same name the second counts.
-    fn put(&mut self, name: String, raw: &RawValue) -> Result<(), Refusal> {
+    fn put(&mut self, name: String, raw: &RawValue) -> Result<(), ApiError> {
         let field = match STRAIGHT.contains(&name.as_str()) {
             true => Field::Raw(raw.to_owned()),
             false => Field::Tree(self.tree(&name, raw)?),
@@ -109,20 +109,20 @@ impl Fields {
             None if self.all.len() < MOST => self.all.push((name, field)),
             None => {
                 let message = format!("the request has more than {MOST} fields");
-                return Err(Refusal::new(Kind::Invalid, message));
+                return Err(ApiError::new(ApiErrorKind::Invalid, message));
             }
         }
         Ok(())
     }
 
     /// The value of the field `name`, which is `raw`, as a tree.
-    fn tree(&mut self, name: &str, raw: &RawValue) -> Result<Value, Refusal> {
+    fn tree(&mut self, name: &str, raw: &RawValue) -> Result<Value, ApiError> {
         self.count(name, raw)?;
         serde_json::from_str(raw.get()).map_err(|error| not_json(name, &error))
     }
 
     /// Counts the values in `raw`, the field `name`, which is about to be read into something larger.
-    pub fn count(&mut self, name: &str, raw: &RawValue) -> Result<(), Refusal> {
+    pub fn count(&mut self, name: &str, raw: &RawValue) -> Result<(), ApiError> {
         let mut reader = serde_json::Deserializer::from_str(raw.get());
         let Err(error) = Count(&mut self.left).deserialize(&mut reader) else { return Ok(()) };
         if self.left > 0 {
@@ -132,7 +132,7 @@ impl Fields {
         let what = format!(
             "a request has at most {VALUES} values outside of texts and lists of tokens, this has more"
         );
-        Err(Refusal::field(&name, what))
+        Err(ApiError::field(&name, what))
     }
 
     fn remove(&mut self, name: &str) -> Option<Field> {
@@ -185,14 +185,14 @@ impl Fields {
     }
 
     /// A truth value.
-    pub fn bool(&mut self, name: &'static str) -> Result<Option<bool>, Refusal> {
+    pub fn bool(&mut self, name: &'static str) -> Result<Option<bool>, ApiError> {
         self.take(name)
             .map(|value| value.as_bool().ok_or_else(|| wrong(name, "use true or false", &value)))
             .transpose()
     }
 
     /// A text.
-    pub fn text(&mut self, name: &'static str) -> Result<Option<String>, Refusal> {
+    pub fn text(&mut self, name: &'static str) -> Result<Option<String>, ApiError> {
         self.known.push(name);
         match self.remove(name) {
             None => Ok(None),
@@ -206,7 +206,7 @@ impl Fields {
     }
 
     /// A whole number.
-    pub fn whole(&mut self, name: &'static str, range: RangeInclusive<u32>) -> Result<Option<u32>, Refusal> {
+    pub fn whole(&mut self, name: &'static str, range: RangeInclusive<u32>) -> Result<Option<u32>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let number = whole(&value).and_then(|number| u32::try_from(number).ok());
         match number.filter(|number| range.contains(number)) {
@@ -219,7 +219,11 @@ impl Fields {
     }
 
     /// A number.
-    pub fn number(&mut self, name: &'static str, range: RangeInclusive<f64>) -> Result<Option<f64>, Refusal> {
+    pub fn number(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f64>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         match value.as_f64().filter(|number| range.contains(number)) {
             Some(number) => Ok(Some(number)),
@@ -230,35 +234,35 @@ impl Fields {
     }
 
     /// Refuses what is left: a field with a typing error would be ignored in silence.
-    pub fn finish(self) -> Result<(), Refusal> {
+    pub fn finish(self) -> Result<(), ApiError> {
         let Some((name, _)) = self.all.first() else { return Ok(()) };
         let shown_name: String = name.chars().take(REPEATED).collect();
         let mend = match nearest(name, self.known.iter().copied()) {
             Some(near) => format!("unknown field; did you mean {near}?"),
             None => format!("unknown field; there are {}", self.known.join(", ")),
         };
-        Err(Refusal::field(&shown_name, mend))
+        Err(ApiError::field(&shown_name, mend))
     }
 }
 
 /// The field `name` is not JSON, though all around it is: a character in it is cut in two, or it is too deep.
-pub fn not_json(name: &str, error: &serde_json::Error) -> Refusal {
+pub fn not_json(name: &str, error: &serde_json::Error) -> ApiError {
     let name: String = name.chars().take(REPEATED).collect();
-    Refusal::field(&name, format!("is not JSON: {error}"))
+    ApiError::field(&name, format!("is not JSON: {error}"))
 }
 
 /// Reads a request into its fields; the error within is one of the request, not of its JSON.
-struct Whole<'a>(&'a mut Fields);
+struct FieldsVisitor<'a>(&'a mut Fields);
 
-impl Whole<'_> {
-    fn refused<E>(value: &Value) -> Result<Result<(), Refusal>, E> {
+impl FieldsVisitor<'_> {
+    fn refused<E>(value: &Value) -> Result<Result<(), ApiError>, E> {
         let message = format!("the request must be a JSON object, not {}", shown(value));
-        Ok(Err(Refusal::new(Kind::Invalid, message)))
+        Ok(Err(ApiError::new(ApiErrorKind::Invalid, message)))
     }
 }
 
-impl<'de> Visitor<'de> for Whole<'_> {
-    type Value = Result<(), Refusal>;
+impl<'de> Visitor<'de> for FieldsVisitor<'_> {
+    type Value = Result<(), ApiError>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -278,31 +282,31 @@ impl<'de> Visitor<'de> for Whole<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut left = usize::MAX;
         while list.next_element_seed(Count(&mut left))?.is_some() {}
-        Whole::refused(&Value::Array(Vec::new()))
+        FieldsVisitor::refused(&Value::Array(Vec::new()))
     }
 
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Whole::refused(&Value::Null)
+        FieldsVisitor::refused(&Value::Null)
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
-        Whole::refused(&value.into())
+        FieldsVisitor::refused(&value.into())
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-        Whole::refused(&number.into())
+        FieldsVisitor::refused(&number.into())
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-        Whole::refused(&number.into())
+        FieldsVisitor::refused(&number.into())
     }
 
     fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-        Whole::refused(&number.into())
+        FieldsVisitor::refused(&number.into())
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Whole::refused(&text.chars().take(REPEATED + 1).collect::<String>().into())
+        FieldsVisitor::refused(&text.chars().take(REPEATED + 1).collect::<String>().into())
     }
 }
 
@@ -316,8 +320,8 @@ pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Opti
 }
 
 /// `name` should be as `what` says, and is `value`.
-pub fn wrong(name: &str, what: impl Display, value: &Value) -> Refusal {
-    Refusal::field(name, format!("{what}, not {}", shown(value)))
+pub fn wrong(name: &str, what: impl Display, value: &Value) -> ApiError {
+    ApiError::field(name, format!("{what}, not {}", shown(value)))
 }
 
 /// A value in an error: cut where it is long.
@@ -341,7 +345,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        type Take = fn(&mut Fields) -> Result<(), Refusal>;
+        type Take = fn(&mut Fields) -> Result<(), ApiError>;
         let count: Take = |fields| fields.whole("n", 1..=9).map(drop);
         let number: Take = |fields| fields.number("x", 0.0..=2.0).map(drop);
         let truth: Take = |fields| fields.bool("b").map(drop);

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use engine_core::live::Live;
 
-use super::board::Board;
-use super::job::{Done, Finish};
+use super::done::Done;
+use super::finish_reason::FinishReason;
+use super::slot_status::SlotSnapshots;
 
 /// A number that grows, or goes up and down.
 #[derive(Debug, Default)]
@@ -49,12 +50,12 @@ impl Number {
 #[derive(Debug, Default)]
 #[expect(missing_docs, reason = "each is explained in `to_prometheus`")]
 pub struct Metrics {
-    pub finished: [Number; FINISHES.len()],
+    pub finished: [Number; FINISH_REASONS.len()],
     pub abandoned: Number,
     pub failed: Number,
     pub refused: Number,
     pub invalid: Number,
-    pub parked: Number,
+    pub preempted: Number,
     pub panics: Number,
     pub prompt_tokens: Number,
     pub cached_tokens: Number,
@@ -95,17 +96,17 @@ pub struct Metrics {
     pub decode_threads: Number,
     pub prefill_threads: Number,
     pub memory_limit: Number,
-    pub board: Board,
+    pub slot_snapshots: SlotSnapshots,
 }
 
 /// Every end there is, and its name.
-const FINISHES: [(Finish, &str); 6] = [
-    (Finish::End, "end"),
-    (Finish::StopString, "stop_string"),
-    (Finish::Length, "length"),
-    (Finish::ContextFull, "context_full"),
-    (Finish::Deadline, "deadline"),
-    (Finish::Shutdown, "shutdown"),
+const FINISH_REASONS: [(FinishReason, &str); 6] = [
+    (FinishReason::End, "end"),
+    (FinishReason::StopString, "stop_string"),
+    (FinishReason::Length, "length"),
+    (FinishReason::ContextFull, "context_full"),
+    (FinishReason::Deadline, "deadline"),
+    (FinishReason::Shutdown, "shutdown"),
 ];
 
 /// Names of the bounds for which connections are refused, in the order of `Full`.
@@ -117,8 +118,8 @@ const LATE: [&str; 4] = ["head", "body", "idle", "write"];
 
 impl Metrics {
     /// Counts a request that ended so.
-    pub fn count_end(&self, end: Finish) {
-        if let Some(at) = FINISHES.iter().position(|(finish, _)| *finish == end) {
+    pub fn count_end(&self, end: FinishReason) {
+        if let Some(at) = FINISH_REASONS.iter().position(|(finish, _)| *finish == end) {
             self.finished[at].add(1);
         }
     }
@@ -157,7 +158,7 @@ impl Metrics {
             &self.prefill_threads,
         ];
         now.into_iter().for_each(|number| number.set(0));
-        self.board.clear();
+        self.slot_snapshots.clear();
     }
 
     /// Notes what the machine has to give.
@@ -189,8 +190,11 @@ impl Metrics {
             });
         };
         let label = |end: &str, number: &Number| (format!("{{end=\"{end}\"}}"), number.get().to_string());
-        let mut ends: Vec<(String, String)> =
-            FINISHES.iter().zip(&self.finished).map(|((_, name), number)| label(name, number)).collect();
+        let mut ends: Vec<(String, String)> = FINISH_REASONS
+            .iter()
+            .zip(&self.finished)
+            .map(|((_, name), number)| label(name, number))
+            .collect();
         ends.push(label("abandoned", &self.abandoned));
         ends.push(label("failed", &self.failed));
         ends.push(label("refused", &self.refused));
@@ -224,7 +228,11 @@ impl Metrics {
         let one = |value: u64| [(String::new(), value.to_string())];
         let seconds = |number: &Number| [(String::new(), format!("{}", number.get() as f64 / 1e9))];
         let counters = [
-            ("requests_parked_total", "Times that a request left its slot for want of cells.", &self.parked),
+            (
+                "requests_parked_total",
+                "Times that a request left its slot for want of cells.",
+                &self.preempted,
+            ),
             ("panics_total", "Panics of a part of the server; what was asked of it failed.", &self.panics),
             ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),
             ("prompt_tokens_cached_total", "Tokens of prompts found in the cache.", &self.cached_tokens),

@@ -17,16 +17,18 @@ use tokio::task::yield_now;
 use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 
 use super::admission::{ConnectionState, Late, Phase};
-use super::budget::{Bounds, Charge};
+use super::api_error::{ApiError, ApiErrorKind};
+use super::budget::{ByteBounds, Charge};
+use super::client::Client;
+use super::done::Done;
 use super::fields::Fields;
-use super::job::{Client, Done, Event, Piece};
+use super::job::{JobEvent, Piece};
 use super::logprobs::Likelihood;
-use super::models::{Front, Held};
-use super::refusal::{Kind, Refusal};
+use super::models::{ModelLease, ModelRegistry};
 use super::request::{Generate, prompt_or_messages};
+use super::request_log::{LINES, RequestLog};
 use super::scope::Owner;
 use super::server::Server;
-use super::ticket::{LINES, Ticket};
 use super::{arrival, embeddings};
 
 /// How often a client that has said all it had to say is looked at: whether it still reads.
@@ -46,7 +48,7 @@ struct Connection {
     at: usize,
     /// Whether nothing more will come.
     end: bool,
-    front: Arc<Front>,
+    registry: Arc<ModelRegistry>,
     client: Client,
     state: Arc<ConnectionState>,
     owner: Owner,
@@ -56,15 +58,17 @@ struct Connection {
 pub async fn serve(
     stream: UnixStream,
     read: Vec<u8>,
-    front: Arc<Front>,
+    registry: Arc<ModelRegistry>,
     (client, owner): (Client, Owner),
     state: Arc<ConnectionState>,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let mut connection = Connection { stream, buffer: read, at: 0, end: false, front, client, state, owner };
+    let mut connection =
+        Connection { stream, buffer: read, at: 0, end: false, registry, client, state, owner };
     if let Some(full) = connection.state.reserve() {
         connection.state.was_refused(full);
-        let refusal = super::connection::full(full, &connection.front.current().limits);
+        let refusal =
+            super::connection::shared::too_many_connections(full, &connection.registry.current().limits);
         let _ = connection.refuse(&Value::Null, &refusal).await;
         return;
     }
@@ -78,8 +82,8 @@ pub async fn serve(
         let Ok(Some((line, charge))) = line else { return };
         connection.state.set(Phase::Answering);
         // A client that is gone is nobody's concern.
-        let ticket = Ticket::new("LINE", LINES, &connection.client);
-        if ticket.during(connection.answer(line, charge)).await.is_err() {
+        let request_log = RequestLog::new("LINE", LINES, &connection.client);
+        if request_log.during(connection.answer(line, charge)).await.is_err() {
             return;
         }
         // Lines that came together would be answered without a look at anyone else.
@@ -98,12 +102,12 @@ const READ: usize = 4 << 10;
 impl Connection {
     /// The next line that is not empty; `None` where the client has said all it had to say, or says nothing for long.
     async fn line(&mut self) -> io::Result<Option<(Vec<u8>, Charge)>> {
-        let current = self.front.current();
+        let current = self.registry.current();
         let limit = current.limits.request;
         let until = Time::now() + current.limits.idle;
         // Blanks that the line began with, and bytes after them that hold no end of it.
         let (mut lead, mut seen) = (0, 0);
-        let mut charge = self.front.charge(&self.client);
+        let mut charge = self.registry.charge(&self.client);
         let mut begin = None;
         loop {
             if seen == 0 {
@@ -120,12 +124,12 @@ impl Connection {
             seen = unread.len();
             if lead + found.unwrap_or(seen) > limit {
                 let message = format!("a line has at most {limit} bytes; the connection is closed");
-                self.refuse(&Value::Null, &Refusal::new(Kind::TooLarge, message)).await?;
+                self.refuse(&Value::Null, &ApiError::new(ApiErrorKind::TooLarge, message)).await?;
                 self.swallow().await;
                 return Ok(None);
             }
             let more = found.unwrap_or(seen).saturating_sub(before);
-            if let Err(refusal) = charge.grow(more, Bounds::of(&current.limits)) {
+            if let Err(refusal) = charge.grow(more, ByteBounds::of(&current.limits)) {
                 self.refuse(&Value::Null, &refusal).await?;
                 self.swallow().await;
                 return Ok(None);
@@ -211,7 +215,7 @@ impl Connection {
 
     /// Returns when the client is gone. One that has only closed its writing side is not.
     async fn gone(&mut self) {
-        let most = self.front.current().limits.request;
+        let most = self.registry.current().limits.request;
         loop {
             // What comes meanwhile is the next request: read, so that the end behind it is seen.
             while !self.end && self.unread().len() <= most {
@@ -232,14 +236,14 @@ impl Connection {
     async fn answer(&mut self, line: Vec<u8>, charge: Charge) -> io::Result<()> {
         let arrived = Instant::now();
         let mut id = Value::Null;
-        let (front, client) = (Arc::clone(&self.front), self.client.clone());
+        let (registry, client) = (Arc::clone(&self.registry), self.client.clone());
         let asked = async {
-            let mut fields = front.fields(line, charge, &client).await?;
+            let mut fields = registry.fields(line, charge, &client).await?;
             id = take_id(&mut fields)?;
-            let server = front.choose(&mut fields, arrived).await?;
+            let server = registry.choose(&mut fields, arrived).await?;
             Ok((read(fields, &server)?, server))
         };
-        let asked: Result<(Asked, Held), Refusal> = tokio::select! {
+        let asked: Result<(LineRequest, ModelLease), ApiError> = tokio::select! {
             biased;
             asked = asked => asked,
             () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
@@ -253,8 +257,8 @@ impl Connection {
             Err(refusal) => return self.refuse(&id, &refusal).await,
         };
         let request = match request {
-            Asked::Generate(request) => *request,
-            Asked::Embed(request) => return self.embed(&id, request, &server, arrived).await,
+            LineRequest::Generate(request) => *request,
+            LineRequest::Embed(request) => return self.embed(&id, request, &server, arrived).await,
         };
         let stream = request.stream;
         let submitted = tokio::select! {
@@ -272,15 +276,15 @@ impl Connection {
     async fn embed(
         &mut self,
         id: &Value,
-        request: embeddings::Request,
+        request: embeddings::EmbeddingRequest,
         server: &Server,
         arrived: Instant,
     ) -> io::Result<()> {
         let (encoding, client) = (request.encoding, self.client.clone());
         let work = async {
             let (found, tokens) = request.run(server, client.clone(), arrived).await?;
-            Ticket::current().embedded(tokens);
-            Ticket::current().status(200);
+            RequestLog::current().embedded(tokens);
+            RequestLog::current().status(200);
             let id = id.clone();
             let line = move || {
                 let embeddings: Vec<Value> =
@@ -311,10 +315,10 @@ impl Connection {
         &mut self,
         id: &Value,
         stream: bool,
-        mut events: mpsc::Receiver<Event>,
+        mut events: mpsc::Receiver<JobEvent>,
         server: &Server,
     ) -> io::Result<()> {
-        let mut whole = Whole::default();
+        let mut whole = WholeAnswer::default();
         loop {
             let event = tokio::select! {
                 biased;
@@ -327,16 +331,16 @@ impl Connection {
             // What came together goes together.
             let over = loop {
                 match event {
-                    Some(Event::Token(piece)) if stream => put(&mut out, &Line::new(id, &piece)),
-                    Some(Event::Token(piece)) => whole.add(piece),
-                    Some(Event::Done(done)) => {
+                    Some(JobEvent::Token(piece)) if stream => put(&mut out, &TokenLine::new(id, &piece)),
+                    Some(JobEvent::Token(piece)) => whole.add(piece),
+                    Some(JobEvent::Done(done)) => {
                         let whole = std::mem::take(&mut whole);
                         let line = self.last(id, done, whole, stream, server).await;
                         out.extend(line);
                         break true;
                     }
-                    Some(Event::Failed(message)) => {
-                        put(&mut out, &refused(id, &Refusal::new(Kind::Failed, message)));
+                    Some(JobEvent::Failed(message)) => {
+                        put(&mut out, &refused(id, &ApiError::new(ApiErrorKind::Failed, message)));
                         break true;
                     }
                     None => {
@@ -361,7 +365,7 @@ impl Connection {
         &self,
         id: &Value,
         done: Box<Done>,
-        whole: Whole,
+        whole: WholeAnswer,
         stream: bool,
         server: &Server,
     ) -> Vec<u8> {
@@ -382,16 +386,16 @@ impl Connection {
         })
     }
 
-    async fn refuse(&self, id: &Value, refusal: &Refusal) -> io::Result<()> {
-        self.front.metrics.count_refusal(refusal.status());
-        Ticket::current().refused(refusal);
+    async fn refuse(&self, id: &Value, refusal: &ApiError) -> io::Result<()> {
+        self.registry.metrics.count_refusal(refusal.status());
+        RequestLog::current().refused(refusal);
         let mut out = Vec::new();
         put(&mut out, &refused(id, refusal));
         self.write(&out).await
     }
 
     async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
-        let stall = self.front.current().limits.stall;
+        let stall = self.registry.current().limits.stall;
         while !bytes.is_empty() {
             match self.stream.try_write(bytes) {
                 Ok(written) => bytes = &bytes[written..],
@@ -410,17 +414,17 @@ impl Connection {
 }
 
 /// What is asked for.
-enum Asked {
+enum LineRequest {
     Generate(Box<Generate>),
-    Embed(embeddings::Request),
+    Embed(embeddings::EmbeddingRequest),
 }
 
 /// The id of the request in `fields`, taken first: an error repeats it.
-fn take_id(fields: &mut Fields) -> Result<Value, Refusal> {
+fn take_id(fields: &mut Fields) -> Result<Value, ApiError> {
     match fields.take("id") {
         Some(Value::String(long)) if long.len() > MAX_ID => {
             let message = format!("has at most {MAX_ID} bytes: every line of the answer repeats it");
-            Err(Refusal::field("id", message))
+            Err(ApiError::field("id", message))
         }
         Some(given @ (Value::String(_) | Value::Number(_))) => Ok(given),
         Some(other) => Err(super::fields::wrong("id", "use a text or a number", &other)),
@@ -429,21 +433,21 @@ fn take_id(fields: &mut Fields) -> Result<Value, Refusal> {
 }
 
 /// The rest of the request in `fields`.
-fn read(mut fields: Fields, server: &Server) -> Result<Asked, Refusal> {
+fn read(mut fields: Fields, server: &Server) -> Result<LineRequest, ApiError> {
     if fields.has("embed") {
-        let request = embeddings::Request::take(&mut fields, "embed", server)?;
+        let request = embeddings::EmbeddingRequest::take(&mut fields, "embed", server)?;
         fields.finish()?;
-        return Ok(Asked::Embed(request));
+        return Ok(LineRequest::Embed(request));
     }
     let prompt = prompt_or_messages(&mut fields)?;
     let generate = Generate::take(&mut fields, prompt, &server.current().defaults)?;
     fields.finish()?;
-    Ok(Asked::Generate(Box::new(generate)))
+    Ok(LineRequest::Generate(Box::new(generate)))
 }
 
 /// A token's line.
 #[derive(Serialize)]
-struct Line<'a> {
+struct TokenLine<'a> {
     #[serde(skip_serializing_if = "Value::is_null")]
     id: &'a Value,
     token: Token,
@@ -454,10 +458,10 @@ struct Line<'a> {
     top: Option<Value>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> TokenLine<'a> {
     fn new(id: &'a Value, piece: &'a Piece) -> Self {
         let likelihood = piece.likelihood.as_ref();
-        Line {
+        TokenLine {
             id,
             token: piece.token,
             text: &piece.text,
@@ -469,13 +473,13 @@ impl<'a> Line<'a> {
 
 /// What was generated, where it is told at the end.
 #[derive(Default)]
-struct Whole {
+struct WholeAnswer {
     text: String,
     tokens: Vec<Token>,
     logprobs: Vec<Likelihood>,
 }
 
-impl Whole {
+impl WholeAnswer {
     fn add(&mut self, piece: Piece) {
         self.text.push_str(&piece.text);
         self.tokens.push(piece.token);
@@ -489,7 +493,7 @@ fn put(out: &mut Vec<u8>, line: &impl Serialize) {
     out.push(b'\n');
 }
 
-fn refused(id: &Value, refusal: &Refusal) -> Value {
+fn refused(id: &Value, refusal: &ApiError) -> Value {
     with_id(id, json!({ "error": refusal.error() }))
 }
 
@@ -510,7 +514,7 @@ fn usage(done: &Done) -> Value {
 }
 
 /// The last line: the text is what was not told before.
-fn last(id: &Value, done: &Done, whole: &Whole, stream: bool) -> Value {
+fn last(id: &Value, done: &Done, whole: &WholeAnswer, stream: bool) -> Value {
     let mut line = json!({
         "done": true,
         "text": format!("{}{}", whole.text, done.rest),

@@ -20,9 +20,9 @@ pub struct Active {
     pub want: Want,
 }
 
-/// A slot's part of a batch.
+/// Part of a batch that belongs to a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct BatchPart {
     /// The slot.
     pub slot: usize,
     /// Its tokens.
@@ -34,9 +34,9 @@ pub struct Part {
 /// Every slot that generates gets its token. What is left goes to prompts: half of it in equal parts, so that a short
 /// prompt is not kept waiting by a long one, the other half and what others do not need to the oldest. `budget` must be
 /// greater than the number of slots.
-pub fn plan(active: &[Active], budget: u32, prefill: u32) -> Vec<Part> {
+pub fn plan(active: &[Active], budget: u32, prefill: u32) -> Vec<BatchPart> {
     let decoding = active.iter().filter(|slot| slot.want == Want::Decode);
-    let mut parts: Vec<Part> = decoding.map(|slot| Part { slot: slot.slot, tokens: 1 }).collect();
+    let mut parts: Vec<BatchPart> = decoding.map(|slot| BatchPart { slot: slot.slot, tokens: 1 }).collect();
     debug_assert!(parts.len() < budget as usize, "{} slots generate in {budget} tokens", parts.len());
     let mut room = budget.saturating_sub(parts.len() as u32);
     if !parts.is_empty() {
@@ -57,7 +57,7 @@ pub fn plan(active: &[Active], budget: u32, prefill: u32) -> Vec<Part> {
         }
     }
     let prompts = prompts.into_iter().filter(|(_, _, given)| *given > 0);
-    parts.extend(prompts.map(|(slot, _, tokens)| Part { slot, tokens }));
+    parts.extend(prompts.map(|(slot, _, tokens)| BatchPart { slot, tokens }));
     parts
 }
 

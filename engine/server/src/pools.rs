@@ -1,6 +1,6 @@
 //! Several contexts of one model, each on cores of its own: which cores, and which of them takes a job.
 //!
-//! They share the weights and the queue. Each tells on a board how many slots are free and what its prompts were; a job is
+//! They share the weights and the queue. Each posts a notice of how many slots are free and which prompts its slots hold; a job is
 //! taken by the one that has the most of its prompt, and where none has more than others, by the one with the most free slots.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const WORTH: usize = 32;
 
 /// A prompt that a slot holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prompt {
+pub struct SlotPrompt {
     /// Its scope: prompts of other scopes are not compared with it.
     pub scope: Scope,
     /// Its tokens.
@@ -34,7 +34,7 @@ pub struct Notice {
     /// Tokens of the longest prompt that there is room for.
     pub room: usize,
     /// The prompts that its slots hold.
-    pub held: Vec<Prompt>,
+    pub held: Vec<SlotPrompt>,
 }
 
 impl Notice {
@@ -44,20 +44,21 @@ impl Notice {
 
     /// Number of tokens of `prompt`, which is of `scope`, that it has.
     fn has(&self, scope: Scope, prompt: &[Token]) -> usize {
-        let common =
-            |held: &Prompt| held.tokens.iter().zip(prompt).take_while(|(one, other)| one == other).count();
+        let common = |held: &SlotPrompt| {
+            held.tokens.iter().zip(prompt).take_while(|(one, other)| one == other).count()
+        };
         self.held.iter().filter(|held| held.scope == scope).map(common).max().unwrap_or(0)
     }
 }
 
 /// The notices of all pools.
 #[derive(Debug, Default)]
-pub struct Board(Vec<Notice>);
+pub struct PoolNotices(Vec<Notice>);
 
-impl Board {
+impl PoolNotices {
     /// One for `pools` pools.
     pub fn new(pools: usize) -> Self {
-        Board(vec![Notice::default(); pools])
+        PoolNotices(vec![Notice::default(); pools])
     }
 
     /// Puts up the notice of `pool`; says whether it is another than before.
@@ -160,8 +161,8 @@ mod tests {
     /// What is tried, the pools' notices, a prompt, and who may take it.
     type Case<'a> = (&'a str, Vec<Notice>, &'a [Token], &'a [usize]);
 
-    fn shown(owner: Owner, tokens: &[Token]) -> Prompt {
-        Prompt { scope: Scope::new(owner, None), tokens: Arc::from(tokens) }
+    fn shown(owner: Owner, tokens: &[Token]) -> SlotPrompt {
+        SlotPrompt { scope: Scope::new(owner, None), tokens: Arc::from(tokens) }
     }
 
     fn notice(free: usize, held: &[&[Token]]) -> Notice {
@@ -183,9 +184,10 @@ mod tests {
             ("nobody", vec![notice(0, &[]), Notice { room: 10, ..notice(4, &[]) }], &asked, &[]),
         ];
         for (what, notices, prompt, expected) in cases {
-            let board = Board(notices);
-            let found: Vec<usize> =
-                (0..2).filter(|pool| board.is_best(*pool, Scope::new(Owner::Server, None), prompt)).collect();
+            let notices = PoolNotices(notices);
+            let found: Vec<usize> = (0..2)
+                .filter(|pool| notices.is_best(*pool, Scope::new(Owner::Server, None), prompt))
+                .collect();
             assert_eq!(found, expected, "{what}");
         }
     }
@@ -194,10 +196,10 @@ mod tests {
     fn the_prompt_of_another_scope_draws_no_job() {
         let long: Vec<Token> = (0..100).collect();
         let other = Notice { held: vec![shown(Owner::Open, &long)], ..notice(1, &[]) };
-        let board = Board(vec![other, notice(2, &[])]);
+        let notices = PoolNotices(vec![other, notice(2, &[])]);
         let best = |owner| {
             let scope = Scope::new(owner, None);
-            (0..2).filter(|pool| board.is_best(*pool, scope, &long)).collect::<Vec<_>>()
+            (0..2).filter(|pool| notices.is_best(*pool, scope, &long)).collect::<Vec<_>>()
         };
         assert_eq!((best(Owner::Open), best(Owner::Server)), (vec![0], vec![1]));
     }

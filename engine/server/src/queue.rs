@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use engine_core::core_lock::Seat;
 
-use super::job::{Client, Job};
-use super::pools::{Board, Notice};
-use super::scheduler::Rules;
+use super::client::Client;
+use super::job::Job;
+use super::pools::{Notice, PoolNotices};
+use super::scheduler::rules::Rules;
 use super::scope::Owners;
+use crate::closing::Closing;
 
 /// A queue in which each client has a line of its own; lines are served in turn.
 #[derive(Debug)]
@@ -129,7 +131,7 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
 
 /// Why a job was not taken.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum QueueRefusal {
     /// So many wait already.
     Busy {
         /// How many.
@@ -143,7 +145,7 @@ pub enum Refused {
 pub struct Inbox {
     /// Whose turn it is to evaluate, for each pool: its scheduler's, or, in the first, that of whoever makes embeddings.
     pub seats: Vec<Seat>,
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     arrived: Condvar,
 }
 
@@ -152,7 +154,7 @@ const PASSES: u32 = 16;
 const PASSING: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
-struct State {
+struct InboxState {
     queue: FairQueue<Client, Job>,
     closing: Closing,
     bound: usize,
@@ -160,25 +162,13 @@ struct State {
     /// New ones, and how often there were any.
     rules: Option<(u64, Rules, Arc<Owners>)>,
     /// What the pools tell each other; nothing where there is one.
-    board: Board,
-}
-
-/// How far the end is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Closing {
-    /// Jobs are taken.
-    #[default]
-    Open,
-    /// What waits and runs is finished, nothing else is taken.
-    Draining,
-    /// Everything ends now.
-    Now,
+    notices: PoolNotices,
 }
 
 impl Inbox {
     /// An inbox for `bound` jobs that wait, and for a scheduler in each of `seats`.
     pub fn new(bound: usize, seats: Vec<Seat>) -> Self {
-        let state = State { bound, board: Board::new(seats.len()), ..State::default() };
+        let state = InboxState { bound, notices: PoolNotices::new(seats.len()), ..InboxState::default() };
         Inbox { seats, state: Mutex::new(state), arrived: Condvar::new() }
     }
 
@@ -217,34 +207,34 @@ impl Inbox {
 
     /// Tells the other pools of `pool`.
     pub fn post(&self, pool: usize, notice: Notice) {
-        if self.lock().board.post(pool, notice) {
+        if self.lock().notices.post(pool, notice) {
             self.arrived.notify_all();
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, InboxState> {
         // Whatever panicked, the queue is whole between two calls.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts `job` in the queue.
-    pub fn push(&self, job: Job) -> Result<(), Refused> {
+    pub fn push(&self, job: Job) -> Result<(), QueueRefusal> {
         self.push_all(vec![job])
     }
 
     /// Puts all of `jobs` in the queue, or none.
-    pub fn push_all(&self, jobs: Vec<Job>) -> Result<(), Refused> {
+    pub fn push_all(&self, jobs: Vec<Job>) -> Result<(), QueueRefusal> {
         let mut state = self.lock();
         if state.closing != Closing::Open {
-            return Err(Refused::Stopping);
+            return Err(QueueRefusal::Stopping);
         }
-        let room = |state: &State| state.queue.len() + jobs.len() <= state.bound;
+        let room = |state: &InboxState| state.queue.len() + jobs.len() <= state.bound;
         if !room(&state) {
             // Whoever is gone does not wait.
             drop(state.queue.take(Job::is_abandoned));
         }
         if !room(&state) {
-            return Err(Refused::Busy { waiting: state.queue.len() });
+            return Err(QueueRefusal::Busy { waiting: state.queue.len() });
         }
         for job in jobs {
             state.queue.push(job.client.clone(), job);
@@ -265,10 +255,10 @@ impl Inbox {
         let state = &mut *guard;
         if self.has_pools() {
             // What another pool is better for waits until that takes it.
-            let board = &state.board;
+            let notices = &state.notices;
             let job =
-                state.queue.pop_where(|job| fits(job) && board.is_best(pool, job.scope, &job.prompt))?;
-            state.board.took(pool);
+                state.queue.pop_where(|job| fits(job) && notices.is_best(pool, job.scope, &job.prompt))?;
+            state.notices.took(pool);
             return Some(job);
         }
         let first = state.queue.first()?;
@@ -326,11 +316,11 @@ impl Inbox {
     /// Sleeps until a job for `pool` waits, the end comes nearer than `closing`, or `most` is over.
     pub fn wait(&self, pool: usize, closing: Closing, most: Duration) {
         let state = self.lock();
-        let for_it = |state: &State| {
-            !self.has_pools() || state.queue.any(|job| state.board.is_best(pool, job.scope, &job.prompt))
+        let for_it = |state: &InboxState| {
+            !self.has_pools() || state.queue.any(|job| state.notices.is_best(pool, job.scope, &job.prompt))
         };
         let nothing =
-            |state: &mut State| state.closing == closing && (state.queue.is_empty() || !for_it(state));
+            |state: &mut InboxState| state.closing == closing && (state.queue.is_empty() || !for_it(state));
         drop(self.arrived.wait_timeout_while(state, most, nothing));
     }
 }

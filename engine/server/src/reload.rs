@@ -13,7 +13,7 @@ use super::config::{Config, Key};
 use super::models::{Named, Served};
 
 /// A configuration's file, the flags that go before it, and what of it is in force.
-pub struct Source {
+pub struct ConfigSource {
     path: PathBuf,
     flags: Config,
     table: Table,
@@ -27,14 +27,14 @@ pub struct Source {
 pub type Fetch = Box<dyn Fn(&Name, bool) -> Result<PathBuf>>;
 
 /// What a new configuration changes.
-pub struct Change {
+pub struct ConfigChange {
     /// What is in force from now on.
     pub served: Served,
     /// What to tell the user.
     pub words: String,
 }
 
-impl Source {
+impl ConfigSource {
     /// The file at `path`, for a server of `flags`; and all that is asked for.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Source {
     pub fn read(path: &Path, flags: Config, fetch: Fetch) -> Result<(Self, Config)> {
         let table = Config::table(path)?;
         let (path, keys, fetched) = (path.to_path_buf(), Vec::new(), BTreeMap::new());
-        let mut source = Source { path, flags, table: Table::new(), keys, fetch, fetched };
+        let mut source = ConfigSource { path, flags, table: Table::new(), keys, fetch, fetched };
         let config = source.config(&table, true)?;
         source.keys = config.keys()?;
         source.table = table;
@@ -73,7 +73,7 @@ impl Source {
     ///
     /// # Errors
     /// Where the file cannot be read or meant, or does not go together, keys that cannot be changed included.
-    pub fn again(&mut self) -> Result<Change> {
+    pub fn again(&mut self) -> Result<ConfigChange> {
         let new = Config::table(&self.path)?;
         // As a whole: the next start would fail as well. What is on the hub it would fetch.
         let whole = self.flags.clone().or(Config::from_table(&new, &self.path)?);
@@ -108,7 +108,7 @@ impl Source {
         }
         self.keys = keys;
         self.table = table;
-        Ok(Change { served, words: words(&self.path, &changed, &later) })
+        Ok(ConfigChange { served, words: words(&self.path, &changed, &later) })
     }
 
     /// Sees that files which were not named before can be read: they would take the place of models that work.
@@ -195,11 +195,11 @@ mod tests {
         };
         write("queue = 3\nslots = 2\ntemperature = 0.5\n");
         let (mut source, config) =
-            Source::read(&path, flags, Box::new(|_, _| unreachable!("no model is on the hub")))
+            ConfigSource::read(&path, flags, Box::new(|_, _| unreachable!("no model is on the hub")))
                 .expect("a configuration");
         assert_eq!((config.queue, config.slots), (Some(3), Some(2)));
 
-        let said = |source: &mut Source| match source.again() {
+        let said = |source: &mut ConfigSource| match source.again() {
             Ok(change) => {
                 change.words.split_once(": ").map(|(_, words)| words.to_string()).unwrap_or_default()
             }
@@ -247,7 +247,7 @@ mod tests {
                 _ => Err(llama::error::Error::Usage(format!("{name} is asked for, now: {now}"))),
             }
         }
-        let models = |source: &mut Source| {
+        let models = |source: &mut ConfigSource| {
             let served = source.again().map(|change| change.served).map_err(|why| why.to_string())?;
             Ok::<_, String>(served.models.into_iter().map(|named| named.options.model).collect::<Vec<_>>())
         };
@@ -255,7 +255,7 @@ mod tests {
 
         write("hf = \"a/b\"\n");
         let (mut source, config) =
-            Source::read(&path, Config::default(), Box::new(fetch)).expect("a configuration");
+            ConfigSource::read(&path, Config::default(), Box::new(fetch)).expect("a configuration");
         assert_eq!((config.model, config.hf), (Some("a/b/m.gguf".into()), None));
         // What was fetched is not asked for again.
         assert_eq!(models(&mut source), Ok(paths(&["a/b/m.gguf"])));
@@ -275,10 +275,10 @@ mod tests {
         // A flag goes before the file, whichever of both names it has.
         let flags = Config { model: Some("flag.gguf".into()), ..Config::default() };
         let (_, config) =
-            Source::read(&path, flags, Box::new(|_, _| Ok("x.gguf".into()))).expect("a configuration");
+            ConfigSource::read(&path, flags, Box::new(|_, _| Ok("x.gguf".into()))).expect("a configuration");
         assert_eq!((config.model, config.hf), (Some("flag.gguf".into()), None));
         write("hf = \"a/b\"\nmodel = \"m.gguf\"\n");
-        let both = Source::read(&path, Config::default(), Box::new(fetch)).map(|(_, config)| config);
+        let both = ConfigSource::read(&path, Config::default(), Box::new(fetch)).map(|(_, config)| config);
         let told = both.expect_err("two names").to_string();
         assert!(told.contains("hf = \"a/b\" and model = "), "{told}");
     }

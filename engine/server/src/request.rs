@@ -7,15 +7,15 @@ use llama::error::Error;
 use sampling::{Constraint, PARAMETERS, SamplingOptions};
 use serde_json::{Map, Value};
 
+use super::api_error::ApiError;
 use super::budget::SharedCharge;
 use super::conversation::Conversation;
 use super::drafts::{self, Drafting, Wish};
 use super::fields::{Fields, shown, wrong};
 use super::input::{Fault, Input};
 use super::logprobs;
-use super::refusal::Refusal;
 use super::scope::SALT_CHARACTERS;
-use super::workloads::{Threads, Workloads};
+use super::workloads::{WorkloadThreads, Workloads};
 
 /// Most stop strings of a request.
 pub const STOPS: usize = 16;
@@ -84,14 +84,14 @@ pub struct Generate {
     /// How long it may take.
     pub deadline: Duration,
     /// The threads that its workload may have.
-    pub threads: Threads,
+    pub threads: WorkloadThreads,
     /// The bytes that it was sent in, charged until it has a slot.
     pub waiting: SharedCharge,
 }
 
 impl Generate {
     /// Takes the fields that every interface has; `prompt` comes from elsewhere for some.
-    pub fn take(fields: &mut Fields, prompt: Prompt, defaults: &Defaults) -> Result<Self, Refusal> {
+    pub fn take(fields: &mut Fields, prompt: Prompt, defaults: &Defaults) -> Result<Self, ApiError> {
         let max_tokens = fields.whole("max_tokens", 1..=u32::MAX)?.unwrap_or(defaults.max_tokens);
         let most = defaults.deadline.as_secs_f64();
         let deadline = fields.number("timeout_s", 0.001..=most)?;
@@ -115,18 +115,18 @@ impl Generate {
 }
 
 /// The prompt of a request that may have `messages` in place of `prompt`.
-pub fn prompt_or_messages(fields: &mut Fields) -> Result<Prompt, Refusal> {
+pub fn prompt_or_messages(fields: &mut Fields) -> Result<Prompt, ApiError> {
     let Some(messages) = fields.raw("messages") else { return prompt(fields) };
     match fields.raw("prompt") {
         None => Conversation::take(fields, messages).map(Prompt::Messages),
-        Some(_) => Err(Refusal::field("messages", "give it or prompt, not both")),
+        Some(_) => Err(ApiError::field("messages", "give it or prompt, not both")),
     }
 }
 
 /// Takes `prompt`: a text, a list with one, or a list of tokens.
-pub fn prompt(fields: &mut Fields) -> Result<Prompt, Refusal> {
+pub fn prompt(fields: &mut Fields) -> Result<Prompt, ApiError> {
     const NAME: &str = "prompt";
-    let missing = || Refusal::field(NAME, "is missing: the text to go on from");
+    let missing = || ApiError::field(NAME, "is missing: the text to go on from");
     match fields.input(NAME, 1).ok_or_else(missing)? {
         Ok(Input::Text(text)) => Ok(Prompt::Text(text)),
         Ok(Input::Tokens(tokens)) => Ok(Prompt::Tokens(tokens)),
@@ -134,16 +134,16 @@ pub fn prompt(fields: &mut Fields) -> Result<Prompt, Refusal> {
             Some(Input::Text(text)) => Ok(Prompt::Text(text)),
             _ => Err(wrong(NAME, "a list holds tokens", &Value::Array(Vec::new()))),
         },
-        Err(Fault::Many(_)) => Err(Refusal::field(NAME, "one text a request; send several requests")),
+        Err(Fault::Many(_)) => Err(ApiError::field(NAME, "one text a request; send several requests")),
         Err(Fault::Token(value) | Fault::Item(value)) => Err(wrong(NAME, "a list holds tokens", &value)),
         Err(Fault::Kind(value)) => Err(wrong(NAME, "use a text or a list of tokens", &value)),
-        Err(Fault::Json(why)) => Err(Refusal::field(NAME, format!("is not JSON: {why}"))),
+        Err(Fault::Json(why)) => Err(ApiError::field(NAME, format!("is not JSON: {why}"))),
     }
 }
 
 /// The value of `cache_salt`.
-fn salt(fields: &mut Fields) -> Result<Option<String>, Refusal> {
-    let refused = |what: String| Err(Refusal::field("cache_salt", what));
+fn salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let refused = |what: String| Err(ApiError::field("cache_salt", what));
     match fields.text("cache_salt")? {
         Some(salt) if salt.is_empty() => refused("is empty: give a text, or leave it out".to_string()),
         Some(salt) if salt.chars().nth(SALT_CHARACTERS).is_some() => {
@@ -153,7 +153,7 @@ fn salt(fields: &mut Fields) -> Result<Option<String>, Refusal> {
     }
 }
 
-fn stops(value: Option<Value>) -> Result<Vec<String>, Refusal> {
+fn stops(value: Option<Value>) -> Result<Vec<String>, ApiError> {
     let stops = match value {
         None => return Ok(Vec::new()),
         Some(Value::String(text)) => vec![Value::String(text)],
@@ -161,23 +161,23 @@ fn stops(value: Option<Value>) -> Result<Vec<String>, Refusal> {
         Some(other) => return Err(wrong("stop", "use a text or a list of texts", &other)),
     };
     if stops.len() > STOPS {
-        return Err(Refusal::field("stop", format!("at most {STOPS} texts, not {}", stops.len())));
+        return Err(ApiError::field("stop", format!("at most {STOPS} texts, not {}", stops.len())));
     }
     let check = |stop: Value| match stop {
         Value::String(text) if text.is_empty() => {
-            Err(Refusal::field("stop", "a text that is empty is everywhere"))
+            Err(ApiError::field("stop", "a text that is empty is everywhere"))
         }
         // As JSON schemas count, so that one can say it.
         Value::String(text) if text.chars().nth(STOP_CHARACTERS).is_some() => {
-            Err(Refusal::field("stop", format!("a text has at most {STOP_CHARACTERS} characters")))
+            Err(ApiError::field("stop", format!("a text has at most {STOP_CHARACTERS} characters")))
         }
         Value::String(text) => Ok(text),
-        other => Err(Refusal::field("stop", format!("a list holds texts, not {}", shown(&other)))),
+        other => Err(ApiError::field("stop", format!("a list holds texts, not {}", shown(&other)))),
     };
     stops.into_iter().map(check).collect()
 }
 
-fn sampling(fields: &mut Fields, defaults: &Defaults) -> Result<SamplingOptions, Refusal> {
+fn sampling(fields: &mut Fields, defaults: &Defaults) -> Result<SamplingOptions, ApiError> {
     let mut options = defaults.sampling.clone();
     for parameter in PARAMETERS {
         let Some(value) = fields.take(parameter.name) else { continue };
@@ -202,31 +202,31 @@ fn sampling(fields: &mut Fields, defaults: &Defaults) -> Result<SamplingOptions,
         options.logit_bias = read.logit_bias;
     }
     options.constraint = match (read("grammar")?, read("json_schema")?) {
-        (Some(_), Some(_)) => return Err(Refusal::field("json_schema", "give it or grammar, not both")),
+        (Some(_), Some(_)) => return Err(ApiError::field("json_schema", "give it or grammar, not both")),
         (grammar, schema) => grammar.or(schema).and_then(|read| read.constraint),
     };
     Ok(options)
 }
 
 /// `options` with what the answer must be like where a call of a tool is demanded.
-fn with_forced(mut options: SamplingOptions, prompt: &Prompt) -> Result<SamplingOptions, Refusal> {
+fn with_forced(mut options: SamplingOptions, prompt: &Prompt) -> Result<SamplingOptions, ApiError> {
     let Prompt::Messages(conversation) = prompt else { return Ok(options) };
     let Some(schema) = conversation.forced() else { return Ok(options) };
     let schema = Constraint::JsonSchema(schema.clone());
     match options.constraint.replace(schema) {
         None => Ok(options),
         Some(_) => {
-            Err(Refusal::field("tool_choice", "demand a call, or give grammar or json_schema, not both"))
+            Err(ApiError::field("tool_choice", "demand a call, or give grammar or json_schema, not both"))
         }
     }
 }
 
 /// An error of the field `name`, whose message may begin with it.
-fn named(name: &'static str, error: &Error) -> Refusal {
+fn named(name: &'static str, error: &Error) -> ApiError {
     let message = error.to_string();
     let message =
         message.strip_prefix(name).map_or(message.as_str(), |rest| rest.trim_start_matches([':', ' ']));
-    Refusal::field(name, message)
+    ApiError::field(name, message)
 }
 
 #[cfg(test)]
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    fn read(json: &str) -> Result<Generate, Refusal> {
+    fn read(json: &str) -> Result<Generate, ApiError> {
         let mut fields = Fields::read(json.as_bytes())?;
         let prompt = prompt(&mut fields)?;
         let generate = Generate::take(&mut fields, prompt, &defaults())?;

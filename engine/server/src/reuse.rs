@@ -2,9 +2,9 @@
 
 use llama::Token;
 
-/// What a slot holds.
+/// Tokens that a slot holds.
 #[derive(Clone, Copy, Debug)]
-pub struct Held<'a> {
+pub struct SlotTokens<'a> {
     /// Its tokens.
     pub tokens: &'a [Token],
     /// True if they belong to the scope of the prompt.
@@ -17,7 +17,7 @@ pub struct Held<'a> {
 
 /// Where a prompt goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct SlotChoice {
     /// The slot.
     pub slot: usize,
     /// Whose beginning it shares.
@@ -33,7 +33,7 @@ pub struct Choice {
 /// The longest beginning that any slot holds is shared: it costs nothing, since sequences can share cells. The slot that
 /// holds it is taken itself where the prompt goes on from most of what it holds, as the next turn of a conversation does;
 /// otherwise the one that was taken longest ago, so that what others hold stays for who comes back.
-pub fn choose(held: &[Held<'_>], prompt: &[Token], reuse: bool) -> Option<Choice> {
+pub fn choose(held: &[SlotTokens<'_>], prompt: &[Token], reuse: bool) -> Option<SlotChoice> {
     let oldest = |but: Option<usize>| {
         let free = held.iter().enumerate().filter(|(slot, held)| held.free && Some(*slot) != but);
         free.min_by_key(|(_, held)| (!held.tokens.is_empty(), held.used)).map(|(slot, _)| slot)
@@ -49,13 +49,13 @@ pub fn choose(held: &[Held<'_>], prompt: &[Token], reuse: bool) -> Option<Choice
         .max_by_key(|(keep, free, slot)| (*keep, *free, std::cmp::Reverse(*slot)))
         .filter(|(keep, _, _)| reuse && *keep > 0);
     let Some((keep, free, from)) = longest else {
-        return oldest(None).map(|slot| Choice { slot, from: slot, keep: 0 });
+        return oldest(None).map(|slot| SlotChoice { slot, from: slot, keep: 0 });
     };
     if free && keep * 2 >= held[from].tokens.len() {
-        return Some(Choice { slot: from, from, keep });
+        return Some(SlotChoice { slot: from, from, keep });
     }
     let slot = oldest(Some(from)).or(free.then_some(from))?;
-    Some(Choice { slot, from, keep })
+    Some(SlotChoice { slot, from, keep })
 }
 
 #[cfg(test)]
@@ -87,8 +87,10 @@ mod tests {
             (&[(&[1, 2, 3], true, 9), (&[4], true, 5)], &[1, 2, 3, 4], false, Some((1, 1, 0))),
         ];
         for (slots, prompt, reuse, expected) in cases {
-            let held: Vec<Held<'_>> =
-                slots.iter().map(|&(tokens, free, used)| Held { tokens, own: true, free, used }).collect();
+            let held: Vec<SlotTokens<'_>> = slots
+                .iter()
+                .map(|&(tokens, free, used)| SlotTokens { tokens, own: true, free, used })
+                .collect();
             let found = choose(&held, prompt, reuse).map(|choice| (choice.slot, choice.from, choice.keep));
             assert_eq!(found, expected, "{prompt:?} to {slots:?}");
         }
@@ -96,8 +98,8 @@ mod tests {
 
     #[test]
     fn what_another_scope_holds_is_never_shared() {
-        let held = |own, free, used| Held { tokens: &[1, 2, 3], own, free, used };
-        type Case<'a> = (&'a [Held<'a>], Option<(usize, usize, usize)>);
+        let held = |own, free, used| SlotTokens { tokens: &[1, 2, 3], own, free, used };
+        type Case<'a> = (&'a [SlotTokens<'a>], Option<(usize, usize, usize)>);
         let cases: [Case<'_>; 4] = [
             (&[held(false, true, 1)], Some((0, 0, 0))),
             (&[held(false, true, 1), held(false, false, 2)], Some((0, 0, 0))),

@@ -2,16 +2,12 @@
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use build_info::Bytes;
-use engine_core::cache::{Store, Wanted};
 use engine_core::core_lock::Turns;
-use engine_core::embed::Pooling;
 use engine_core::live::Live;
-use engine_core::settings::{Requested, Settings};
 use llama::error::{Error, Result};
 use rustix::net::listen;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -20,92 +16,17 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::admission::{Bounds, Gate, RESERVE};
-use super::beside;
-use super::connection::{Inside, Shared, inside, unix};
-use super::http::{Door, Routes};
+use super::admission::{ConnectionBounds, Gate, RESERVE};
+use super::blocking_pool;
+use super::closing::Closing;
+use super::connection::shared::ListenerContext;
+use super::connection::{Inside, inside, unix};
+use super::http::routes::{Door, Routes};
 use super::listen::{self as socket_file, Socket};
-use super::models::{Front, Loader, Named, Resolve, Say, Served};
-use super::queue::Closing;
-use super::request::Defaults;
-use super::scheduler::Rules;
-use super::server::{Current, Limits};
+use super::models::{Loader, ModelRegistry, Named, Resolve, Say, Served};
 use super::starting::Starting;
-use super::workloads::Workloads;
+use crate::options::ServeOptions;
 use crate::signals::hang_up_is_ignored;
-
-/// How a model is served; what is of the server is the same for all models of it.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The model's file.
-    pub model: PathBuf,
-    /// What clients call it.
-    pub name: String,
-    /// What makes a prompt of messages, a built-in template or a file; without it the model's own.
-    pub chat_template: Option<String>,
-    /// The Unix socket.
-    pub socket: Option<PathBuf>,
-    /// The group that may use it as well.
-    pub group: Option<u32>,
-    /// The TCP address.
-    pub listen: Option<SocketAddr>,
-    /// The TCP address for `/health` and `/metrics` alone.
-    pub health_listen: Option<SocketAddr>,
-    /// True if `/metrics` needs no key at `health_listen`.
-    pub metrics_without_key: bool,
-    /// Keys for requests over TCP.
-    pub keys: Vec<String>,
-    /// Requests that run at a time in each pool.
-    pub slots: u32,
-    /// Contexts, each on cores of its own.
-    pub pools: u32,
-    /// Threads by the names of what they are for.
-    pub workloads: Workloads,
-    /// Requests that wait.
-    pub queue: usize,
-    /// Most tokens to generate where a request says nothing.
-    pub max_tokens: u32,
-    /// How long a request may take.
-    pub deadline: Duration,
-    /// What may be asked.
-    pub limits: Limits,
-    /// How the scheduler works.
-    pub rules: Rules,
-    /// Where prompts are kept on the disk.
-    pub prompt_cache: Option<PromptCache>,
-    /// True if clients share evaluated prompts.
-    pub prompt_sharing: bool,
-    /// The smaller model that drafts.
-    pub draft_model: Option<DraftModelOptions>,
-    /// Which tokens' embeddings a text's is made of; without it what the model says.
-    pub embedding_pooling: Option<Pooling>,
-}
-
-/// A smaller model that drafts.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DraftModelOptions {
-    /// Its file.
-    pub path: PathBuf,
-    /// Least probability of a token that it drafts.
-    pub least_p: f32,
-}
-
-/// A folder for prompts.
-#[derive(Clone, Debug)]
-pub struct PromptCache {
-    /// The folder.
-    pub folder: PathBuf,
-    /// Most that it may take.
-    pub bound: Bytes,
-    /// Whether it is only read.
-    pub read_only: bool,
-}
-
-impl PromptCache {
-    pub(super) fn wanted(&self, model: &Path) -> Result<Wanted> {
-        Wanted::new(Store::folder(&self.folder, self.bound, self.read_only)?, model)
-    }
-}
 
 /// Where a server can be reached.
 #[derive(Clone, Debug)]
@@ -137,7 +58,7 @@ pub struct Hooks<'a> {
 }
 
 /// What was bound; the socket's file goes with it.
-struct Bound {
+struct BoundSockets {
     unix: Option<(Socket, UnixListener)>,
     tcp: Option<std::net::TcpListener>,
     health: Option<std::net::TcpListener>,
@@ -145,7 +66,7 @@ struct Bound {
 }
 
 /// Bounds of the connections for `/health` and `/metrics` alone. They are short, and the oldest goes first.
-const HEALTH_BOUNDS: Bounds = Bounds { total: 64, per_network: 32 };
+const HEALTH_BOUNDS: ConnectionBounds = ConnectionBounds { total: 64, per_network: 32 };
 
 /// Exit code of a server that was told twice to end.
 const TWICE: i32 = 130;
@@ -192,43 +113,23 @@ pub fn run(served: &Served, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
         say: Arc::clone(&hooks.warn),
         turns: Arc::new(Turns::default()),
     };
-    let front = Arc::new(Front::new(served, options.current(&first.engine), loader));
-    front.preload(&Arc::new(live))?;
+    let registry = Arc::new(ModelRegistry::new(served, options.current(&first.engine), loader));
+    registry.preload(&Arc::new(live))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(beside::THREADS)
+        .max_blocking_threads(blocking_pool::THREADS)
         .build()
         .map_err(|why| Error::Serve(format!("no asynchronous runtime: {why}")))?;
     let ended = runtime.block_on(async {
         // From here on they are waited for there.
         let signals = Signals::new(hang_up).map_err(|why| Error::Serve(why.to_string()))?;
         drop(starting);
-        serve(&front, bound, signals, hooks).await
+        serve(&registry, bound, signals, hooks).await
     });
     // What still runs there is of clients that are gone.
     runtime.shutdown_background();
     ended?;
-    front.join()
-}
-
-impl Options {
-    /// What of it can be changed while the server runs.
-    pub fn current(&self, engine: &Requested) -> Current {
-        // Of the machine nothing is asked; what cannot be meant was refused before.
-        let settings = Settings::resolve(engine, &Live::default());
-        Current {
-            defaults: Defaults {
-                sampling: settings.map(|settings| settings.sampling_options()).unwrap_or_default(),
-                max_tokens: self.max_tokens,
-                deadline: self.deadline,
-                workloads: self.workloads.clone(),
-                drafts: self.rules.drafts,
-            },
-            limits: self.limits,
-            keys: self.keys.clone(),
-            prompt_sharing: self.prompt_sharing,
-        }
-    }
+    registry.join()
 }
 
 /// Raises the soft limit of open files, each connection being one, as far as the hard one lets.
@@ -245,7 +146,7 @@ fn allow_files(connections: usize) {
     }
 }
 
-fn bind(options: &Options) -> Result<Bound> {
+fn bind(options: &ServeOptions) -> Result<BoundSockets> {
     let failed = |at: String, flag: &str, why: std::io::Error| {
         let mend = match why.kind() {
             std::io::ErrorKind::AddrInUse => {
@@ -273,7 +174,7 @@ fn bind(options: &Options) -> Result<Bound> {
         Ok((socket, listener))
     });
     let health_door = Door::Health { open_metrics: options.metrics_without_key };
-    Ok(Bound { unix: unix.transpose()?, tcp, health, health_door })
+    Ok(BoundSockets { unix: unix.transpose()?, tcp, health, health_door })
 }
 
 /// Listens at `address`. Newcomers of a flood wait in the system's queue, up to its own bound, rather than be dropped: a
@@ -286,22 +187,27 @@ fn listen_tcp(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     Ok(listener)
 }
 
-async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &mut Hooks<'_>) -> Result<()> {
+async fn serve(
+    registry: &Arc<ModelRegistry>,
+    bound: BoundSockets,
+    mut signals: Signals,
+    hooks: &mut Hooks<'_>,
+) -> Result<()> {
     let failed = |why: std::io::Error| Error::Serve(why.to_string());
     let (stop, stopping) = watch::channel(false);
     let (open, mut closed) = mpsc::channel::<()>(1);
-    let shared = |bounds, door| Shared {
-        front: Arc::clone(front),
-        routes: Routes::new(front, door),
-        gate: Arc::new(Gate::new(&front.metrics)),
+    let shared = |bounds, door| ListenerContext {
+        registry: Arc::clone(registry),
+        routes: Routes::new(registry, door),
+        gate: Arc::new(Gate::new(&registry.metrics)),
         bounds,
         stopping: stopping.clone(),
         open: open.clone(),
     };
-    let known = front.known();
+    let known = registry.known();
     let n_ctx = known.server.map(|server| server.n_ctx);
     let mut ready = Ready { socket: None, listen: None, health: None, n_ctx, names: known.names };
-    tokio::spawn(Arc::clone(front).tidy());
+    tokio::spawn(Arc::clone(registry).tidy());
     let mut socket = None;
     if let Some((file, listener)) = bound.unix {
         ready.socket = Some(file.path().to_path_buf());
@@ -323,7 +229,9 @@ async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &m
     // Held where nobody is inside: then it is never over.
     let mut _held = None;
     match hooks.inside.take() {
-        Some(streams) => drop(tokio::spawn(inside(streams, shared(Some(Bounds::NONE), Door::All), over))),
+        Some(streams) => {
+            drop(tokio::spawn(inside(streams, shared(Some(ConnectionBounds::NONE), Door::All), over)))
+        }
         None => _held = Some(over),
     }
     drop((open, stopping));
@@ -332,15 +240,15 @@ async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &m
     loop {
         let told = tokio::select! {
             told = signals.next() => told,
-            _ = &mut inside_over => Told::End,
-            () = front.broke() => return Err(Error::Serve("its scheduler ended".to_string())),
+            _ = &mut inside_over => SignalAction::End,
+            () = registry.broke() => return Err(Error::Serve("its scheduler ended".to_string())),
         };
         match (told, &mut hooks.reload) {
-            (Told::HangUp, Some(reload)) => {
+            (SignalAction::HangUp, Some(reload)) => {
                 if let Some(served) = reload()
                     && let Some(Named { options, engine, .. }) = served.models.first()
                 {
-                    front.change(&served, options.current(engine));
+                    registry.change(&served, options.current(engine));
                 }
             }
             _ => break,
@@ -349,18 +257,18 @@ async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &m
     tracing::info!("ending: what runs may go on for a while");
     // No more connections, no more requests. The file first: whoever starts now can have its place.
     drop(socket);
-    front.close(Closing::Draining);
+    registry.close(Closing::Draining);
     let _ = stop.send(true);
     let told_twice = async {
         // A terminal that closes is no one who insists.
-        while signals.next().await == Told::HangUp {}
+        while signals.next().await == SignalAction::HangUp {}
         llama::exit_now(TWICE);
     };
     let drained = async {
-        if timeout(front.current().limits.drain, front.all_ended()).await.is_err() {
-            front.close(Closing::Now);
+        if timeout(registry.current().limits.drain, registry.all_ended()).await.is_err() {
+            registry.close(Closing::Now);
             llama::interrupt(true);
-            if timeout(LAST_STEP, front.all_ended()).await.is_err() {
+            if timeout(LAST_STEP, registry.all_ended()).await.is_err() {
                 let seconds = LAST_STEP.as_secs();
                 (hooks.warn)(&format!(
                     "what runs did not end within {seconds} seconds more: the server ends without it"
@@ -393,7 +301,7 @@ enum HangUp {
 
 /// What a signal says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum SignalAction {
     End,
     HangUp,
 }
@@ -415,7 +323,7 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Told {
+    async fn next(&mut self) -> SignalAction {
         let hang_up = async {
             match &mut self.hang_up {
                 Some(signal) => signal.recv().await,
@@ -423,9 +331,9 @@ impl Signals {
             }
         };
         tokio::select! {
-            _ = self.terminate.recv() => Told::End,
-            _ = self.interrupt.recv() => Told::End,
-            _ = hang_up => Told::HangUp,
+            _ = self.terminate.recv() => SignalAction::End,
+            _ = self.interrupt.recv() => SignalAction::End,
+            _ = hang_up => SignalAction::HangUp,
         }
     }
 }

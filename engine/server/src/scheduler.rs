@@ -4,8 +4,14 @@
 
 mod admit;
 mod disk;
+mod draft_state;
 mod drafts;
 mod pool;
+mod pool_state;
+pub mod rules;
+mod state;
+
+pub use self::state::Scheduler;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,18 +19,21 @@ use std::time::{Duration, Instant};
 
 use engine_core::generate::has_nan;
 use llama::error::{Error, Result};
-use llama::options::DeviceSampling;
 use llama::{Batch, Context, Decoded, thread_time};
 
-use super::drafts::Drafting;
-use super::hold::{self, Holds};
-use super::job::{Client, Done, Event, Finish, Job};
+use self::draft_state::Drafts;
+use self::pool_state::Pool;
+use self::rules::{Rules, possible};
+use super::client::Client;
+use super::closing::Closing;
+use super::done::Done;
+use super::finish_reason::FinishReason;
+use super::grammar_budget::{self, GrammarBudget};
+use super::job::{Job, JobEvent};
 use super::metrics::Metrics;
-use super::plan::{Active, Part, plan, prefill_beside_decode, stretched};
-use super::queue::{Closing, Inbox};
-use super::scope::Owners;
-use super::slot::{Outbox, Run, Slot, unstarted};
-use crate::disk_cache::{Answer, Disk};
+use super::plan::{Active, BatchPart, plan, prefill_beside_decode, stretched};
+use super::queue::Inbox;
+use super::slot::{RunningRequest, Slot, unstarted};
 use crate::log;
 
 /// How often a reader that is behind is looked at while there is nothing else to do.
@@ -35,65 +44,6 @@ const IDLE: Duration = Duration::from_millis(500);
 
 /// How often those who wait are looked at, for who is gone or overdue.
 const QUEUE: Duration = Duration::from_millis(20);
-
-/// How the scheduler works.
-#[derive(Clone, Copy, Debug)]
-pub struct Rules {
-    /// Whether prompts may begin with what is in the cache.
-    pub reuse: bool,
-    /// How long a batch may take in which anyone generates, as far as prompts make it long ([`stretched`]).
-    pub step: Duration,
-    /// How long a reader may be behind before its request ends.
-    pub stall: Duration,
-    /// Speculative decoding.
-    pub drafts: Drafting,
-    /// Whether a device may choose tokens.
-    pub on_device: DeviceSampling,
-}
-
-impl Rules {
-    /// Rows of logits that a batch of `slots` slots may ask for.
-    pub fn rows(&self, slots: u32) -> u32 {
-        self.drafts.rows(slots)
-    }
-}
-
-/// `rules` as far as `context` can work by them.
-fn possible(rules: Rules, context: &Context) -> Rules {
-    Rules { reuse: rules.reuse && context.model().has_plain_cache(), ..rules }
-}
-
-/// The thread's state.
-pub struct Scheduler {
-    context: Context,
-    slots: Vec<Slot>,
-    inbox: Arc<Inbox>,
-    metrics: Arc<Metrics>,
-    rules: Rules,
-    /// Owners of prompts that may be used; `None` while the first configuration is in force.
-    owners: Option<Arc<Owners>>,
-    batch: Batch,
-    /// Tokens of a batch.
-    budget: u32,
-    /// Counts admissions.
-    admissions: u64,
-    /// Runs that had to leave their slots for want of cells, the oldest first.
-    parked: Vec<Run>,
-    /// Ends that readers have yet to take, of runs that are over.
-    leaving: Vec<Outbox>,
-    /// The prompt cache on the disk, if there is one, and what it has found.
-    disk: Option<Disk<Job>>,
-    found: VecDeque<Answer<Job>>,
-    /// What clients' grammars have held others up for.
-    holds: Holds,
-    seconds_per_prompt_token: Option<f64>,
-    looked_at_queue: Instant,
-    /// What several contexts of a model, and several workloads, need.
-    pool: pool::Pool,
-    /// Where it shows its slots.
-    place: usize,
-    drafts: drafts::Drafts,
-}
 
 impl Scheduler {
     /// A scheduler of the sequences of `context`.
@@ -116,8 +66,8 @@ impl Scheduler {
         let rules = possible(rules, &context);
         Ok(Scheduler {
             slots: (0..slots).map(Slot::new).collect(),
-            place: metrics.board.place(),
-            drafts: drafts::Drafts::new(&context, &rules),
+            snapshot_index: metrics.slot_snapshots.add_scheduler(),
+            drafts: Drafts::new(&context, &rules),
             context,
             inbox,
             metrics,
@@ -126,14 +76,14 @@ impl Scheduler {
             batch: Batch::default(),
             budget,
             admissions: 0,
-            parked: Vec::new(),
+            preempted: Vec::new(),
             leaving: Vec::new(),
             disk: None,
             found: VecDeque::new(),
-            holds: Holds::default(),
+            grammar_budget: GrammarBudget::default(),
             seconds_per_prompt_token: None,
             looked_at_queue: Instant::now(),
-            pool: pool::Pool::default(),
+            pool: Pool::default(),
         })
     }
 
@@ -152,12 +102,12 @@ impl Scheduler {
             self.look_at_clocks();
             self.look_at_disk();
             self.admit();
-            self.metrics.board.show(self.place, self.slots.iter().map(Slot::shown));
+            self.metrics.slot_snapshots.show(self.snapshot_index, self.slots.iter().map(Slot::shown));
             let active = self.active();
             self.metrics.waiting.set((self.inbox.len() + self.looked_for()) as u64);
             if active.is_empty() {
                 let running = self.slots.iter().any(|slot| slot.run.is_some());
-                let waiting = !self.leaving.is_empty() || !self.parked.is_empty() || self.looked_for() > 0;
+                let waiting = !self.leaving.is_empty() || !self.preempted.is_empty() || self.looked_for() > 0;
                 let busy = running || waiting;
                 match (busy, closing) {
                     (true, _) => std::thread::sleep(STALLED),
@@ -200,12 +150,12 @@ impl Scheduler {
                 self.metrics.abandoned.add(1);
             }
         }
-        let parked = self.parked.len();
-        self.parked.retain_mut(|run| {
+        let preempted = self.preempted.len();
+        self.preempted.retain_mut(|run| {
             run.outbox.flush();
             !run.outbox.is_lost(stall)
         });
-        self.metrics.abandoned.add((parked - self.parked.len()) as u64);
+        self.metrics.abandoned.add((preempted - self.preempted.len()) as u64);
     }
 
     /// Ends what is overdue.
@@ -213,12 +163,12 @@ impl Scheduler {
         let now = Instant::now();
         for at in 0..self.slots.len() {
             if self.slots[at].run.as_ref().is_some_and(|run| run.job.deadline <= now) {
-                self.finish(at, Finish::Deadline);
+                self.finish(at, FinishReason::Deadline);
             }
         }
-        while let Some(late) = self.parked.iter().position(|run| run.job.deadline <= now) {
-            let run = self.parked.remove(late);
-            self.finish_run(run, Finish::Deadline);
+        while let Some(late) = self.preempted.iter().position(|run| run.job.deadline <= now) {
+            let run = self.preempted.remove(late);
+            self.finish_run(run, FinishReason::Deadline);
         }
         if now.saturating_duration_since(self.looked_at_queue) < QUEUE {
             return;
@@ -227,50 +177,50 @@ impl Scheduler {
         for job in self.inbox.take(|job| job.deadline <= now || job.is_abandoned()) {
             match job.is_abandoned() {
                 true => self.metrics.abandoned.add(1),
-                false => self.tell_unstarted(&job, Finish::Deadline),
+                false => self.tell_unstarted(&job, FinishReason::Deadline),
             }
         }
     }
 
-    fn tell_unstarted(&self, job: &Job, finish: Finish) {
+    fn tell_unstarted(&self, job: &Job, finish: FinishReason) {
         let done = unstarted(job, finish);
         self.metrics.count(&done);
-        job.ticket.done(&done);
+        job.request_log.done(&done);
         // Its channel is empty.
-        let _ = job.events.try_send(Event::Done(Box::new(done)));
+        let _ = job.events.try_send(JobEvent::Done(Box::new(done)));
     }
 
     /// Ends the run of slot `at`; its tokens stay in the cache.
-    fn finish(&mut self, at: usize, finish: Finish) {
+    fn finish(&mut self, at: usize, finish: FinishReason) {
         if let Some(run) = self.slots[at].run.take() {
             self.finish_run(run, finish);
         }
     }
 
-    fn finish_run(&mut self, mut run: Run, finish: Finish) {
+    fn finish_run(&mut self, mut run: RunningRequest, finish: FinishReason) {
         let done = run.done(finish, None);
         self.end(run, done);
     }
 
-    fn end(&mut self, run: Run, done: Done) {
+    fn end(&mut self, run: RunningRequest, done: Done) {
         self.metrics.count(&done);
-        run.job.ticket.done(&done);
-        if run.job.ticket.is_on() && log::has_prompts() {
+        run.job.request_log.done(&done);
+        if run.job.request_log.is_on() && log::has_prompts() {
             let (prompt, answer) = run.texts(self.context.model());
-            run.job.ticket.said(&prompt, &answer);
+            run.job.request_log.said(&prompt, &answer);
         }
-        self.say_last(run, Event::Done(Box::new(done)));
+        self.say_last(run, JobEvent::Done(Box::new(done)));
     }
 
     fn fail(&mut self, at: usize, error: &Error) {
         if let Some(run) = self.slots[at].run.take() {
             self.metrics.failed.add(1);
-            run.job.ticket.failed(error);
-            self.say_last(run, Event::Failed(error.to_string()));
+            run.job.request_log.failed(error);
+            self.say_last(run, JobEvent::Failed(error.to_string()));
         }
     }
 
-    fn say_last(&mut self, mut run: Run, event: Event) {
+    fn say_last(&mut self, mut run: RunningRequest, event: JobEvent) {
         run.outbox.send(event);
         if run.outbox.is_stalled() {
             self.leaving.push(run.outbox);
@@ -279,13 +229,13 @@ impl Scheduler {
 
     fn end_all(mut self) {
         for at in 0..self.slots.len() {
-            self.finish(at, Finish::Shutdown);
+            self.finish(at, FinishReason::Shutdown);
         }
-        for run in std::mem::take(&mut self.parked) {
-            self.finish_run(run, Finish::Shutdown);
+        for run in std::mem::take(&mut self.preempted) {
+            self.finish_run(run, FinishReason::Shutdown);
         }
         for job in self.stop_looking().into_iter().chain(self.inbox.take(|_| true)) {
-            self.tell_unstarted(&job, Finish::Shutdown);
+            self.tell_unstarted(&job, FinishReason::Shutdown);
         }
     }
 
@@ -343,7 +293,7 @@ impl Scheduler {
     }
 
     /// Lets a device choose for the requests of `parts` for which it can.
-    fn place_sampling(&mut self, parts: &[Part]) -> Result<()> {
+    fn place_sampling(&mut self, parts: &[BatchPart]) -> Result<()> {
         if sampling::asks_devices(self.rules.on_device, self.context.model()).is_err() {
             return Ok(());
         }
@@ -363,7 +313,7 @@ impl Scheduler {
     }
 
     /// Puts `parts` into the batch; returns the slots that choose a token, and by which row.
-    fn fill(&mut self, parts: &[Part]) -> Vec<(usize, i32)> {
+    fn fill(&mut self, parts: &[BatchPart]) -> Vec<(usize, i32)> {
         self.batch.clear();
         let mut rows = Vec::new();
         for part in parts {
@@ -390,7 +340,7 @@ impl Scheduler {
     }
 
     /// Notes that a part was evaluated.
-    fn hold(&mut self, part: &Part) {
+    fn hold(&mut self, part: &BatchPart) {
         let slot = &mut self.slots[part.slot];
         let Some(run) = &mut slot.run else { return };
         match run.next {
@@ -419,7 +369,7 @@ impl Scheduler {
         let chosen = run.choose(&mut self.context, slot.sequence, row);
         let by_device = run.job.chain.device_report().tokens_on_device - before;
         self.metrics.device_tokens.add(if chosen.is_ok() { by_device as u64 } else { 0 });
-        let took = constrained.map(|begun| hold::counted(thread_time().saturating_sub(begun)));
+        let took = constrained.map(|begun| grammar_budget::counted(thread_time().saturating_sub(begun)));
         let client = run.job.client.clone();
         self.metrics.decode_tokens.add(u64::from(chosen.is_ok()));
         let room = slot.held.len() < self.context.n_ctx() as usize;
@@ -427,7 +377,7 @@ impl Scheduler {
         let done = chosen.and_then(|token| run.take(token, &model, room));
         // A run that fails has held others up all the same.
         if let Some(took) = took.filter(|took| !took.is_zero()) {
-            run.held += took;
+            run.grammar_time += took;
             self.count_hold(&client, took);
         }
         if let Some(done) = done?
@@ -441,19 +391,19 @@ impl Scheduler {
     /// Notes that a grammar of `client` took so long, if anybody else waited for it; where it was too much, the request of
     /// this client that has held the others up for the longest ends.
     fn count_hold(&mut self, client: &Client, time: Duration) {
-        let runs = || self.slots.iter().filter_map(|slot| slot.run.as_ref()).chain(&self.parked);
+        let runs = || self.slots.iter().filter_map(|slot| slot.run.as_ref()).chain(&self.preempted);
         let others = runs().any(|run| run.job.client != *client) || self.inbox.has_others(client);
-        if !others || !self.holds.add(client, time, Instant::now()) {
+        if !others || !self.grammar_budget.add(client, time, Instant::now()) {
             return;
         }
         let its = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.run.as_ref()?)));
-        let worst = its.filter(|(_, run)| run.job.client == *client).max_by_key(|(_, run)| run.held);
-        if let Some((at, held)) = worst.map(|(at, run)| (at, run.held)) {
-            self.fail(at, &Error::Sampler(hold::why(held)));
+        let worst = its.filter(|(_, run)| run.job.client == *client).max_by_key(|(_, run)| run.grammar_time);
+        if let Some((at, time)) = worst.map(|(at, run)| (at, run.grammar_time)) {
+            self.fail(at, &Error::Sampler(grammar_budget::why(time)));
         }
     }
 
-    fn count(&mut self, parts: &[Part], time: Duration) {
+    fn count(&mut self, parts: &[BatchPart], time: Duration) {
         self.metrics.batches.add(1);
         self.metrics.batch_tokens.add(self.batch.len() as u64);
         self.metrics.batch_time.add_time(time);
@@ -481,14 +431,14 @@ impl Scheduler {
         running.sort_unstable();
         let Some(&(number, at)) = running.last() else { return };
         match running.len() {
-            1 => self.finish(at, Finish::ContextFull),
+            1 => self.finish(at, FinishReason::ContextFull),
             _ => {
                 if let Some(mut run) = self.slots[at].run.take() {
-                    run.park();
-                    run.job.ticket.parked();
-                    self.metrics.parked.add(1);
-                    let place = self.parked.partition_point(|other| other.number < number);
-                    self.parked.insert(place, run);
+                    run.preempt();
+                    run.job.request_log.preempted();
+                    self.metrics.preempted.add(1);
+                    let place = self.preempted.partition_point(|other| other.number < number);
+                    self.preempted.insert(place, run);
                 }
             }
         }
@@ -496,7 +446,7 @@ impl Scheduler {
     }
 
     /// The batch failed: what its sequences hold is not known.
-    fn give_up(&mut self, parts: &[Part], error: &Error) {
+    fn give_up(&mut self, parts: &[BatchPart], error: &Error) {
         for part in parts {
             self.fail(part.slot, error);
             self.empty(part.slot);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chat::Template;
 use engine_core::model::check_generates;
@@ -12,40 +12,24 @@ use sampling::{Chain, Constraint, SamplingOptions};
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
-use super::beside::{Beside, Work};
-use super::embeddings::Embedder;
+use super::api_error::{ApiError, ApiErrorKind};
+use super::blocking_pool::{BlockingPool, WorkKind};
+use super::client::Client;
+use super::closing::Closing;
+use super::embeddings::embedder::Embedder;
+use super::finish_reason::FinishReason;
 use super::hidden_paths::hide_folders;
-use super::job::{Client, Event, Finish, Job};
+use super::job::{Job, JobEvent};
 use super::metrics::Metrics;
-use super::queue::{Closing, Inbox, Refused};
-use super::refusal::{Kind, Refusal};
+use super::queue::{Inbox, QueueRefusal};
 use super::request::{Defaults, Generate, Prompt};
+use super::request_log::RequestLog;
 use super::scope::{Owner, Scope};
-use super::ticket::Ticket;
+use crate::api_error::stopping;
+use crate::limits::ServerLimits;
 
 /// Events that wait for a reader before its slot rests.
 const EVENTS: usize = 64;
-
-/// What may be asked of the server.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Bytes of a request.
-    pub request: usize,
-    /// Bytes of all requests that wait.
-    pub waiting: usize,
-    /// Connections at a time.
-    pub connections: usize,
-    /// Connections at a time of each IPv4 address, or of each /64 of IPv6.
-    pub connections_per_address: usize,
-    /// How long a connection may say nothing.
-    pub idle: Duration,
-    /// The same over TCP of one that has not shown a valid key, or sent nothing valid yet.
-    pub idle_unauthenticated: Duration,
-    /// How long a reader may be behind.
-    pub stall: Duration,
-    /// How long the end may take.
-    pub drain: Duration,
-}
 
 /// What can be changed while the server runs.
 #[derive(Clone, Debug)]
@@ -53,7 +37,7 @@ pub struct Current {
     /// What counts where a request says nothing.
     pub defaults: Defaults,
     /// What may be asked.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// Keys for requests over TCP; none are needed where this is empty.
     pub keys: Vec<String>,
     /// True if clients share evaluated prompts.
@@ -82,8 +66,8 @@ pub struct Server {
     pub embedder: Arc<Embedder>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// Work beside, of all models.
-    pub beside: Arc<Beside>,
+    /// Thread pool for slow work, shared by all models.
+    pub blocking_pool: Arc<BlockingPool>,
 }
 
 impl Server {
@@ -104,9 +88,9 @@ impl Server {
         client: Client,
         owner: Owner,
         arrived: Instant,
-    ) -> Result<mpsc::Receiver<Event>, Refusal> {
+    ) -> Result<mpsc::Receiver<JobEvent>, ApiError> {
         let mut receivers = self.submit_all(request, 1, client, owner, arrived).await?;
-        receivers.pop().ok_or_else(|| Refusal::new(Kind::Failed, "a request without an answer"))
+        receivers.pop().ok_or_else(|| ApiError::new(ApiErrorKind::Failed, "a request without an answer"))
     }
 
     /// The same for `choices` answers, each with a seed of its own from the request's on. All of them are taken, or none.
@@ -117,14 +101,14 @@ impl Server {
         client: Client,
         owner: Owner,
         arrived: Instant,
-    ) -> Result<Vec<mpsc::Receiver<Event>>, Refusal> {
+    ) -> Result<Vec<mpsc::Receiver<JobEvent>>, ApiError> {
         check_generates(&self.model).map_err(|error| self.invalid(&error))?;
         let bound = self.inbox.bound();
         if choices as usize > bound.max(1) {
             let what = format!(
                 "{choices} answers are more than the {bound} that may wait here (--queue): ask for fewer"
             );
-            return Err(Refusal::field("n", what));
+            return Err(ApiError::field("n", what));
         }
         let deadline = arrived + request.deadline;
         let owner = if self.current().prompt_sharing { Owner::All } else { owner };
@@ -132,10 +116,10 @@ impl Server {
         let prepared = self.prepare(request, choices, client, scope, arrived);
         let prepared = timeout_at(deadline.into(), prepared).await;
         let (jobs, receivers) = prepared.unwrap_or_else(|_| {
-            self.metrics.count_end(Finish::Deadline);
+            self.metrics.count_end(FinishReason::Deadline);
             let message = "the time of the request was over while it was prepared: its grammar or schema takes long, or \
                            others' do";
-            Err(Refusal::new(Kind::Deadline, message))
+            Err(ApiError::new(ApiErrorKind::Deadline, message))
         })?;
         match self.inbox.push_all(jobs) {
             Ok(()) => Ok(receivers),
@@ -151,12 +135,12 @@ impl Server {
         client: Client,
         scope: Scope,
         arrived: Instant,
-    ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<Event>>), Refusal> {
+    ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<JobEvent>>), ApiError> {
         // As many as may wait and run, so that no more of them are kept than afterwards.
         let most = self.inbox.bound() + self.slots as usize;
-        let part = self.beside.of(&client);
-        let preparing = part.enter(choices as usize, most);
-        let _preparing = preparing.map_err(|waiting| self.words(&Refused::Busy { waiting }))?;
+        let share = self.blocking_pool.of(&client);
+        let preparing = share.enter(choices as usize, most);
+        let _preparing = preparing.map_err(|waiting| self.words(&QueueRefusal::Busy { waiting }))?;
         let field = request.prompt.field();
         let shown = self.marks(&request.prompt)?;
         let prompt = self.prompt_tokens(request.prompt, &client).await?;
@@ -191,7 +175,7 @@ impl Server {
                 follows: leader.as_ref().filter(|_| choice > 0).map(Arc::downgrade),
                 arrived,
                 deadline: arrived + request.deadline,
-                ticket: Ticket::current(),
+                request_log: RequestLog::current(),
                 events,
                 passed: None,
             });
@@ -204,14 +188,14 @@ impl Server {
         &self,
         client: &Client,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
-        self.beside.of(client).run(Work::Light, work).await
+    ) -> Result<T, ApiError> {
+        self.blocking_pool.of(client).run(WorkKind::Light, work).await
     }
 
     /// Tokens of `prompt` of `client`, which is refused without a look at it if the context cannot hold its text.
-    async fn prompt_tokens(&self, prompt: Prompt, client: &Client) -> Result<Vec<Token>, Refusal> {
+    async fn prompt_tokens(&self, prompt: Prompt, client: &Client) -> Result<Vec<Token>, ApiError> {
         let field = prompt.field();
-        let failed = |error: Error| Refusal { param: Some(field.to_string()), ..self.invalid(&error) };
+        let failed = |error: Error| ApiError { param: Some(field.to_string()), ..self.invalid(&error) };
         match prompt {
             Prompt::Text(text) => {
                 self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
@@ -223,7 +207,7 @@ impl Server {
                 let of_it = Arc::clone(&template);
                 let text = self.aside(client, move || conversation.prompt(&of_it)).await?.map_err(failed)?;
                 self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
-                let kind = Work::of_text(text.len());
+                let kind = WorkKind::of_text(text.len());
                 self.cut(client, kind, move || template.tokenize(&model, &text)).await?.map_err(failed)
             }
             tokens @ Prompt::Tokens(_) => plain_tokens(&self.model, tokens),
@@ -231,38 +215,38 @@ impl Server {
     }
 
     /// Tokens of `text` of `client`.
-    pub async fn text_tokens(&self, text: String, client: &Client) -> Result<Vec<Token>, Refusal> {
-        let (model, kind) = (Arc::clone(&self.model), Work::of_text(text.len()));
+    pub async fn text_tokens(&self, text: String, client: &Client) -> Result<Vec<Token>, ApiError> {
+        let (model, kind) = (Arc::clone(&self.model), WorkKind::of_text(text.len()));
         self.cut(client, kind, move || plain_tokens(&model, Prompt::Text(text))).await?
     }
 
-    /// Does `work`, which cuts texts of `client` into tokens, as the `kind` of [`Work::of_text`].
+    /// Does `work`, which cuts texts of `client` into tokens, as the `kind` of [`WorkKind::of_text`].
     pub async fn cut<T: Send + 'static>(
         &self,
         client: &Client,
-        kind: Option<Work>,
+        kind: Option<WorkKind>,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
+    ) -> Result<T, ApiError> {
         match kind {
-            Some(kind) => self.beside.of(client).run(kind, work).await,
+            Some(kind) => self.blocking_pool.of(client).run(kind, work).await,
             None => Ok(work()),
         }
     }
 
     /// Makes a refusal of an error that the request is to blame for. Clients get the model's name instead of its path. The log
     /// gets nothing: the error may repeat the client's text.
-    fn invalid(&self, error: &Error) -> Refusal {
+    fn invalid(&self, error: &Error) -> ApiError {
         if let Error::NotGenerative { what, .. } = error {
-            return Refusal::new(Kind::Invalid, format!("the model {:?} {what}", self.name));
+            return ApiError::new(ApiErrorKind::Invalid, format!("the model {:?} {what}", self.name));
         }
         let refusal = invalid(error);
         let template = self.template.iter().map(|template| Path::new(template.origin()));
         let paths = std::iter::once(self.model.path()).chain(template);
-        Refusal { message: hide_folders(&refusal.message, paths), ..refusal }
+        ApiError { message: hide_folders(&refusal.message, paths), ..refusal }
     }
 
     /// Tokens that mark calls of tools and are shown where tools are offered.
-    fn marks(&self, prompt: &Prompt) -> Result<Vec<Token>, Refusal> {
+    fn marks(&self, prompt: &Prompt) -> Result<Vec<Token>, ApiError> {
         let Prompt::Messages(conversation) = prompt else { return Ok(Vec::new()) };
         let format = self.template()?.call_format();
         let Some(format) = format.filter(|_| !conversation.offered().is_empty()) else {
@@ -270,15 +254,16 @@ impl Server {
         };
         let tokens = |mark: &&str| self.model.tokenize_with(mark, false);
         let all = format.markers().iter().map(tokens).collect::<Result<Vec<_>, _>>();
-        let all = all.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
+        let all = all.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
         // Of more tokens it is text like any other.
         Ok(all.into_iter().filter(|tokens| tokens.len() == 1).flatten().collect())
     }
 
     /// What makes a prompt of messages.
-    pub fn template(&self) -> Result<Arc<Template>, Refusal> {
+    pub fn template(&self) -> Result<Arc<Template>, ApiError> {
         let template = self.template.as_ref().map(Arc::clone);
-        template.map_err(|why| Refusal::new(Kind::Invalid, format!("this server cannot chat: {why}")))
+        template
+            .map_err(|why| ApiError::new(ApiErrorKind::Invalid, format!("this server cannot chat: {why}")))
     }
 
     /// What chooses the tokens after `prompt`.
@@ -287,7 +272,7 @@ impl Server {
         sampling: SamplingOptions,
         prompt: &[Token],
         client: &Client,
-    ) -> Result<Chain, Refusal> {
+    ) -> Result<Chain, ApiError> {
         // What is at fault, if anything is: all else was looked at when it was read.
         let field = match (&sampling.constraint, sampling.logit_bias.is_empty()) {
             (_, false) if bias_is_wrong(&sampling, &self.model) => Some("logit_bias"),
@@ -296,35 +281,39 @@ impl Server {
             _ => None,
         };
         // Some take long to be made ready; DRY looks for its breakers in the whole vocabulary.
-        let beside_whom = match (&sampling.constraint, sampling.dry_multiplier > 0.0) {
-            (Some(_), _) => Some(Work::Grammar),
-            (None, true) => Some(Work::Light),
+        let pool_work = match (&sampling.constraint, sampling.dry_multiplier > 0.0) {
+            (Some(_), _) => Some(WorkKind::Grammar),
+            (None, true) => Some(WorkKind::Light),
             (None, false) => None,
         };
-        let chain = match beside_whom {
+        let chain = match pool_work {
             Some(kind) => {
                 let model = Arc::clone(&self.model);
-                self.beside.of(client).run(kind, move || Chain::new(&sampling, &model)).await?
+                self.blocking_pool.of(client).run(kind, move || Chain::new(&sampling, &model)).await?
             }
             None => Chain::new(&sampling, &self.model),
         };
         let mut chain =
-            chain.map_err(|error| Refusal { param: field.map(String::from), ..self.invalid(&error) })?;
-        chain.accept_prompt(prompt).map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
+            chain.map_err(|error| ApiError { param: field.map(String::from), ..self.invalid(&error) })?;
+        chain
+            .accept_prompt(prompt)
+            .map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
         Ok(chain)
     }
 
     /// Why the events of a request ended without a word: nobody read them, or the end of everything came before it began.
-    pub fn unread(&self) -> Refusal {
+    pub fn unread(&self) -> ApiError {
         match self.inbox.closing() {
             Closing::Now => stopping(),
-            _ => Refusal::new(Kind::Failed, "the request was ended: its answer was not read in time"),
+            _ => {
+                ApiError::new(ApiErrorKind::Failed, "the request was ended: its answer was not read in time")
+            }
         }
     }
 
-    fn check(&self, field: &str, prompt: &[Token]) -> Result<(), Refusal> {
+    fn check(&self, field: &str, prompt: &[Token]) -> Result<(), ApiError> {
         if prompt.is_empty() {
-            return Err(Refusal::field(field, "is empty, and this model starts with no token of its own"));
+            return Err(ApiError::field(field, "is empty, and this model starts with no token of its own"));
         }
         if prompt.len() > self.n_ctx as usize {
             let message = format!(
@@ -334,22 +323,25 @@ impl Server {
                 self.n_ctx
             );
             let param = Some(field.to_string());
-            return Err(Refusal { param, ..Refusal::new(Kind::PromptTooLong, message) });
+            return Err(ApiError { param, ..ApiError::new(ApiErrorKind::PromptTooLong, message) });
         }
         Ok(())
     }
 
-    fn words(&self, refused: &Refused) -> Refusal {
+    fn words(&self, refused: &QueueRefusal) -> ApiError {
         match refused {
-            Refused::Stopping => {
+            QueueRefusal::Stopping => {
                 self.metrics.refused.add(1);
                 stopping()
             }
-            Refused::Busy { waiting } => {
+            QueueRefusal::Busy { waiting } => {
                 self.metrics.refused.add(1);
                 let message =
                     format!("{waiting} requests wait already, more than this server lets: try again later");
-                Refusal { retry_after: Some(self.retry_after(*waiting)), ..Refusal::new(Kind::Busy, message) }
+                ApiError {
+                    retry_after: Some(self.retry_after(*waiting)),
+                    ..ApiError::new(ApiErrorKind::Busy, message)
+                }
             }
         }
     }
@@ -369,11 +361,11 @@ impl Server {
 }
 
 /// `prompt`, which is no conversation, as tokens of the vocabulary of `model`.
-pub fn plain_tokens(model: &Model, prompt: Prompt) -> Result<Vec<Token>, Refusal> {
+pub fn plain_tokens(model: &Model, prompt: Prompt) -> Result<Vec<Token>, ApiError> {
     let field = prompt.field();
     match prompt {
         Prompt::Text(text) => {
-            let failed = |error: Error| Refusal { param: Some(field.to_string()), ..invalid(&error) };
+            let failed = |error: Error| ApiError { param: Some(field.to_string()), ..invalid(&error) };
             model.tokenize(&text).map_err(failed)
         }
         Prompt::Tokens(tokens) => match tokens.iter().find(|token| !model.has_token(**token)) {
@@ -381,10 +373,10 @@ pub fn plain_tokens(model: &Model, prompt: Prompt) -> Result<Vec<Token>, Refusal
             Some(token) => {
                 let last = model.n_vocab().saturating_sub(1);
                 let what = format!("the vocabulary has the tokens 0 to {last}, not {token}");
-                Err(Refusal::field("prompt", what))
+                Err(ApiError::field("prompt", what))
             }
         },
-        Prompt::Messages(_) => Err(Refusal::field(field, "a conversation is no text here")),
+        Prompt::Messages(_) => Err(ApiError::field(field, "a conversation is no text here")),
     }
 }
 
@@ -399,18 +391,10 @@ fn bias_is_wrong(sampling: &SamplingOptions, model: &Model) -> bool {
 }
 
 /// Makes a refusal of an error that the request is to blame for.
-pub fn invalid(error: &Error) -> Refusal {
+pub fn invalid(error: &Error) -> ApiError {
     let kind = match error {
-        Error::TextTooLong { .. } => Kind::PromptTooLong,
-        _ => Kind::Invalid,
+        Error::TextTooLong { .. } => ApiErrorKind::PromptTooLong,
+        _ => ApiErrorKind::Invalid,
     };
-    Refusal::new(kind, error.to_string())
-}
-
-/// The answer to everything once the end has begun.
-pub fn stopping() -> Refusal {
-    Refusal {
-        retry_after: Some(1),
-        ..Refusal::new(Kind::Stopping, "this server is shutting down and takes no more requests")
-    }
+    ApiError::new(kind, error.to_string())
 }

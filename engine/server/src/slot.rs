@@ -10,12 +10,14 @@ use llama::{Context, Model, SequenceId, Token};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::board::{Shown, ShownRun, State};
+use super::done::{Done, Timings, Usage};
 use super::drafts::Draft;
-use super::job::{Done, Event, Finish, Job, Piece, Timings, Usage};
+use super::finish_reason::FinishReason;
+use super::job::{Job, JobEvent, Piece};
 use super::logprobs::Likelihood;
 use super::plan::Want;
 use super::scope::Scope;
+use super::slot_status::{RequestSnapshot, SlotSnapshot, SlotState};
 use super::stops::StopStrings;
 
 /// A sequence of the context.
@@ -31,7 +33,7 @@ pub struct Slot {
     /// When it was taken last, as a number that grows; 0 for never.
     pub used: u64,
     /// What runs in it.
-    pub run: Option<Run>,
+    pub run: Option<RunningRequest>,
 }
 
 impl Slot {
@@ -41,18 +43,18 @@ impl Slot {
     }
 
     /// What there is to see of it.
-    pub fn shown(&self) -> Shown {
+    pub fn shown(&self) -> SlotSnapshot {
         let state = match &self.run {
-            None => State::Idle,
-            Some(run) if run.outbox.is_stalled() => State::Waiting,
-            Some(run) if run.next.is_some() => State::Decode,
-            Some(_) => State::Prefill,
+            None => SlotState::Idle,
+            Some(run) if run.outbox.is_stalled() => SlotState::Waiting,
+            Some(run) if run.next.is_some() => SlotState::Decode,
+            Some(_) => SlotState::Prefill,
         };
-        Shown {
+        SlotSnapshot {
             state,
             held: self.held.len() as u32,
             owner: self.scope.map(|scope| scope.owner()),
-            run: self.run.as_ref().map(Run::shown),
+            run: self.run.as_ref().map(RunningRequest::shown),
         }
     }
 
@@ -69,18 +71,18 @@ impl Slot {
 /// The end of a run's channel that is the scheduler's: it must not wait for a reader.
 #[derive(Debug)]
 pub struct Outbox {
-    events: Sender<Event>,
-    unsent: VecDeque<Event>,
+    events: Sender<JobEvent>,
+    unsent: VecDeque<JobEvent>,
     since: Option<Instant>,
 }
 
 impl Outbox {
-    fn new(events: Sender<Event>) -> Self {
+    fn new(events: Sender<JobEvent>) -> Self {
         Outbox { events, unsent: VecDeque::new(), since: None }
     }
 
     /// Sends `event`, or keeps it until there is room.
-    pub fn send(&mut self, event: Event) {
+    pub fn send(&mut self, event: JobEvent) {
         self.unsent.push_back(event);
         self.flush();
     }
@@ -112,7 +114,7 @@ impl Outbox {
 }
 
 /// A request that runs.
-pub struct Run {
+pub struct RunningRequest {
     /// The request.
     pub job: Job,
     /// The number of its admission.
@@ -137,14 +139,14 @@ pub struct Run {
     admitted: Instant,
     first: Option<Instant>,
     last: Option<Instant>,
-    /// How long its grammar has held others up.
-    pub held: Duration,
+    /// Time for which its grammar has kept others waiting.
+    pub grammar_time: Duration,
 }
 
-impl Run {
+impl RunningRequest {
     /// Begins `job`, of whose prompt `cached` tokens are evaluated already.
     pub fn new(job: Job, number: u64, cached: u32) -> Self {
-        Run {
+        RunningRequest {
             number,
             outbox: Outbox::new(job.events.clone()),
             next: None,
@@ -160,13 +162,13 @@ impl Run {
             admitted: Instant::now(),
             first: None,
             last: None,
-            held: Duration::ZERO,
+            grammar_time: Duration::ZERO,
             job,
         }
     }
 
-    fn shown(&self) -> ShownRun {
-        ShownRun {
+    fn shown(&self) -> RequestSnapshot {
+        RequestSnapshot {
             prompt: self.prompt_tokens,
             cached: self.cached,
             generated: self.generated,
@@ -207,8 +209,8 @@ impl Run {
         self.evaluated.push(token);
     }
 
-    /// Makes what was generated a part of the prompt, so that it can go on in another slot.
-    pub fn park(&mut self) {
+    /// Makes what was generated a part of the prompt, so that the request can go on in another slot.
+    pub fn preempt(&mut self) {
         self.job.prompt.append(&mut self.evaluated);
         self.job.prompt.extend(self.next.take());
     }
@@ -234,10 +236,10 @@ impl Run {
     }
 
     /// The end of it with nothing more to say; what it was about is in `finish`.
-    pub fn done(&mut self, finish: Finish, stop_string: Option<String>) -> Done {
+    pub fn done(&mut self, finish: FinishReason, stop_string: Option<String>) -> Done {
         let since = |from: Instant, to: Option<Instant>| to.map(|to| to.saturating_duration_since(from));
         let rest = match finish {
-            Finish::StopString => String::new(),
+            FinishReason::StopString => String::new(),
             _ => {
                 // A stop string that only the end of a broken character completes is none.
                 let tail = self.stream.finish().to_string();
@@ -275,22 +277,26 @@ impl Run {
         self.next = None;
         // Where a grammar says when it ends, that is the end.
         if model.is_end(token) && (!self.job.ignore_end || self.job.chain.is_constrained()) {
-            return Ok(Some(self.done(Finish::End, None)));
+            return Ok(Some(self.done(FinishReason::End, None)));
         }
         self.last = Some(now);
         self.generated += 1;
         model.piece_with(token, self.job.shown.contains(&token), self.stream.buffer())?;
         let found = self.stops.push(self.stream.take());
-        self.outbox.send(Event::Token(Piece { token, text: found.text, likelihood: self.likelihood.take() }));
+        self.outbox.send(JobEvent::Token(Piece {
+            token,
+            text: found.text,
+            likelihood: self.likelihood.take(),
+        }));
         let finish = match found.stop {
             Some(stop) => {
                 self.last_token = Some(token);
-                return Ok(Some(self.done(Finish::StopString, Some(stop))));
+                return Ok(Some(self.done(FinishReason::StopString, Some(stop))));
             }
             // All that could follow is the end.
-            None if self.job.chain.is_complete() => Finish::End,
-            None if self.generated >= self.job.max_tokens => Finish::Length,
-            None if !room => Finish::ContextFull,
+            None if self.job.chain.is_complete() => FinishReason::End,
+            None if self.generated >= self.job.max_tokens => FinishReason::Length,
+            None if !room => FinishReason::ContextFull,
             None => {
                 self.next = Some(token);
                 return Ok(None);
@@ -302,7 +308,7 @@ impl Run {
 }
 
 /// The end of a job that never ran.
-pub fn unstarted(job: &Job, finish: Finish) -> Done {
+pub fn unstarted(job: &Job, finish: FinishReason) -> Done {
     Done {
         rest: String::new(),
         finish,

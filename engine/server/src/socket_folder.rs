@@ -22,17 +22,17 @@ const OTHERS_WRITE: u32 = 0o002;
 
 /// Owner and rights of a folder or link.
 #[derive(Clone, Copy, Debug)]
-struct Facts {
+struct FolderFacts {
     owner: u32,
     mode: u32,
     /// True if users beside root and this one may write to it as members of its group.
     group_has_others: bool,
 }
 
-impl Facts {
+impl FolderFacts {
     fn of(path: &Path, found: &Metadata) -> Self {
         let has_group = found.mode() & GROUP_WRITES != 0;
-        Facts {
+        FolderFacts {
             owner: found.uid(),
             mode: found.mode() & 0o7777,
             group_has_others: has_group && (has_list(path) || group_has_others(found.gid())),
@@ -57,7 +57,7 @@ impl Facts {
 pub fn check(folder: &Path) -> Result<Option<String>, String> {
     let last = walk(folder, &mut |path| {
         let found = fs::symlink_metadata(path)?;
-        Ok((Facts::of(path, &found), found.is_symlink()))
+        Ok((FolderFacts::of(path, &found), found.is_symlink()))
     })?;
     Ok(last.1.is_shared().then(|| {
         format!(
@@ -72,8 +72,8 @@ pub fn check(folder: &Path) -> Result<Option<String>, String> {
 /// Looks at the parts of `folder` as `look` says; returns the last folder without links, and what it is like.
 fn walk(
     folder: &Path,
-    look: &mut dyn FnMut(&Path) -> io::Result<(Facts, bool)>,
-) -> Result<(PathBuf, Facts), String> {
+    look: &mut dyn FnMut(&Path) -> io::Result<(FolderFacts, bool)>,
+) -> Result<(PathBuf, FolderFacts), String> {
     let cannot = |path: &Path, why: &io::Error| format!("cannot use the folder {}: {why}", path.display());
     let absolute = std::path::absolute(folder).map_err(|why| cannot(folder, &why))?;
     let mut rest: VecDeque<OsString> = parts(&absolute).collect();
@@ -128,7 +128,7 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
 }
 
 /// Refuses a folder in which others may remove or rename what is not theirs.
-fn judge(path: &Path, facts: Facts) -> Result<(), String> {
+fn judge(path: &Path, facts: FolderFacts) -> Result<(), String> {
     const COULD: &str = "and so could put another socket in the place of this one";
     let shown = path.display();
     if !is_trusted(facts.owner) {
@@ -198,8 +198,8 @@ mod tests {
     /// Another user.
     const OTHER: u32 = 54_321;
 
-    fn facts(owner: u32, mode: u32, group_has_others: bool) -> Facts {
-        Facts { owner, mode, group_has_others }
+    fn facts(owner: u32, mode: u32, group_has_others: bool) -> FolderFacts {
+        FolderFacts { owner, mode, group_has_others }
     }
 
     #[test]
@@ -207,7 +207,7 @@ mod tests {
         let own = facts(geteuid().as_raw(), 0o700, false);
         let root = facts(0, 0o755, false);
         let shared = facts(0, 0o1777, true);
-        type Case<'a> = (&'a [(&'a str, Facts)], &'a str);
+        type Case<'a> = (&'a [(&'a str, FolderFacts)], &'a str);
         let cases: [Case<'_>; 11] = [
             (&[("/tmp", shared), ("/tmp/a", own)], ""),
             (&[("/run", root), ("/run/a", own)], ""),
@@ -231,7 +231,7 @@ mod tests {
             ),
         ];
         for (folders, expected) in cases {
-            let known: HashMap<&Path, Facts> =
+            let known: HashMap<&Path, FolderFacts> =
                 folders.iter().map(|(path, facts)| (Path::new(*path), *facts)).collect();
             let mut look = |path: &Path| Ok((known.get(path).copied().unwrap_or(root), false));
             let folder = folders.last().expect("a folder").0;

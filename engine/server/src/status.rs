@@ -5,11 +5,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use host::process::{self, Throttling};
 use serde::{Deserialize, Serialize};
 
-use super::board::{Shown, State};
+use super::closing::Closing;
 use super::metrics::{Metrics, Number};
-use super::models::{Front, Look};
-use super::queue::Closing;
+use super::models::{ModelRegistry, ModelSnapshot};
 use super::scope::Owner;
+use super::slot_status::{SlotSnapshot, SlotState};
 
 /// All of it. What another version does not tell is 0 or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ pub struct SlotStatus {
     /// Its number.
     pub id: u32,
     /// What it does.
-    pub state: State,
+    pub state: SlotState,
     /// Tokens in the context; what is shared counts for each. 0 where they are another client's.
     pub held_tokens: u32,
     /// Of its request: tokens of the prompt. This and what follows is nothing where it is another client's.
@@ -152,31 +152,35 @@ pub struct CpuStatus {
 }
 
 impl Status {
-    /// State of the server behind `front` now, as far as `viewer` may see it.
-    pub fn of(front: &Front, viewer: Owner) -> Self {
-        let looks = front.looks();
+    /// Returns the state of the server of `registry`, as far as `viewer` may see it.
+    pub fn of(registry: &ModelRegistry, viewer: Owner) -> Self {
+        let snapshots = registry.snapshots();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         let pid = std::process::id();
         // Of one model alone they are the server's.
-        let own = looks.iter().map(|look| &*look.metrics).filter(|own| !std::ptr::eq(*own, &*front.metrics));
-        let all: Vec<&Metrics> = own.chain([&*front.metrics]).collect();
+        let own = snapshots
+            .iter()
+            .map(|snapshot| &*snapshot.metrics)
+            .filter(|own| !std::ptr::eq(*own, &*registry.metrics));
+        let all: Vec<&Metrics> = own.chain([&*registry.metrics]).collect();
         let most = |of: fn(&Metrics) -> &Number| all.iter().map(|one| of(one).get()).max().unwrap_or(0);
         let sum = |of: fn(&Metrics) -> &Number| all.iter().map(|one| of(one).get()).sum::<u64>();
         Status {
-            status: match front.closing() {
+            status: match registry.closing() {
                 Closing::Open => "ok".to_string(),
                 _ => "stopping".to_string(),
             },
             version: env!("CARGO_PKG_VERSION").to_string(),
             llama_version: llama::llama_version(),
             pid,
-            uptime_s: now.saturating_sub(front.created()),
+            uptime_s: now.saturating_sub(registry.created()),
             queue: QueueStatus {
-                waiting: sum(|one| &one.waiting) + looks.iter().map(|look| look.waiting).sum::<u64>(),
-                bound: looks.iter().map(|look| look.bound).sum(),
+                waiting: sum(|one| &one.waiting)
+                    + snapshots.iter().map(|snapshot| snapshot.waiting).sum::<u64>(),
+                bound: snapshots.iter().map(|snapshot| snapshot.bound).sum(),
                 embeddings_waiting: sum(|one| &one.embedding_waiting),
             },
-            connections: front.metrics.connections.get(),
+            connections: registry.metrics.connections.get(),
             totals: totals(&all),
             // Models take turns on the same cores.
             threads: ThreadStatus {
@@ -186,10 +190,10 @@ impl Status {
             },
             memory: MemoryStatus {
                 resident_bytes: process::resident(pid).unwrap_or(0),
-                limit_bytes: front.metrics.memory_limit.get(),
+                limit_bytes: registry.metrics.memory_limit.get(),
             },
             cpu: cpu(),
-            models: looks.into_iter().map(|look| model(look, viewer)).collect(),
+            models: snapshots.into_iter().map(|snapshot| model(snapshot, viewer)).collect(),
         }
     }
 }
@@ -211,28 +215,28 @@ fn totals(all: &[&Metrics]) -> Totals {
     }
 }
 
-fn model(look: Look, viewer: Owner) -> ModelStatus {
+fn model(snapshot: ModelSnapshot, viewer: Owner) -> ModelStatus {
     let now = Instant::now();
-    let slots = look.metrics.board.read();
+    let slots = snapshot.metrics.slot_snapshots.read();
     ModelStatus {
-        id: look.name,
-        state: look.state.to_string(),
-        description: look.description,
-        context: look.n_ctx,
+        id: snapshot.name,
+        state: snapshot.state.to_string(),
+        description: snapshot.description,
+        context: snapshot.n_ctx,
         slots: slots.iter().zip(0..).map(|(slot, id)| shown(&seen_by(viewer, *slot), id, now)).collect(),
     }
 }
 
 /// Returns the part of `slot` that `viewer` may see. Lengths and times tell something about texts, so other clients see
 /// only the state of the slot. The user who runs the server sees everything.
-fn seen_by(viewer: Owner, slot: Shown) -> Shown {
+fn seen_by(viewer: Owner, slot: SlotSnapshot) -> SlotSnapshot {
     match viewer == Owner::Server || slot.owner == Some(viewer) || slot.owner == Some(Owner::All) {
         true => slot,
-        false => Shown { held: 0, run: None, ..slot },
+        false => SlotSnapshot { held: 0, run: None, ..slot },
     }
 }
 
-fn shown(slot: &Shown, id: u32, now: Instant) -> SlotStatus {
+fn shown(slot: &SlotSnapshot, id: u32, now: Instant) -> SlotStatus {
     let run = slot.run.as_ref();
     let rate = run.and_then(|run| {
         // The first one comes out of the prompt.
@@ -264,20 +268,20 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::board::ShownRun;
+    use crate::slot_status::RequestSnapshot;
 
     #[test]
     fn what_another_version_does_not_tell_is_nothing() {
         let told = r#"{"status": "ok", "models": [{"id": "m", "slots": [{"state": "dreaming", "more": 1}]}], "new": []}"#;
         let status: Status = serde_json::from_str(told).expect("a status");
-        assert_eq!(status.models[0].slots[0].state, State::Other);
+        assert_eq!(status.models[0].slots[0].state, SlotState::Other);
         assert_eq!(status.queue, QueueStatus::default());
     }
 
     #[test]
     fn a_rate_needs_two_tokens_and_the_first_does_not_count() {
         let now = Instant::now();
-        let run = |generated, first| ShownRun {
+        let run = |generated, first| RequestSnapshot {
             prompt: 5,
             cached: 2,
             generated,
@@ -291,7 +295,7 @@ mod tests {
             (Some(run(0, None)), None),
             (None, None),
         ] {
-            let slot = shown(&Shown { state: State::Decode, held: 7, owner: None, run }, 3, now);
+            let slot = shown(&SlotSnapshot { state: SlotState::Decode, held: 7, owner: None, run }, 3, now);
             assert_eq!((slot.tokens_per_second, slot.id, slot.held_tokens), (expected, 3, 7));
             assert_eq!(slot.age_s.is_some(), run.is_some());
         }
@@ -300,8 +304,8 @@ mod tests {
     #[test]
     fn another_clients_numbers_are_not_shown() {
         let now = Instant::now();
-        let run = ShownRun { prompt: 5, cached: 2, generated: 1, arrived: now, first: None };
-        let slot = |owner| Shown { state: State::Decode, held: 7, owner, run: Some(run) };
+        let run = RequestSnapshot { prompt: 5, cached: 2, generated: 1, arrived: now, first: None };
+        let slot = |owner| SlotSnapshot { state: SlotState::Decode, held: 7, owner, run: Some(run) };
         let key = Owner::of_key("0123456789abcdef");
         let cases = [
             (key, Some(key), true),
@@ -315,7 +319,7 @@ mod tests {
         for (viewer, owner, expected) in cases {
             let seen = shown(&seen_by(viewer, slot(owner)), 0, now);
             assert_eq!(seen.prompt_tokens.is_some(), expected, "{viewer:?} looks at {owner:?}");
-            assert_eq!((seen.held_tokens > 0, seen.state), (expected, State::Decode));
+            assert_eq!((seen.held_tokens > 0, seen.state), (expected, SlotState::Decode));
         }
     }
 }

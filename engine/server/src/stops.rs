@@ -10,7 +10,7 @@ pub struct StopStrings {
 
 /// What can be said after a piece.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct StopScan {
     /// The text that is certain.
     pub text: String,
     /// The stop string that ended it.
@@ -25,9 +25,9 @@ impl StopStrings {
 
     /// The text that is certain after `piece`, and the stop string if there is one: the first in the text, and of
     /// those that begin at the same place the first given.
-    pub fn push(&mut self, piece: &str) -> Found {
+    pub fn push(&mut self, piece: &str) -> StopScan {
         if self.stops.is_empty() {
-            return Found { text: piece.to_string(), stop: None };
+            return StopScan { text: piece.to_string(), stop: None };
         }
         self.held.push_str(piece);
         let found = self.stops.iter().filter_map(|stop| Some((self.held.find(stop.as_str())?, stop)));
@@ -35,11 +35,11 @@ impl StopStrings {
         if let Some((at, stop)) = found.min_by_key(|(at, _)| *at) {
             let stop = stop.clone();
             self.held.truncate(at);
-            return Found { text: std::mem::take(&mut self.held), stop: Some(stop) };
+            return StopScan { text: std::mem::take(&mut self.held), stop: Some(stop) };
         }
         let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
-        Found { text: std::mem::replace(&mut self.held, rest), stop: None }
+        StopScan { text: std::mem::replace(&mut self.held, rest), stop: None }
     }
 
     /// What is still held back, at the end.
@@ -99,6 +99,6 @@ mod tests {
     #[test]
     fn a_stop_string_within_one_piece() {
         let mut looking = StopStrings::new(vec!["b".to_string(), "ab".to_string()]);
-        assert_eq!(looking.push("xxab"), Found { text: "xx".to_string(), stop: Some("ab".to_string()) });
+        assert_eq!(looking.push("xxab"), StopScan { text: "xx".to_string(), stop: Some("ab".to_string()) });
     }
 }

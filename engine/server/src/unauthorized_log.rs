@@ -17,14 +17,14 @@ const MOST: usize = 256;
 
 /// Last line for a network.
 #[derive(Debug)]
-struct Row {
+struct NetworkRecord {
     logged: Instant,
     suppressed: u64,
 }
 
 /// Rows by network; `None` is the row that the networks beyond [`MOST`] share.
 #[derive(Debug, Default)]
-struct Table(Option<HashMap<Option<Network>, Row>>);
+struct Table(Option<HashMap<Option<Network>, NetworkRecord>>);
 
 impl Table {
     /// Returns the number of lines that were suppressed for `network` since its last line, if a line is due at `now`.
@@ -36,7 +36,7 @@ impl Table {
         let is_known = rows.contains_key(&Some(network));
         let key = (is_known || rows.len() < MOST).then_some(network);
         let Some(row) = rows.get_mut(&key) else {
-            rows.insert(key, Row { logged: now, suppressed: 0 });
+            rows.insert(key, NetworkRecord { logged: now, suppressed: 0 });
             return Some(0);
         };
         if now.saturating_duration_since(row.logged) < INTERVAL {

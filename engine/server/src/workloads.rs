@@ -9,8 +9,8 @@ use engine_core::settings::Settings;
 use llama::MAX_THREADS;
 use toml::{Table, Value};
 
+use super::api_error::ApiError;
 use super::fields::{Fields, nearest};
-use super::refusal::Refusal;
 
 /// What the variables begin with.
 pub const PREFIX: &str = "ANNEAL_WORKLOADS_";
@@ -20,14 +20,14 @@ const KEYS: [&str; 2] = ["decode_threads", "prefill_threads"];
 
 /// The threads of a workload; what it does not say is the server's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Threads {
+pub struct WorkloadThreads {
     /// Threads that generate.
     pub decode: Option<u32>,
     /// Threads that evaluate prompts, and several requests at once.
     pub prefill: Option<u32>,
 }
 
-impl Threads {
+impl WorkloadThreads {
     fn set(&mut self, key: &str, threads: u32) {
         match key {
             "decode_threads" => self.decode = Some(threads),
@@ -36,8 +36,9 @@ impl Threads {
     }
 
     /// The most that any of `all` has, for decode and prefill; one that says nothing has `own`.
-    pub fn most(all: impl Iterator<Item = Threads>, own: (u32, u32)) -> (u32, u32) {
-        let of = |threads: Threads| (threads.decode.unwrap_or(own.0), threads.prefill.unwrap_or(own.1));
+    pub fn most(all: impl Iterator<Item = WorkloadThreads>, own: (u32, u32)) -> (u32, u32) {
+        let of =
+            |threads: WorkloadThreads| (threads.decode.unwrap_or(own.0), threads.prefill.unwrap_or(own.1));
         let most = all.map(of).reduce(|one, other| (one.0.max(other.0), one.1.max(other.1)));
         most.unwrap_or(own)
     }
@@ -45,7 +46,7 @@ impl Threads {
 
 /// All workloads by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Workloads(BTreeMap<String, Threads>);
+pub struct Workloads(BTreeMap<String, WorkloadThreads>);
 
 impl Workloads {
     /// Those of the table `workloads` in a configuration.
@@ -114,8 +115,8 @@ impl Workloads {
     ///
     /// # Errors
     /// Where there is no such workload.
-    pub fn take(&self, fields: &mut Fields) -> Result<Threads, Refusal> {
-        let Some(name) = fields.text("workload")? else { return Ok(Threads::default()) };
+    pub fn take(&self, fields: &mut Fields) -> Result<WorkloadThreads, ApiError> {
+        let Some(name) = fields.text("workload")? else { return Ok(WorkloadThreads::default()) };
         if let Some(threads) = self.0.get(&name) {
             return Ok(*threads);
         }
@@ -130,7 +131,7 @@ impl Workloads {
                 "there is no workload {short:?}; this server has none: its configuration names them by [workloads.NAME]"
             ),
         };
-        Err(Refusal::field("workload", what))
+        Err(ApiError::field("workload", what))
     }
 
     /// `settings` with pools of threads that are large enough for every workload; none of more than `most`.
@@ -159,8 +160,8 @@ fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-fn threads(name: &str, table: &Table) -> Result<Threads, String> {
-    let mut threads = Threads::default();
+fn threads(name: &str, table: &Table) -> Result<WorkloadThreads, String> {
+    let mut threads = WorkloadThreads::default();
     for (key, value) in table {
         if !KEYS.contains(&key.as_str()) {
             let mend = match nearest(key, KEYS) {
@@ -249,8 +250,11 @@ mod tests {
             let mut fields = Fields::read(json.as_bytes())?;
             all.take(&mut fields)
         };
-        assert_eq!(take("{}"), Ok(Threads::default()));
-        assert_eq!(take(r#"{"workload": "coding"}"#), Ok(Threads { decode: Some(16), prefill: None }));
+        assert_eq!(take("{}"), Ok(WorkloadThreads::default()));
+        assert_eq!(
+            take(r#"{"workload": "coding"}"#),
+            Ok(WorkloadThreads { decode: Some(16), prefill: None })
+        );
         for (json, expected) in [
             (
                 r#"{"workload": "codin"}"#,
@@ -268,7 +272,7 @@ mod tests {
 
     #[test]
     fn the_most_threads_of_a_batch_win() {
-        let threads = |decode, prefill| Threads { decode, prefill };
+        let threads = |decode, prefill| WorkloadThreads { decode, prefill };
         let cases = [
             (vec![], (4, 8)),
             (vec![threads(None, None)], (4, 8)),
@@ -278,7 +282,7 @@ mod tests {
             (vec![threads(Some(2), Some(16)), threads(None, None)], (4, 16)),
         ];
         for (all, expected) in cases {
-            assert_eq!(Threads::most(all.clone().into_iter(), (4, 8)), expected, "{all:?}");
+            assert_eq!(WorkloadThreads::most(all.clone().into_iter(), (4, 8)), expected, "{all:?}");
         }
     }
 }

@@ -14,7 +14,7 @@ mod disk;
 mod drafts;
 mod embeddings;
 mod end;
-mod hold;
+mod grammar_budget;
 mod http;
 mod log;
 mod logprobs;

@@ -16,7 +16,7 @@ use server::config::{self, Config};
 use server::drafts::Who;
 use server::log;
 use server::models::{Resolve, Served};
-use server::reload::Source;
+use server::reload::ConfigSource;
 use server::run::{Hooks, Ready};
 use server::workloads::Workloads;
 
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     check_drafts(args)?;
     let model = args.hub.beside(args.model.as_deref(), args.config.is_some())?;
     let flags = Config { model, ..flags(args) };
-    let read = |path| Source::read(path, flags.clone(), args.hub.fetch());
+    let read = |path| ConfigSource::read(path, flags.clone(), args.hub.fetch());
     let file = args.config.as_deref().map(read).transpose()?;
     let (mut source, config) = match file {
         Some((source, config)) => (Some(source), config),
@@ -140,7 +140,7 @@ pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
     })
 }
 
-fn serve(args: &Args, served: &Served, source: Option<&mut Source>) -> Result<ExitCode> {
+fn serve(args: &Args, served: &Served, source: Option<&mut ConfigSource>) -> Result<ExitCode> {
     let strange = Workloads::default().with_environment(config::variables());
     strange.iter().flat_map(|(_, strange)| strange).for_each(|words| notice::warn(words));
     let live = super::read_live();
@@ -158,7 +158,7 @@ fn serve(args: &Args, served: &Served, source: Option<&mut Source>) -> Result<Ex
 }
 
 /// What the configuration asks for now; nothing changes where it is wrong.
-fn read_again(source: &mut Source) -> Option<Served> {
+fn read_again(source: &mut ConfigSource) -> Option<Served> {
     match source.again() {
         Ok(change) => {
             notice::note(&change.words);

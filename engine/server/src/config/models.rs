@@ -11,7 +11,7 @@ use toml::Value;
 
 use super::file_keys::{Key, truth};
 use super::options::Config;
-use crate::drafts::{Source, Who};
+use crate::drafts::{DraftSource, Who};
 use crate::fields::nearest;
 use crate::models::{Named, Served};
 use crate::workloads::Workloads;
@@ -137,7 +137,8 @@ impl Config {
         let mut above = self.clone();
         let drafts = own.draft_model.is_some() || own.speculative.is_some_and(|who| who != Who::Off);
         match (above.speculative, own.draft_model.is_some()) {
-            (Some(Who::All(Source::Model)), false) | (Some(Who::All(Source::Lookup) | Who::Off), true) => {
+            (Some(Who::All(DraftSource::Model)), false)
+            | (Some(Who::All(DraftSource::Lookup) | Who::Off), true) => {
                 above.speculative = None;
             }
             _ => {}
@@ -252,8 +253,8 @@ mod tests {
 
     #[test]
     fn drafts_are_of_the_model_that_names_a_smaller_one() {
-        let lookup = Who::All(Source::Lookup);
-        let model = Who::All(Source::Model);
+        let lookup = Who::All(DraftSource::Lookup);
+        let model = Who::All(DraftSource::Model);
         // What stands above, what [models.a] says, and who drafts there.
         let cases = [
             ("", "draft_model = \"s\"", Ok(model)),

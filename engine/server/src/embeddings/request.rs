@@ -9,16 +9,16 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
+use super::embedder::{EmbeddingJob, EmbeddingRefusal};
 use super::worker::late;
-use super::{Job, Refused};
-use crate::beside::Work;
+use crate::api_error::{ApiError, ApiErrorKind, stopping};
+use crate::blocking_pool::WorkKind;
 use crate::budget::SharedCharge;
+use crate::client::Client;
 use crate::fields::{Fields, shown, wrong};
 use crate::input::{Fault, Input};
-use crate::job::Client;
-use crate::refusal::{Kind, Refusal};
 use crate::request::Prompt;
-use crate::server::{Server, invalid, plain_tokens, stopping};
+use crate::server::{Server, invalid, plain_tokens};
 
 /// Most texts of a request, and most tokens of all of them: OpenAI's.
 pub const TEXTS: usize = 2048;
@@ -35,7 +35,7 @@ pub enum Encoding {
 
 /// A request for embeddings.
 #[derive(Debug)]
-pub struct Request {
+pub struct EmbeddingRequest {
     /// The field that the texts come from.
     name: &'static str,
     texts: Vec<Prompt>,
@@ -46,12 +46,12 @@ pub struct Request {
     _waiting: SharedCharge,
 }
 
-impl Request {
+impl EmbeddingRequest {
     /// Takes the fields of a request whose texts are in `name`.
-    pub fn take(fields: &mut Fields, name: &'static str, server: &Server) -> Result<Self, Refusal> {
+    pub fn take(fields: &mut Fields, name: &'static str, server: &Server) -> Result<Self, ApiError> {
         let embedder = &server.embedder;
         if let Err(why) = &embedder.pooling {
-            return Err(Refusal::new(Kind::Invalid, why.clone()));
+            return Err(ApiError::new(ApiErrorKind::Invalid, why.clone()));
         }
         let encoding = match fields.text("encoding_format")?.as_deref() {
             None | Some("float") => Encoding::Float,
@@ -69,7 +69,7 @@ impl Request {
         let deadline = fields.number("timeout_s", 0.001..=most.as_secs_f64())?;
         let texts = texts(name, fields.input(name, TEXTS))?;
         let deadline = deadline.map_or(most, Duration::from_secs_f64);
-        Ok(Request { name, texts, encoding, deadline, _waiting: fields.waiting() })
+        Ok(EmbeddingRequest { name, texts, encoding, deadline, _waiting: fields.waiting() })
     }
 
     /// The embeddings of its texts, and how many tokens these had.
@@ -78,26 +78,26 @@ impl Request {
         server: &Server,
         client: Client,
         arrived: Instant,
-    ) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
+    ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
         let deadline = arrived + self.deadline;
         let work = async {
             let texts = self.tokens(server, &client).await?;
             let tokens = texts.iter().map(Vec::len).sum();
             let (answer, answered) = oneshot::channel();
-            let job = Job { client, texts, found: Vec::new(), deadline, answer };
+            let job = EmbeddingJob { client, texts, found: Vec::new(), deadline, answer };
             server.embedder.push(job, &server.inbox).map_err(|refused| words(server, &refused))?;
             server.metrics.embedding_waiting.set(server.embedder.len() as u64);
             match answered.await {
                 Ok(found) => Ok((found?, tokens)),
-                Err(_) if server.inbox.closing() != crate::queue::Closing::Open => Err(stopping()),
-                Err(_) => Err(Refusal::new(Kind::Failed, "whatever makes embeddings broke")),
+                Err(_) if server.inbox.closing() != crate::closing::Closing::Open => Err(stopping()),
+                Err(_) => Err(ApiError::new(ApiErrorKind::Failed, "whatever makes embeddings broke")),
             }
         };
         timeout_at(deadline.into(), work).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Its texts as tokens: beside, where there is much of them.
-    async fn tokens(&mut self, server: &Server, client: &Client) -> Result<Vec<Vec<Token>>, Refusal> {
+    async fn tokens(&mut self, server: &Server, client: &Client) -> Result<Vec<Vec<Token>>, ApiError> {
         let (name, texts) = (self.name, std::mem::take(&mut self.texts));
         let (model, longest) = (Arc::clone(&server.model), server.embedder.longest);
         let size = |text: &Prompt| match text {
@@ -105,7 +105,7 @@ impl Request {
             Prompt::Tokens(tokens) => tokens.len(),
             Prompt::Messages(_) => 0,
         };
-        let kind = Work::of_text(texts.iter().map(size).sum());
+        let kind = WorkKind::of_text(texts.iter().map(size).sum());
         let work = move || all_tokens(&model, name, texts, longest);
         server.cut(client, kind, work).await?
     }
@@ -117,18 +117,18 @@ fn all_tokens(
     name: &str,
     texts: Vec<Prompt>,
     longest: usize,
-) -> Result<Vec<Vec<Token>>, Refusal> {
+) -> Result<Vec<Vec<Token>>, ApiError> {
     let mut all = Vec::with_capacity(texts.len());
     let mut sum = 0;
     let n_ctx = u32::try_from(longest).unwrap_or(u32::MAX);
     for text in texts {
         if let Prompt::Text(text) = &text {
             let checked = model.check_length(text.len(), n_ctx);
-            checked.map_err(|error| Refusal { param: Some(name.to_string()), ..invalid(&error) })?;
+            checked.map_err(|error| ApiError { param: Some(name.to_string()), ..invalid(&error) })?;
         }
         let tokens = plain_tokens(model, text).map_err(|refusal| renamed(refusal, name))?;
         if tokens.is_empty() {
-            return Err(Refusal::field(name, "a text is empty"));
+            return Err(ApiError::field(name, "a text is empty"));
         }
         if tokens.len() > longest {
             let message = format!(
@@ -137,12 +137,12 @@ fn all_tokens(
                 tokens.len()
             );
             let param = Some(name.to_string());
-            return Err(Refusal { param, ..Refusal::new(Kind::PromptTooLong, message) });
+            return Err(ApiError { param, ..ApiError::new(ApiErrorKind::PromptTooLong, message) });
         }
         sum += tokens.len();
         if sum > TOKENS {
             let what = format!("more than {TOKENS} tokens in all: send several requests");
-            return Err(Refusal::field(name, what));
+            return Err(ApiError::field(name, what));
         }
         all.push(tokens);
     }
@@ -150,7 +150,7 @@ fn all_tokens(
 }
 
 /// Errors of a prompt name the field that it came from.
-fn renamed(mut refusal: Refusal, name: &str) -> Refusal {
+fn renamed(mut refusal: ApiError, name: &str) -> ApiError {
     if let Some(rest) = refusal.message.strip_prefix("prompt:") {
         refusal.message = format!("{name}:{rest}");
     }
@@ -158,27 +158,27 @@ fn renamed(mut refusal: Refusal, name: &str) -> Refusal {
     refusal
 }
 
-fn words(server: &Server, refused: &Refused) -> Refusal {
+fn words(server: &Server, refused: &EmbeddingRefusal) -> ApiError {
     server.metrics.refused.add(1);
     match refused {
-        Refused::Stopping => stopping(),
-        Refused::Busy(waiting) => {
+        EmbeddingRefusal::Stopping => stopping(),
+        EmbeddingRefusal::Busy(waiting) => {
             let message = format!(
                 "{waiting} requests for embeddings wait already, more than this server lets: try again later"
             );
-            Refusal { retry_after: Some(1), ..Refusal::new(Kind::Busy, message) }
+            ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Busy, message) }
         }
     }
 }
 
 /// A text, a list of texts, a list of tokens, or a list of lists of tokens.
-fn texts(name: &'static str, input: Option<Result<Input, Fault>>) -> Result<Vec<Prompt>, Refusal> {
-    let missing = || Refusal::field(name, "is missing: a text, or a list of texts");
-    let many = |count: usize| Refusal::field(name, format!("1 to {TEXTS} texts, not {count}"));
+fn texts(name: &'static str, input: Option<Result<Input, Fault>>) -> Result<Vec<Prompt>, ApiError> {
+    let missing = || ApiError::field(name, "is missing: a text, or a list of texts");
+    let many = |count: usize| ApiError::field(name, format!("1 to {TEXTS} texts, not {count}"));
     let one = |input: Input| match input {
         Input::Text(text) if !text.is_empty() => Ok(Prompt::Text(text)),
         Input::Tokens(tokens) if !tokens.is_empty() => Ok(Prompt::Tokens(tokens)),
-        _ => Err(Refusal::field(name, "a text is empty")),
+        _ => Err(ApiError::field(name, "a text is empty")),
     };
     match input.ok_or_else(missing)? {
         Ok(Input::Tokens(tokens)) if tokens.is_empty() => Err(many(0)),
@@ -186,14 +186,14 @@ fn texts(name: &'static str, input: Option<Result<Input, Fault>>) -> Result<Vec<
         Ok(input) => Ok(vec![one(input)?]),
         Err(Fault::Many(count)) => Err(many(count)),
         Err(Fault::Token(value)) => Err(wrong(name, "a list of tokens holds tokens", &value)),
-        Err(Fault::Item(value)) => Err(Refusal::field(
+        Err(Fault::Item(value)) => Err(ApiError::field(
             name,
             format!("a list holds texts, or lists of tokens, not {}", shown(&value)),
         )),
         Err(Fault::Kind(value)) => {
             Err(wrong(name, "use a text or a list of texts, or tokens for texts", &value))
         }
-        Err(Fault::Json(why)) => Err(Refusal::field(name, format!("is not JSON: {why}"))),
+        Err(Fault::Json(why)) => Err(ApiError::field(name, format!("is not JSON: {why}"))),
     }
 }
 

@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use engine_core::embed::{BATCH, Evaluator};
+use engine_core::embed::{BATCH, Evaluator, Pooling};
 use engine_core::settings::Settings;
 use llama::error::{Error, Result};
 use llama::{Model, Threads};
 use tokio::sync::watch;
 
-use super::{Embedder, Job, Next, Pooling, embedder};
+use super::embedder::{Embedder, EmbeddingJob, Next, embedder};
+use crate::api_error::{ApiError, ApiErrorKind, stopping};
 use crate::caught::caught;
+use crate::closing::Closing;
 use crate::hidden_paths::hide_folders;
 use crate::metrics::Metrics;
 use crate::plan::prefill_beside_decode;
-use crate::queue::{Closing, Inbox};
-use crate::refusal::{Kind, Refusal};
-use crate::server::stopping;
+use crate::queue::Inbox;
 
 /// How long it sleeps at most with nothing to do; a job wakes it.
 const IDLE: Duration = Duration::from_millis(500);
@@ -29,7 +29,7 @@ const KEPT: Duration = Duration::from_secs(300);
 const SLICE: Duration = Duration::from_millis(250);
 
 /// What the thread is made of.
-pub struct Start<'a> {
+pub struct EmbedderStart<'a> {
     /// The model.
     pub model: &'a Arc<Model>,
     /// What the server runs with.
@@ -49,13 +49,13 @@ pub struct Start<'a> {
 }
 
 /// The end of the thread.
-pub struct Ended {
+pub struct EmbedderThread {
     thread: JoinHandle<()>,
     /// Closed when it ends.
     pub ended: watch::Receiver<()>,
 }
 
-impl Ended {
+impl EmbedderThread {
     /// Waits for it.
     pub fn join(self) {
         // A panic there was told to whoever waited for its answer.
@@ -64,10 +64,10 @@ impl Ended {
 }
 
 /// Starts the thread, which makes its context when it is first needed.
-pub fn start(start: Start<'_>) -> Result<(Arc<Embedder>, Ended)> {
+pub fn start(start: EmbedderStart<'_>) -> Result<(Arc<Embedder>, EmbedderThread)> {
     let embedder = embedder(start.model, start.n_ctx, start.pooling);
     let (over, ended) = watch::channel(());
-    let mut worker = Worker {
+    let mut worker = EmbedderWorker {
         embedder: Arc::clone(&embedder),
         model: Arc::clone(start.model),
         settings: start.settings.clone(),
@@ -86,10 +86,10 @@ pub fn start(start: Start<'_>) -> Result<(Arc<Embedder>, Ended)> {
     };
     let thread = Builder::new().name("embedder".to_string()).spawn(work);
     let thread = thread.map_err(|why| Error::Serve(format!("no thread for embeddings: {why}")))?;
-    Ok((embedder, Ended { thread, ended }))
+    Ok((embedder, EmbedderThread { thread, ended }))
 }
 
-struct Worker {
+struct EmbedderWorker {
     embedder: Arc<Embedder>,
     model: Arc<Model>,
     settings: Settings,
@@ -103,22 +103,22 @@ struct Worker {
 }
 
 /// Why there are no embeddings.
-enum Failed {
-    Refused(Refusal),
+enum EmbeddingFailure {
+    Refused(ApiError),
     /// Nobody waits for them.
     Abandoned,
 }
 
-impl From<Error> for Failed {
+impl From<Error> for EmbeddingFailure {
     fn from(error: Error) -> Self {
         match error {
-            Error::Interrupted => Failed::Refused(stopping()),
-            error => Failed::Refused(Refusal::new(Kind::Failed, error.to_string())),
+            Error::Interrupted => EmbeddingFailure::Refused(stopping()),
+            error => EmbeddingFailure::Refused(ApiError::new(ApiErrorKind::Failed, error.to_string())),
         }
     }
 }
 
-impl Worker {
+impl EmbedderWorker {
     fn run(&mut self) {
         loop {
             match self.embedder.next(&self.inbox, IDLE) {
@@ -138,14 +138,14 @@ impl Worker {
     }
 
     /// Does `job`, or a part of it.
-    fn work(&mut self, mut job: Job) {
+    fn work(&mut self, mut job: EmbeddingJob) {
         let metrics = Arc::clone(&self.metrics);
         let found = caught("whatever makes embeddings", &metrics, || self.embed(&job)).unwrap_or_else(|| {
             // Nobody knows what it holds.
             self.evaluator = None;
             self.metrics.embedding_cache.set(0);
             let why = "whatever makes embeddings panicked, which is an error in this program; see its log";
-            Err(Failed::Refused(Refusal::new(Kind::Failed, why)))
+            Err(EmbeddingFailure::Refused(ApiError::new(ApiErrorKind::Failed, why)))
         });
         let answered = match found {
             Ok(found) => {
@@ -156,8 +156,8 @@ impl Worker {
                 }
                 Ok(std::mem::take(&mut job.found))
             }
-            Err(Failed::Refused(refusal)) => Err(refusal),
-            Err(Failed::Abandoned) => return self.metrics.abandoned.add(1),
+            Err(EmbeddingFailure::Refused(refusal)) => Err(refusal),
+            Err(EmbeddingFailure::Abandoned) => return self.metrics.abandoned.add(1),
         };
         if answered.is_ok() {
             self.metrics.embeddings.add(job.texts.len() as u64);
@@ -168,8 +168,8 @@ impl Worker {
     }
 
     /// The next embeddings of `job`: of some texts at least.
-    fn embed(&mut self, job: &Job) -> std::result::Result<Vec<Vec<f32>>, Failed> {
-        let Job { texts, found, deadline, answer, .. } = job;
+    fn embed(&mut self, job: &EmbeddingJob) -> std::result::Result<Vec<Vec<f32>>, EmbeddingFailure> {
+        let EmbeddingJob { texts, found, deadline, answer, .. } = job;
         self.make(texts.iter().map(Vec::len).max().unwrap_or(0))?;
         let Some(evaluator) = &mut self.evaluator else { return Ok(Vec::new()) };
         let (inbox, metrics) = (&self.inbox, &self.metrics);
@@ -179,13 +179,13 @@ impl Worker {
         let begin = Instant::now();
         let limit = || {
             if answer.is_closed() {
-                return Err(Failed::Abandoned);
+                return Err(EmbeddingFailure::Abandoned);
             }
             if inbox.closing() == Closing::Now {
-                return Err(Failed::Refused(stopping()));
+                return Err(EmbeddingFailure::Refused(stopping()));
             }
             if Instant::now() >= *deadline {
-                return Err(Failed::Refused(late()));
+                return Err(EmbeddingFailure::Refused(late()));
             }
             // Those who generate wait for a batch of this.
             Ok(match metrics.slots_busy.get() {
@@ -206,21 +206,22 @@ impl Worker {
     }
 
     /// Makes a context for texts of `longest` tokens, where there is none that holds them.
-    fn make(&mut self, longest: usize) -> std::result::Result<(), Failed> {
+    fn make(&mut self, longest: usize) -> std::result::Result<(), EmbeddingFailure> {
         if self.evaluator.as_ref().is_some_and(|evaluator| evaluator.holds(longest)) {
             return Ok(());
         }
         // The old one first: there may not be room for both.
         self.evaluator = None;
         self.metrics.embedding_cache.set(0);
-        let refused = |message: String| Failed::Refused(Refusal::new(Kind::Failed, message));
+        let refused =
+            |message: String| EmbeddingFailure::Refused(ApiError::new(ApiErrorKind::Failed, message));
         let pooling = self.embedder.pooling.clone().map_err(refused)?;
         let evaluator = Evaluator::new(&self.model, pooling, longest, &self.settings, &self.threads);
-        let evaluator = evaluator.map_err(|error| match Failed::from(error) {
-            Failed::Refused(refusal) => {
+        let evaluator = evaluator.map_err(|error| match EmbeddingFailure::from(error) {
+            EmbeddingFailure::Refused(refusal) => {
                 tracing::warn!(model = %self.model.path().display(), error = refusal.message, "no context for embeddings");
                 let message = hide_folders(&refusal.message, [self.model.path()]);
-                Failed::Refused(Refusal { message, ..refusal })
+                EmbeddingFailure::Refused(ApiError { message, ..refusal })
             }
             failed => failed,
         })?;
@@ -231,6 +232,6 @@ impl Worker {
 }
 
 /// The time was over.
-pub fn late() -> Refusal {
-    Refusal::new(Kind::Deadline, "the time of the request was over before its embeddings were made")
+pub fn late() -> ApiError {
+    ApiError::new(ApiErrorKind::Deadline, "the time of the request was over before its embeddings were made")
 }

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
 
-use crate::job::Client;
-use crate::models::Front;
-use crate::refusal::{Kind, Refusal};
+use crate::api_error::{ApiError, ApiErrorKind};
+use crate::client::Client;
+use crate::models::ModelRegistry;
 use crate::scope::Owner;
 
 /// The other end of a connection.
@@ -21,14 +21,14 @@ pub struct Peer {
 }
 
 /// Returns the owner of the prompts of `request`, if it may be answered to `peer`.
-pub fn check<B>(front: &Front, peer: &Peer, request: &Request<B>) -> Result<Owner, Refusal> {
+pub fn check<B>(registry: &ModelRegistry, peer: &Peer, request: &Request<B>) -> Result<Owner, ApiError> {
     if let Some(owner) = peer.by_file {
         return Ok(owner);
     }
     if request.uri().path() == "/health" {
         return Ok(Owner::Open);
     }
-    let keys = &front.current().keys;
+    let keys = &registry.current().keys;
     if keys.is_empty() {
         return from_here(request).map(|()| Owner::Open);
     }
@@ -41,20 +41,20 @@ pub fn check<B>(front: &Front, peer: &Peer, request: &Request<B>) -> Result<Owne
     });
     match known {
         Some(key) => Ok(Owner::of_key(key)),
-        None => Err(Refusal::new(
-            Kind::Unauthorized,
+        None => Err(ApiError::new(
+            ApiErrorKind::Unauthorized,
             "no key, or not one of this server's: send the header Authorization: Bearer KEY",
         )),
     }
 }
 
 /// Whether no web page of another place can have sent this `request`, which brings no key.
-fn from_here<B>(request: &Request<B>) -> Result<(), Refusal> {
+fn from_here<B>(request: &Request<B>) -> Result<(), ApiError> {
     const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
     let headers = request.headers();
     if !headers.get_all(HOST).iter().all(|host| host.to_str().is_ok_and(is_own)) {
-        return Err(Refusal::new(
-            Kind::Forbidden,
+        return Err(ApiError::new(
+            ApiErrorKind::Forbidden,
             "the header Host names neither an address nor localhost: without a key only those are answered, so that no web \
              page reaches this server by a name of its own",
         ));
@@ -64,8 +64,8 @@ fn from_here<B>(request: &Request<B>) -> Result<(), Refusal> {
         || headers.get_all(SITE).iter().any(|site| site == "cross-site");
     match foreign {
         false => Ok(()),
-        true => Err(Refusal::new(
-            Kind::Origin,
+        true => Err(ApiError::new(
+            ApiErrorKind::Origin,
             "a web page of another place asks (Origin, Sec-Fetch-Site): without a key no browser is answered there; start \
              the server with --api-key-file, or put a proxy before it",
         )),
@@ -140,16 +140,16 @@ mod tests {
     #[test]
     fn only_pages_of_the_server_itself_are_answered_without_a_key() {
         type Headers = &'static [(&'static str, &'static str)];
-        let cases: [(Headers, Option<Kind>); 10] = [
+        let cases: [(Headers, Option<ApiErrorKind>); 10] = [
             (&[("host", "localhost:8080")], None),
-            (&[("host", "evil.example")], Some(Kind::Forbidden)),
-            (&[("host", "localhost:8080"), ("host", "evil.example")], Some(Kind::Forbidden)),
+            (&[("host", "evil.example")], Some(ApiErrorKind::Forbidden)),
+            (&[("host", "localhost:8080"), ("host", "evil.example")], Some(ApiErrorKind::Forbidden)),
             (&[("host", "localhost:8080"), ("origin", "http://localhost:8080")], None),
             (&[("host", "127.0.0.1"), ("origin", "https://127.0.0.1")], None),
-            (&[("host", "localhost:8080"), ("origin", "http://localhost:3000")], Some(Kind::Origin)),
-            (&[("host", "localhost:8080"), ("origin", "https://evil.example")], Some(Kind::Origin)),
-            (&[("host", "localhost:8080"), ("origin", "null")], Some(Kind::Origin)),
-            (&[("host", "localhost:8080"), ("sec-fetch-site", "cross-site")], Some(Kind::Origin)),
+            (&[("host", "localhost:8080"), ("origin", "http://localhost:3000")], Some(ApiErrorKind::Origin)),
+            (&[("host", "localhost:8080"), ("origin", "https://evil.example")], Some(ApiErrorKind::Origin)),
+            (&[("host", "localhost:8080"), ("origin", "null")], Some(ApiErrorKind::Origin)),
+            (&[("host", "localhost:8080"), ("sec-fetch-site", "cross-site")], Some(ApiErrorKind::Origin)),
             (&[("host", "localhost:8080"), ("sec-fetch-site", "none")], None),
         ];
         for (headers, expected) in cases {

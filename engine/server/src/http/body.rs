@@ -9,20 +9,23 @@ use axum::extract::Request;
 use axum::http::header::CONTENT_LENGTH;
 use tokio::time::{Instant, timeout_at};
 
-use super::too_large;
 use crate::admission::{ConnectionState, Late, Phase};
+use crate::api_error::{ApiError, ApiErrorKind};
 use crate::arrival;
-use crate::budget::{Bounds, Charge};
-use crate::job::Client;
-use crate::models::Front;
-use crate::refusal::{Kind, Refusal};
+use crate::budget::{ByteBounds, Charge};
+use crate::client::Client;
+use crate::models::ModelRegistry;
 
 /// The bytes in the body of `request` of `client`, and what is charged for them.
-pub async fn read(front: &Front, request: Request, client: &Client) -> Result<(Vec<u8>, Charge), Refusal> {
-    let limits = front.current().limits;
+pub async fn read(
+    registry: &ModelRegistry,
+    request: Request,
+    client: &Client,
+) -> Result<(Vec<u8>, Charge), ApiError> {
+    let limits = registry.current().limits;
     let state = request.extensions().get::<Arc<ConnectionState>>().cloned();
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    let mut charge = front.charge(client);
+    let mut charge = registry.charge(client);
     let mut bytes = Vec::new();
     // Memory that is not written to is not taken: a client that announces much and sends little costs little.
     bytes.reserve_exact(length.unwrap_or(0).min(limits.request));
@@ -42,13 +45,13 @@ pub async fn read(front: &Front, request: Request, client: &Client) -> Result<(V
         if bytes.len() + data.len() > limits.request {
             return Err(too_large(limits.request));
         }
-        charge.grow(data.len(), Bounds::of(&limits))?;
+        charge.grow(data.len(), ByteBounds::of(&limits))?;
         bytes.extend_from_slice(&data);
     }
 }
 
 /// The next part of `body`.
-async fn next(body: &mut Body) -> Result<Option<axum::body::Bytes>, Refusal> {
+async fn next(body: &mut Body) -> Result<Option<axum::body::Bytes>, ApiError> {
     loop {
         match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
             None => return Ok(None),
@@ -59,7 +62,10 @@ async fn next(body: &mut Body) -> Result<Option<axum::body::Bytes>, Refusal> {
                 }
             }
             Some(Err(error)) => {
-                return Err(Refusal::new(Kind::Invalid, format!("the body cannot be read: {error}")));
+                return Err(ApiError::new(
+                    ApiErrorKind::Invalid,
+                    format!("the body cannot be read: {error}"),
+                ));
             }
         }
     }
@@ -79,4 +85,8 @@ impl Drop for Reading<'_> {
     fn drop(&mut self) {
         self.0.set(Phase::Answering);
     }
+}
+
+pub(super) fn too_large(limit: usize) -> ApiError {
+    ApiError::new(ApiErrorKind::TooLarge, format!("the body of a request has at most {limit} bytes"))
 }

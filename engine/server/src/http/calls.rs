@@ -5,33 +5,33 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use chat::{CallReader, ForcedReader, Part};
 use serde_json::{Value, json};
 
-use crate::job::Finish;
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
+use crate::finish_reason::FinishReason;
 use crate::request::{Generate, Prompt};
 use crate::server::Server;
 
 /// Finds the calls in one answer.
 #[derive(Clone, Debug)]
 pub struct Calls {
-    reader: Reader,
+    reader: ToolCallReader,
     /// How many began.
     count: usize,
 }
 
 #[derive(Clone, Debug)]
-enum Reader {
+enum ToolCallReader {
     Auto(CallReader),
     Forced(ForcedReader),
 }
 
 impl Calls {
     /// What looks for the calls in an answer to `request`; nothing where there can be none.
-    pub fn of(request: &Generate, server: &Server) -> Result<Option<Self>, Refusal> {
+    pub fn of(request: &Generate, server: &Server) -> Result<Option<Self>, ApiError> {
         let Prompt::Messages(conversation) = &request.prompt else { return Ok(None) };
         let reader = match (conversation.forced(), server.template()?.call_format()) {
-            (Some(_), _) => Some(Reader::Forced(ForcedReader::default())),
+            (Some(_), _) => Some(ToolCallReader::Forced(ForcedReader::default())),
             (None, Some(format)) if !conversation.offered().is_empty() => {
-                Some(Reader::Auto(CallReader::new(format, conversation.offered().to_vec())))
+                Some(ToolCallReader::Auto(CallReader::new(format, conversation.offered().to_vec())))
             }
             _ => None,
         };
@@ -39,7 +39,7 @@ impl Calls {
     }
 
     /// The message of an answer that is all there, and why it ended.
-    pub fn message(&mut self, text: &str, finish: Finish) -> (Value, &'static str) {
+    pub fn message(&mut self, text: &str, finish: FinishReason) -> (Value, &'static str) {
         let mut content = String::new();
         let mut calls: Vec<(String, String)> = Vec::new();
         let parts = [self.parts(text), self.rest()].concat();
@@ -74,13 +74,13 @@ impl Calls {
     }
 
     /// Why an answer of which all was told ended.
-    pub fn finish_reason(&self, finish: Finish) -> &'static str {
+    pub fn finish_reason(&self, finish: FinishReason) -> &'static str {
         let whole = match &self.reader {
-            Reader::Auto(_) => self.count > 0,
-            Reader::Forced(reader) => reader.is_over(),
+            ToolCallReader::Auto(_) => self.count > 0,
+            ToolCallReader::Forced(reader) => reader.is_over(),
         };
-        match super::out::finish_reason(finish) {
-            _ if whole && matches!(self.reader, Reader::Forced(_)) => "tool_calls",
+        match super::shape::finish_reason(finish) {
+            _ if whole && matches!(self.reader, ToolCallReader::Forced(_)) => "tool_calls",
             "stop" if whole => "tool_calls",
             other => other,
         }
@@ -88,15 +88,15 @@ impl Calls {
 
     fn parts(&mut self, text: &str) -> Vec<Part> {
         match &mut self.reader {
-            Reader::Auto(reader) => reader.push(text),
-            Reader::Forced(reader) => reader.push(text),
+            ToolCallReader::Auto(reader) => reader.push(text),
+            ToolCallReader::Forced(reader) => reader.push(text),
         }
     }
 
     fn rest(&mut self) -> Vec<Part> {
         match &mut self.reader {
-            Reader::Auto(reader) => reader.finish(),
-            Reader::Forced(_) => Vec::new(),
+            ToolCallReader::Auto(reader) => reader.finish(),
+            ToolCallReader::Forced(_) => Vec::new(),
         }
     }
 

@@ -3,31 +3,37 @@
 use axum::extract::{Request, State};
 use axum::response::Response;
 
-use super::beside::return_tokens;
+use super::app::App;
 use super::completions::{choices, include_usage};
+use super::format;
 use super::other::is_called;
-use super::out::{Asked, Shape, respond};
-use super::{App, format};
+use super::out::{CompletionRequest, respond};
+use super::shape::AnswerShape;
+use super::token_details::return_tokens;
+use crate::api_error::ApiError;
 use crate::conversation::Conversation;
 use crate::fields::Fields;
 use crate::logprobs::MOST;
-use crate::refusal::Refusal;
 use crate::request::{Defaults, Generate, Prompt};
 use crate::server::Server;
 
 /// `POST /v1/chat/completions`
-pub async fn chat(State(front): App, request: Request) -> Response {
-    respond(&front, request, Shape::Chat, read).await
+pub async fn chat(State(registry): App, request: Request) -> Response {
+    respond(&registry, request, AnswerShape::Chat, read).await
 }
 
 /// The request. Fields that nobody knows are ignored: clients send many.
-fn read(server: &Server, fields: &mut Fields) -> Result<Asked, Refusal> {
+fn read(server: &Server, fields: &mut Fields) -> Result<CompletionRequest, ApiError> {
     server.template()?;
     take(fields, &server.name, &server.current().defaults)
 }
 
 /// The same of a server whose model is called `name`.
-pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Result<Asked, Refusal> {
+pub(super) fn take(
+    fields: &mut Fields,
+    name: &str,
+    defaults: &Defaults,
+) -> Result<CompletionRequest, ApiError> {
     if let Some(model) = fields.text("model")? {
         is_called(name, &model)?;
     }
@@ -37,7 +43,7 @@ pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Resu
     let return_tokens = return_tokens(fields)?;
     let messages = fields.raw("messages");
     let messages =
-        messages.ok_or_else(|| Refusal::field("messages", "is missing: the conversation to go on with"))?;
+        messages.ok_or_else(|| ApiError::field("messages", "is missing: the conversation to go on with"))?;
     let prompt = Prompt::Messages(Conversation::take(fields, messages)?);
     // Its new name, which goes before the old one.
     let max_tokens = fields.whole("max_completion_tokens", 1..=u32::MAX)?;
@@ -46,16 +52,16 @@ pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Resu
     generate.max_tokens = max_tokens.unwrap_or(generate.max_tokens);
     format::apply(format, &mut generate)?;
     generate.logprobs = logprobs;
-    Ok(Asked { generate, choices, include_usage, return_tokens })
+    Ok(CompletionRequest { generate, choices, include_usage, return_tokens })
 }
 
 /// How many alternatives are told of each token, where log-probabilities are asked for.
-fn logprobs(fields: &mut Fields) -> Result<Option<u32>, Refusal> {
+fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let wanted = fields.bool("logprobs")?.unwrap_or(false);
     let top = fields.whole("top_logprobs", 0..=MOST)?;
     match (wanted, top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
-        (false, Some(_)) => Err(Refusal::field("top_logprobs", "give \"logprobs\": true with it")),
+        (false, Some(_)) => Err(ApiError::field("top_logprobs", "give \"logprobs\": true with it")),
     }
 }

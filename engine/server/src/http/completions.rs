@@ -4,27 +4,33 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::beside::return_tokens;
+use super::app::App;
+use super::format;
 use super::other::is_called;
-use super::out::{Asked, Shape, respond};
-use super::{App, format};
+use super::out::{CompletionRequest, respond};
+use super::shape::AnswerShape;
+use super::token_details::return_tokens;
+use crate::api_error::ApiError;
 use crate::fields::{Fields, shown, wrong};
-use crate::refusal::Refusal;
 use crate::request::{Defaults, Generate, prompt};
 use crate::server::Server;
 
 /// `POST /v1/completions`
-pub async fn completions(State(front): App, request: Request) -> Response {
-    respond(&front, request, Shape::Text, read).await
+pub async fn completions(State(registry): App, request: Request) -> Response {
+    respond(&registry, request, AnswerShape::Text, read).await
 }
 
 /// The request. Fields that nobody knows are ignored: clients send many.
-fn read(server: &Server, fields: &mut Fields) -> Result<Asked, Refusal> {
+fn read(server: &Server, fields: &mut Fields) -> Result<CompletionRequest, ApiError> {
     take(fields, &server.name, &server.current().defaults)
 }
 
 /// The same of a server whose model is called `name`.
-pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Result<Asked, Refusal> {
+pub(super) fn take(
+    fields: &mut Fields,
+    name: &str,
+    defaults: &Defaults,
+) -> Result<CompletionRequest, ApiError> {
     if let Some(model) = fields.text("model")? {
         is_called(name, &model)?;
     }
@@ -39,19 +45,19 @@ pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Resu
     let format = format::take(fields)?;
     let mut generate = Generate::take(fields, prompt, defaults)?;
     format::apply(format, &mut generate)?;
-    Ok(Asked { generate, choices, include_usage, return_tokens })
+    Ok(CompletionRequest { generate, choices, include_usage, return_tokens })
 }
 
 /// Most answers to one request.
 pub(super) const CHOICES: u32 = 8;
 
 /// How many answers are wanted.
-pub(super) fn choices(fields: &mut Fields) -> Result<u32, Refusal> {
+pub(super) fn choices(fields: &mut Fields) -> Result<u32, ApiError> {
     Ok(fields.whole("n", 1..=CHOICES)?.unwrap_or(1))
 }
 
 /// Refuses a value of `name` that asks for what is not offered.
-pub(super) fn only(fields: &mut Fields, name: &'static str, neutral: &Value) -> Result<(), Refusal> {
+pub(super) fn only(fields: &mut Fields, name: &'static str, neutral: &Value) -> Result<(), ApiError> {
     let Some(value) = fields.take(name) else { return Ok(()) };
     let same = match (value.as_f64(), neutral.as_f64()) {
         (Some(value), Some(neutral)) => value == neutral,
@@ -61,13 +67,13 @@ pub(super) fn only(fields: &mut Fields, name: &'static str, neutral: &Value) -> 
         true => Ok(()),
         false => {
             let what = format!("only {} is offered, not {}", neutral, shown(&value));
-            Err(Refusal::field(name, what))
+            Err(ApiError::field(name, what))
         }
     }
 }
 
 /// Whether a stream ends with the usage.
-pub(super) fn include_usage(fields: &mut Fields) -> Result<bool, Refusal> {
+pub(super) fn include_usage(fields: &mut Fields) -> Result<bool, ApiError> {
     match fields.take("stream_options") {
         None => Ok(false),
         Some(Value::Object(mut options)) => match options.remove("include_usage") {

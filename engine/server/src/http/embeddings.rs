@@ -7,29 +7,30 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::{App, client_of, fields, long_answer, refuse};
+use super::app::{App, client_of, fields};
+use super::respond::{long_answer, refuse};
+use crate::api_error::ApiError;
 use crate::embeddings;
-use crate::models::Front;
-use crate::refusal::Refusal;
-use crate::ticket::Ticket;
+use crate::models::ModelRegistry;
+use crate::request_log::RequestLog;
 
 /// `POST /v1/embeddings`
-pub async fn embeddings(State(front): App, request: Request) -> Response {
-    match embedded(&front, request).await {
+pub async fn embeddings(State(registry): App, request: Request) -> Response {
+    match embedded(&registry, request).await {
         Ok(response) => response,
         Err(refusal) => refuse(&refusal),
     }
 }
 
-async fn embedded(front: &Arc<Front>, request: Request) -> Result<Response, Refusal> {
+async fn embedded(registry: &Arc<ModelRegistry>, request: Request) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let client = client_of(&request);
-    let mut fields = fields(front, request).await?;
-    let server = front.choose(&mut fields, arrived).await?;
-    let request = embeddings::Request::take(&mut fields, "input", &server)?;
+    let mut fields = fields(registry, request).await?;
+    let server = registry.choose(&mut fields, arrived).await?;
+    let request = embeddings::EmbeddingRequest::take(&mut fields, "input", &server)?;
     let encoding = request.encoding;
     let (found, tokens) = request.run(&server, client.clone(), arrived).await?;
-    Ticket::current().embedded(tokens);
+    RequestLog::current().embedded(tokens);
     let name = server.name.clone();
     let make = move || {
         let embeddings = found.iter().map(|embedding| embeddings::rendered(embedding, encoding));

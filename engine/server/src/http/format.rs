@@ -3,26 +3,26 @@
 use sampling::Constraint;
 use serde_json::{Value, json};
 
+use crate::api_error::ApiError;
 use crate::fields::{Fields, wrong};
-use crate::refusal::Refusal;
 use crate::request::Generate;
 
 /// Takes it out of `fields`.
-pub(super) fn take(fields: &mut Fields) -> Result<Option<Constraint>, Refusal> {
+pub(super) fn take(fields: &mut Fields) -> Result<Option<Constraint>, ApiError> {
     constraint(fields.take("response_format"))
 }
 
 /// Makes `format` the constraint of `generate`, which may have no other.
-pub(super) fn apply(format: Option<Constraint>, generate: &mut Generate) -> Result<(), Refusal> {
+pub(super) fn apply(format: Option<Constraint>, generate: &mut Generate) -> Result<(), ApiError> {
     if format.is_some() && generate.sampling.constraint.is_some() {
         let what = "give it, grammar, json_schema or a tool_choice that demands a call, not several";
-        return Err(Refusal::field("response_format", what));
+        return Err(ApiError::field("response_format", what));
     }
     generate.sampling.constraint = generate.sampling.constraint.take().or(format);
     Ok(())
 }
 
-fn constraint(value: Option<Value>) -> Result<Option<Constraint>, Refusal> {
+fn constraint(value: Option<Value>) -> Result<Option<Constraint>, ApiError> {
     const NAME: &str = "response_format";
     let mut format = match value {
         None => return Ok(None),
@@ -40,7 +40,7 @@ fn constraint(value: Option<Value>) -> Result<Option<Constraint>, Refusal> {
                     Ok(Some(Constraint::JsonSchema(schema)))
                 }
                 Some(other) => Err(wrong("response_format.json_schema.schema", "use a JSON schema", &other)),
-                None => Err(Refusal::field(
+                None => Err(ApiError::field(
                     "response_format.json_schema.schema",
                     "is missing: what the answer must be like",
                 )),

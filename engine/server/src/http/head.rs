@@ -3,11 +3,11 @@
 use axum::http::header::{CONTENT_ENCODING, HOST, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, Version};
 
-use crate::refusal::{Kind, Refusal};
+use crate::api_error::{ApiError, ApiErrorKind};
 
 /// Refuses a head that servers and proxies may read in different ways: without one `Host`, or with a transfer coding
 /// besides `chunked`.
-pub fn check(version: Version, headers: &HeaderMap) -> Result<(), Refusal> {
+pub fn check(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
     match headers.get_all(HOST).iter().count() {
         1 => {}
         // Clients of HTTP/1.0 need not send one.
@@ -24,19 +24,19 @@ pub fn check(version: Version, headers: &HeaderMap) -> Result<(), Refusal> {
 }
 
 /// Refuses a compressed body.
-pub fn check_encoding(headers: &HeaderMap) -> Result<(), Refusal> {
+pub fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     let is_plain = |coding: &[u8]| coding.is_empty() || coding.eq_ignore_ascii_case(b"identity");
     match headers.get_all(CONTENT_ENCODING).iter().all(|coding| is_plain(coding.as_bytes())) {
         true => Ok(()),
-        false => Err(Refusal::new(
-            Kind::MediaType,
+        false => Err(ApiError::new(
+            ApiErrorKind::MediaType,
             "unsupported Content-Encoding: send the body uncompressed, without this header",
         )),
     }
 }
 
-fn invalid(message: &str) -> Refusal {
-    Refusal::new(Kind::Invalid, message)
+fn invalid(message: &str) -> ApiError {
+    ApiError::new(ApiErrorKind::Invalid, message)
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Sleep, sleep};
 
 use crate::admission::{ConnectionState, Late, Phase};
-use crate::connection::FIRST;
-use crate::server::Limits;
+use crate::connection::shared::FIRST;
+use crate::limits::ServerLimits;
 
 /// How often a client is looked at: whether it is still there.
 const LOOK: Duration = Duration::from_millis(500);
@@ -27,15 +27,15 @@ const LINGER_BYTES: usize = 32 << 20;
 /// See [`LINGER_BYTES`].
 const LINGER_TIME: Duration = Duration::from_secs(2);
 
-/// The line to a client.
-pub trait Line {
+/// Connection to a client.
+pub trait ClientConnection {
     /// Whether nothing more will come, though there may be something that was not read.
     fn is_closed(&self) -> bool;
 }
 
-macro_rules! line {
+macro_rules! client_connection {
     ($stream:ty) => {
-        impl Line for $stream {
+        impl ClientConnection for $stream {
             fn is_closed(&self) -> bool {
                 // What is known already; nobody has to be woken.
                 let ready = pin!(self.ready(Interest::READABLE | Interest::WRITABLE));
@@ -49,19 +49,19 @@ macro_rules! line {
     };
 }
 
-line!(TcpStream);
-line!(UnixStream);
+client_connection!(TcpStream);
+client_connection!(UnixStream);
 
 /// A stream that two look at, on one thread.
-pub struct Shared<I>(Arc<Mutex<I>>);
+pub struct SharedStream<I>(Arc<Mutex<I>>);
 
-impl<I> Shared<I> {
+impl<I> SharedStream<I> {
     fn lock(&self) -> MutexGuard<'_, I> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<I: Line> Shared<I> {
+impl<I: ClientConnection> SharedStream<I> {
     /// Returns when the client is gone. hyper sees it too, but not behind the bytes of a next request, which it does not
     /// read before it has answered.
     pub async fn gone(&self) {
@@ -76,7 +76,7 @@ impl<I: Line> Shared<I> {
 
 /// See above.
 pub struct Patient<I> {
-    stream: Shared<I>,
+    stream: SharedStream<I>,
     read: Vec<u8>,
     /// Time for which a write may wait.
     stall: Duration,
@@ -101,9 +101,9 @@ struct Linger {
 
 impl<I> Patient<I> {
     /// `stream`, of the connection of `state`, with `read` before what comes out of it.
-    pub fn new(stream: I, read: Vec<u8>, state: &Arc<ConnectionState>, limits: &Limits) -> Self {
+    pub fn new(stream: I, read: Vec<u8>, state: &Arc<ConnectionState>, limits: &ServerLimits) -> Self {
         Patient {
-            stream: Shared(Arc::new(Mutex::new(stream))),
+            stream: SharedStream(Arc::new(Mutex::new(stream))),
             stall: limits.stall,
             received: !read.is_empty(),
             read,
@@ -115,9 +115,9 @@ impl<I> Patient<I> {
         }
     }
 
-    /// The line to the client.
-    pub fn line(&self) -> Shared<I> {
-        Shared(Arc::clone(&self.stream.0))
+    /// Returns a handle to the connection.
+    pub fn connection(&self) -> SharedStream<I> {
+        SharedStream(Arc::clone(&self.stream.0))
     }
 
     fn written_in_time<T>(&mut self, poll: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {

@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::out::Shape;
+use super::shape::AnswerShape;
 use crate::job::Piece;
 use crate::logprobs::{Likelihood, Likely};
 
 /// Those of a choice's tokens that were not told yet.
 #[derive(Debug)]
 pub struct Logprobs {
-    shape: Shape,
+    shape: AnswerShape,
     /// Each with the place in the text where what was told before it ends.
     entries: Vec<(Likelihood, usize)>,
     /// Characters of the text so far.
@@ -18,7 +18,7 @@ pub struct Logprobs {
 
 impl Logprobs {
     /// None yet.
-    pub fn new(shape: Shape) -> Self {
+    pub fn new(shape: AnswerShape) -> Self {
         Logprobs { shape, entries: Vec::new(), characters: 0 }
     }
 
@@ -39,11 +39,11 @@ impl Logprobs {
         let entries = std::mem::take(&mut self.entries);
         match (entries.is_empty(), self.shape) {
             (true, _) => Value::Null,
-            (false, Shape::Chat) => {
+            (false, AnswerShape::Chat) => {
                 let content: Value = entries.iter().map(|(entry, _)| chat(entry)).collect();
                 json!({ "content": content, "refusal": null })
             }
-            (false, Shape::Text) => {
+            (false, AnswerShape::Text) => {
                 let chosen = |(entry, _): &(Likelihood, usize)| text_name(&entry.chosen);
                 json!({
                     "tokens": entries.iter().map(chosen).collect::<Vec<_>>(),
@@ -116,7 +116,7 @@ mod tests {
             value
         };
         assert_eq!(
-            told(Shape::Text),
+            told(AnswerShape::Text),
             json!({
                 "tokens": ["é ", "bytes:\\xe6\\xbc"],
                 "token_logprobs": [-1.0, -0.5],
@@ -127,7 +127,7 @@ mod tests {
                 "text_offset": [0, 2],
             })
         );
-        let chat = told(Shape::Chat);
+        let chat = told(AnswerShape::Chat);
         assert_eq!(chat["refusal"], Value::Null);
         assert_eq!(
             chat["content"][0],

@@ -12,45 +12,46 @@ use llama::{Model, Token};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{App, answer, client_of, fields, long_answer, refuse, typed};
+use super::app::{App, client_of, fields};
+use super::respond::{answer, long_answer, refuse, typed};
+use crate::api_error::{ApiError, ApiErrorKind};
+use crate::closing::Closing;
 use crate::fields::wrong;
 use crate::input::{Fault, Input};
-use crate::models::Front;
-use crate::queue::Closing;
-use crate::refusal::{Kind, Refusal};
+use crate::models::ModelRegistry;
 use crate::server::invalid;
 
 /// Most tokens that are made text of at a time.
 pub const TOKENS: usize = 1 << 20;
 
 /// `GET /v1/models`
-pub async fn models(State(front): App) -> Response {
-    answer(&json!({ "object": "list", "data": front.described() }))
+pub async fn models(State(registry): App) -> Response {
+    answer(&json!({ "object": "list", "data": registry.described() }))
 }
 
 /// `GET /v1/models/NAME`
-pub async fn model(State(front): App, name: Result<Path<String>, PathRejection>) -> Response {
-    let name = name.map_err(|_| Refusal::new(Kind::Invalid, "the name in the path is not UTF-8"));
-    match name.and_then(|Path(name)| front.described_by_name(&name)) {
+pub async fn model(State(registry): App, name: Result<Path<String>, PathRejection>) -> Response {
+    let name = name.map_err(|_| ApiError::new(ApiErrorKind::Invalid, "the name in the path is not UTF-8"));
+    match name.and_then(|Path(name)| registry.described_by_name(&name)) {
         Ok(model) => answer(&model),
         Err(refusal) => refuse(&refusal),
     }
 }
 
 /// Whether the model, which is called `known`, is called `name`.
-pub fn is_called(known: &str, name: &str) -> Result<(), Refusal> {
+pub fn is_called(known: &str, name: &str) -> Result<(), ApiError> {
     if name == known {
         return Ok(());
     }
     let short: String = name.chars().take(100).collect();
     let message = format!("there is no model {short:?}; this server has {known:?}");
-    Err(Refusal { param: Some("model".to_string()), ..Refusal::new(Kind::NoModel, message) })
+    Err(ApiError { param: Some("model".to_string()), ..ApiError::new(ApiErrorKind::NoModel, message) })
 }
 
 /// `GET /health`
-pub async fn health(State(front): App) -> Response {
-    match front.closing() {
-        Closing::Open if front.has_panicked() => answer(&json!({ "status": "degraded" })),
+pub async fn health(State(registry): App) -> Response {
+    match registry.closing() {
+        Closing::Open if registry.has_panicked() => answer(&json!({ "status": "degraded" })),
         Closing::Open => answer(&json!({ "status": "ok" })),
         _ => {
             let mut response = answer(&json!({ "status": "stopping" }));
@@ -61,25 +62,25 @@ pub async fn health(State(front): App) -> Response {
 }
 
 /// `GET /metrics`
-pub async fn metrics(State(front): App) -> Response {
-    typed("text/plain; version=0.0.4", Body::from(front.to_prometheus()))
+pub async fn metrics(State(registry): App) -> Response {
+    typed("text/plain; version=0.0.4", Body::from(registry.to_prometheus()))
 }
 
 /// `POST /tokenize`
-pub async fn tokenize(State(front): App, request: Request) -> Response {
-    cut(&front, request).await.unwrap_or_else(|refusal| refuse(&refusal))
+pub async fn tokenize(State(registry): App, request: Request) -> Response {
+    cut(&registry, request).await.unwrap_or_else(|refusal| refuse(&refusal))
 }
 
-async fn cut(front: &Arc<Front>, request: Request) -> Result<Response, Refusal> {
+async fn cut(registry: &Arc<ModelRegistry>, request: Request) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let client = client_of(&request);
-    let mut fields = fields(front, request).await?;
-    let server = front.choose(&mut fields, arrived).await?;
+    let mut fields = fields(registry, request).await?;
+    let server = registry.choose(&mut fields, arrived).await?;
     let text = fields.text("content")?;
-    let text = text.ok_or_else(|| Refusal::field("content", "is missing: the text to cut into tokens"))?;
+    let text = text.ok_or_else(|| ApiError::field("content", "is missing: the text to cut into tokens"))?;
     fields.finish()?;
     let checked = server.model.check_length(text.len(), server.n_ctx);
-    checked.map_err(|error| Refusal { param: Some("content".to_string()), ..invalid(&error) })?;
+    checked.map_err(|error| ApiError { param: Some("content".to_string()), ..invalid(&error) })?;
     let tokens = server.text_tokens(text, &client).await?;
     match tokens.len() > MANY {
         true => long_answer(&server, &client, move || Cut { tokens }).await,
@@ -97,27 +98,27 @@ struct Cut {
 const MANY: usize = 4096;
 
 /// `POST /detokenize`
-pub async fn detokenize(State(front): App, request: Request) -> Response {
-    joined(&front, request).await.unwrap_or_else(|refusal| refuse(&refusal))
+pub async fn detokenize(State(registry): App, request: Request) -> Response {
+    joined(&registry, request).await.unwrap_or_else(|refusal| refuse(&refusal))
 }
 
-async fn joined(front: &Arc<Front>, request: Request) -> Result<Response, Refusal> {
+async fn joined(registry: &Arc<ModelRegistry>, request: Request) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let client = client_of(&request);
-    let mut fields = fields(front, request).await?;
-    let server = front.choose(&mut fields, arrived).await?;
+    let mut fields = fields(registry, request).await?;
+    let server = registry.choose(&mut fields, arrived).await?;
     let last = server.model.n_vocab().saturating_sub(1);
     let range = || format!("use tokens from 0 to {last}");
     let list = match fields.input("tokens", 0) {
         Some(Ok(Input::Tokens(list))) if list.len() <= TOKENS => list,
         Some(Ok(Input::Tokens(list))) => {
-            return Err(Refusal::field("tokens", format!("at most {TOKENS}, not {}", list.len())));
+            return Err(ApiError::field("tokens", format!("at most {TOKENS}, not {}", list.len())));
         }
         Some(Err(Fault::Token(value) | Fault::Item(value))) => return Err(wrong("tokens", range(), &value)),
         Some(Err(Fault::Kind(value))) => return Err(wrong("tokens", "use a list of tokens", &value)),
-        Some(Err(Fault::Json(why))) => return Err(Refusal::field("tokens", format!("is not JSON: {why}"))),
-        Some(Ok(_) | Err(Fault::Many(_))) => return Err(Refusal::field("tokens", range())),
-        None => return Err(Refusal::field("tokens", "is missing: the tokens to make text of")),
+        Some(Err(Fault::Json(why))) => return Err(ApiError::field("tokens", format!("is not JSON: {why}"))),
+        Some(Ok(_) | Err(Fault::Many(_))) => return Err(ApiError::field("tokens", range())),
+        None => return Err(ApiError::field("tokens", "is missing: the tokens to make text of")),
     };
     fields.finish()?;
     let (is_long, model) = (list.len() > MANY, Arc::clone(&server.model));
@@ -127,7 +128,7 @@ async fn joined(front: &Arc<Front>, request: Request) -> Result<Response, Refusa
 }
 
 /// The text of a list of tokens.
-fn text(model: &Model, list: &[Token]) -> Result<String, Refusal> {
+fn text(model: &Model, list: &[Token]) -> Result<String, ApiError> {
     let last = model.n_vocab().saturating_sub(1);
     let mut bytes = Vec::new();
     for token in list.iter().copied() {
@@ -135,7 +136,7 @@ fn text(model: &Model, list: &[Token]) -> Result<String, Refusal> {
             return Err(wrong("tokens", format!("use tokens from 0 to {last}"), &token.into()));
         }
         let put = model.piece(token, &mut bytes);
-        put.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
+        put.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -15,28 +15,23 @@ use axum::response::Response;
 use http_body::Frame;
 use serde_json::{Value, json};
 
-use super::beside::{Beside, Gathered};
+use super::app::{client_of, fields, owner_of};
 use super::calls::Calls;
-use super::{answer, client_of, fields, long_answer, owner_of, refuse, typed};
-use crate::choices::{Choices, Told};
+use super::respond::{answer, long_answer, refuse, typed};
+use super::token_details::{Gathered, TokenDetails};
+use crate::api_error::{ApiError, ApiErrorKind};
+use crate::choices::{ChoiceEvent, Choices};
+use crate::done::Done;
 use crate::fields::Fields;
-use crate::job::{Done, Event, Finish};
-use crate::models::{Front, Held};
-use crate::refusal::{Kind, Refusal};
+use crate::finish_reason::FinishReason;
+use crate::http::shape::{AnswerShape, finish_reason};
+use crate::job::JobEvent;
+use crate::models::{ModelLease, ModelRegistry};
 use crate::request::Generate;
 use crate::server::Server;
 
-/// Which endpoint's objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// `/v1/completions`
-    Text,
-    /// `/v1/chat/completions`
-    Chat,
-}
-
 /// What a request asks for.
-pub struct Asked {
+pub struct CompletionRequest {
     /// What to generate.
     pub generate: Generate,
     /// How many answers.
@@ -48,27 +43,32 @@ pub struct Asked {
 }
 
 /// Reads a request.
-type Read = fn(&Server, &mut Fields) -> Result<Asked, Refusal>;
+type Read = fn(&Server, &mut Fields) -> Result<CompletionRequest, ApiError>;
 
 /// Answers `request`, which `read` understands.
-pub async fn respond(front: &Arc<Front>, request: Request, shape: Shape, read: Read) -> Response {
-    match complete(front, request, shape, read).await {
+pub async fn respond(
+    registry: &Arc<ModelRegistry>,
+    request: Request,
+    shape: AnswerShape,
+    read: Read,
+) -> Response {
+    match complete(registry, request, shape, read).await {
         Ok(response) => response,
         Err(refusal) => refuse(&refusal),
     }
 }
 
 async fn complete(
-    front: &Arc<Front>,
+    registry: &Arc<ModelRegistry>,
     request: Request,
-    shape: Shape,
+    shape: AnswerShape,
     read: Read,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let (client, owner) = (client_of(&request), owner_of(&request));
-    let mut fields = fields(front, request).await?;
-    let server = front.choose(&mut fields, arrived).await?;
-    let Asked { generate, choices, include_usage, return_tokens } = read(&server, &mut fields)?;
+    let mut fields = fields(registry, request).await?;
+    let server = registry.choose(&mut fields, arrived).await?;
+    let CompletionRequest { generate, choices, include_usage, return_tokens } = read(&server, &mut fields)?;
     // What was sent is not needed any more, and its bytes are charged only while the request waits.
     drop(fields);
     let stream = generate.stream;
@@ -76,10 +76,10 @@ async fn complete(
     let events = server.submit_all(generate, choices, client.clone(), owner, arrived).await?;
     let events = Choices::new(events);
     let head = Head::new(&server, shape);
-    let choices = Choice::several(&head, calls.as_ref(), events.len(), return_tokens);
+    let choices = AnswerChoice::several(&head, calls.as_ref(), events.len(), return_tokens);
     if !stream {
         let choices = all(&server, choices, events).await?;
-        let is_long = choices.iter().any(Choice::is_long);
+        let is_long = choices.iter().any(AnswerChoice::is_long);
         let make = move || whole(&head, choices);
         return if is_long { long_answer(&server, &client, make).await } else { Ok(answer(&make())) };
     }
@@ -91,19 +91,19 @@ async fn complete(
 
 /// What every object of an answer begins with.
 struct Head {
-    shape: Shape,
+    shape: AnswerShape,
     id: String,
     created: u64,
     model: String,
 }
 
 impl Head {
-    fn new(server: &Server, shape: Shape) -> Self {
+    fn new(server: &Server, shape: AnswerShape) -> Self {
         let random = || RandomState::new().build_hasher().finish();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let kind = match shape {
-            Shape::Text => "cmpl",
-            Shape::Chat => "chatcmpl",
+            AnswerShape::Text => "cmpl",
+            AnswerShape::Chat => "chatcmpl",
         };
         Head {
             shape,
@@ -126,8 +126,8 @@ impl Head {
     /// All of the answer.
     fn whole(&self, choices: Vec<Value>) -> Value {
         match self.shape {
-            Shape::Text => self.object("text_completion", choices.into()),
-            Shape::Chat => self.object("chat.completion", choices.into()),
+            AnswerShape::Text => self.object("text_completion", choices.into()),
+            AnswerShape::Chat => self.object("chat.completion", choices.into()),
         }
     }
 
@@ -137,15 +137,15 @@ impl Head {
         index: usize,
         text: &str,
         calls: Option<&mut Calls>,
-        beside: Beside,
-        finish: Finish,
+        details: TokenDetails,
+        finish: FinishReason,
     ) -> Value {
         match self.shape {
-            Shape::Text => {
+            AnswerShape::Text => {
                 let finish = finish_reason(finish);
-                beside.beside(json!({ "index": index, "text": text, "finish_reason": finish }))
+                details.add_to(json!({ "index": index, "text": text, "finish_reason": finish }))
             }
-            Shape::Chat => {
+            AnswerShape::Chat => {
                 let (message, finish) = match calls {
                     Some(calls) => calls.message(text, finish),
                     None => {
@@ -153,28 +153,28 @@ impl Head {
                         (message, finish_reason(finish))
                     }
                 };
-                beside.beside(json!({ "index": index, "message": message, "finish_reason": finish }))
+                details.add_to(json!({ "index": index, "message": message, "finish_reason": finish }))
             }
         }
     }
 
     /// A part of a stream.
-    fn part(&self, index: usize, text: &str, beside: Beside) -> Value {
+    fn part(&self, index: usize, text: &str, details: TokenDetails) -> Value {
         match self.shape {
-            Shape::Text => self.text(index, text, beside, None),
-            Shape::Chat => self.delta(index, json!({ "content": text }), beside, None),
+            AnswerShape::Text => self.text(index, text, details, None),
+            AnswerShape::Chat => self.delta(index, json!({ "content": text }), details, None),
         }
     }
 
     /// The last parts of a choice in a stream, of which `rest` was not told yet.
-    fn last(&self, index: usize, rest: &str, finish: Finish) -> (Option<Value>, Value) {
+    fn last(&self, index: usize, rest: &str, finish: FinishReason) -> (Option<Value>, Value) {
         let finish = Some(finish_reason(finish));
         match self.shape {
-            Shape::Text => (None, self.text(index, rest, Beside::default(), finish)),
+            AnswerShape::Text => (None, self.text(index, rest, TokenDetails::default(), finish)),
             // Clients look for text where there is no reason yet.
-            Shape::Chat => (
-                (!rest.is_empty()).then(|| self.part(index, rest, Beside::default())),
-                self.delta(index, json!({}), Beside::default(), finish),
+            AnswerShape::Chat => (
+                (!rest.is_empty()).then(|| self.part(index, rest, TokenDetails::default())),
+                self.delta(index, json!({}), TokenDetails::default(), finish),
             ),
         }
     }
@@ -182,33 +182,25 @@ impl Head {
     /// What the usage at the end of a stream comes in.
     fn empty(&self) -> Value {
         let kind = match self.shape {
-            Shape::Text => "text_completion",
-            Shape::Chat => "chat.completion.chunk",
+            AnswerShape::Text => "text_completion",
+            AnswerShape::Chat => "chat.completion.chunk",
         };
         self.object(kind, json!([]))
     }
 
-    fn text(&self, index: usize, text: &str, beside: Beside, finish: Option<&str>) -> Value {
-        let choice = beside.beside(json!({ "index": index, "text": text, "finish_reason": finish }));
+    fn text(&self, index: usize, text: &str, details: TokenDetails, finish: Option<&str>) -> Value {
+        let choice = details.add_to(json!({ "index": index, "text": text, "finish_reason": finish }));
         self.object("text_completion", json!([choice]))
     }
 
-    fn delta(&self, index: usize, delta: Value, beside: Beside, finish: Option<&str>) -> Value {
-        let choice = beside.beside(json!({ "index": index, "delta": delta, "finish_reason": finish }));
+    fn delta(&self, index: usize, delta: Value, details: TokenDetails, finish: Option<&str>) -> Value {
+        let choice = details.add_to(json!({ "index": index, "delta": delta, "finish_reason": finish }));
         self.object("chat.completion.chunk", json!([choice]))
     }
 }
 
-/// OpenAI knows no other.
-pub(super) fn finish_reason(finish: Finish) -> &'static str {
-    match finish {
-        Finish::End | Finish::StopString => "stop",
-        Finish::Length | Finish::ContextFull | Finish::Deadline | Finish::Shutdown => "length",
-    }
-}
-
 /// What all choices took: the prompt, as the first one found it, counts once.
-fn usage(choices: &[Choice]) -> Value {
+fn usage(choices: &[AnswerChoice]) -> Value {
     let ends = || choices.iter().filter_map(|choice| choice.done.as_ref()).map(|done| done.usage);
     let prompt = ends().next().unwrap_or_default();
     let completion: u32 = ends().map(|usage| usage.completion_tokens).sum();
@@ -236,23 +228,23 @@ fn add_end(object: &mut Value, done: &Done) {
 }
 
 /// Why there is not a single token, where there should be some.
-fn without_tokens(done: &Done) -> Option<Refusal> {
+fn without_tokens(done: &Done) -> Option<ApiError> {
     match done.finish {
         _ if done.usage.completion_tokens > 0 => None,
-        Finish::Deadline => {
+        FinishReason::Deadline => {
             let message = "the time of the request was over before its first token";
-            Some(Refusal::new(Kind::Deadline, message))
+            Some(ApiError::new(ApiErrorKind::Deadline, message))
         }
-        Finish::Shutdown => Some(crate::server::stopping()),
+        FinishReason::Shutdown => Some(crate::api_error::stopping()),
         _ => None,
     }
 }
 
-/// An answer of more bytes is written beside, so that others' tokens do not wait for it.
+/// An answer of more bytes is written on a thread of the blocking pool, so that others' tokens do not wait for it.
 const LONG: usize = 64 << 10;
 
 /// One answer of several, usually the only one.
-struct Choice {
+struct AnswerChoice {
     /// Where it is told at once: the text so far.
     text: String,
     /// What looks for calls of tools in it.
@@ -261,9 +253,9 @@ struct Choice {
     done: Option<Box<Done>>,
 }
 
-impl Choice {
-    fn several(head: &Head, calls: Option<&Calls>, count: usize, return_tokens: bool) -> Vec<Choice> {
-        let one = |_| Choice {
+impl AnswerChoice {
+    fn several(head: &Head, calls: Option<&Calls>, count: usize, return_tokens: bool) -> Vec<AnswerChoice> {
+        let one = |_| AnswerChoice {
             text: String::new(),
             calls: calls.cloned(),
             gathered: Gathered::new(head.shape, return_tokens),
@@ -279,24 +271,28 @@ impl Choice {
 }
 
 /// Waits for all of `choices`, which come as `events`.
-async fn all(server: &Server, mut choices: Vec<Choice>, mut events: Choices) -> Result<Vec<Choice>, Refusal> {
+async fn all(
+    server: &Server,
+    mut choices: Vec<AnswerChoice>,
+    mut events: Choices,
+) -> Result<Vec<AnswerChoice>, ApiError> {
     while let Some((index, event)) = events.next().await {
         let choice = &mut choices[index];
         match event {
-            Some(Event::Token(mut piece)) => {
+            Some(JobEvent::Token(mut piece)) => {
                 choice.gathered.add(&mut piece);
                 choice.text.push_str(&piece.text);
             }
-            Some(Event::Done(done)) => {
+            Some(JobEvent::Done(done)) => {
                 choice.text.push_str(&done.rest);
                 choice.done = Some(done);
             }
-            Some(Event::Failed(message)) => return Err(Refusal::new(Kind::Failed, message)),
+            Some(JobEvent::Failed(message)) => return Err(ApiError::new(ApiErrorKind::Failed, message)),
             None => return Err(server.unread()),
         }
     }
     // Of several, those that have something are told.
-    let none = |choice: &Choice| choice.done.as_ref().and_then(|done| without_tokens(done));
+    let none = |choice: &AnswerChoice| choice.done.as_ref().and_then(|done| without_tokens(done));
     if let Some(refusal) = choices.iter().map(none).reduce(Option::and).flatten() {
         return Err(refusal);
     }
@@ -304,7 +300,7 @@ async fn all(server: &Server, mut choices: Vec<Choice>, mut events: Choices) -> 
 }
 
 /// All of the answer at once.
-fn whole(head: &Head, mut choices: Vec<Choice>) -> Value {
+fn whole(head: &Head, mut choices: Vec<AnswerChoice>) -> Value {
     let several = choices.len() > 1;
     let told = choices.iter_mut().enumerate().filter_map(|(index, choice)| {
         let done = choice.done.as_ref()?;
@@ -327,22 +323,28 @@ fn whole(head: &Head, mut choices: Vec<Choice>) -> Value {
 struct Stream {
     head: Head,
     events: Choices,
-    choices: Vec<Choice>,
+    choices: Vec<AnswerChoice>,
     include_usage: bool,
     over: bool,
     ready: Vec<u8>,
     /// The model, which stays as long as this is answered.
-    server: Held,
+    server: ModelLease,
 }
 
 impl Stream {
-    fn new(head: Head, choices: Vec<Choice>, events: Choices, include_usage: bool, server: Held) -> Self {
+    fn new(
+        head: Head,
+        choices: Vec<AnswerChoice>,
+        events: Choices,
+        include_usage: bool,
+        server: ModelLease,
+    ) -> Self {
         let mut stream =
             Stream { head, events, choices, include_usage, over: false, ready: Vec::new(), server };
-        if stream.head.shape == Shape::Chat {
+        if stream.head.shape == AnswerShape::Chat {
             for index in 0..stream.choices.len() {
                 let begin = json!({ "role": "assistant", "content": "" });
-                stream.put(&stream.head.delta(index, begin, Beside::default(), None));
+                stream.put(&stream.head.delta(index, begin, TokenDetails::default(), None));
             }
         }
         stream
@@ -352,38 +354,38 @@ impl Stream {
         self.ready.extend_from_slice(format!("data: {object}\n\n").as_bytes());
     }
 
-    fn tell(&mut self, index: usize, text: &str, beside: Beside) {
+    fn tell(&mut self, index: usize, text: &str, details: TokenDetails) {
         let deltas = match &mut self.choices[index].calls {
-            None => return self.put(&self.head.part(index, text, beside)),
+            None => return self.put(&self.head.part(index, text, details)),
             Some(calls) => calls.deltas(text),
         };
         // Where text is held back, they go with none.
-        let deltas = if deltas.is_empty() && !beside.is_empty() { vec![json!({})] } else { deltas };
-        self.put_deltas(index, deltas, beside);
+        let deltas = if deltas.is_empty() && !details.is_empty() { vec![json!({})] } else { deltas };
+        self.put_deltas(index, deltas, details);
     }
 
-    fn put_deltas(&mut self, index: usize, deltas: Vec<Value>, mut beside: Beside) {
+    fn put_deltas(&mut self, index: usize, deltas: Vec<Value>, mut details: TokenDetails) {
         for delta in deltas {
-            self.put(&self.head.delta(index, delta, std::mem::take(&mut beside), None));
+            self.put(&self.head.delta(index, delta, std::mem::take(&mut details), None));
         }
     }
 
-    fn take(&mut self, (index, event): Told) {
+    fn take(&mut self, (index, event): ChoiceEvent) {
         let refusal = match event {
-            Some(Event::Token(mut piece)) => {
+            Some(JobEvent::Token(mut piece)) => {
                 let gathered = &mut self.choices[index].gathered;
                 gathered.add(&mut piece);
-                let beside = gathered.take();
-                if !piece.text.is_empty() || !beside.is_empty() {
-                    self.tell(index, &piece.text, beside);
+                let details = gathered.take();
+                if !piece.text.is_empty() || !details.is_empty() {
+                    self.tell(index, &piece.text, details);
                 }
                 return;
             }
-            Some(Event::Done(done)) => match without_tokens(&done).filter(|_| self.choices.len() == 1) {
+            Some(JobEvent::Done(done)) => match without_tokens(&done).filter(|_| self.choices.len() == 1) {
                 None => return self.finish(index, done),
                 Some(refusal) => refusal,
             },
-            Some(Event::Failed(message)) => Refusal::new(Kind::Failed, message),
+            Some(JobEvent::Failed(message)) => ApiError::new(ApiErrorKind::Failed, message),
             None => self.server.unread(),
         };
         self.put(&json!({ "error": refusal.error() }));
@@ -396,8 +398,8 @@ impl Stream {
             Some(calls) => {
                 let deltas = [calls.deltas(&done.rest), calls.last()].concat();
                 let finish = calls.finish_reason(done.finish);
-                self.put_deltas(index, deltas, Beside::default());
-                (None, self.head.delta(index, json!({}), Beside::default(), Some(finish)))
+                self.put_deltas(index, deltas, TokenDetails::default());
+                (None, self.head.delta(index, json!({}), TokenDetails::default(), Some(finish)))
             }
         };
         if let Some(rest) = rest {

@@ -4,10 +4,11 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::json;
 
-use super::{App, answer, owner_of};
+use super::app::{App, owner_of};
+use super::respond::answer;
 use crate::status::Status;
 
 /// `GET /status`
-pub async fn status(State(front): App, request: Request) -> Response {
-    answer(&json!(Status::of(&front, owner_of(&request))))
+pub async fn status(State(registry): App, request: Request) -> Response {
+    answer(&json!(Status::of(&registry, owner_of(&request))))
 }

@@ -1,7 +1,7 @@
 //! The log of `anneal serve`: events of `tracing`, one line each on stderr, as text or as JSON.
 //!
 //! Without [`start`] there is none: what the user should know is said in plain words, as by every other command. Nothing
-//! is logged for a token, and neither prompts nor answers are, unless [`Wanted::prompts`] asks for them.
+//! is logged for a token, and neither prompts nor answers are, unless [`LogOptions::prompts`] asks for them.
 
 mod sink;
 
@@ -46,7 +46,7 @@ pub enum Level {
 
 /// A log that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LogOptions {
     /// What lines look like.
     pub format: Format,
     /// Which there are.
@@ -103,7 +103,7 @@ struct Log {
 static LOG: OnceLock<Log> = OnceLock::new();
 
 /// Starts the log of this process; the first call counts. llama.cpp's messages are part of it.
-pub fn start(wanted: Wanted) {
+pub fn start(wanted: LogOptions) {
     if LOG.get().is_some() {
         return;
     }

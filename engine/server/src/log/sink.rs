@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Lines that wait to be written; more are lost, and counted.
 const WAITING: usize = 4096;
 
-enum Item {
+enum SinkItem {
     Line(Vec<u8>),
     Flush(SyncSender<()>),
 }
@@ -20,7 +20,7 @@ enum Item {
 /// Where lines go.
 #[derive(Clone)]
 pub struct Sink {
-    items: SyncSender<Item>,
+    items: SyncSender<SinkItem>,
     lost: Arc<AtomicU64>,
 }
 
@@ -39,17 +39,17 @@ impl Sink {
     pub fn flush(&self, most: Duration) {
         let (done, written) = sync_channel(1);
         // Where it is full somebody does not read.
-        if self.items.try_send(Item::Flush(done)).is_ok() {
+        if self.items.try_send(SinkItem::Flush(done)).is_ok() {
             let _ = written.recv_timeout(most);
         }
     }
 }
 
-fn write(waiting: &Receiver<Item>, lost: &AtomicU64) {
+fn write(waiting: &Receiver<SinkItem>, lost: &AtomicU64) {
     while let Ok(item) = waiting.recv() {
         match item {
-            Item::Line(line) => drop(engine_core::terminal::stderr().write_all(&line)),
-            Item::Flush(done) => drop(done.try_send(())),
+            SinkItem::Line(line) => drop(engine_core::terminal::stderr().write_all(&line)),
+            SinkItem::Flush(done) => drop(done.try_send(())),
         }
         let count = lost.swap(0, Ordering::Relaxed);
         if count > 0 {
@@ -60,12 +60,12 @@ fn write(waiting: &Receiver<Item>, lost: &AtomicU64) {
 }
 
 /// A line that is being made.
-pub struct Line {
+pub struct LogLine {
     sink: Sink,
     bytes: Vec<u8>,
 }
 
-impl Write for Line {
+impl Write for LogLine {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -76,9 +76,9 @@ impl Write for Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for LogLine {
     fn drop(&mut self) {
-        let line = Item::Line(std::mem::take(&mut self.bytes));
+        let line = SinkItem::Line(std::mem::take(&mut self.bytes));
         if let Err(TrySendError::Full(_)) = self.sink.items.try_send(line) {
             self.sink.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -86,9 +86,9 @@ impl Drop for Line {
 }
 
 impl<'a> MakeWriter<'a> for Sink {
-    type Writer = Line;
+    type Writer = LogLine;
 
-    fn make_writer(&'a self) -> Line {
-        Line { sink: self.clone(), bytes: Vec::new() }
+    fn make_writer(&'a self) -> LogLine {
+        LogLine { sink: self.clone(), bytes: Vec::new() }
     }
 }

@@ -4,7 +4,9 @@ use std::sync::{Arc, PoisonError};
 
 use engine_core::settings::Requested;
 
-use super::{Entry, Front, Named, Place, Served};
+use super::entry::{LoadState, ModelEntry};
+use super::named::{Named, Served};
+use super::registry::ModelRegistry;
 use crate::metrics::Metrics;
 use crate::scope::Owners;
 use crate::server::Current;
@@ -32,7 +34,7 @@ fn needs(named: &Named) -> String {
     )
 }
 
-impl Front {
+impl ModelRegistry {
     /// Serves `served` from now on. Models that are new can be asked for; those that are not there any more, or that need
     /// to be loaded anew, go when what runs with them is done.
     pub fn change(&self, served: &Served, current: Current) {
@@ -48,11 +50,11 @@ impl Front {
             }
         }
         for named in &served.models {
-            let known = |entry: &Entry| !entry.gone && entry.name() == named.options.name;
+            let known = |entry: &ModelEntry| !entry.gone && entry.name() == named.options.name;
             if !state.entries.iter().any(known) {
                 state.count += 1;
                 let id = state.count;
-                state.entries.push(Entry::new(id, named.clone(), Arc::new(Metrics::default())));
+                state.entries.push(ModelEntry::new(id, named.clone(), Arc::new(Metrics::default())));
             }
         }
         drop(state);
@@ -60,23 +62,23 @@ impl Front {
     }
 }
 
-impl Entry {
+impl ModelEntry {
     fn change(&mut self, named: &Named) {
         let anew = needs(&self.named) != needs(named);
         self.named = named.clone();
-        match &self.place {
-            Place::Here(_) if anew => self.leaves = true,
-            Place::Here(here) => {
+        match &self.load_state {
+            LoadState::Loaded(_) if anew => self.leaves = true,
+            LoadState::Loaded(loaded) => {
                 let options = &named.options;
-                here.server.change(options.current(&named.engine));
+                loaded.server.change(options.current(&named.engine));
                 let owners = Owners::new(&options.keys, options.prompt_sharing);
-                here.server.inbox.change(options.queue, options.rules, owners);
+                loaded.server.inbox.change(options.queue, options.rules, owners);
             }
             // Perhaps it was mended.
-            Place::Failed { .. } => (self.place, self.tries) = (Place::Out, 0),
+            LoadState::Failed { .. } => (self.load_state, self.tries) = (LoadState::Unloaded, 0),
             // As it was asked for: it goes when it has come, and comes as it is asked for now.
-            Place::Coming => self.leaves |= anew,
-            Place::Out | Place::Going(_) => {}
+            LoadState::Loading => self.leaves |= anew,
+            LoadState::Unloaded | LoadState::Unloading(_) => {}
         }
     }
 }

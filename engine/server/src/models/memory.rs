@@ -11,12 +11,12 @@ use llama::error::Result;
 use llama::offload::{self, n_layer};
 use llama::options::KvType;
 
-use super::Named;
+use super::named::Named;
 
 /// What a model takes: its weights with those of its adapters, and K and V of its contexts, and the same of the smaller model
 /// that drafts for it. What computing takes besides is not in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Estimate {
+pub struct MemoryEstimate {
     /// The file.
     pub path: PathBuf,
     /// The smaller model's.
@@ -39,7 +39,7 @@ pub struct Estimate {
 ///
 /// # Errors
 /// Where its file cannot be read.
-pub fn estimate(named: &Named, settings: &Settings) -> Result<Estimate> {
+pub fn estimate(named: &Named, settings: &Settings) -> Result<MemoryEstimate> {
     let options = &named.options;
     let file = GgufFile::open(&options.model)?;
     let n_ctx = n_ctx(settings, trained(&file));
@@ -71,7 +71,7 @@ pub fn estimate(named: &Named, settings: &Settings) -> Result<Estimate> {
     };
     let (key, value) = (settings.type_k.value, settings.type_v.value);
     let per_token = bytes(1, key, value);
-    Ok(Estimate {
+    Ok(MemoryEstimate {
         path: options.model.clone(),
         draft: options.draft_model.as_ref().map(|draft| draft.path.clone()),
         weights: Bytes(weights),
@@ -90,7 +90,7 @@ fn trained(file: &GgufFile) -> u32 {
     file.u32(&format!("{architecture}.context_length")).unwrap_or(0)
 }
 
-impl Estimate {
+impl MemoryEstimate {
     /// All of it.
     pub fn total(&self) -> Bytes {
         Bytes(self.weights.0.saturating_add(self.cache.0))
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_would_fit() {
-        let estimate = Estimate {
+        let estimate = MemoryEstimate {
             path: "m.gguf".into(),
             draft: None,
             weights: Bytes(1000 << 10),
@@ -163,7 +163,7 @@ mod tests {
             per_token: Bytes(1 << 10),
             smaller: Some(Bytes(512)),
         };
-        let mend = |estimate: &Estimate, kib: u64| {
+        let mend = |estimate: &MemoryEstimate, kib: u64| {
             let words = estimate.refused(Bytes(kib << 10))?;
             Some(words.split_once("(memory_limit): ").expect("a mend").1.to_string())
         };
@@ -184,11 +184,11 @@ mod tests {
         for (kib, expected) in cases {
             assert_eq!(mend(&estimate, kib).as_deref(), Some(expected), "{kib} KiB");
         }
-        let quantised = Estimate { smaller: None, ..estimate.clone() };
+        let quantised = MemoryEstimate { smaller: None, ..estimate.clone() };
         assert_eq!(mend(&quantised, 2000).as_deref(), Some("ctx_size = 768 would fit"));
-        let two = Estimate { contexts: 2, cache: Bytes(8192 << 10), ..quantised };
+        let two = MemoryEstimate { contexts: 2, cache: Bytes(8192 << 10), ..quantised };
         assert_eq!(mend(&two, 2024).as_deref(), Some("ctx_size = 512 would fit"));
-        let drafting = Estimate { draft: Some("s.gguf".into()), ..estimate };
+        let drafting = MemoryEstimate { draft: Some("s.gguf".into()), ..estimate };
         let words = drafting.refused(Bytes(999 << 10)).expect("too much");
         assert!(words.starts_with("m.gguf with the draft model s.gguf needs "), "{words}");
         assert!(

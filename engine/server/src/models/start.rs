@@ -19,12 +19,12 @@ use llama::{MAX_THREADS, Model, Threads};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::watch;
 
-use super::{Here, Named};
-use crate::beside::Beside;
+use super::named::Named;
+use crate::blocking_pool::BlockingPool;
 use crate::hidden_paths::hide_folders;
 use crate::metrics::Metrics;
+use crate::options::ServeOptions;
 use crate::queue::Inbox;
-use crate::run::Options;
 use crate::scheduler::Scheduler;
 use crate::server::Server;
 use crate::{embeddings, pools};
@@ -32,7 +32,7 @@ use crate::{embeddings, pools};
 /// The threads of a model.
 pub struct Running {
     schedulers: Vec<JoinHandle<()>>,
-    embedding: embeddings::Ended,
+    embedding: embeddings::EmbedderThread,
     /// One for each thread, the schedulers' first; closed when it ends.
     ended: Vec<watch::Receiver<()>>,
 }
@@ -65,13 +65,13 @@ impl Running {
 /// What a model shares with the others.
 pub(super) struct Common {
     pub turns: Arc<Turns>,
-    pub beside: Arc<Beside>,
+    pub blocking_pool: Arc<BlockingPool>,
     pub metrics: Arc<Metrics>,
     pub created: u64,
 }
 
 /// A scheduler that is ready.
-struct Made {
+struct StartedScheduler {
     thread: JoinHandle<()>,
     ended: watch::Receiver<()>,
     n_ctx: u32,
@@ -82,7 +82,12 @@ struct Made {
 ///
 /// # Errors
 /// Where the model, a context or a thread cannot be had.
-pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common: Common) -> Result<Here> {
+pub(super) fn start(
+    named: &Named,
+    settings: &Settings,
+    live: &Arc<Live>,
+    common: Common,
+) -> Result<LoadedModel> {
     let options = &named.options;
     let cores = match options.pools {
         0 | 1 => vec![None],
@@ -109,7 +114,7 @@ pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common
     let metrics = common.metrics;
     let mut made = Vec::new();
     for ((index, cpus), cache) in cores.iter().enumerate().zip(caches) {
-        let start = Start {
+        let start = SchedulerStart {
             index,
             cpus: cpus.clone(),
             options: options.clone(),
@@ -125,15 +130,15 @@ pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common
             Ok(scheduler) => made.push(scheduler),
             Err(error) => {
                 // Those that were made have nothing to do.
-                inbox.close(crate::queue::Closing::Now);
-                made.into_iter().for_each(|made: Made| drop(made.thread.join()));
+                inbox.close(crate::closing::Closing::Now);
+                made.into_iter().for_each(|made: StartedScheduler| drop(made.thread.join()));
                 metrics.let_go();
                 return Err(error);
             }
         }
     }
     let n_ctx = made.iter().map(|made| made.n_ctx).min().unwrap_or(0);
-    let (embedder, embedding) = embeddings::start(embeddings::Start {
+    let (embedder, embedding) = embeddings::start(embeddings::EmbedderStart {
         model: &model,
         settings,
         threads: made[0].threads.clone(),
@@ -155,15 +160,15 @@ pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common
         inbox,
         embedder,
         metrics,
-        beside: common.beside,
+        blocking_pool: common.blocking_pool,
     });
     let schedulers = made.into_iter().map(|made| made.thread).collect();
-    Ok(Here { server, running: Running { schedulers, embedding, ended } })
+    Ok(LoadedModel { server, running: Running { schedulers, embedding, ended } })
 }
 
 /// The smaller model that drafts for `model`; none, with a word, where nothing can be drafted for it.
 fn draft_model(
-    options: &Options,
+    options: &ServeOptions,
     model: &Model,
     seats: Seats,
     settings: &Settings,
@@ -184,7 +189,7 @@ fn draft_model(
 }
 
 /// The template; a model without one can still go on with texts.
-fn template(options: &Options, model: &Model) -> Result<std::result::Result<Arc<Template>, String>> {
+fn template(options: &ServeOptions, model: &Model) -> Result<std::result::Result<Arc<Template>, String>> {
     match Template::choose(options.chat_template.as_deref(), model) {
         Ok(template) => Ok(Ok(Arc::new(template))),
         Err(error) if options.chat_template.is_some() => Err(error),
@@ -196,11 +201,11 @@ fn template(options: &Options, model: &Model) -> Result<std::result::Result<Arc<
 }
 
 /// What a scheduler is made of.
-struct Start {
+struct SchedulerStart {
     index: usize,
     /// The CPUs of its pool, where there are several.
     cpus: Option<Vec<u32>>,
-    options: Options,
+    options: ServeOptions,
     settings: Settings,
     live: Arc<Live>,
     cache: Option<Wanted>,
@@ -211,8 +216,8 @@ struct Start {
     metrics: Arc<Metrics>,
 }
 
-impl Start {
-    fn scheduler(self) -> Result<Made> {
+impl SchedulerStart {
+    fn scheduler(self) -> Result<StartedScheduler> {
         let (said, made) = mpsc::channel();
         let (over, ended) = watch::channel(());
         let work = move || {
@@ -229,7 +234,7 @@ impl Start {
         let thread = Builder::new().name("scheduler".to_string()).spawn(work);
         let thread = thread.map_err(|why| Error::Serve(format!("no thread for the scheduler: {why}")))?;
         match made.recv() {
-            Ok(Ok((n_ctx, threads))) => Ok(Made { thread, ended, n_ctx, threads }),
+            Ok(Ok((n_ctx, threads))) => Ok(StartedScheduler { thread, ended, n_ctx, threads }),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(Error::Serve("its scheduler panicked".to_string())),
         }
@@ -237,7 +242,8 @@ impl Start {
 
     /// On the scheduler's thread: it is one of its pool's.
     fn make(self) -> Result<(Scheduler, (u32, Threads))> {
-        let Start { index, cpus, options, settings, live, cache, model, draft, inbox, metrics } = self;
+        let SchedulerStart { index, cpus, options, settings, live, cache, model, draft, inbox, metrics } =
+            self;
         if let Some(cpus) = &cpus {
             // Before the context is made, whose memory is then taken from this node.
             bind(cpus);
@@ -265,4 +271,9 @@ fn bind(cpus: &[u32]) {
         set.set(cpu);
     }
     let _ = sched_setaffinity(None, &set);
+}
+
+pub(super) struct LoadedModel {
+    pub(super) server: Arc<Server>,
+    pub(super) running: Running,
 }

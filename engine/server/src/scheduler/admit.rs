@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use super::super::budget::SharedCharge;
 use super::super::job::Job;
-use super::super::reuse::{Choice, Held, choose};
+use super::super::reuse::{SlotChoice, SlotTokens, choose};
 use super::super::scope::{Owners, Scope};
-use super::super::slot::Run;
-use super::Scheduler;
+use super::super::slot::RunningRequest;
+use super::state::Scheduler;
 
 impl Scheduler {
     /// Gives free slots to runs that had to leave theirs, then to jobs that wait.
     pub(super) fn admit(&mut self) {
         self.post_notice();
         while self.slots.iter().any(|slot| slot.run.is_none()) {
-            if let Some(run) = self.parked.first() {
+            if let Some(run) = self.preempted.first() {
                 if !self.has_room_for(run.job.prompt.len()) {
                     break;
                 }
-                let run = self.parked.remove(0);
+                let run = self.preempted.remove(0);
                 self.resume(run);
                 continue;
             }
@@ -60,14 +60,14 @@ impl Scheduler {
         self.admissions += 1;
         self.show_prompt(at, job.scope, &job.prompt);
         self.slots[at].used = self.admissions;
-        job.ticket.began(at, keep);
-        self.slots[at].run = Some(Run::new(job, self.admissions, keep));
+        job.request_log.began(at, keep);
+        self.slots[at].run = Some(RunningRequest::new(job, self.admissions, keep));
     }
 
-    fn resume(&mut self, run: Run) {
+    fn resume(&mut self, run: RunningRequest) {
         match self.slot_for(&run.job) {
             Some((at, _)) => self.slots[at].run = Some(run),
-            None => self.parked.insert(0, run),
+            None => self.preempted.insert(0, run),
         }
     }
 
@@ -81,8 +81,8 @@ impl Scheduler {
     }
 
     /// Returns the tokens that each slot holds, as a request of `scope` sees them.
-    pub(super) fn held_for(&self, scope: Scope) -> Vec<Held<'_>> {
-        let held = self.slots.iter().map(|slot| Held {
+    pub(super) fn held_for(&self, scope: Scope) -> Vec<SlotTokens<'_>> {
+        let held = self.slots.iter().map(|slot| SlotTokens {
             tokens: &slot.held,
             own: slot.scope == Some(scope),
             free: slot.run.is_none(),
@@ -114,7 +114,7 @@ impl Scheduler {
     }
 
     /// Makes a slot hold what a prompt shares; says how many tokens that are.
-    fn prepare(&mut self, choice: &Choice) -> u32 {
+    fn prepare(&mut self, choice: &SlotChoice) -> u32 {
         let sequence = self.slots[choice.slot].sequence;
         self.keep_on_disk(choice.slot, if choice.from == choice.slot { choice.keep } else { 0 });
         let shared = match choice.from == choice.slot {

@@ -12,11 +12,13 @@ use engine_core::settings::Settings;
 use llama::Token;
 use llama::error::{Error, Result};
 
-use super::{Finish, Job, Run, Scheduler};
-use crate::disk_cache::{Answer, Disk};
-use crate::queue::Closing;
+use super::state::Scheduler;
+use crate::closing::Closing;
+use crate::disk_cache::{Disk, LookupAnswer};
+use crate::finish_reason::FinishReason;
+use crate::job::Job;
 use crate::reuse::choose;
-use crate::slot::Slot;
+use crate::slot::{RunningRequest, Slot};
 
 /// How long lookups may take once everything has to end now.
 const LAST_LOOK: Duration = Duration::from_secs(1);
@@ -56,7 +58,7 @@ impl Scheduler {
         for answer in std::mem::take(&mut self.found) {
             match (answer.job.is_abandoned(), answer.job.deadline <= now) {
                 (true, _) => self.metrics.abandoned.add(1),
-                (false, true) => self.tell_unstarted(&answer.job, Finish::Deadline),
+                (false, true) => self.tell_unstarted(&answer.job, FinishReason::Deadline),
                 (false, false) => self.found.push_back(answer),
             }
         }
@@ -102,7 +104,7 @@ impl Scheduler {
         if !self.has_room_for(next.job.prompt.len()) {
             return false;
         }
-        let Some(Answer { job, loaded, .. }) = self.found.pop_front() else { return false };
+        let Some(LookupAnswer { job, loaded, .. }) = self.found.pop_front() else { return false };
         match loaded {
             Some(loaded) => self.begin_with(job, loaded),
             None => self.begin(job),
@@ -139,8 +141,8 @@ impl Scheduler {
         (slot.held, slot.scope, slot.saved) = (loaded.tokens, scope, keep);
         slot.held.truncate(keep);
         slot.used = self.admissions;
-        job.ticket.began(at, keep as u32);
-        slot.run = Some(Run::new(job, self.admissions, keep as u32));
+        job.request_log.began(at, keep as u32);
+        slot.run = Some(RunningRequest::new(job, self.admissions, keep as u32));
     }
 
     fn restore(&mut self, at: usize, loaded: &Loaded, keep: usize) -> Result<()> {

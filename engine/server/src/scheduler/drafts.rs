@@ -2,133 +2,22 @@
 //!
 //! Slots share the batch: those that generate and prompts have theirs first, drafts what is left of it.
 
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use engine_core::speculative::{self, DraftModel, Found, Gain, MOST, Sameness, WIDTHS};
+use engine_core::speculative::{self, DraftModel, Found, MOST, Sameness, WIDTHS};
 use llama::error::{Error, Result};
 use llama::{Batch, Context, Decoded, SequenceId, Token};
 
-use super::super::drafts::{Source, Who};
-use super::super::plan::{Part, prefill_beside_decode};
-use super::{Rules, Scheduler};
-
-/// What the scheduler knows of drafts.
-pub(super) struct Drafts {
-    /// The smaller model, if there is one.
-    model: Option<Box<DraftModel>>,
-    /// What it takes to read a token.
-    seconds_per_token: Option<f64>,
-    sameness: Sameness,
-    /// For each number of slots that generate, and whether the smaller model drafts for any: batches of more are slower for
-    /// all, and its drafts take time.
-    gains: HashMap<Step, Measured>,
-    /// The step that is being measured; nothing where prompts are in it too.
-    measured: Option<Step>,
-    /// Whether the smaller model was asked in it.
-    asked: bool,
-    /// Why nothing can be drafted at all, if that is so.
-    impossible: Option<&'static str>,
-    /// Whether it was said why there are no drafts.
-    told: bool,
-    /// Whether the next step goes without: there was no room.
-    rests: bool,
-}
-
-/// What is alike of steps that are compared: how many slots generate, and whether the smaller model drafts for any.
-type Step = (usize, bool);
-
-/// How long drafts that lost are left out, at first; twice as long after each further loss. A busy minute of the machine, or one
-/// text that nobody could guess, is no reason to do without for ever.
-const REST: Duration = Duration::from_secs(60);
-
-/// The longest.
-const LONGEST_REST: Duration = Duration::from_secs(3600);
-
-/// What is measured of steps that are alike.
-struct Measured {
-    gain: Gain,
-    /// Losses so far, and when it is tried again.
-    losses: u32,
-    again: Option<Instant>,
-}
-
-impl Measured {
-    fn new() -> Self {
-        Measured { gain: Gain::new(Box::new(Instant::now)), losses: 0, again: None }
-    }
-
-    /// Begins anew where it has rested for long enough.
-    fn wake(&mut self, now: Instant) {
-        if self.again.is_some_and(|again| again <= now) {
-            *self = Measured { losses: self.losses, ..Measured::new() };
-        }
-    }
-
-    /// Notes that it lost; says how long it rests.
-    fn rest(&mut self, now: Instant) -> Duration {
-        let rest = REST.saturating_mul(1 << self.losses.min(6)).min(LONGEST_REST);
-        self.losses += 1;
-        self.again = Some(now + rest);
-        rest
-    }
-}
+use super::super::drafts::{DraftSource, Who};
+use super::super::plan::{BatchPart, prefill_beside_decode};
+use super::draft_state::{Measured, Step};
+use super::state::Scheduler;
 
 /// A slot that is to have a draft: the width of its batch, and its text.
-struct Place {
+struct DraftTarget {
     slot: usize,
     width: usize,
     text: Vec<Token>,
-}
-
-impl Drafts {
-    pub(super) fn new(context: &Context, rules: &Rules) -> Self {
-        Drafts {
-            model: None,
-            seconds_per_token: None,
-            sameness: Sameness::default(),
-            gains: HashMap::new(),
-            measured: None,
-            asked: false,
-            impossible: speculative::impossible(context.model(), rules.drafts.near),
-            told: false,
-            rests: false,
-        }
-    }
-
-    /// Says once why there are no drafts.
-    fn tell(&mut self, why: &'static str) {
-        if !std::mem::replace(&mut self.told, true) {
-            llama::notice::warn(&format!("speculative decoding: {why}"));
-        }
-    }
-
-    /// Forgets what the smaller model holds of `sequence` beyond what it has in common with `tokens`.
-    pub(super) fn trim(&mut self, sequence: SequenceId, tokens: &[Token]) {
-        if let Some(model) = &mut self.model {
-            model.trim(sequence, tokens);
-        }
-    }
-
-    /// Threads of the smaller model, those of the large one, which waits meanwhile.
-    pub(super) fn set_threads(&mut self, (decode, prefill): (u32, u32)) {
-        if let Some(model) = &mut self.model {
-            model.set_threads(decode, prefill);
-        }
-    }
-
-    /// What the smaller model has `done`. An error of it ends its drafts, and nothing else.
-    fn taken<T>(&mut self, done: Result<T>) -> Result<Option<T>> {
-        match done {
-            Ok(done) => Ok(Some(done)),
-            Err(Error::Interrupted) => Err(Error::Interrupted),
-            Err(why) => {
-                self.model = None;
-                llama::notice::warn(&format!("the smaller model drafts no more: {why}"));
-                Ok(None)
-            }
-        }
-    }
 }
 
 impl Scheduler {
@@ -141,7 +30,7 @@ impl Scheduler {
     }
 
     /// Looks for drafts for the slots of `parts`, which has room for some more tokens.
-    pub(super) fn draft(&mut self, parts: &[Part]) -> Result<()> {
+    pub(super) fn draft(&mut self, parts: &[BatchPart]) -> Result<()> {
         self.drafts.measured = None;
         self.drafts.asked = false;
         if self.rules.drafts.who == Who::Off {
@@ -163,7 +52,7 @@ impl Scheduler {
             }
             return Ok(());
         }
-        let step = (deciding.len(), deciding.iter().any(|at| self.wants(*at) == Some(Source::Model)));
+        let step = (deciding.len(), deciding.iter().any(|at| self.wants(*at) == Some(DraftSource::Model)));
         self.drafts.measured = Some(step);
         let measured = self.drafts.gains.entry(step).or_insert_with(Measured::new);
         measured.wake(Instant::now());
@@ -177,7 +66,7 @@ impl Scheduler {
                 }
             }
         }
-        let mut places = Vec::new();
+        let mut targets = Vec::new();
         if lets && !rests {
             let used = parts.iter().map(|part| part.tokens).sum::<u32>();
             // Each its part, so that the first does not take it all; rows are kept for all.
@@ -187,22 +76,22 @@ impl Scheduler {
                     && let Some(text) =
                         self.slots[slot].run.as_ref().and_then(|run| Some(run.text_with(run.next?)))
                 {
-                    places.push(Place { slot, width, text });
+                    targets.push(DraftTarget { slot, width, text });
                 }
             }
-            places = self.catch_up(step, places)?;
+            targets = self.catch_up(step, targets)?;
         }
         // Looking is no part of a step: it would look like a loss.
         if let Some(measured) = self.drafts.gains.get_mut(&step) {
             measured.gain.begin();
         }
-        places.into_iter().try_for_each(|place| self.draft_of(place))
+        targets.into_iter().try_for_each(|target| self.draft_of(target))
     }
 
     /// Where the drafts of slot `at` come from, if its request wants any.
-    fn wants(&self, at: usize) -> Option<Source> {
+    fn wants(&self, at: usize) -> Option<DraftSource> {
         let wish = self.slots[at].run.as_ref()?.draft.wish?;
-        Some(wish.from).filter(|from| *from == Source::Lookup || self.drafts.model.is_some())
+        Some(wish.from).filter(|from| *from == DraftSource::Lookup || self.drafts.model.is_some())
     }
 
     /// Cells of the context that are taken. A graph is as long as all that it holds.
@@ -246,34 +135,34 @@ impl Scheduler {
                 false => self.drafts.tell(speculative::DIFFERS),
             }
             // The smaller model may be sure of less than was asked for, and the narrower ones are to be known then.
-            if widest.is_some() && (source == Source::Lookup || self.rules.drafts.near) {
+            if widest.is_some() && (source == DraftSource::Lookup || self.rules.drafts.near) {
                 break;
             }
         }
         Ok(widest)
     }
 
-    /// Of `places` those whose drafts can be had at once: the smaller model has read their texts. Of the others it reads a part,
+    /// Of `targets` those whose drafts can be had at once: the smaller model has read their texts. Of the others it reads a part,
     /// for as long as a step may take: everybody waits meanwhile. What that takes is counted as drafts'.
-    fn catch_up(&mut self, step: Step, places: Vec<Place>) -> Result<Vec<Place>> {
+    fn catch_up(&mut self, step: Step, targets: Vec<DraftTarget>) -> Result<Vec<DraftTarget>> {
         let mut left = prefill_beside_decode(self.rules.step, self.drafts.seconds_per_token) as usize;
-        let mut ready = Vec::with_capacity(places.len());
-        for place in places {
-            let sequence = self.slots[place.slot].sequence;
-            let wants = self.wants(place.slot);
-            let Some(model) = self.drafts.model.as_mut().filter(|_| wants == Some(Source::Model)) else {
-                if wants == Some(Source::Lookup) {
-                    ready.push(place);
+        let mut ready = Vec::with_capacity(targets.len());
+        for target in targets {
+            let sequence = self.slots[target.slot].sequence;
+            let wants = self.wants(target.slot);
+            let Some(model) = self.drafts.model.as_mut().filter(|_| wants == Some(DraftSource::Model)) else {
+                if wants == Some(DraftSource::Lookup) {
+                    ready.push(target);
                 }
                 continue;
             };
-            let behind = model.behind(sequence, &place.text);
+            let behind = model.behind(sequence, &target.text);
             // A draft reads those.
             let may_be = MOST as usize + 1;
             if behind > may_be && left > 0 {
                 let part = left.min(behind - 1);
                 let start = Instant::now();
-                let read = model.catch_up(sequence, &place.text, part);
+                let read = model.catch_up(sequence, &target.text, part);
                 let time = start.elapsed();
                 left -= part;
                 if let Some(measured) = self.drafts.gains.get_mut(&step) {
@@ -287,24 +176,24 @@ impl Scheduler {
                 }
             }
             let model = self.drafts.model.as_ref();
-            if model.is_some_and(|model| model.behind(sequence, &place.text) <= may_be) {
-                ready.push(place);
+            if model.is_some_and(|model| model.behind(sequence, &target.text) <= may_be) {
+                ready.push(target);
             }
         }
         Ok(ready)
     }
 
     /// A draft for a slot that makes a batch of its width, or of less that may be.
-    fn draft_of(&mut self, Place { slot, width, text }: Place) -> Result<()> {
+    fn draft_of(&mut self, DraftTarget { slot, width, text }: DraftTarget) -> Result<()> {
         let (wants, sequence) = (self.wants(slot), self.slots[slot].sequence);
         let cells = self.cells();
         let drafted = match (wants, &mut self.drafts.model) {
-            (Some(Source::Model), Some(model)) => {
+            (Some(DraftSource::Model), Some(model)) => {
                 self.drafts.asked = true;
                 let drafted = model.draft(sequence, &text, width - 1);
                 self.drafts.taken(drafted)?
             }
-            (Some(Source::Lookup), _) => {
+            (Some(DraftSource::Lookup), _) => {
                 let run = self.slots[slot].run.as_mut();
                 run.map(|run| run.draft.lookup.draft(&text, width - 1))
             }
@@ -423,24 +312,4 @@ fn look(
         rows.push((row, alone.into_iter().next().unwrap_or_default()));
     }
     Ok(rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_lost_is_tried_again_after_a_rest_that_grows() {
-        let (mut measured, begin) = (Measured::new(), Instant::now());
-        let mut rests = Vec::new();
-        for _ in 0..9 {
-            let rest = measured.rest(begin);
-            rests.push(rest.as_secs());
-            measured.wake(begin + rest - Duration::from_millis(1));
-            assert!(measured.again.is_some(), "too early");
-            measured.wake(begin + rest);
-            assert!(measured.again.is_none(), "not tried again");
-        }
-        assert_eq!(rests, [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]);
-    }
 }

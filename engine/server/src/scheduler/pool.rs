@@ -5,27 +5,11 @@ use std::sync::Arc;
 
 use llama::Token;
 
-use super::{Part, Scheduler};
-use crate::pools::{Notice, Prompt};
+use super::state::Scheduler;
+use crate::plan::BatchPart;
+use crate::pools::{Notice, SlotPrompt};
 use crate::scope::Scope;
-use crate::workloads::Threads;
-
-/// Of a scheduler: which one it is, and what its threads are set to.
-#[derive(Debug, Default)]
-pub(super) struct Pool {
-    /// Its number.
-    pub index: usize,
-    /// How many changes of the rules it has seen.
-    pub rules_seen: u64,
-    /// The prompts that its slots hold, where others are told.
-    shown: Vec<Option<Prompt>>,
-    /// Slots that the metrics count as busy because of it.
-    busy: u64,
-    /// Threads where a request names no workload; none where there are no workloads.
-    own: Option<(u32, u32)>,
-    /// What is set now.
-    set: (u32, u32),
-}
+use crate::workloads::WorkloadThreads;
 
 impl Scheduler {
     /// The same as pool number `index`, with so many threads (decode, prefill) for requests without a workload, where there
@@ -53,7 +37,7 @@ impl Scheduler {
         }
         let free = self.slots.iter().filter(|slot| slot.run.is_none()).count();
         // Those that were left or are looked for come first.
-        let free = free.saturating_sub(self.parked.len() + self.looked_for());
+        let free = free.saturating_sub(self.preempted.len() + self.looked_for());
         let free = if self.may_take_more() { free } else { 0 };
         let most = self.context.n_ctx() as usize;
         // The longest prompt that there is room for: what has none is not looked for in steps.
@@ -68,7 +52,7 @@ impl Scheduler {
         if self.inbox.has_pools()
             && let Some(shown) = self.pool.shown.get_mut(at)
         {
-            *shown = Some(Prompt { scope, tokens: Arc::from(prompt) });
+            *shown = Some(SlotPrompt { scope, tokens: Arc::from(prompt) });
         }
     }
 
@@ -88,10 +72,10 @@ impl Scheduler {
 
     /// Sets the threads for a batch of `parts`: the most that any of its requests may have, so that none is slower than it
     /// asked for because of another.
-    pub(super) fn take_threads(&mut self, parts: &[Part]) {
+    pub(super) fn take_threads(&mut self, parts: &[BatchPart]) {
         let Some(own) = self.pool.own else { return };
         let asked = parts.iter().filter_map(|part| self.slots.get(part.slot)?.run.as_ref());
-        let threads = Threads::most(asked.map(|run| run.job.threads), own);
+        let threads = WorkloadThreads::most(asked.map(|run| run.job.threads), own);
         if threads != self.pool.set {
             self.context.set_threads(threads.0, threads.1);
             self.drafts.set_threads(threads);

@@ -10,7 +10,7 @@ use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, Widget};
-use server::board::State;
+use server::slot_status::SlotState;
 use server::status::{ModelStatus, SlotStatus, Status};
 
 use super::look::{Rates, Seen};
@@ -69,13 +69,13 @@ fn rate(rate: Option<f64>) -> String {
     rate.map_or(dash(), |rate| format!("{rate:.1}"))
 }
 
-fn state(state: State) -> &'static str {
+fn state(state: SlotState) -> &'static str {
     match state {
-        State::Idle => "idle",
-        State::Prefill => "prefill",
-        State::Decode => "decode",
-        State::Waiting => "waiting",
-        State::Other => "?",
+        SlotState::Idle => "idle",
+        SlotState::Prefill => "prefill",
+        SlotState::Decode => "decode",
+        SlotState::Waiting => "waiting",
+        SlotState::Other => "?",
     }
 }
 
@@ -238,7 +238,7 @@ impl View {
         let rows = area.height.saturating_sub(1) as usize;
         let hidden = if all.len() > rows {
             // Those that do something, and a line for how many more there are.
-            all.sort_by_key(|slot| slot.slot.state == State::Idle);
+            all.sort_by_key(|slot| slot.slot.state == SlotState::Idle);
             all.len() - rows.saturating_sub(1)
         } else {
             0
@@ -254,20 +254,20 @@ impl View {
         });
         Table::new(rows, widths).header(head).column_spacing(1).render(area, buffer);
         if hidden > 0 && area.height > 0 {
-            let busy = all.iter().skip(shown).filter(|slot| slot.slot.state != State::Idle).count();
+            let busy = all.iter().skip(shown).filter(|slot| slot.slot.state != SlotState::Idle).count();
             let line = format!("… {hidden} more, {busy} of them busy");
             let last = Rect { y: area.bottom() - 1, height: 1, ..area };
             Paragraph::new(line).render(last, buffer);
         }
     }
 
-    fn state_style(&self, state: State) -> Style {
+    fn state_style(&self, state: SlotState) -> Style {
         match state {
-            State::Decode => self.style(Color::Green),
-            State::Prefill => self.style(Color::Yellow),
-            State::Waiting => self.style(Color::Magenta),
-            State::Idle | State::Other if self.coloured => Style::new().add_modifier(Modifier::DIM),
-            State::Idle | State::Other => Style::new(),
+            SlotState::Decode => self.style(Color::Green),
+            SlotState::Prefill => self.style(Color::Yellow),
+            SlotState::Waiting => self.style(Color::Magenta),
+            SlotState::Idle | SlotState::Other if self.coloured => Style::new().add_modifier(Modifier::DIM),
+            SlotState::Idle | SlotState::Other => Style::new(),
         }
     }
 }
@@ -312,7 +312,7 @@ fn about(model: &ModelStatus) -> Vec<String> {
 /// The numbers in words.
 fn facts(status: &Status, rates: Option<Rates>) -> Vec<String> {
     let slots = || status.models.iter().flat_map(|model| &model.slots);
-    let busy = slots().filter(|slot| slot.state != State::Idle).count();
+    let busy = slots().filter(|slot| slot.state != SlotState::Idle).count();
     let (queue, totals, threads) = (&status.queue, &status.totals, &status.threads);
     let mut facts = vec![
         format!("slots {busy} of {} busy", slots().count()),
@@ -377,7 +377,7 @@ mod tests {
         let slot = |id| match id {
             0 => SlotStatus {
                 id,
-                state: State::Decode,
+                state: SlotState::Decode,
                 held_tokens: 1431,
                 prompt_tokens: Some(1200),
                 cached_tokens: Some(800),
@@ -387,7 +387,7 @@ mod tests {
             },
             1 => SlotStatus {
                 id,
-                state: State::Prefill,
+                state: SlotState::Prefill,
                 held_tokens: 512,
                 prompt_tokens: Some(3000),
                 cached_tokens: Some(0),

@@ -1,6 +1,7 @@
 //! `GET /openapi.json`: what can be asked of this server, for programs. Names, ranges and codes come from what checks the
 //! requests; tokens, defaults and the model's name are this server's.
 
+mod facts;
 mod requests;
 mod responses;
 mod streams;
@@ -9,70 +10,19 @@ mod tests;
 
 use axum::extract::State;
 use axum::response::Response;
-use engine_core::settings::MAX_CTX;
 use serde_json::{Map, Value, json};
 
-use super::{App, answer};
-use crate::models::{Front, Known};
-use crate::refusal::Kind;
-use crate::request::Defaults;
+use super::app::App;
+use super::respond::answer;
+use crate::api_error::ApiErrorKind;
+use crate::http::openapi::facts::ServerFacts;
 
 /// `GET /openapi.json`
-pub async fn openapi(State(front): App) -> Response {
-    answer(&document(&Facts::of(&front)))
+pub async fn openapi(State(registry): App) -> Response {
+    answer(&document(&ServerFacts::of(&registry)))
 }
 
-/// What differs from server to server.
-struct Facts {
-    /// The models' names, the one first whose tokens and limits these are.
-    names: Vec<String>,
-    last_token: u32,
-    n_ctx: u32,
-    /// Whether a prompt may be empty: the model begins a text with a token of its own.
-    begins: bool,
-    /// Numbers of an embedding, where that is known.
-    width: Option<usize>,
-    has_keys: bool,
-    defaults: Defaults,
-}
-
-impl Facts {
-    fn of(front: &Front) -> Self {
-        let Known { names, server, defaults } = front.known();
-        let model = server.as_ref().map(|server| &server.model);
-        Facts {
-            names,
-            // Of a model that is not loaded nobody knows.
-            last_token: model.map_or(i32::MAX as u32, |model| model.n_vocab().saturating_sub(1)),
-            n_ctx: server.as_ref().map_or(MAX_CTX, |server| server.n_ctx),
-            begins: model.is_none_or(|model| model.begin_token().is_some()),
-            width: server.as_ref().map(|server| server.embedder.width),
-            has_keys: !front.current().keys.is_empty(),
-            defaults,
-        }
-    }
-
-    /// What the field `model` may be.
-    fn models(&self) -> Value {
-        self.names.iter().map(|name| Value::from(name.as_str())).chain([Value::Null]).collect()
-    }
-
-    /// What the field `dimensions` may be.
-    fn dimensions(&self) -> Value {
-        let about = "As many as the model has.";
-        match self.width {
-            Some(width) => json!({ "enum": [width, null], "description": about }),
-            None => json!({ "type": ["integer", "null"], "minimum": 1, "description": about }),
-        }
-    }
-
-    /// What the field `workload` may be.
-    fn workloads(&self) -> Value {
-        self.defaults.workloads.names().map(Value::from).chain([Value::Null]).collect()
-    }
-}
-
-fn document(facts: &Facts) -> Value {
+fn document(facts: &ServerFacts) -> Value {
     let schemas: Map<String, Value> =
         [requests::schemas(facts), responses::schemas(), streams::schemas()].into_iter().flatten().collect();
     let mut document = json!({
@@ -95,24 +45,31 @@ fn document(facts: &Facts) -> Value {
 }
 
 /// What every request with a body may be refused for.
-const BODY: [Kind; 4] = [Kind::Invalid, Kind::TooLarge, Kind::MediaType, Kind::Overloaded];
+const BODY: [ApiErrorKind; 4] =
+    [ApiErrorKind::Invalid, ApiErrorKind::TooLarge, ApiErrorKind::MediaType, ApiErrorKind::Overloaded];
 
 /// What every request for text may be refused for besides.
-const GENERATE: [Kind; 7] = [
-    Kind::PromptTooLong,
-    Kind::NoModel,
-    Kind::NoRoom,
-    Kind::Busy,
-    Kind::Failed,
-    Kind::Stopping,
-    Kind::Deadline,
+const GENERATE: [ApiErrorKind; 7] = [
+    ApiErrorKind::PromptTooLong,
+    ApiErrorKind::NoModel,
+    ApiErrorKind::NoRoom,
+    ApiErrorKind::Busy,
+    ApiErrorKind::Failed,
+    ApiErrorKind::Stopping,
+    ApiErrorKind::Deadline,
 ];
 
 /// The same of what only needs the model's vocabulary.
-const MODEL: [Kind; 6] =
-    [Kind::NoModel, Kind::NoRoom, Kind::Busy, Kind::Failed, Kind::Stopping, Kind::Deadline];
+const MODEL: [ApiErrorKind; 6] = [
+    ApiErrorKind::NoModel,
+    ApiErrorKind::NoRoom,
+    ApiErrorKind::Busy,
+    ApiErrorKind::Failed,
+    ApiErrorKind::Stopping,
+    ApiErrorKind::Deadline,
+];
 
-fn paths(facts: &Facts) -> Value {
+fn paths(facts: &ServerFacts) -> Value {
     let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
     let json = |name: &str| json!({ "application/json": { "schema": reference(name) } });
     let body = |name: &str| json!({ "required": true, "content": json(name) });
@@ -122,12 +79,12 @@ fn paths(facts: &Facts) -> Value {
         content["text/event-stream"] = streams::events(chunk);
         content
     };
-    let operation = |id: &str, summary: &str, content: Value, kinds: &[Kind]| {
+    let operation = |id: &str, summary: &str, content: Value, kinds: &[ApiErrorKind]| {
         let mut responses = errors(kinds, facts);
         responses.insert("200".to_string(), ok("What was asked for.", content));
         json!({ "operationId": id, "summary": summary, "responses": responses })
     };
-    let post = |id: &str, summary: &str, request: &str, content: Value, kinds: &[&[Kind]]| {
+    let post = |id: &str, summary: &str, request: &str, content: Value, kinds: &[&[ApiErrorKind]]| {
         let mut operation = operation(id, summary, content, &kinds.concat());
         operation["requestBody"] = body(request);
         json!({ "post": operation })
@@ -143,7 +100,7 @@ fn paths(facts: &Facts) -> Value {
         "model",
         "The model of this name.",
         json("Model"),
-        &[Kind::Invalid, Kind::NoModel, Kind::NotFound],
+        &[ApiErrorKind::Invalid, ApiErrorKind::NoModel, ApiErrorKind::NotFound],
     );
     model["parameters"] = json!([{
         "name": "name", "in": "path", "required": true, "schema": { "type": "string", "enum": facts.names },
@@ -173,10 +130,10 @@ fn paths(facts: &Facts) -> Value {
 }
 
 /// The responses of a request that may be refused for `kinds`, or because of who asks.
-fn errors(kinds: &[Kind], facts: &Facts) -> Map<String, Value> {
-    let asks: &[Kind] = match facts.has_keys {
-        true => &[Kind::Unauthorized],
-        false => &[Kind::Forbidden, Kind::Origin],
+fn errors(kinds: &[ApiErrorKind], facts: &ServerFacts) -> Map<String, Value> {
+    let asks: &[ApiErrorKind] = match facts.has_keys {
+        true => &[ApiErrorKind::Unauthorized],
+        false => &[ApiErrorKind::Forbidden, ApiErrorKind::Origin],
     };
     let all = [kinds, asks].concat();
     let mut statuses: Vec<u16> = all.iter().map(|kind| kind.words().0).collect();
@@ -185,7 +142,7 @@ fn errors(kinds: &[Kind], facts: &Facts) -> Map<String, Value> {
     statuses.into_iter().map(|status| (status.to_string(), error(status, &all))).collect()
 }
 
-fn error(status: u16, kinds: &[Kind]) -> Value {
+fn error(status: u16, kinds: &[ApiErrorKind]) -> Value {
     let kinds: Vec<_> = kinds.iter().map(|kind| kind.words()).filter(|words| words.0 == status).collect();
     let types: Vec<&str> = kinds.iter().map(|words| words.1).collect();
     let codes: Vec<&str> = kinds.iter().map(|words| words.2).collect();

@@ -3,7 +3,7 @@
 use sampling::{PARAMETERS, Parameter};
 use serde_json::{Map, Value, json};
 
-use super::Facts;
+use super::facts::ServerFacts;
 use crate::embeddings::TEXTS;
 use crate::http::completions::CHOICES;
 use crate::logprobs::MOST;
@@ -11,7 +11,7 @@ use crate::request::{STOP_CHARACTERS, STOPS};
 use crate::scope::SALT_CHARACTERS;
 
 /// The schemas of requests, by name.
-pub fn schemas(facts: &Facts) -> Map<String, Value> {
+pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
     let generate = [sampling(facts), limits(facts)].into_iter().flatten().collect::<Map<_, _>>();
     let request = |own: Value, required: &str| {
         let mut properties = generate.clone();
@@ -64,12 +64,12 @@ pub fn schemas(facts: &Facts) -> Map<String, Value> {
     all.as_object().cloned().unwrap_or_default()
 }
 
-fn token(facts: &Facts) -> Value {
+fn token(facts: &ServerFacts) -> Value {
     json!({ "type": "integer", "minimum": 0, "maximum": facts.last_token })
 }
 
 /// The numbers of the sampler, from its own table, and what is no number.
-fn sampling(facts: &Facts) -> Map<String, Value> {
+fn sampling(facts: &ServerFacts) -> Map<String, Value> {
     let number = |parameter: &Parameter| {
         let default = parameter.text(&facts.defaults.sampling).parse::<f64>().unwrap_or_default();
         json!({
@@ -113,7 +113,7 @@ fn sampling(facts: &Facts) -> Map<String, Value> {
 }
 
 /// What every request for text has besides.
-fn limits(facts: &Facts) -> Map<String, Value> {
+fn limits(facts: &ServerFacts) -> Map<String, Value> {
     let stop = json!({ "type": "string", "minLength": 1, "maxLength": STOP_CHARACTERS });
     let most = facts.defaults.deadline.as_secs_f64();
     let all = json!({
@@ -147,7 +147,7 @@ fn limits(facts: &Facts) -> Map<String, Value> {
     all.as_object().cloned().unwrap_or_default()
 }
 
-fn completion(facts: &Facts) -> Value {
+fn completion(facts: &ServerFacts) -> Value {
     let text = json!({ "type": "string", "minLength": u32::from(!facts.begins) });
     json!({
         "prompt": { "anyOf": [
@@ -185,7 +185,7 @@ fn response_format() -> Value {
     ]})
 }
 
-fn chat(_: &Facts) -> Value {
+fn chat(_: &ServerFacts) -> Value {
     json!({
         "messages": { "type": "array", "items": { "$ref": "#/components/schemas/Message" }, "minItems": 1 },
         "max_completion_tokens": {
@@ -235,7 +235,7 @@ fn choices() -> Value {
     json!({ "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "default": 1, "description": "Answers." })
 }
 
-fn embedding(facts: &Facts) -> Value {
+fn embedding(facts: &ServerFacts) -> Value {
     let text = json!({ "type": "string", "minLength": 1 });
     let tokens = json!({ "type": "array", "items": token(facts), "minItems": 1 });
     let most = facts.defaults.deadline.as_secs_f64();

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::job::Finish;
+use crate::finish_reason::FinishReason;
 
 /// The schemas of responses, by name.
 pub fn schemas() -> Map<String, Value> {
@@ -188,12 +188,12 @@ pub(super) fn tokens() -> Value {
 /// What is told of the end besides OpenAI's reason.
 pub(super) fn ends() -> Value {
     let ends = [
-        Finish::End,
-        Finish::StopString,
-        Finish::Length,
-        Finish::ContextFull,
-        Finish::Deadline,
-        Finish::Shutdown,
+        FinishReason::End,
+        FinishReason::StopString,
+        FinishReason::Length,
+        FinishReason::ContextFull,
+        FinishReason::Deadline,
+        FinishReason::Shutdown,
     ];
     json!({
         "stop": { "enum": ends, "description": "Why it ended, exactly." },

@@ -6,9 +6,10 @@ use sampling::SamplingOptions;
 use super::*;
 use crate::fields::Fields;
 use crate::http::{chat, completions};
+use crate::request::Defaults;
 use crate::workloads::Workloads;
 
-fn facts() -> Facts {
+fn facts() -> ServerFacts {
     let defaults = Defaults {
         sampling: SamplingOptions::default(),
         max_tokens: 64,
@@ -16,7 +17,7 @@ fn facts() -> Facts {
         workloads: Workloads::default(),
         drafts: Default::default(),
     };
-    Facts {
+    ServerFacts {
         names: vec!["m".to_string()],
         last_token: 99,
         n_ctx: 64,
@@ -35,7 +36,7 @@ fn properties(schema: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_field_that_is_read_is_in_the_file_and_no_other() {
-    type Read = fn(&mut Fields, &Facts);
+    type Read = fn(&mut Fields, &ServerFacts);
     let chat: Read =
         |fields, facts| drop(chat::take(fields, &facts.names[0], &facts.defaults).expect("a request"));
     let completion: Read =
@@ -63,7 +64,7 @@ fn every_route_is_in_the_file_and_no_other() {
             methods.keys().map(|method| (path.clone(), method.clone()))
         })
         .collect();
-    let routes = include_str!("../mod.rs").lines().filter_map(|line| {
+    let routes = include_str!("../routes.rs").lines().filter_map(|line| {
         let (path, handler) = line.trim().strip_prefix(".route(\"")?.split_once("\", ")?;
         Some((path.replace("{*", "{"), handler.split_once('(')?.0.to_string()))
     });
@@ -111,7 +112,7 @@ fn every_code_is_in_the_file() {
     for (has_keys, asks) in
         [(true, &["invalid_api_key"][..]), (false, &["forbidden_host", "forbidden_origin"])]
     {
-        let text = document(&Facts { has_keys, ..facts() }).to_string();
+        let text = document(&ServerFacts { has_keys, ..facts() }).to_string();
         for kind in [&BODY[..], &GENERATE].concat() {
             assert!(text.contains(&format!("\"{}\"", kind.words().2)), "{kind:?}");
         }

@@ -1,29 +1,30 @@
-//! What clients are told of the models.
+//! State of the models, as clients see it.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Entry, Front, Place};
+use super::entry::{LoadState, ModelEntry};
+use super::registry::ModelRegistry;
+use crate::api_error::ApiError;
 use crate::metrics::{Family, Metrics, written};
-use crate::refusal::Refusal;
 use crate::request::Defaults;
 use crate::server::Server;
 
-impl Entry {
+impl ModelEntry {
     fn state(&self) -> &'static str {
-        match &self.place {
-            Place::Out => "unloaded",
-            Place::Coming => "loading",
-            Place::Here(_) if self.leaves => "leaving",
-            Place::Here(_) => "loaded",
-            Place::Going(_) => "leaving",
-            Place::Failed { .. } => "failed",
+        match &self.load_state {
+            LoadState::Unloaded => "unloaded",
+            LoadState::Loading => "loading",
+            LoadState::Loaded(_) if self.leaves => "leaving",
+            LoadState::Loaded(_) => "loaded",
+            LoadState::Unloading(_) => "leaving",
+            LoadState::Failed { .. } => "failed",
         }
     }
 
     fn described(&self, created: u64) -> Value {
-        let server = self.here().map(|here| &here.server);
+        let server = self.loaded().map(|loaded| &loaded.server);
         let mut object = json!({
             "id": self.name(),
             "object": "model",
@@ -36,7 +37,7 @@ impl Entry {
             object["context"] = server.n_ctx.into();
             object["slots"] = server.slots.into();
         }
-        if let Place::Failed { why, .. } = &self.place {
+        if let LoadState::Failed { why, .. } = &self.load_state {
             object["error"] = why.as_str().into();
         }
         object
@@ -50,7 +51,7 @@ impl Entry {
             let values = vec![(String::new(), value.to_string())];
             families.push(Family { name: name.to_string(), kind, help: help.to_string(), values });
         };
-        add("model_loaded", "gauge", "Whether the model is loaded.", u64::from(self.here().is_some()));
+        add("model_loaded", "gauge", "Whether the model is loaded.", u64::from(self.loaded().is_some()));
         add(
             "model_memory_bytes",
             "gauge",
@@ -77,7 +78,7 @@ fn is_of_server(family: &Family) -> bool {
 }
 
 /// A model as it is now, for `GET /status`.
-pub struct Look {
+pub struct ModelSnapshot {
     /// Its name.
     pub name: String,
     /// How far it is.
@@ -95,7 +96,7 @@ pub struct Look {
 }
 
 /// The models as programs have to know them.
-pub struct Known {
+pub struct KnownModels {
     /// Their names, the one first that a request means which names none.
     pub names: Vec<String>,
     /// The first one, if it is loaded.
@@ -104,7 +105,7 @@ pub struct Known {
     pub defaults: Defaults,
 }
 
-impl Front {
+impl ModelRegistry {
     /// When it was made, in seconds since 1970.
     pub fn created(&self) -> u64 {
         self.created
@@ -117,11 +118,11 @@ impl Front {
     }
 
     /// All models as they are now.
-    pub fn looks(&self) -> Vec<Look> {
+    pub fn snapshots(&self) -> Vec<ModelSnapshot> {
         let state = self.lock();
-        let look = |entry: &Entry| {
-            let server = entry.here().map(|here| &here.server);
-            Look {
+        let snapshot = |entry: &ModelEntry| {
+            let server = entry.loaded().map(|loaded| &loaded.server);
+            ModelSnapshot {
                 name: entry.name().to_string(),
                 state: entry.state(),
                 description: server.map(|server| server.model.description()).unwrap_or_default(),
@@ -131,7 +132,7 @@ impl Front {
                 waiting: entry.waiting as u64,
             }
         };
-        state.entries.iter().map(look).collect()
+        state.entries.iter().map(snapshot).collect()
     }
 
     /// All models, for `/v1/models`.
@@ -145,7 +146,7 @@ impl Front {
     ///
     /// # Errors
     /// Where there is none.
-    pub fn described_by_name(&self, name: &str) -> Result<Value, Refusal> {
+    pub fn described_by_name(&self, name: &str) -> Result<Value, ApiError> {
         let state = self.lock();
         let at = state.find(Some(name))?;
         Ok(state.entries[at].described(self.created))
@@ -157,7 +158,7 @@ impl Front {
         if !state.several {
             return self.metrics.to_prometheus();
         }
-        let mut families: Vec<Family> = state.entries.iter().flat_map(Entry::families).collect();
+        let mut families: Vec<Family> = state.entries.iter().flat_map(ModelEntry::families).collect();
         for mut family in self.metrics.families() {
             // What is counted before it is known which model is meant.
             let of_all = |labels: &str| ["{end=\"refused\"}", "{end=\"invalid\"}"].contains(&labels);
@@ -174,7 +175,7 @@ impl Front {
     }
 
     /// What the server tells of itself for programs.
-    pub fn known(&self) -> Known {
+    pub fn known(&self) -> KnownModels {
         let state = self.lock();
         let first = state.find(None).unwrap_or(0);
         let there = || state.entries.iter().filter(|entry| !entry.gone);
@@ -184,8 +185,8 @@ impl Front {
             names.insert(0, entry.name().to_string());
         }
         let entry = state.entries.get(first);
-        let server = entry.and_then(Entry::here).map(|here| Arc::clone(&here.server));
+        let server = entry.and_then(ModelEntry::loaded).map(|loaded| Arc::clone(&loaded.server));
         let defaults = entry.map(|entry| entry.named.options.current(&entry.named.engine).defaults);
-        Known { names, server, defaults: defaults.unwrap_or_else(|| self.current().defaults.clone()) }
+        KnownModels { names, server, defaults: defaults.unwrap_or_else(|| self.current().defaults.clone()) }
     }
 }

@@ -1,20 +1,20 @@
-//! What an answer tells of its tokens besides their text: their numbers, how likely they were.
+//! Details of tokens in an answer besides their text: their numbers and probabilities.
 
 use llama::Token;
 use serde_json::{Value, json};
 
 use super::logprobs::Logprobs;
-use super::out::Shape;
+use super::shape::AnswerShape;
+use crate::api_error::ApiError;
 use crate::fields::Fields;
 use crate::job::Piece;
-use crate::refusal::Refusal;
 
 /// Whether the numbers of the tokens are wanted. The name is llama-server's.
-pub fn return_tokens(fields: &mut Fields) -> Result<bool, Refusal> {
+pub fn return_tokens(fields: &mut Fields) -> Result<bool, ApiError> {
     Ok(fields.bool("return_tokens")?.unwrap_or(false))
 }
 
-/// That of a choice's tokens of which nothing was told yet.
+/// Details of a choice's tokens that were not sent yet.
 #[derive(Debug)]
 pub struct Gathered {
     logprobs: Logprobs,
@@ -22,16 +22,16 @@ pub struct Gathered {
     tokens: Option<Vec<Token>>,
 }
 
-/// That of a part of a choice, or of all of it.
+/// Details of the tokens in a part of a choice, or in all of it.
 #[derive(Debug, Default)]
-pub struct Beside {
+pub struct TokenDetails {
     logprobs: Value,
     tokens: Option<Vec<Token>>,
 }
 
 impl Gathered {
     /// None yet.
-    pub fn new(shape: Shape, return_tokens: bool) -> Self {
+    pub fn new(shape: AnswerShape, return_tokens: bool) -> Self {
         Gathered { logprobs: Logprobs::new(shape), tokens: return_tokens.then(Vec::new) }
     }
 
@@ -49,19 +49,19 @@ impl Gathered {
     }
 
     /// All that was taken since the last time.
-    pub fn take(&mut self) -> Beside {
-        Beside { logprobs: self.logprobs.take(), tokens: self.tokens.as_mut().map(std::mem::take) }
+    pub fn take(&mut self) -> TokenDetails {
+        TokenDetails { logprobs: self.logprobs.take(), tokens: self.tokens.as_mut().map(std::mem::take) }
     }
 }
 
-impl Beside {
+impl TokenDetails {
     /// Whether there is nothing to tell.
     pub fn is_empty(&self) -> bool {
         self.logprobs.is_null() && self.tokens.as_ref().is_none_or(Vec::is_empty)
     }
 
     /// `choice` with it.
-    pub fn beside(self, mut choice: Value) -> Value {
+    pub fn add_to(self, mut choice: Value) -> Value {
         choice["logprobs"] = self.logprobs;
         if let Some(tokens) = self.tokens {
             choice["tokens"] = json!(tokens);
@@ -81,12 +81,12 @@ mod tests {
             (true, json!({ "index": 0, "logprobs": null, "tokens": [3, 1] })),
             (false, json!({ "index": 0, "logprobs": null })),
         ] {
-            let mut gathered = Gathered::new(Shape::Text, wanted);
+            let mut gathered = Gathered::new(AnswerShape::Text, wanted);
             gathered.add(&mut piece(3));
             gathered.add(&mut piece(1));
-            let beside = gathered.take();
-            assert_eq!(beside.is_empty(), !wanted);
-            assert_eq!(beside.beside(json!({ "index": 0 })), expected);
+            let details = gathered.take();
+            assert_eq!(details.is_empty(), !wanted);
+            assert_eq!(details.add_to(json!({ "index": 0 })), expected);
             assert!(gathered.take().is_empty());
         }
     }

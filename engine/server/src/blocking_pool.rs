@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Semaphore;
 
+use super::api_error::{ApiError, ApiErrorKind};
+use super::client::Client;
 use super::fields::Fields;
-use super::job::Client;
-use super::refusal::{Kind, Refusal};
 
 /// Threads for work of milliseconds: templates, texts, requests and answers.
 const LIGHT: usize = 2;
@@ -41,7 +41,7 @@ const CLIENTS: usize = 4;
 
 /// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum WorkKind {
     /// Work of milliseconds.
     Light,
     /// A grammar or schema, which may take seconds.
@@ -50,31 +50,31 @@ pub enum Work {
     Text,
 }
 
-impl Work {
+impl WorkKind {
     /// Returns the kind of work for tokenizing a text of `bytes` bytes; `None` for a text that is tokenized at once.
     pub fn of_text(bytes: usize) -> Option<Self> {
         if bytes <= LONG_TEXT {
             None
         } else if bytes <= VERY_LONG_TEXT {
-            Some(Work::Light)
+            Some(WorkKind::Light)
         } else {
-            Some(Work::Text)
+            Some(WorkKind::Text)
         }
     }
 }
 
-/// Places for work, and the number of answers whose requests are being prepared.
+/// Permits for work, and the number of answers whose requests are being prepared.
 #[derive(Debug)]
-struct Places {
+struct Permits {
     light: Arc<Semaphore>,
     grammars: Arc<Semaphore>,
     texts: Arc<Semaphore>,
     requests: AtomicUsize,
 }
 
-impl Default for Places {
+impl Default for Permits {
     fn default() -> Self {
-        Places {
+        Permits {
             light: Arc::new(Semaphore::new(LIGHT)),
             grammars: Arc::new(Semaphore::new(GRAMMARS)),
             texts: Arc::new(Semaphore::new(TEXTS)),
@@ -83,65 +83,65 @@ impl Default for Places {
     }
 }
 
-impl Places {
-    fn of(&self, work: Work) -> Arc<Semaphore> {
+impl Permits {
+    fn of(&self, work: WorkKind) -> Arc<Semaphore> {
         Arc::clone(match work {
-            Work::Light => &self.light,
-            Work::Grammar => &self.grammars,
-            Work::Text => &self.texts,
+            WorkKind::Light => &self.light,
+            WorkKind::Grammar => &self.grammars,
+            WorkKind::Text => &self.texts,
         })
     }
 }
 
 /// Thread pool, shared by all models.
 #[derive(Debug, Default)]
-pub struct Beside {
-    all: Arc<Places>,
-    clients: Mutex<HashMap<Client, Arc<Places>>>,
+pub struct BlockingPool {
+    all: Arc<Permits>,
+    clients: Mutex<HashMap<Client, Arc<Permits>>>,
 }
 
 /// Share of a client in the pool.
 #[derive(Clone, Debug)]
-pub struct Part {
-    all: Arc<Places>,
-    own: Arc<Places>,
+pub struct ClientShare {
+    all: Arc<Permits>,
+    own: Arc<Permits>,
 }
 
-impl Beside {
+impl BlockingPool {
     /// Returns the share of `client`.
-    pub fn of(&self, client: &Client) -> Part {
+    pub fn of(&self, client: &Client) -> ClientShare {
         // A panic elsewhere leaves the map consistent.
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         // Removes clients without work.
         clients.retain(|_, own| Arc::strong_count(own) > 1);
         let own = Arc::clone(clients.entry(client.clone()).or_default());
-        Part { all: Arc::clone(&self.all), own }
+        ClientShare { all: Arc::clone(&self.all), own }
     }
 }
 
-impl Part {
+impl ClientShare {
     /// Runs `work` on a thread. The thread stays taken until `work` ends, even if the caller stops waiting.
     pub async fn run<T: Send + 'static>(
         &self,
-        kind: Work,
+        kind: WorkKind,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
-        let failed = |why: &dyn Display| Refusal::new(Kind::Failed, why.to_string());
+    ) -> Result<T, ApiError> {
+        let failed = |why: &dyn Display| ApiError::new(ApiErrorKind::Failed, why.to_string());
         // The order matters: only work that has a place of its client may wait for a thread.
         let own = self.own.of(kind).acquire_owned().await.map_err(|why| failed(&why))?;
         let thread = self.all.of(kind).acquire_owned().await.map_err(|why| failed(&why))?;
-        let part = self.clone();
+        let share = self.clone();
         let work = move || {
-            let _places = (own, thread, part);
+            let _permits = (own, thread, share);
             work()
         };
         tokio::task::spawn_blocking(work).await.map_err(|why| failed(&why))
     }
 
     /// Parses the fields of a request.
-    pub async fn fields(&self, bytes: Vec<u8>) -> Result<Fields, Refusal> {
+    pub async fn fields(&self, bytes: Vec<u8>) -> Result<Fields, ApiError> {
         match bytes.len() > LONG_REQUEST {
-            true => self.run(Work::Light, move || Fields::read(&bytes)).await?,
+            true => self.run(WorkKind::Light, move || Fields::read(&bytes)).await?,
             false => Fields::read(&bytes),
         }
     }
@@ -165,13 +165,13 @@ impl Part {
 
 /// Guard that counts the answers of a request while the request is prepared.
 #[derive(Debug)]
-pub struct Preparing(Part, usize);
+pub struct Preparing(ClientShare, usize);
 
 impl Drop for Preparing {
     fn drop(&mut self) {
-        let Preparing(part, answers) = self;
-        part.own.requests.fetch_sub(*answers, Ordering::Relaxed);
-        part.all.requests.fetch_sub(*answers, Ordering::Relaxed);
+        let Preparing(share, answers) = self;
+        share.own.requests.fetch_sub(*answers, Ordering::Relaxed);
+        share.all.requests.fetch_sub(*answers, Ordering::Relaxed);
     }
 }
 
@@ -184,13 +184,13 @@ mod tests {
 
     #[test]
     fn a_client_that_fills_its_part_leaves_room_for_others() {
-        let beside = Beside::default();
+        let pool = BlockingPool::default();
         let (one, other) =
-            (beside.of(&Client::Process { id: 1, user: 0 }), beside.of(&Client::Process { id: 2, user: 0 }));
+            (pool.of(&Client::Process { id: 1, user: 0 }), pool.of(&Client::Process { id: 2, user: 0 }));
         let mut held: Vec<Preparing> = (0..3).map(|_| one.enter(2, 5).expect("room")).collect();
         assert_eq!(one.enter(1, 5).err(), Some(6));
         assert_eq!(
-            beside.of(&Client::Process { id: 1, user: 0 }).enter(1, 5).err(),
+            pool.of(&Client::Process { id: 1, user: 0 }).enter(1, 5).err(),
             Some(6),
             "also another connection of it"
         );
@@ -200,17 +200,17 @@ mod tests {
         drop((held, entered));
         // All of them together have an end too.
         let many: Vec<Result<Preparing, usize>> =
-            (0..30).map(|client| beside.of(&Client::Process { id: client, user: 0 }).enter(1, 5)).collect();
+            (0..30).map(|client| pool.of(&Client::Process { id: client, user: 0 }).enter(1, 5)).collect();
         assert_eq!(many.iter().filter(|entered| entered.is_ok()).count(), 5 * CLIENTS);
     }
 
     #[test]
     fn clients_that_are_gone_leave_nothing() {
-        let beside = Beside::default();
+        let pool = BlockingPool::default();
         for client in 0..100 {
-            drop(beside.of(&Client::Process { id: client, user: 0 }).enter(1, 5));
+            drop(pool.of(&Client::Process { id: client, user: 0 }).enter(1, 5));
         }
-        assert_eq!(beside.clients.lock().expect("whole").len(), 1);
+        assert_eq!(pool.clients.lock().expect("whole").len(), 1);
     }
 
     /// A hundred pieces of work of one client wait, all threads are taken by it; another's is done next.
@@ -219,11 +219,9 @@ mod tests {
         let runtime =
             tokio::runtime::Builder::new_current_thread().max_blocking_threads(THREADS).enable_time().build();
         runtime.expect("a runtime").block_on(async {
-            let beside = Beside::default();
-            let (one, other) = (
-                beside.of(&Client::Process { id: 1, user: 0 }),
-                beside.of(&Client::Process { id: 2, user: 0 }),
-            );
+            let pool = BlockingPool::default();
+            let (one, other) =
+                (pool.of(&Client::Process { id: 1, user: 0 }), pool.of(&Client::Process { id: 2, user: 0 }));
             let (go, wait) = mpsc::channel::<()>();
             let wait = Arc::new(Mutex::new(wait));
             let mut tasks = Vec::new();
@@ -231,16 +229,15 @@ mod tests {
                 let (one, wait) = (one.clone(), Arc::clone(&wait));
                 tasks.push(tokio::spawn(async move {
                     let work = move || wait.lock().expect("whole").recv().is_ok();
-                    one.run(Work::Grammar, work).await
+                    one.run(WorkKind::Grammar, work).await
                 }));
             }
             // All of them have come before the other.
             while one.own.grammars.available_permits() > 0 {
                 tokio::task::yield_now().await;
             }
-            let its = tokio::spawn(async move { other.run(Work::Grammar, || ()).await });
-            while beside.of(&Client::Process { id: 2, user: 0 }).own.grammars.available_permits() == GRAMMARS
-            {
+            let its = tokio::spawn(async move { other.run(WorkKind::Grammar, || ()).await });
+            while pool.of(&Client::Process { id: 2, user: 0 }).own.grammars.available_permits() == GRAMMARS {
                 tokio::task::yield_now().await;
             }
             // One piece is let go of, and whatever is begun after it is not.

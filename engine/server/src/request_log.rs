@@ -1,7 +1,7 @@
-//! What the log tells of a request: one line when all of it is over, whoever ends it.
+//! Line of the log about a request, written when all of the request is over, whoever ends it.
 //!
-//! A [`Ticket`] goes with the request, to its answer and to its jobs, and collects what becomes of it; the last one that
-//! is dropped writes the line. Without a log tickets are empty. Names of fields and endpoints are told where they are
+//! A [`RequestLog`] goes with the request, to its answer and to its jobs, and collects what becomes of it; the last one that
+//! is dropped writes the line. Without a log it is empty. Names of fields and endpoints are told where they are
 //! this server's own, and nothing else that a client says: messages of errors repeat parts of requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +12,10 @@ use llama::error::Error;
 use llama::notice;
 use sampling::PARAMETERS;
 
-use super::job::{Client, Done, Finish};
-use super::refusal::Refusal;
+use super::api_error::ApiError;
+use super::client::Client;
+use super::done::Done;
+use super::finish_reason::FinishReason;
 use super::unauthorized_log;
 
 /// Target of the log's lines about requests. Scripts filter by it, so it keeps the name that it has always had.
@@ -81,9 +83,9 @@ const QUIET: [&str; 3] = [ROUTES[6], ROUTES[7], ROUTES[9]];
 /// Numbers of requests.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// What is known of a request.
+/// Facts about a request that the log tells.
 #[derive(Debug)]
-struct Entry {
+struct RequestRecord {
     number: u64,
     route: &'static str,
     method: &'static str,
@@ -95,7 +97,7 @@ struct Entry {
     error: Option<&'static str>,
     field: Option<&'static str>,
     answers: u32,
-    stop: Option<Finish>,
+    stop: Option<FinishReason>,
     failed: bool,
     prompt_tokens: u32,
     cached_tokens: u32,
@@ -106,25 +108,25 @@ struct Entry {
 }
 
 #[derive(Debug)]
-struct Shared(Mutex<Entry>);
+struct SharedRecord(Mutex<RequestRecord>);
 
-/// What goes with a request.
+/// Handle to the log line of a request.
 #[derive(Clone, Debug, Default)]
-pub struct Ticket(Option<Arc<Shared>>);
+pub struct RequestLog(Option<Arc<SharedRecord>>);
 
 tokio::task_local! {
-    static CURRENT: Ticket;
+    static CURRENT: RequestLog;
 }
 
-impl Ticket {
-    /// One for a request by `method` to `path` of `client`.
+impl RequestLog {
+    /// Starts the line of a request by `method` to `path` of `client`.
     pub fn new(method: &str, path: &str, client: &Client) -> Self {
         // Refusals are told at this level as well.
         if !notice::is_logged() || !tracing::enabled!(tracing::Level::INFO) {
-            return Ticket(None);
+            return RequestLog(None);
         }
         let methods = ["GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "LINE"];
-        Ticket(Some(Arc::new(Shared(Mutex::new(Entry {
+        RequestLog(Some(Arc::new(SharedRecord(Mutex::new(RequestRecord {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             route: route(path),
             method: methods.into_iter().find(|known| *known == method).unwrap_or("other"),
@@ -148,7 +150,7 @@ impl Ticket {
 
     /// That of the request that this task works on.
     pub fn current() -> Self {
-        CURRENT.try_with(Ticket::clone).unwrap_or_default()
+        CURRENT.try_with(RequestLog::clone).unwrap_or_default()
     }
 
     /// Does `work` for this request.
@@ -164,7 +166,7 @@ impl Ticket {
         self.0.is_some()
     }
 
-    fn note(&self, what: impl FnOnce(&mut Entry)) {
+    fn note(&self, what: impl FnOnce(&mut RequestRecord)) {
         if let Some(shared) = &self.0 {
             what(&mut shared.0.lock().unwrap_or_else(PoisonError::into_inner));
         }
@@ -181,7 +183,7 @@ impl Ticket {
     }
 
     /// It is refused.
-    pub fn refused(&self, refusal: &Refusal) {
+    pub fn refused(&self, refusal: &ApiError) {
         let (status, _, code) = refusal.kind.words();
         let field = refusal.param.as_deref().and_then(field);
         self.note(|entry| (entry.status, entry.error, entry.field) = (Some(status), Some(code), field));
@@ -233,8 +235,8 @@ impl Ticket {
         self.note(|entry| tracing::debug!(target: TARGET, request = entry.number, slot, cached_tokens = cached, "began"));
     }
 
-    /// It had to leave its slot.
-    pub fn parked(&self) {
+    /// Notes that it was preempted.
+    pub fn preempted(&self) {
         self.note(
             |entry| tracing::debug!(target: TARGET, request = entry.number, "left its slot for want of room"),
         );
@@ -260,7 +262,7 @@ fn field(param: &str) -> Option<&'static str> {
     known.or_else(|| PARAMETERS.iter().map(|parameter| parameter.name).find(|known| *known == name))
 }
 
-impl Drop for Shared {
+impl Drop for SharedRecord {
     fn drop(&mut self) {
         let entry = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         let milliseconds = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;

@@ -1,5 +1,4 @@
-//! What goes on in the slots, written by the scheduler as it goes and read by whoever wants to look: never what was asked
-//! or answered.
+//! State of the slots, written by the scheduler as it goes and read for `GET /status`: never what was asked or answered.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -8,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::scope::Owner;
 
-/// What a slot does.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum SlotState {
     /// Nothing.
     #[default]
     Idle,
@@ -28,20 +27,20 @@ pub enum State {
 
 /// A slot at a glance.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown {
+pub struct SlotSnapshot {
     /// What it does.
-    pub state: State,
+    pub state: SlotState,
     /// Tokens that it holds in the context.
     pub held: u32,
     /// Owner of these tokens and of its request; `None` if they belong to nobody.
     pub owner: Option<Owner>,
     /// Of its request.
-    pub run: Option<ShownRun>,
+    pub run: Option<RequestSnapshot>,
 }
 
 /// A request at a glance.
 #[derive(Clone, Copy, Debug)]
-pub struct ShownRun {
+pub struct RequestSnapshot {
     /// Tokens of its prompt.
     pub prompt: u32,
     /// Of these, found in the cache.
@@ -54,34 +53,34 @@ pub struct ShownRun {
     pub first: Option<Instant>,
 }
 
-/// The slots as they were before the last batch, those of each scheduler in its place.
+/// The slots as they were before the last batch, in the order of the schedulers.
 #[derive(Debug, Default)]
-pub struct Board(Mutex<Vec<Vec<Shown>>>);
+pub struct SlotSnapshots(Mutex<Vec<Vec<SlotSnapshot>>>);
 
-impl Board {
-    /// A place for another scheduler.
-    pub fn place(&self) -> usize {
-        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        places.push(Vec::new());
-        places.len() - 1
+impl SlotSnapshots {
+    /// Adds a scheduler without slots, and returns its index.
+    pub fn add_scheduler(&self) -> usize {
+        let mut schedulers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        schedulers.push(Vec::new());
+        schedulers.len() - 1
     }
 
-    /// Takes away all places: there are no schedulers any more.
+    /// Removes all schedulers.
     pub fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Shows these in `place`.
-    pub fn show(&self, place: usize, slots: impl Iterator<Item = Shown>) {
-        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(shown) = places.get_mut(place) {
+    /// Replaces the slots of `scheduler`.
+    pub fn show(&self, scheduler: usize, slots: impl Iterator<Item = SlotSnapshot>) {
+        let mut schedulers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shown) = schedulers.get_mut(scheduler) {
             shown.clear();
             shown.extend(slots);
         }
     }
 
     /// What is shown.
-    pub fn read(&self) -> Vec<Shown> {
+    pub fn read(&self) -> Vec<SlotSnapshot> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).concat()
     }
 }

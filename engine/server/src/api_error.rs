@@ -1,10 +1,10 @@
-//! Why a client does not get what it asked for, in the shape of OpenAI's errors.
+//! Errors that clients get, in the shape of OpenAI's errors.
 
 use serde_json::{Value, json};
 
-/// Why, as a program reads it.
+/// Kind of an error, as programs read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ApiErrorKind {
     /// The request is wrong.
     Invalid,
     /// The prompt does not fit the context.
@@ -39,36 +39,36 @@ pub enum Kind {
     Failed,
 }
 
-impl Kind {
+impl ApiErrorKind {
     /// HTTP status, `type` and `code`.
     pub fn words(self) -> (u16, &'static str, &'static str) {
         const INVALID: &str = "invalid_request_error";
         match self {
-            Kind::Invalid => (400, INVALID, "invalid_value"),
-            Kind::PromptTooLong => (400, INVALID, "context_length_exceeded"),
-            Kind::TooLarge => (413, INVALID, "request_too_large"),
-            Kind::Unauthorized => (401, "authentication_error", "invalid_api_key"),
-            Kind::Forbidden => (403, "permission_error", "forbidden_host"),
-            Kind::Origin => (403, "permission_error", "forbidden_origin"),
-            Kind::NoModel => (404, INVALID, "model_not_found"),
-            Kind::NoRoom => (503, "server_error", "model_unavailable"),
-            Kind::NotFound => (404, INVALID, "not_found"),
-            Kind::Method => (405, INVALID, "method_not_allowed"),
-            Kind::MediaType => (415, INVALID, "unsupported_media_type"),
-            Kind::Busy => (429, "rate_limit_error", "busy"),
-            Kind::Overloaded => (503, "server_error", "overloaded"),
-            Kind::Stopping => (503, "server_error", "shutting_down"),
-            Kind::Deadline => (504, "server_error", "deadline"),
-            Kind::Failed => (500, "server_error", "failed"),
+            ApiErrorKind::Invalid => (400, INVALID, "invalid_value"),
+            ApiErrorKind::PromptTooLong => (400, INVALID, "context_length_exceeded"),
+            ApiErrorKind::TooLarge => (413, INVALID, "request_too_large"),
+            ApiErrorKind::Unauthorized => (401, "authentication_error", "invalid_api_key"),
+            ApiErrorKind::Forbidden => (403, "permission_error", "forbidden_host"),
+            ApiErrorKind::Origin => (403, "permission_error", "forbidden_origin"),
+            ApiErrorKind::NoModel => (404, INVALID, "model_not_found"),
+            ApiErrorKind::NoRoom => (503, "server_error", "model_unavailable"),
+            ApiErrorKind::NotFound => (404, INVALID, "not_found"),
+            ApiErrorKind::Method => (405, INVALID, "method_not_allowed"),
+            ApiErrorKind::MediaType => (415, INVALID, "unsupported_media_type"),
+            ApiErrorKind::Busy => (429, "rate_limit_error", "busy"),
+            ApiErrorKind::Overloaded => (503, "server_error", "overloaded"),
+            ApiErrorKind::Stopping => (503, "server_error", "shutting_down"),
+            ApiErrorKind::Deadline => (504, "server_error", "deadline"),
+            ApiErrorKind::Failed => (500, "server_error", "failed"),
         }
     }
 }
 
-/// A refusal.
+/// An error that a client gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ApiError {
     /// Why.
-    pub kind: Kind,
+    pub kind: ApiErrorKind,
     /// Why, in words.
     pub message: String,
     /// The field that is wrong.
@@ -90,16 +90,16 @@ fn cut(message: String) -> String {
     format!("{} … {}", &message[..head], &message[tail..])
 }
 
-impl Refusal {
+impl ApiError {
     /// Without a field.
-    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Refusal { kind, message: cut(message.into()), param: None, retry_after: None }
+    pub fn new(kind: ApiErrorKind, message: impl Into<String>) -> Self {
+        ApiError { kind, message: cut(message.into()), param: None, retry_after: None }
     }
 
     /// `param` is wrong: `message` says what it should be.
     pub fn field(param: &str, message: impl std::fmt::Display) -> Self {
         let message = format!("{param}: {message}");
-        Refusal { param: Some(param.to_string()), ..Refusal::new(Kind::Invalid, message) }
+        ApiError { param: Some(param.to_string()), ..ApiError::new(ApiErrorKind::Invalid, message) }
     }
 
     /// The status over HTTP.
@@ -115,5 +115,13 @@ impl Refusal {
             error["retry_after"] = seconds.into();
         }
         error
+    }
+}
+
+/// The answer to everything once the end has begun.
+pub fn stopping() -> ApiError {
+    ApiError {
+        retry_after: Some(1),
+        ..ApiError::new(ApiErrorKind::Stopping, "this server is shutting down and takes no more requests")
     }
 }

@@ -1,4 +1,4 @@
-//! How long the grammars of one client may keep everybody else waiting.
+//! Bound on the time for which the grammars of one client may keep others waiting.
 //!
 //! Tokens are chosen on the scheduler's thread, and a grammar may take [half a second](sampling) for each of them:
 //! a request that takes a little less every time would let all others have two tokens a second. So what a client's
@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::job::Client;
+use super::client::Client;
 
 /// What a step takes beyond this counts. Usual ones take far less.
 const STEP: Duration = Duration::from_millis(10);
@@ -19,13 +19,14 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 /// What it may in the long run, as a part of the time.
 const SHARE: f64 = 0.2;
 
-/// What the clients have held others up for.
+/// Time for which the grammars of each client have kept others waiting.
 #[derive(Debug, Default)]
-pub struct Holds(HashMap<Client, Held>);
+pub struct GrammarBudget(HashMap<Client, ClientUsage>);
 
+/// Time for which the grammars of a client have kept others waiting.
 #[derive(Clone, Copy, Debug)]
-struct Held {
-    /// What is not forgotten of it.
+struct ClientUsage {
+    /// The part of it that is not forgotten.
     sum: Duration,
     at: Instant,
 }
@@ -35,17 +36,17 @@ pub fn counted(time: Duration) -> Duration {
     time.saturating_sub(STEP)
 }
 
-impl Holds {
+impl GrammarBudget {
     /// Adds that `client` held others up for `time` until `now`; whether that is too much.
     pub fn add(&mut self, client: &Client, time: Duration, now: Instant) -> bool {
         self.0.retain(|_, held| !held.at(now).is_zero());
-        let held = self.0.entry(client.clone()).or_insert(Held { sum: Duration::ZERO, at: now });
-        *held = Held { sum: held.at(now) + time, at: now };
+        let held = self.0.entry(client.clone()).or_insert(ClientUsage { sum: Duration::ZERO, at: now });
+        *held = ClientUsage { sum: held.at(now) + time, at: now };
         held.sum > AT_ONCE
     }
 }
 
-impl Held {
+impl ClientUsage {
     /// What is left of it at `now`.
     fn at(self, now: Instant) -> Duration {
         self.sum.saturating_sub(now.saturating_duration_since(self.at).mul_f64(SHARE))
@@ -71,8 +72,8 @@ mod tests {
         let start = Instant::now();
         let at = |millis: u64| start + Duration::from_millis(millis);
         let (one, other) = (Client::Process { id: 1, user: 0 }, Client::Process { id: 2, user: 0 });
-        let mut holds = Holds::default();
-        let mut step = |client: &Client, now| holds.add(client, Duration::from_millis(490), at(now));
+        let mut budget = GrammarBudget::default();
+        let mut step = |client: &Client, now| budget.add(client, Duration::from_millis(490), at(now));
         // Four steps of nearly the longest are let, one more is too much; whoever else asks is not concerned.
         let all: Vec<bool> = (1..=5).map(|number| step(&one, number * 500)).collect();
         assert_eq!(all, [false, false, false, false, true]);
@@ -82,17 +83,17 @@ mod tests {
         assert!(step(&one, 4000));
         // After a pause all of it.
         assert!(!step(&one, 30_000));
-        assert_eq!(holds.0.len(), 1);
+        assert_eq!(budget.0.len(), 1);
     }
 
     #[test]
     fn usual_steps_count_for_nothing() {
         assert_eq!(counted(Duration::from_millis(8)), Duration::ZERO);
         assert_eq!(counted(Duration::from_millis(110)), Duration::from_millis(100));
-        let (mut holds, start) = (Holds::default(), Instant::now());
+        let (mut budget, start) = (GrammarBudget::default(), Instant::now());
         // A step of a twentieth of a second each half second, for an hour.
         let all = (0..7200).map(|step| start + Duration::from_millis(500 * step));
-        let over = |now| holds.add(&Client::Unknown, counted(Duration::from_millis(50)), now);
+        let over = |now| budget.add(&Client::Unknown, counted(Duration::from_millis(50)), now);
         assert!(all.map(over).all(|over| !over));
     }
 }

@@ -12,10 +12,13 @@ use llama::error::{Error, Result};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-use super::start::{Common, start};
-use super::{Entry, Estimate, Front, Here, Named, Place, estimate};
+use super::entry::{LoadState, ModelEntry};
+use super::memory::{MemoryEstimate, estimate};
+use super::named::Named;
+use super::registry::ModelRegistry;
+use super::start::{Common, LoadedModel, start};
+use crate::closing::Closing;
 use crate::hidden_paths::hide_folders;
-use crate::queue::Closing;
 
 /// How long a model in use is not disturbed by one for which there is no room. Then requests for it wait, those that run
 /// are finished, and it goes.
@@ -41,14 +44,14 @@ async fn over(threads: Vec<watch::Receiver<()>>) {
     }
 }
 
-/// Loads the model `id`, which is [coming](Place::Coming).
-pub(super) async fn bring(front: Arc<Front>, id: u64) {
-    let _one = front.loading.lock().await;
-    let brought = front.brought(id).await;
-    front.arrived(id, brought);
+/// Loads the model `id`, whose state is [`LoadState::Loading`].
+pub(super) async fn load(registry: Arc<ModelRegistry>, id: u64) {
+    let _one = registry.loading.lock().await;
+    let loaded = registry.try_load(id).await;
+    registry.note_loaded(id, loaded);
 }
 
-impl Front {
+impl ModelRegistry {
     /// Loads those models that are to be there from the start, on this thread.
     ///
     /// # Errors
@@ -91,11 +94,11 @@ impl Front {
                     )));
                 }
             }
-            let here = start(&named, &settings, live, self.common(metrics))?;
+            let loaded = start(&named, &settings, live, self.common(metrics))?;
             if let Some(entry) = self.lock().entry(id) {
                 entry.memory = memory;
                 entry.loads += 1;
-                entry.place = Place::Here(Box::new(here));
+                entry.load_state = LoadState::Loaded(Box::new(loaded));
             }
         }
         Ok(())
@@ -108,7 +111,7 @@ impl Front {
         loop {
             changed.borrow_and_update();
             match self.next_to_go() {
-                Some((id, here)) => self.let_go(id, *here).await,
+                Some((id, loaded)) => self.let_go(id, *loaded).await,
                 None => {
                     let _ = changed.changed().await;
                 }
@@ -118,7 +121,7 @@ impl Front {
 
     fn common(&self, metrics: Arc<crate::metrics::Metrics>) -> Common {
         let turns = Arc::clone(&self.loader.turns);
-        Common { turns, beside: Arc::clone(&self.beside), metrics, created: self.created }
+        Common { turns, blocking_pool: Arc::clone(&self.blocking_pool), metrics, created: self.created }
     }
 
     fn named(&self, id: u64) -> Option<(Named, Arc<crate::metrics::Metrics>)> {
@@ -137,7 +140,7 @@ impl Front {
     }
 
     /// Whether the model can be loaded at all.
-    fn check(&self, estimate: &Estimate, live: &Live) -> Result<()> {
+    fn check(&self, estimate: &MemoryEstimate, live: &Live) -> Result<()> {
         let limit = self.lock().limit.or(live.memory());
         match limit.and_then(|limit| estimate.refused(limit)) {
             Some(why) => Err(Error::Usage(why)),
@@ -155,7 +158,7 @@ impl Front {
     }
 
     /// The model `id`, loaded; nothing where nobody waits for it any more.
-    async fn brought(self: &Arc<Self>, id: u64) -> Result<Option<Here>> {
+    async fn try_load(self: &Arc<Self>, id: u64) -> Result<Option<LoadedModel>> {
         // Others were loaded meanwhile.
         if !self.is_wanted(id)? {
             return Ok(None);
@@ -217,19 +220,19 @@ impl Front {
     }
 
     /// Notes what became of loading the model `id`.
-    fn arrived(self: &Arc<Self>, id: u64, brought: Result<Option<Here>>) {
+    fn note_loaded(self: &Arc<Self>, id: u64, loaded: Result<Option<LoadedModel>>) {
         let mut state = self.lock();
         let closing = state.closing;
         let Some(entry) = state.entry(id) else { return };
-        match brought {
-            Ok(Some(here)) => {
-                here.server.inbox.close(closing);
+        match loaded {
+            Ok(Some(loaded)) => {
+                loaded.server.inbox.close(closing);
                 (entry.loads, entry.tries) = (entry.loads + 1, 0);
-                let ended = here.running.schedulers();
-                entry.place = Place::Here(Box::new(here));
+                let ended = loaded.running.schedulers();
+                entry.load_state = LoadState::Loaded(Box::new(loaded));
                 self.watch(id, entry.loads, ended);
             }
-            Ok(None) => (entry.place, entry.memory) = (Place::Out, Bytes(0)),
+            Ok(None) => (entry.load_state, entry.memory) = (LoadState::Unloaded, Bytes(0)),
             Err(error) => {
                 let why = error.to_string();
                 if closing == Closing::Open {
@@ -246,8 +249,8 @@ impl Front {
     fn watch_all(self: &Arc<Self>) {
         let state = self.lock();
         for entry in &state.entries {
-            if let Some(here) = entry.here() {
-                self.watch(entry.id, entry.loads, here.running.schedulers());
+            if let Some(loaded) = entry.loaded() {
+                self.watch(entry.id, entry.loads, loaded.running.schedulers());
             }
         }
     }
@@ -255,10 +258,10 @@ impl Front {
     /// Notices when a scheduler ends that nobody told to.
     fn watch(self: &Arc<Self>, id: u64, loads: u64, ended: Vec<watch::Receiver<()>>) {
         for ended in ended {
-            let front = Arc::clone(self);
+            let registry = Arc::clone(self);
             tokio::spawn(async move {
                 over(vec![ended]).await;
-                front.fell(id, loads);
+                registry.fell(id, loads);
             });
         }
     }
@@ -267,13 +270,13 @@ impl Front {
         let mut state = self.lock();
         let (several, closing) = (state.several, state.closing);
         let Some(entry) = state.entry(id).filter(|entry| entry.loads == loads) else { return };
-        let Some(here) = entry.here() else { return };
+        let Some(loaded) = entry.loaded() else { return };
         if closing != Closing::Open {
             return;
         }
         // The other pools with it, and those who wait for any of them.
-        here.server.inbox.close(Closing::Now);
-        drop(here.server.inbox.take(|_| true));
+        loaded.server.inbox.close(Closing::Now);
+        drop(loaded.server.inbox.take(|_| true));
         if !several {
             self.broken.send_replace(true);
             return;
@@ -285,31 +288,32 @@ impl Front {
     }
 
     /// Takes out a model that shall go and that nobody holds.
-    fn next_to_go(&self) -> Option<(u64, Box<Here>)> {
+    fn next_to_go(&self) -> Option<(u64, Box<LoadedModel>)> {
         let mut state = self.lock();
-        state
-            .entries
-            .retain(|entry| !(entry.gone && matches!(entry.place, Place::Out | Place::Failed { .. })));
-        let goes =
-            |entry: &&mut Entry| (entry.leaves || entry.gone) && entry.users == 0 && entry.here().is_some();
+        state.entries.retain(|entry| {
+            !(entry.gone && matches!(entry.load_state, LoadState::Unloaded | LoadState::Failed { .. }))
+        });
+        let goes = |entry: &&mut ModelEntry| {
+            (entry.leaves || entry.gone) && entry.users == 0 && entry.loaded().is_some()
+        };
         let entry = state.entries.iter_mut().find(goes)?;
-        let ended = entry.here().map(|here| here.running.ended()).unwrap_or_default();
-        match std::mem::replace(&mut entry.place, Place::Going(ended)) {
-            Place::Here(here) => Some((entry.id, here)),
+        let ended = entry.loaded().map(|loaded| loaded.running.ended()).unwrap_or_default();
+        match std::mem::replace(&mut entry.load_state, LoadState::Unloading(ended)) {
+            LoadState::Loaded(loaded) => Some((entry.id, loaded)),
             other => {
-                entry.place = other;
+                entry.load_state = other;
                 None
             }
         }
     }
 
-    async fn let_go(&self, id: u64, here: Here) {
-        here.server.inbox.close(Closing::Draining);
-        here.server.embedder.wake();
-        over(here.running.ended()).await;
+    async fn let_go(&self, id: u64, loaded: LoadedModel) {
+        loaded.server.inbox.close(Closing::Draining);
+        loaded.server.embedder.wake();
+        over(loaded.running.ended()).await;
         // Giving back gigabytes takes a while.
         let broke = aside(move || {
-            let Here { server, running } = here;
+            let LoadedModel { server, running } = loaded;
             drop(server);
             running.join()
         });
@@ -318,7 +322,7 @@ impl Front {
         let Some(entry) = state.entry(id) else { return };
         entry.metrics.let_go();
         tracing::info!(model = entry.name(), "unloaded");
-        (entry.leaves, entry.memory, entry.place) = (false, Bytes(0), Place::Out);
+        (entry.leaves, entry.memory, entry.load_state) = (false, Bytes(0), LoadState::Unloaded);
         if let Err(error) = broke {
             let why = without_folders(&error.to_string(), &entry.named);
             failed(entry, why);
@@ -331,9 +335,9 @@ impl Front {
     pub fn close(&self, closing: Closing) {
         let mut state = self.lock();
         state.closing = state.closing.max(closing);
-        for here in state.entries.iter().filter_map(Entry::here) {
-            here.server.inbox.close(closing);
-            here.server.embedder.wake();
+        for loaded in state.entries.iter().filter_map(ModelEntry::loaded) {
+            loaded.server.inbox.close(closing);
+            loaded.server.embedder.wake();
         }
         drop(state);
         self.tell();
@@ -343,9 +347,9 @@ impl Front {
     pub async fn all_ended(&self) {
         // What is being loaded has to be there before it can go.
         drop(self.loading.lock().await);
-        let ended = |entry: &Entry| match &entry.place {
-            Place::Here(here) => here.running.ended(),
-            Place::Going(ended) => ended.clone(),
+        let ended = |entry: &ModelEntry| match &entry.load_state {
+            LoadState::Loaded(loaded) => loaded.running.ended(),
+            LoadState::Unloading(ended) => ended.clone(),
             _ => Vec::new(),
         };
         let all: Vec<_> = self.lock().entries.iter().flat_map(ended).collect();
@@ -360,8 +364,8 @@ impl Front {
         let entries = std::mem::take(&mut self.lock().entries);
         let mut ends = Ok(());
         for entry in entries {
-            if let Place::Here(here) = entry.place {
-                ends = ends.and(here.running.join());
+            if let LoadState::Loaded(loaded) = entry.load_state {
+                ends = ends.and(loaded.running.join());
             }
         }
         ends
@@ -380,23 +384,26 @@ fn without_folders(why: &str, named: &Named) -> String {
     hide_folders(why, paths)
 }
 
-fn failed(entry: &mut Entry, why: String) {
+fn failed(entry: &mut ModelEntry, why: String) {
     let wait = RETRY.saturating_mul(1 << entry.tries.min(6)).min(LONGEST_RETRY);
     entry.tries += 1;
     entry.failures += 1;
     (entry.memory, entry.leaves) = (Bytes(0), false);
-    entry.place = Place::Failed { why, until: Instant::now() + wait };
+    entry.load_state = LoadState::Failed { why, until: Instant::now() + wait };
 }
 
 /// Marks models so that `more` becomes free: those that nobody holds, the one first that was held longest ago; where that is
 /// not enough and others `may_be_disturbed`, those too. What goes already counts.
-fn choose_one_to_go(entries: &mut [Entry], more: u64, may_disturb: bool) {
-    let goes = |entry: &Entry| entry.leaves || entry.gone || matches!(entry.place, Place::Going(_));
+fn choose_one_to_go(entries: &mut [ModelEntry], more: u64, may_disturb: bool) {
+    let goes = |entry: &ModelEntry| {
+        entry.leaves || entry.gone || matches!(entry.load_state, LoadState::Unloading(_))
+    };
     let mut free: u64 = entries.iter().filter(|entry| goes(entry)).map(|entry| entry.memory.0).sum();
     for disturb in [false, true] {
         while free < more && (may_disturb || !disturb) {
-            let can =
-                |entry: &&mut Entry| entry.here().is_some() && !goes(entry) && (disturb || entry.users == 0);
+            let can = |entry: &&mut ModelEntry| {
+                entry.loaded().is_some() && !goes(entry) && (disturb || entry.users == 0)
+            };
             let oldest = entries.iter_mut().filter(can).min_by_key(|entry| entry.used);
             let Some(entry) = oldest else { break };
             entry.leaves = true;

@@ -1,0 +1,88 @@
+//! State that connections share, and what they do alike.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+
+use crate::admission::{Admitted, ConnectionBounds, ConnectionState, Full, Gate, Network};
+use crate::api_error::{ApiError, ApiErrorKind};
+use crate::http::routes::Routes;
+use crate::limits::ServerLimits;
+use crate::models::ModelRegistry;
+
+/// State that all connections of a listener share.
+#[derive(Clone)]
+pub struct ListenerContext {
+    /// Registry of the models.
+    pub registry: Arc<ModelRegistry>,
+    /// HTTP routes of the listener.
+    pub routes: Routes,
+    /// Gate of this listener. Each listener has one, so that a flood at one leaves room at the other.
+    pub gate: Arc<Gate>,
+    /// Bounds of the gate that override those of the configuration.
+    pub bounds: Option<ConnectionBounds>,
+    /// Becomes true when the server stops.
+    pub stopping: watch::Receiver<bool>,
+    /// Cloned into every connection: the channel closes when the last connection ends.
+    pub open: mpsc::Sender<()>,
+}
+
+/// Place of an open connection.
+pub struct Open {
+    admitted: Admitted,
+    _open: mpsc::Sender<()>,
+}
+
+impl Open {
+    /// Returns the state of the connection.
+    pub fn state(&self) -> &Arc<ConnectionState> {
+        self.admitted.state()
+    }
+
+    /// Runs `work` until another connection needs the place.
+    pub async fn during(self, work: impl Future<Output = ()>) {
+        tokio::select! {
+            () = work => {}
+            () = self.state().evicted() => {}
+        }
+    }
+}
+
+impl ListenerContext {
+    /// Returns a place for a connection from `network`, if one is free or another connection can be closed for it.
+    pub fn admit(&self, network: Option<Network>) -> Option<Open> {
+        let limits = self.registry.current().limits;
+        let configured =
+            ConnectionBounds { total: limits.connections, per_network: limits.connections_per_address };
+        let admitted = self.gate.admit(network, self.bounds.unwrap_or(configured))?;
+        Some(Open { admitted, _open: self.open.clone() })
+    }
+}
+
+/// Returns the refusal for a connection beyond the bound `full`.
+pub fn too_many_connections(full: Full, limits: &ServerLimits) -> ApiError {
+    let (bound, key) = match full {
+        Full::Total => {
+            (limits.connections, "connections are open (max_connections), and none of them is idle")
+        }
+        Full::Network => (
+            limits.connections_per_address,
+            "connections of this address are open (max_connections_per_address), and none of them is idle",
+        ),
+    };
+    let message = format!("{bound} {key}: try again later");
+    ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Overloaded, message) }
+}
+
+/// Pauses after a failed accept. Usually no file descriptor is free, and some connections must end first.
+pub async fn pause(error: &io::Error) {
+    if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) {
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Time limit for the first byte of a connection. Over HTTP it also limits the head of a request, from the first byte on.
+pub const FIRST: Duration = Duration::from_secs(10);

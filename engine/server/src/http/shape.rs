@@ -1,0 +1,23 @@
+//! Shapes of answers: those of OpenAI's two endpoints for text.
+
+use crate::finish_reason::FinishReason;
+
+/// Which endpoint's objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerShape {
+    /// `/v1/completions`
+    Text,
+    /// `/v1/chat/completions`
+    Chat,
+}
+
+/// OpenAI knows no other.
+pub(super) fn finish_reason(finish: FinishReason) -> &'static str {
+    match finish {
+        FinishReason::End | FinishReason::StopString => "stop",
+        FinishReason::Length
+        | FinishReason::ContextFull
+        | FinishReason::Deadline
+        | FinishReason::Shutdown => "length",
+    }
+}

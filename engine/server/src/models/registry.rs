@@ -1,0 +1,328 @@
+//! Registry of the models: leases of loaded ones, and requests that wait for others.
+
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use build_info::Bytes;
+use engine_core::core_lock::Turns;
+use engine_core::live::Live;
+use engine_core::settings::Settings;
+use llama::error::Result as EngineResult;
+use tokio::sync::watch;
+use tokio::time::timeout_at;
+
+use super::entry::{LoadState, ModelEntry};
+use super::load::load;
+use super::named::{Named, Served};
+use crate::api_error::{ApiError, ApiErrorKind, stopping};
+use crate::blocking_pool::BlockingPool;
+use crate::budget::{Budget, ByteBounds, Charge, SharedCharge, VALUE_BYTES};
+use crate::client::Client;
+use crate::closing::Closing;
+use crate::fields::{Fields, nearest};
+use crate::metrics::Metrics;
+use crate::request_log::RequestLog;
+use crate::server::{Current, Server};
+
+/// Makes the settings of a model, for the machine as it is now.
+pub type Resolve = Arc<dyn Fn(&Named, &Live) -> EngineResult<Settings> + Send + Sync>;
+
+/// Tells the user something.
+pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What loading needs.
+pub struct Loader {
+    /// Makes settings.
+    pub resolve: Resolve,
+    /// Tells what came of it.
+    pub say: Say,
+    /// Whose turn it is, of all models.
+    pub turns: Arc<Turns>,
+}
+
+/// Registry of the models, which all connections share.
+pub struct ModelRegistry {
+    pub(super) current: RwLock<Arc<Current>>,
+    /// What is counted of connections, and of requests before it is known which model they are for.
+    pub metrics: Arc<Metrics>,
+    pub(super) blocking_pool: Arc<BlockingPool>,
+    /// Bytes of requests that wait.
+    pub(super) budget: Arc<Budget>,
+    pub(super) created: u64,
+    pub(super) loader: Loader,
+    pub(super) state: Mutex<RegistryState>,
+    /// Told whenever anything in `state` changes that somebody may wait for.
+    pub(super) changed: watch::Sender<()>,
+    /// Held while a model is loaded: one at a time.
+    pub(super) loading: tokio::sync::Mutex<()>,
+    /// Whether ggml's tiled kernels run, once that is decided.
+    pub(super) tiled: OnceLock<bool>,
+    /// Becomes true when the only model there is has broken.
+    pub(super) broken: watch::Sender<bool>,
+}
+
+pub(super) struct RegistryState {
+    pub(super) entries: Vec<ModelEntry>,
+    pub(super) default: Option<String>,
+    pub(super) limit: Option<Bytes>,
+    pub(super) several: bool,
+    pub(super) closing: Closing,
+    /// Counts uses and entries.
+    pub(super) count: u64,
+}
+
+impl RegistryState {
+    pub(super) fn entry(&mut self, id: u64) -> Option<&mut ModelEntry> {
+        self.entries.iter_mut().find(|entry| entry.id == id)
+    }
+
+    /// What all models take that are loaded or being loaded, in bytes.
+    pub(super) fn taken(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.memory.0).sum()
+    }
+
+    /// The entry that a request for `name` means.
+    pub(super) fn find(&self, name: Option<&str>) -> Result<usize, ApiError> {
+        let there = || self.entries.iter().filter(|entry| !entry.gone);
+        let wanted = match (name, &self.default) {
+            (Some(name), _) => name,
+            (None, Some(default)) => default,
+            (None, None) => match there().next().filter(|_| there().count() == 1) {
+                Some(only) => only.name(),
+                None => {
+                    let message = format!(
+                        "is missing: this server has {}, and no default_model in its configuration says which is meant",
+                        names(there())
+                    );
+                    return Err(ApiError::field("model", message));
+                }
+            },
+        };
+        let found = self.entries.iter().position(|entry| !entry.gone && entry.name() == wanted);
+        found.ok_or_else(|| unknown(wanted, there()))
+    }
+}
+
+fn names<'a>(entries: impl Iterator<Item = &'a ModelEntry>) -> String {
+    entries.map(|entry| format!("{:?}", entry.name())).collect::<Vec<_>>().join(", ")
+}
+
+fn unknown<'a>(name: &str, there: impl Iterator<Item = &'a ModelEntry> + Clone) -> ApiError {
+    let short: String = name.chars().take(100).collect();
+    let near = nearest(name, there.clone().map(ModelEntry::name)).filter(|_| there.clone().count() > 1);
+    let mend = near.map_or(String::new(), |near| format!("; did you mean {near:?}?"));
+    let message = format!("there is no model {short:?}; this server has {}{mend}", names(there));
+    ApiError { param: Some("model".to_string()), ..ApiError::new(ApiErrorKind::NoModel, message) }
+}
+
+/// A model that is loaded, and stays so until this is dropped.
+pub struct ModelLease {
+    registry: Arc<ModelRegistry>,
+    id: u64,
+    server: Arc<Server>,
+}
+
+impl Deref for ModelLease {
+    type Target = Arc<Server>;
+
+    fn deref(&self) -> &Arc<Server> {
+        &self.server
+    }
+}
+
+impl Drop for ModelLease {
+    fn drop(&mut self) {
+        let mut state = self.registry.lock();
+        let Some(entry) = state.entry(self.id) else { return };
+        entry.users -= 1;
+        if entry.users == 0 {
+            drop(state);
+            self.registry.tell();
+        }
+    }
+}
+
+/// A request that waits for a model.
+struct WaitingRequest<'a> {
+    registry: &'a ModelRegistry,
+    id: u64,
+}
+
+impl Drop for WaitingRequest<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.registry.lock().entry(self.id) {
+            entry.waiting -= 1;
+        }
+        self.registry.tell();
+    }
+}
+
+impl ModelRegistry {
+    /// A registry of `served`, of which nothing is loaded yet.
+    pub fn new(served: &Served, current: Current, loader: Loader) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let metrics = Arc::new(Metrics::default());
+        // One model's numbers are the server's.
+        let own = || if served.several { Arc::new(Metrics::default()) } else { Arc::clone(&metrics) };
+        let entries =
+            served.models.iter().zip(0..).map(|(named, id)| ModelEntry::new(id, named.clone(), own()));
+        ModelRegistry {
+            current: RwLock::new(Arc::new(current)),
+            blocking_pool: Arc::new(BlockingPool::default()),
+            budget: Arc::new(Budget::new(&metrics)),
+            created: now.map_or(0, |now| now.as_secs()),
+            loader,
+            state: Mutex::new(RegistryState {
+                count: served.models.len() as u64,
+                entries: entries.collect(),
+                default: served.default.clone(),
+                limit: served.memory_limit,
+                several: served.several,
+                closing: Closing::Open,
+            }),
+            changed: watch::Sender::new(()),
+            loading: tokio::sync::Mutex::new(()),
+            tiled: OnceLock::new(),
+            broken: watch::Sender::new(false),
+            metrics,
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, RegistryState> {
+        // Whatever panicked, it is whole between two calls.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn tell(&self) {
+        self.changed.send_replace(());
+    }
+
+    /// What counts now, of what all models share.
+    pub fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Charge for a request of `client` of which no byte has come yet.
+    pub fn charge(&self, client: &Client) -> Charge {
+        self.budget.charge(client)
+    }
+
+    /// The fields of a request of `client` that `charge` is for.
+    pub async fn fields(
+        &self,
+        bytes: Vec<u8>,
+        mut charge: Charge,
+        client: &Client,
+    ) -> Result<Fields, ApiError> {
+        let fields = self.blocking_pool.of(client).fields(bytes).await?;
+        charge.grow(fields.values() * VALUE_BYTES, ByteBounds::of(&self.current().limits))?;
+        Ok(fields.charged(SharedCharge::new(charge)))
+    }
+
+    /// How far the end is.
+    pub fn closing(&self) -> Closing {
+        self.lock().closing
+    }
+
+    /// Returns when the only model has broken.
+    pub async fn broke(&self) {
+        let mut broken = self.broken.subscribe();
+        let _ = broken.wait_for(|broken| *broken).await;
+    }
+
+    /// The model that the field `model` of a request names, as soon as it is loaded.
+    ///
+    /// # Errors
+    /// Where there is no such model, it cannot be loaded, too many wait for it, or the time is over.
+    pub async fn choose(
+        self: &Arc<Self>,
+        fields: &mut Fields,
+        arrived: Instant,
+    ) -> Result<ModelLease, ApiError> {
+        let name = fields.text("model")?;
+        if let Some(lease) = self.try_lease(name.as_deref(), &mut None)? {
+            return Ok(lease);
+        }
+        // What it should be is said where it is taken.
+        let asked = fields.peek("timeout_s").and_then(serde_json::Value::as_f64);
+        let most = self.patience(name.as_deref());
+        let asked = asked.filter(|asked| (0.0..=most.as_secs_f64()).contains(asked));
+        let patience = asked.map_or(most, Duration::from_secs_f64);
+        self.lease(name.as_deref(), arrived + patience).await
+    }
+
+    fn patience(&self, name: Option<&str>) -> Duration {
+        let state = self.lock();
+        let entry = state.find(name).ok().map(|at| &state.entries[at]);
+        entry.map_or(self.current().defaults.deadline, |entry| entry.named.options.deadline)
+    }
+
+    async fn lease(self: &Arc<Self>, name: Option<&str>, until: Instant) -> Result<ModelLease, ApiError> {
+        let mut changed = self.changed.subscribe();
+        let mut waiting = None;
+        loop {
+            changed.borrow_and_update();
+            if let Some(lease) = self.try_lease(name, &mut waiting)? {
+                return Ok(lease);
+            }
+            if timeout_at(until.into(), changed.changed()).await.is_err() {
+                let message = "the time of the request was over before its model was loaded";
+                return Err(ApiError::new(ApiErrorKind::Deadline, message));
+            }
+        }
+    }
+
+    /// The model, if it is loaded; else it is going to be, and `waiting` says that somebody waits for it.
+    fn try_lease<'a>(
+        self: &'a Arc<Self>,
+        name: Option<&str>,
+        waiting: &mut Option<WaitingRequest<'a>>,
+    ) -> Result<Option<ModelLease>, ApiError> {
+        let mut state = self.lock();
+        if state.closing != Closing::Open {
+            self.metrics.refused.add(1);
+            return Err(stopping());
+        }
+        let at = state.find(name)?;
+        state.count += 1;
+        let count = state.count;
+        let entry = &mut state.entries[at];
+        match &entry.load_state {
+            LoadState::Loaded(loaded) if !entry.leaves => {
+                let server = Arc::clone(&loaded.server);
+                (entry.users, entry.used) = (entry.users + 1, count);
+                RequestLog::current().model(entry.name());
+                return Ok(Some(ModelLease { registry: Arc::clone(self), id: entry.id, server }));
+            }
+            LoadState::Failed { why, until } if *until > Instant::now() => {
+                let seconds = until.saturating_duration_since(Instant::now()).as_secs() + 1;
+                let message = format!(
+                    "the model {:?} cannot be loaded now: {why}; it is tried again with the first request after {seconds} \
+                     s",
+                    entry.name()
+                );
+                return Err(ApiError {
+                    retry_after: Some(seconds),
+                    ..ApiError::new(ApiErrorKind::NoRoom, message)
+                });
+            }
+            _ => {}
+        }
+        if waiting.is_none() {
+            if entry.waiting > entry.named.options.queue {
+                entry.metrics.refused.add(1);
+                let message =
+                    format!("{} requests wait for this model to be loaded: try again later", entry.waiting);
+                return Err(ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Busy, message) });
+            }
+            entry.waiting += 1;
+            *waiting = Some(WaitingRequest { registry: self, id: entry.id });
+        }
+        if matches!(entry.load_state, LoadState::Unloaded | LoadState::Failed { .. }) {
+            entry.load_state = LoadState::Loading;
+            tokio::spawn(load(Arc::clone(self), entry.id));
+        }
+        Ok(None)
+    }
+}
