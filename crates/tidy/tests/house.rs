@@ -23,8 +23,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Crates with circles of more than two files, and the number of files in their largest circle. The list only gets shorter.
-const CIRCLES: &[(&str, usize)] =
-    &[("anneal-cli", 6), ("audit", 3), ("gguf", 8), ("toolchain", 3)];
+const CIRCLES: &[(&str, usize)] = &[("anneal-cli", 6), ("audit", 3), ("gguf", 8), ("toolchain", 3)];
 
 /// Crates that may hold unsafe code, and single files of others with the reason.
 const UNSAFE: &[&str] = &["host", "llama", "llama-link", "llama-sys", "nvml", "roofline"];
