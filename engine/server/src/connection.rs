@@ -1,4 +1,4 @@
-//! Connections: each is accepted if its [`Gate`] admits it, and served by the protocol that its first byte shows.
+//! Connections: each is accepted if its [`Gate`](crate::admission::Gate) admits it, and served by the protocol that its first byte shows.
 
 pub mod shared;
 
@@ -10,11 +10,11 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use self::shared::{FIRST, ListenerContext, pause};
 use super::admission::{ConnectionState, Late};
 use super::client::Client;
 use super::ndjson;
 use super::scope::Owner;
-use crate::connection::shared::{FIRST, ListenerContext, pause};
 
 /// Accepts connections at the Unix socket until the server stops.
 pub async fn unix(listener: UnixListener, shared: ListenerContext) {

@@ -39,6 +39,8 @@ use tokio::time::sleep;
 use self::access::Peer;
 use self::answered::answered;
 use self::io::{ClientConnection, Patient};
+use self::respond::refuse;
+use self::routes::{Door, Routes};
 use super::admission::{ConnectionState, Late, Phase};
 use super::api_error::ApiError;
 use super::client::Client;
@@ -46,8 +48,6 @@ use super::connection::shared::{ListenerContext, pause, too_many_connections};
 use super::models::ModelRegistry;
 use super::request_log::RequestLog;
 use super::scope::Owner;
-use crate::http::respond::refuse;
-use crate::http::routes::{Door, Routes};
 
 /// Paths that are answered also where there are too many connections.
 const WATCHING: [&str; 3] = ["/health", "/metrics", "/status"];

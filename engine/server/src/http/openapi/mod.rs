@@ -12,10 +12,10 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
+use self::facts::ServerFacts;
 use super::app::App;
 use super::respond::answer;
 use crate::api_error::ApiErrorKind;
-use crate::http::openapi::facts::ServerFacts;
 
 /// `GET /openapi.json`
 pub async fn openapi(State(registry): App) -> Response {
