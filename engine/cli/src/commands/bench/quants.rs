@@ -19,7 +19,7 @@ use llama::quantize::{Options, Type};
 use llama::{Model, exit_now, interrupted};
 use measure::{FEWEST_PAIRS, Ratio, Round, Watch, median, ratio, schedule};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tools::eval::{self, Reference, Text, built_in_text};
 use tools::quantize::plan;
 use tune::bench::{Case, Repeat, kernel};
@@ -390,16 +390,13 @@ impl Serialize for Line<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // Too much for a column of the other formats.
         let divergence = ("divergence", json!(self.facts.divergence));
-        serializer.collect_map(self.fields().into_iter().chain([divergence]))
+        serializer.collect_map(self.columns().into_iter().chain([divergence]))
     }
 }
 
-impl Row for Line<'_> {
-    fn table(&self) -> &'static str {
-        "anneal_quants"
-    }
-
-    fn fields(&self) -> Vec<(&'static str, Value)> {
+impl Line<'_> {
+    /// Every column with its value, in order.
+    fn columns(&self) -> Vec<(&'static str, Value)> {
         let Line { work, contestant, facts, .. } = self;
         let median_of =
             |samples: &[f64]| if samples.is_empty() { Value::Null } else { json!(median(samples)) };
@@ -438,6 +435,16 @@ impl Row for Line<'_> {
             ("samples_decode_ts", json!(contestant.decode)),
             ("rounds", json!(self.rounds)),
         ]
+    }
+}
+
+impl Row for Line<'_> {
+    fn table(&self) -> &'static str {
+        "anneal_quants"
+    }
+
+    fn fields(&self) -> serde_json::Result<Map<String, Value>> {
+        Ok(self.columns().into_iter().map(|(name, value)| (name.to_string(), value)).collect())
     }
 
     fn head(&self) -> String {
