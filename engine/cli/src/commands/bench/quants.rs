@@ -294,18 +294,22 @@ impl Work<'_> {
         let mut bar = self.bar("measure", "rounds");
         for round in 0..self.rounds() {
             let watch = Watch::start();
-            let mut here = Vec::new();
-            for number in schedule::order(round, contestants.len()) {
-                if interrupted() {
+            let here = schedule::turns(round, contestants.len(), |number| match interrupted() {
+                true => Err(None),
+                false => self.turn(&contestants[number].path).map_err(Some),
+            });
+            let here = match here {
+                Ok(here) => here,
+                Err(Some(error)) => return Err(error),
+                Err(None) => {
                     bar.end();
                     return Ok(());
                 }
-                here.push((number, self.turn(&contestants[number].path)?));
-            }
+            };
             // Whole rounds only: a pair stands in one.
-            for (number, (prefill, decode)) in here {
-                contestants[number].prefill.extend(prefill);
-                contestants[number].decode.extend(decode);
+            for (contestant, (prefill, decode)) in contestants.iter_mut().zip(here) {
+                contestant.prefill.extend(prefill);
+                contestant.decode.extend(decode);
             }
             rounds.push(watch.stop());
             bar.show(round as u64 + 1, self.rounds() as u64);

@@ -143,12 +143,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
 /// Runs every build once; the rows of each.
 fn round(number: usize, builds: &[Candidate], tests: &[String]) -> Result<Vec<Vec<Row>>> {
-    let mut rows = vec![Vec::new(); builds.len()];
-    for number in schedule::order(number, builds.len()) {
+    schedule::turns(number, builds.len(), |number| {
         process::check_interrupted()?;
-        rows[number] = once::rows(&builds[number], tests)?;
-    }
-    Ok(rows)
+        once::rows(&builds[number], tests)
+    })
 }
 
 /// The rows of a round, if every build ran as many tests as before, and the same ones as the first: each in its place.
