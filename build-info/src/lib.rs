@@ -3,11 +3,13 @@
 //! a live machine is the job of the `host` crate.
 
 pub mod audit;
+pub mod bench_row;
 pub mod defaults;
 pub mod device;
 pub mod evaluation;
 pub mod gate;
 mod glibc;
+mod gpu_use;
 pub mod host;
 mod host_check;
 pub mod kld;
@@ -23,10 +25,12 @@ pub mod tuning;
 mod units;
 pub mod words;
 
+pub use bench_row::{BenchRow, MeasuredRow, PartRow};
 pub use defaults::Defaults;
 pub use device::promised_device;
 pub use gate::Gate;
 pub use glibc::Glibc;
+pub use gpu_use::GpuUse;
 pub use host::Host;
 pub use host_check::Impossible;
 pub use logits::Logits;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::anchor::{Anchor, Judgement};
 use crate::disturbance::{Round, Watch};
+use crate::referee::{Call, Referee};
 use crate::schedule;
 use crate::stats::Ratio;
 use crate::stopping::{Rule, Stop};
@@ -38,7 +38,7 @@ pub struct Finish {
     pub rounds: Vec<Round>,
     /// Values of rounds that were dropped because the anchor was disturbed, or a value was no positive number.
     pub dropped: Vec<Vec<f64>>,
-    /// After how many rounds the machine turned into another; see [`Judgement::NewLevel`].
+    /// After how many rounds the machine turned into another; see [`crate::Judgement::NewLevel`].
     pub new_levels: Vec<usize>,
 }
 
@@ -66,7 +66,7 @@ impl Race {
             dropped: Vec::new(),
             new_levels: Vec::new(),
         };
-        let mut anchor = Anchor::new();
+        let mut referee = Referee::new(self.repeats);
         let mut longest = Duration::ZERO;
         for number in 0.. {
             if self.time.is_some_and(|time| number > 0 && started.elapsed() + longest > time) {
@@ -74,15 +74,12 @@ impl Race {
                 break;
             }
             let (began, watch) = (Instant::now(), Watch::start());
-            let mut values = vec![0.0; self.contestants];
-            for contestant in schedule::order(number, self.contestants) {
-                values[contestant] = lap(contestant)?;
-            }
+            let values = schedule::turns(number, self.contestants, &mut lap)?;
             longest = longest.max(began.elapsed());
             if number < self.warm_up {
                 continue;
             }
-            finish.take(values, watch.stop(), &mut anchor, self.repeats);
+            finish.take(values, watch.stop(), &mut referee);
             if let Some(stop) = self.over(&finish) {
                 finish.stop = stop;
                 break;
@@ -93,24 +90,20 @@ impl Race {
 
     /// Over when it is for every contestant; the reason is the last one's that had to be waited for.
     fn over(&self, finish: &Finish) -> Option<Stop> {
-        let mut last = None;
-        for number in 1..self.contestants {
-            last = Some(self.rule.over(&finish.ratios(number))?);
-        }
-        last
+        self.rule.over_for_all((1..self.contestants).map(|number| finish.ratios(number)))
     }
 }
 
 impl Finish {
-    fn take(&mut self, values: Vec<f64>, round: Round, anchor: &mut Anchor, repeats: usize) {
+    fn take(&mut self, values: Vec<f64>, round: Round, referee: &mut Referee) {
         let numbers = values.iter().all(|value| value.is_finite() && *value > 0.0);
-        let judgement = if numbers { anchor.judge(values[0]) } else { Judgement::Disturbed };
-        if judgement == Judgement::Disturbed && (!numbers || self.dropped.len() < repeats) {
-            self.dropped.push(values);
-            return;
-        }
-        if judgement == Judgement::NewLevel {
-            self.new_levels.push(self.rounds.len());
+        match referee.judge(numbers.then_some(values[0])) {
+            Call::Again => {
+                self.dropped.push(values);
+                return;
+            }
+            Call::NewLevel => self.new_levels.push(self.rounds.len()),
+            Call::Counts => {}
         }
         for (samples, value) in self.samples.iter_mut().zip(values) {
             samples.push(value);

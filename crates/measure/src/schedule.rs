@@ -11,6 +11,16 @@ pub fn order(round: usize, n: usize) -> Vec<usize> {
     order
 }
 
+/// Runs round `round`: measures each of `n` contestants once by `lap`, in the round's [`order`], and returns the results
+/// in the order of the contestants. The first error of `lap` ends the round.
+pub fn turns<T, E>(round: usize, n: usize, mut lap: impl FnMut(usize) -> Result<T, E>) -> Result<Vec<T>, E> {
+    let mut results: Vec<Option<T>> = (0..n).map(|_| None).collect();
+    for contestant in order(round, n) {
+        results[contestant] = Some(lap(contestant)?);
+    }
+    Ok(results.into_iter().flatten().collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -27,6 +37,22 @@ mod tests {
                 assert_eq!(order(round, n), *expected, "round {round} of {n}");
             }
         }
+    }
+
+    #[test]
+    fn results_of_a_round_are_in_the_order_of_the_contestants() {
+        let mut laps = Vec::new();
+        let results = turns(2, 3, |contestant| {
+            laps.push(contestant);
+            Ok::<_, ()>(10 * contestant)
+        });
+        assert_eq!((laps, results), (vec![2, 0, 1], Ok(vec![0, 10, 20])));
+        let mut laps = 0;
+        let failed: Result<Vec<()>, &str> = turns(0, 3, |contestant| {
+            laps += 1;
+            if contestant == 1 { Err("crashed") } else { Ok(()) }
+        });
+        assert_eq!((laps, failed), (2, Err("crashed")));
     }
 
     #[test]

@@ -60,6 +60,15 @@ impl Rule {
         }
         None
     }
+
+    /// Whether the race is over for all contestants, each with its paired ratios. The reason is that of the last one.
+    pub fn over_for_all(&self, contestants: impl IntoIterator<Item = Vec<f64>>) -> Option<Stop> {
+        let mut last = None;
+        for ratios in contestants {
+            last = Some(self.over(&ratios)?);
+        }
+        last
+    }
 }
 
 #[cfg(test)]

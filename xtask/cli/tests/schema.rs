@@ -1,6 +1,6 @@
 //! docs/reference holds the JSON Schemas of the files that programs read, generated from the types.
 
-use build_info::{BuildInfo, TuningRecord};
+use build_info::{BuildInfo, MeasuredRow, TuningRecord};
 
 fn check(name: &str, schema: schemars::Schema) {
     let path = format!("{}/../../docs/src/reference/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -20,4 +20,5 @@ fn check(name: &str, schema: schemars::Schema) {
 fn the_schemas_in_docs_are_those_of_the_types() {
     check("build_info.schema.json", schemars::schema_for!(BuildInfo));
     check("tuning-record.schema.json", schemars::schema_for!(TuningRecord));
+    check("bench-row.schema.json", schemars::schema_for!(MeasuredRow));
 }

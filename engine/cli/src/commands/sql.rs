@@ -3,15 +3,18 @@
 use serde_json::Value;
 
 /// The statement that makes `table`. Lists are left out, as in CSV.
-pub fn create(table: &str, fields: &[(&str, Value)]) -> String {
-    let columns: Vec<String> =
-        fields.iter().map(|(name, value)| format!("  {name} {}", kind(name, value))).collect();
+pub fn create(table: &str, fields: &[(impl AsRef<str>, Value)]) -> String {
+    let column = |(name, value): &(_, Value)| {
+        let name: &str = AsRef::as_ref(name);
+        format!("  {name} {}", kind(name, value))
+    };
+    let columns: Vec<String> = fields.iter().map(column).collect();
     format!("CREATE TABLE IF NOT EXISTS {table} (\n{}\n);\n", columns.join(",\n"))
 }
 
 /// The statement that adds a row.
-pub fn insert(table: &str, fields: &[(&str, Value)]) -> String {
-    let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+pub fn insert(table: &str, fields: &[(impl AsRef<str>, Value)]) -> String {
+    let names: Vec<&str> = fields.iter().map(|(name, _)| name.as_ref()).collect();
     let values: Vec<String> = fields.iter().map(|(_, value)| literal(value)).collect();
     format!("INSERT INTO {table} ({}) VALUES ({});", names.join(", "), values.join(", "))
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tune::bench::{PartRecord, Path, Record};
 
 use super::sql;
@@ -39,8 +39,13 @@ impl FromStr for Format {
 pub trait Row: Serialize {
     /// The table that it belongs to, in SQL.
     fn table(&self) -> &'static str;
-    /// Every field with its value, in order.
-    fn fields(&self) -> Vec<(&'static str, Value)>;
+    /// Every field of CSV and SQL with its value, in order; lists are left out of both.
+    fn fields(&self) -> serde_json::Result<Map<String, Value>> {
+        match serde_json::to_value(self)? {
+            Value::Object(fields) => Ok(fields),
+            _ => Ok(Map::new()),
+        }
+    }
     /// The two lines above the first row of a Markdown table.
     fn head(&self) -> String;
     /// A row of a Markdown table.
@@ -141,7 +146,7 @@ impl<W: Write> Table<W> {
     }
 
     fn sql(&mut self, record: &impl Row) -> io::Result<()> {
-        let fields = plain(record);
+        let fields = plain(record)?;
         if self.rows == 0 {
             writeln!(self.out, "{}", sql::create(record.table(), &fields))?;
         }
@@ -149,12 +154,12 @@ impl<W: Write> Table<W> {
     }
 
     fn csv(&mut self, record: &impl Row) -> io::Result<()> {
-        let fields = plain(record);
+        let fields = plain(record)?;
         if self.rows == 0 {
-            let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+            let names: Vec<&str> = fields.iter().map(|(name, _)| name.as_str()).collect();
             writeln!(self.out, "{}", names.join(","))?;
         }
-        let quoted = |(_, value): &(_, Value)| {
+        let quoted = |(_, value): &(String, Value)| {
             let text = match value {
                 Value::String(text) => text.clone(),
                 Value::Bool(on) => u8::from(*on).to_string(),
@@ -181,18 +186,14 @@ impl<W: Write> Table<W> {
 }
 
 /// The fields but for the samples, which llama-bench leaves out of CSV and SQL too: they are lists.
-fn plain(record: &impl Row) -> Vec<(&'static str, Value)> {
-    record.fields().into_iter().filter(|(_, value)| !value.is_array()).collect()
+fn plain(record: &impl Row) -> serde_json::Result<Vec<(String, Value)>> {
+    Ok(record.fields()?.into_iter().filter(|(_, value)| !value.is_array()).collect())
 }
 
 impl Row for Record {
     fn table(&self) -> &'static str {
         // llama-bench's name, whose fields these are.
         "llama_bench"
-    }
-
-    fn fields(&self) -> Vec<(&'static str, Value)> {
-        Record::fields(self)
     }
 
     fn head(&self) -> String {
@@ -261,10 +262,6 @@ fn more(record: &Record) -> Vec<Column> {
 impl Row for PartRecord {
     fn table(&self) -> &'static str {
         "anneal_parts"
-    }
-
-    fn fields(&self) -> Vec<(&'static str, Value)> {
-        PartRecord::fields(self)
     }
 
     fn head(&self) -> String {

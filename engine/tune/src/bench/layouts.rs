@@ -111,9 +111,8 @@ pub fn compare_layouts(
     let mut rounds = Vec::new();
     for round in 0..repeat.samples as usize {
         let watch = Watch::start();
-        for place in schedule::order(round, contestants.len()) {
-            let sample = once(contestants[place])?;
-            let all = &mut samples[place];
+        let found = schedule::turns(round, contestants.len(), |place| once(contestants[place]))?;
+        for (all, sample) in samples.iter_mut().zip(found) {
             all.ns.extend(sample.ns);
             all.first_token_ns.extend(sample.first_token_ns);
             all.hand_over_ns.extend(sample.hand_over_ns);

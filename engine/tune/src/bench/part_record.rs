@@ -1,7 +1,7 @@
 //! The result of timing one part of the work.
 
+use build_info::PartRow;
 use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
 
 use super::case::{Case, Samples};
 use super::parts::Part;
@@ -70,40 +70,67 @@ impl PartRecord {
         mean_and_deviation(&speeds)
     }
 
-    /// Every field with its value, in order.
-    pub fn fields(&self) -> Vec<(&'static str, Value)> {
+    /// The row that programs read.
+    pub fn row(&self) -> PartRow {
         let ns: Vec<f64> = self.samples.ns.iter().map(|ns| *ns as f64).collect();
         let (avg_ns, stddev_ns) = mean_and_deviation(&ns);
         let (per_second, stddev_per_second) = self.per_second();
         let case = self.case.unwrap_or(Case { n_prompt: 0, n_gen: 0, n_depth: 0 });
         let subject = &self.subject;
-        vec![
-            ("build_commit", json!(subject.build_commit)),
-            ("model_filename", json!(subject.model_filename)),
-            ("model_type", json!(subject.model_type)),
-            ("model_size", json!(subject.model_size)),
-            ("model_n_params", json!(subject.model_n_params)),
-            ("n_vocab", json!(subject.n_vocab)),
-            ("part", json!(self.part.name())),
-            ("n_prompt", json!(case.n_prompt)),
-            ("n_gen", json!(case.n_gen)),
-            ("n_depth", json!(case.n_depth)),
-            ("n_threads", json!(self.n_threads)),
-            ("unit", json!(self.part.unit())),
-            ("work", json!(self.work)),
-            ("test_time", json!(self.samples.time)),
-            ("avg_ns", json!(avg_ns as u64)),
-            ("stddev_ns", json!(stddev_ns as u64)),
-            ("avg_per_second", json!(per_second)),
-            ("stddev_per_second", json!(stddev_per_second)),
-            ("samples_ns", json!(self.samples.ns)),
-            ("peak_rss_bytes", json!(self.peak_rss)),
-        ]
+        PartRow {
+            build_commit: Some(subject.build_commit.clone()),
+            model_filename: Some(subject.model_filename.clone()),
+            model_type: Some(subject.model_type.clone()),
+            model_size: Some(subject.model_size),
+            model_n_params: Some(subject.model_n_params),
+            n_vocab: Some(subject.n_vocab),
+            part: self.part.name().to_string(),
+            n_prompt: Some(case.n_prompt),
+            n_gen: Some(case.n_gen),
+            n_depth: Some(case.n_depth),
+            n_threads: Some(self.n_threads),
+            unit: Some(self.part.unit().to_string()),
+            work: Some(self.work),
+            test_time: Some(self.samples.time.clone()),
+            avg_ns: Some(avg_ns as u64),
+            stddev_ns: Some(stddev_ns as u64),
+            avg_per_second: Some(per_second),
+            stddev_per_second: Some(stddev_per_second),
+            samples_ns: Some(self.samples.ns.clone()),
+            peak_rss_bytes: self.peak_rss,
+        }
     }
 }
 
 impl Serialize for PartRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.fields())
+        self.row().serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scripts read these fields, in this order, with numbers of this form.
+    #[test]
+    fn rows_of_parts_are_written_byte_by_byte_as_ever() {
+        let subject = Subject {
+            build_commit: "0.6.0".to_string(),
+            model_filename: "tiny.gguf".to_string(),
+            model_type: "llama ?B F16".to_string(),
+            model_size: 6_824_960,
+            model_n_params: 3_410_176,
+            n_vocab: 32_000,
+        };
+        let samples = Samples {
+            ns: vec![1_500_000, 2_500_001],
+            time: "2026-11-25T01:55:06Z".to_string(),
+            ..Samples::default()
+        };
+        let mut record = PartRecord::new(Part::Tokenize, None, 1, &subject, (4096, samples));
+        record.peak_rss = None;
+        let expected = include_str!("../../fixtures/rows.jsonl").lines().last();
+        assert_eq!(Some(serde_json::to_string(&record).expect("JSON").as_str()), expected);
     }
 }

@@ -2,13 +2,13 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use build_info::bench_row::{BenchRow, GpuColumns, test_name};
 use engine_core::settings::Settings;
 use llama::offload::{CpuMoe, GpuLayers};
 use llama::{DeviceKind, Model};
 use measure::GpuUse;
 use measure::gpu::together;
 use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
 
 use super::case::{Case, Path, Samples};
 use super::latency::{Spread, spread};
@@ -23,8 +23,7 @@ pub struct Columns {
     pub roof: bool,
 }
 
-/// One test and what it measured. Serialises to llama-bench's fields in llama-bench's order, with Anneal's own
-/// after them; options of llama-bench that this program does not have stand there with the value they have.
+/// One test and what it measured. Serialises to its [`BenchRow`].
 #[derive(Clone, Debug)]
 pub struct Record {
     /// The path.
@@ -87,12 +86,7 @@ impl Record {
     /// llama-bench's name of the test: `pp512`, `tg128 @ d4096`.
     pub fn test(&self) -> String {
         let Case { n_prompt, n_gen, n_depth } = self.case;
-        let name = match (n_prompt, n_gen) {
-            (prompt, 0) => format!("pp{prompt}"),
-            (0, gen_) => format!("tg{gen_}"),
-            (prompt, gen_) => format!("pp{prompt}+tg{gen_}"),
-        };
-        if n_depth > 0 { format!("{name} @ d{n_depth}") } else { name }
+        test_name(n_prompt, n_gen, n_depth)
     }
 
     /// Tokens per second of each sample.
@@ -138,8 +132,8 @@ impl Record {
         self.samples.gpus.as_deref().map(|gpus| together(gpus).unwrap_or_default())
     }
 
-    /// Every field with its value, in order.
-    pub fn fields(&self) -> Vec<(&'static str, Value)> {
+    /// The row that programs read.
+    pub fn row(&self) -> BenchRow {
         let settings = &self.settings;
         let devices = |wanted| {
             let of_kind = |device: llama::Device| (device.kind == wanted).then_some(device.description);
@@ -155,87 +149,86 @@ impl Record {
             llama::options::FlashAttention::On => 1,
         };
         let times = self.token_times();
-        let mut fields = vec![
-            ("build_commit", json!(self.build_commit)),
-            ("build_number", json!(0)),
-            ("cpu_info", json!(devices(DeviceKind::Cpu))),
-            ("gpu_info", json!(devices(DeviceKind::Gpu))),
-            ("backends", json!(if backends.is_empty() { "CPU".to_string() } else { backends.join(",") })),
-            ("model_filename", json!(self.model_filename)),
-            ("model_type", json!(self.model_type)),
-            ("model_size", json!(self.model_size)),
-            ("model_n_params", json!(self.model_n_params)),
-            ("n_batch", json!(settings.n_batch.value)),
-            ("n_ubatch", json!(settings.n_ubatch.value)),
-            ("n_threads", json!(self.n_threads)),
-            ("cpu_mask", json!(cpu_mask(settings))),
-            ("cpu_strict", json!(settings.affinity.value == llama::options::Affinity::On)),
-            ("poll", json!(settings.poll.value)),
-            ("type_k", json!(settings.type_k.value.name())),
-            ("type_v", json!(settings.type_v.value.name())),
-            ("n_gpu_layers", json!(settings.gpu_layers.value.number())),
-            ("n_cpu_moe", json!(settings.n_cpu_moe.value.of(u32::MAX))),
-            ("split_mode", json!(settings.split_mode.value.name())),
-            ("main_gpu", json!(settings.main_gpu.value)),
-            ("no_kv_offload", json!(!settings.kv_offload.value)),
-            ("flash_attn", json!(flash_attention)),
-            ("devices", json!(settings.devices.value.to_string().replace(',', "/"))),
-            ("tensor_split", json!(tensor_split(settings))),
-            ("tensor_buft_overrides", json!("none")),
-            ("load_mode", json!(settings.load_mode.value.name())),
-            ("lazy_mode", json!("auto")),
-            ("embeddings", json!(false)),
-            ("no_op_offload", json!(u8::from(!settings.op_offload.value))),
-            ("no_host", json!(false)),
-            ("repack", json!(settings.repack.value)),
-            ("fit_target", json!(self.fit_target)),
-            ("fit_min_ctx", json!(0)),
-            ("n_prompt", json!(self.case.n_prompt)),
-            ("n_gen", json!(self.case.n_gen)),
-            ("n_depth", json!(self.case.n_depth)),
-            ("test_time", json!(self.samples.time)),
-            ("avg_ns", json!(avg_ns as u64)),
-            ("stddev_ns", json!(stddev_ns as u64)),
-            ("avg_ts", json!(avg_ts)),
-            ("stddev_ts", json!(stddev_ts)),
-            ("samples_ns", json!(self.samples.ns)),
-            ("samples_ts", json!(self.tokens_per_second())),
-            ("anneal_path", json!(self.path.name())),
-            ("n_threads_batch", json!(settings.prefill_threads.value)),
-            ("peak_rss_bytes", json!(self.peak_rss)),
-            ("split_layout", json!(self.samples.split)),
-            ("samples_hand_over_ns", json!(self.samples.hand_over_ns)),
-            ("load_ns", json!(self.load_ns)),
-            ("tpot_p50_ns", json!(times.map(|times| times.p50))),
-            ("tpot_p95_ns", json!(times.map(|times| times.p95))),
-            ("tpot_p99_ns", json!(times.map(|times| times.p99))),
-            ("tpot_jitter_ns", json!(times.map(|times| times.jitter))),
-            ("roof_share", json!(self.share.map(|share| share.of_roof))),
-            ("roof_bound", json!(self.share.map(|share| share.bound.name()))),
-            ("graphs_computed", json!(self.samples.graphs.computed)),
-            ("graphs_reused", json!(self.samples.graphs.reused)),
-        ];
-        if self.path == Path::EndToEnd {
-            fields.push(("time_to_first_token_ns", json!((self.first_token_ms() * 1e6) as u64)));
-            fields.push(("samples_time_to_first_token_ns", json!(self.samples.first_token_ns)));
+        let end_to_end = self.path == Path::EndToEnd;
+        BenchRow {
+            build: None,
+            build_commit: Some(self.build_commit.clone()),
+            build_number: Some(0),
+            cpu_info: Some(devices(DeviceKind::Cpu)),
+            gpu_info: Some(devices(DeviceKind::Gpu)),
+            backends: Some(if backends.is_empty() { "CPU".to_string() } else { backends.join(",") }),
+            model_filename: Some(self.model_filename.clone()),
+            model_type: Some(self.model_type.clone()),
+            model_size: Some(self.model_size),
+            model_n_params: Some(self.model_n_params),
+            n_batch: Some(settings.n_batch.value),
+            n_ubatch: Some(settings.n_ubatch.value),
+            n_threads: Some(self.n_threads),
+            cpu_mask: Some(cpu_mask(settings)),
+            cpu_strict: Some(settings.affinity.value == llama::options::Affinity::On),
+            poll: Some(settings.poll.value),
+            type_k: Some(settings.type_k.value.name().to_string()),
+            type_v: Some(settings.type_v.value.name().to_string()),
+            n_gpu_layers: Some(i64::from(settings.gpu_layers.value.number())),
+            n_cpu_moe: Some(settings.n_cpu_moe.value.of(u32::MAX)),
+            split_mode: Some(settings.split_mode.value.name().to_string()),
+            main_gpu: Some(settings.main_gpu.value),
+            no_kv_offload: Some(!settings.kv_offload.value),
+            flash_attn: Some(flash_attention),
+            devices: Some(settings.devices.value.to_string().replace(',', "/")),
+            tensor_split: Some(tensor_split(settings)),
+            tensor_buft_overrides: Some("none".to_string()),
+            load_mode: Some(settings.load_mode.value.name().to_string()),
+            lazy_mode: Some("auto".to_string()),
+            embeddings: Some(false),
+            no_op_offload: Some(u8::from(!settings.op_offload.value)),
+            no_host: Some(false),
+            repack: Some(settings.repack.value),
+            fit_target: Some(self.fit_target),
+            fit_min_ctx: Some(0),
+            n_prompt: Some(self.case.n_prompt),
+            n_gen: Some(self.case.n_gen),
+            n_depth: Some(self.case.n_depth),
+            test_time: Some(self.samples.time.clone()),
+            avg_ns: Some(avg_ns as u64),
+            stddev_ns: Some(stddev_ns as u64),
+            avg_ts: Some(avg_ts),
+            stddev_ts: Some(stddev_ts),
+            samples_ns: Some(self.samples.ns.clone()),
+            samples_ts: Some(self.tokens_per_second()),
+            anneal_path: Some(self.path.name().to_string()),
+            n_threads_batch: Some(settings.prefill_threads.value),
+            peak_rss_bytes: self.peak_rss,
+            split_layout: Some(self.samples.split),
+            samples_hand_over_ns: Some(self.samples.hand_over_ns.clone()),
+            load_ns: self.load_ns,
+            tpot_p50_ns: times.map(|times| times.p50),
+            tpot_p95_ns: times.map(|times| times.p95),
+            tpot_p99_ns: times.map(|times| times.p99),
+            tpot_jitter_ns: times.map(|times| times.jitter),
+            roof_share: self.share.map(|share| share.of_roof),
+            roof_bound: self.share.map(|share| share.bound.name().to_string()),
+            graphs_computed: Some(self.samples.graphs.computed),
+            graphs_reused: Some(self.samples.graphs.reused),
+            time_to_first_token_ns: end_to_end.then(|| (self.first_token_ms() * 1e6) as u64),
+            samples_time_to_first_token_ns: end_to_end.then(|| self.samples.first_token_ns.clone()),
+            gpu: gpu_columns(self.samples.gpus.as_deref()),
         }
-        fields.extend(gpu_fields(self.samples.gpus.as_deref()));
-        fields
     }
 }
 
-/// What the GPUs did, where a driver is loaded: all together, and in JSON each.
-fn gpu_fields(gpus: Option<&[GpuUse]>) -> Vec<(&'static str, Value)> {
-    let Some(gpus) = gpus else { return Vec::new() };
+/// What the GPUs did, where a driver is loaded: all together, and each.
+fn gpu_columns(gpus: Option<&[GpuUse]>) -> Option<GpuColumns> {
+    let gpus = gpus?;
     let all = together(gpus).unwrap_or_default();
-    vec![
-        ("gpu_utilisation", json!(all.utilisation)),
-        ("gpu_memory_bytes", json!(all.memory_peak)),
-        ("gpu_watts", json!(all.watts)),
-        ("gpu_joules", json!(all.joules)),
-        ("gpu_sm_mhz", json!(all.sm_mhz)),
-        ("gpus", json!(gpus)),
-    ]
+    Some(GpuColumns {
+        gpu_utilisation: all.utilisation,
+        gpu_memory_bytes: all.memory_peak,
+        gpu_watts: all.watts,
+        gpu_joules: all.joules,
+        gpu_sm_mhz: all.sm_mhz,
+        gpus: gpus.to_vec(),
+    })
 }
 
 /// `settings` with what was found of `model` in place of what was left open.
@@ -251,7 +244,7 @@ fn found(settings: &Settings, model: &Model) -> Settings {
 
 impl Serialize for Record {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.fields())
+        self.row().serialize(serializer)
     }
 }
 
@@ -326,9 +319,11 @@ mod tests {
 
     #[test]
     fn gpus_have_fields_where_there_is_a_driver_and_else_none() {
-        assert_eq!(gpu_fields(None), []);
+        assert_eq!(gpu_columns(None), None);
         let names = |gpus: &[GpuUse]| -> Vec<_> {
-            gpu_fields(Some(gpus)).into_iter().map(|(name, value)| (name, value.is_null())).collect()
+            let value = serde_json::to_value(gpu_columns(Some(gpus))).expect("JSON");
+            let fields = value.as_object().expect("an object").clone();
+            fields.into_iter().map(|(name, value)| (name, value.is_null())).collect()
         };
         // The same fields whether it told something or not: a table of rows has one head.
         let nothing = names(&[]);
@@ -336,7 +331,7 @@ mod tests {
         let gpu = GpuUse { utilisation: Some(0.9), watts: Some(400.0), ..GpuUse::default() };
         let told = names(&[gpu]);
         assert!(told.iter().zip(&nothing).all(|(a, b)| a.0 == b.0));
-        assert_eq!(told[0], ("gpu_utilisation", false));
+        assert!(told.contains(&("gpu_utilisation".to_string(), false)), "{told:?}");
     }
 
     #[test]
@@ -346,6 +341,65 @@ mod tests {
             let requested = Requested { cpus: Some(cpus), ..Requested::default() };
             let settings = Settings::resolve(&requested, &Live::default()).expect("valid");
             assert_eq!(cpu_mask(&settings), expected);
+        }
+    }
+
+    /// A record of one sample, as a machine without a driver would write it.
+    fn record(path: Path, case: Case, gpus: Option<Vec<GpuUse>>) -> Record {
+        let settings = Settings::resolve(&Requested::default(), &Live::default()).expect("valid");
+        let first_token_ns = if path == Path::EndToEnd { vec![250_000, 750_001] } else { Vec::new() };
+        let samples = Samples {
+            ns: vec![1_500_000, 2_500_001],
+            first_token_ns,
+            token_ns: if case.n_gen > 0 { vec![100, 300] } else { Vec::new() },
+            time: "2026-11-25T01:55:06Z".to_string(),
+            gpus,
+            ..Samples::default()
+        };
+        Record {
+            path,
+            case,
+            model_type: "llama ?B F16".to_string(),
+            model_size: 6_824_960,
+            model_n_params: 3_410_176,
+            n_threads: 1,
+            load_ns: (case.n_gen > 0).then_some(6_026_898),
+            share: (case.n_gen > 0)
+                .then_some(Share { of_roof: 0.625, bound: super::super::work::Bound::Memory }),
+            columns: Columns::default(),
+            model_filename: "tiny.gguf".to_string(),
+            build_commit: "0.6.0".to_string(),
+            settings,
+            fit_target: 0,
+            samples,
+            peak_rss: (case.n_gen > 0).then_some(32_575_488),
+        }
+    }
+
+    /// The JSON of `record` without the fields that tell of this machine.
+    fn portable(record: &impl Serialize) -> String {
+        let text = serde_json::to_string(record).expect("JSON");
+        let (before, rest) = text.split_once("\"cpu_info\"").unwrap_or_else(|| panic!("{text}"));
+        let (_, after) = rest.split_once("\"model_filename\"").unwrap_or_else(|| panic!("{text}"));
+        let (after, rest) = after.split_once("\"n_threads\"").unwrap_or_else(|| panic!("{text}"));
+        let (_, rest) = rest.split_once("\"cpu_mask\"").unwrap_or_else(|| panic!("{text}"));
+        let (middle, rest) = rest.split_once("\"n_threads_batch\"").unwrap_or_else(|| panic!("{text}"));
+        let (_, end) = rest.split_once("\"peak_rss_bytes\"").unwrap_or_else(|| panic!("{text}"));
+        [before, "\"model_filename\"", after, "\"cpu_mask\"", middle, "\"peak_rss_bytes\"", end].concat()
+    }
+
+    /// Scripts read these fields, in this order, with numbers of this form.
+    #[test]
+    fn rows_are_written_byte_by_byte_as_ever() {
+        let gpu = GpuUse { utilisation: Some(0.9), watts: Some(400.0), ..GpuUse::default() };
+        let cases = [
+            (Path::Kernel, Case { n_prompt: 32, n_gen: 0, n_depth: 64 }, None),
+            (Path::EndToEnd, Case { n_prompt: 32, n_gen: 16, n_depth: 0 }, Some(vec![gpu])),
+            (Path::Kernel, Case { n_prompt: 0, n_gen: 16, n_depth: 0 }, Some(Vec::new())),
+        ];
+        let expected = include_str!("../../fixtures/rows.jsonl").lines();
+        for ((path, case, gpus), expected) in cases.into_iter().zip(expected) {
+            assert_eq!(portable(&record(path, case, gpus)), expected);
         }
     }
 }

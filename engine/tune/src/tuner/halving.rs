@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use build_info::Bytes;
 use build_info::tuning::{Candidate, Interval, Sample};
-use measure::{Anchor, FEWEST_PAIRS, Judgement, Ratio, Rule, median, schedule};
+use measure::halving::{Cut, Entrant, cut};
+use measure::{Anchor, FEWEST_PAIRS, Judgement, Ratio, Rule, schedule};
 
 use super::check;
 use super::objective::{self, Objective};
@@ -16,10 +17,6 @@ use super::task::{Event, Failure, Runner, Stop, Work};
 
 /// Rounds before the worse half goes.
 const ROUNDS: usize = 2;
-/// Of no use any more where all rounds say that it is slower than this.
-const HOPELESS: f64 = 0.95;
-/// Rounds after which it is also of no use where it was slower in all of them.
-const FUTILE: usize = 4;
 /// Times as fast that a candidate must seem to be for a second look.
 const PROMISING: f64 = 1.03;
 /// Rounds of a contest that may be repeated because the machine was disturbed.
@@ -124,18 +121,21 @@ impl Contest<'_, '_> {
     fn turn(&mut self) -> Result<bool, Stop> {
         loop {
             self.runner.cores_busy_elsewhere();
-            let order = schedule::order(self.round, self.alive.len());
-            let mut samples = Vec::new();
-            for place in order {
+            let alive = self.alive.clone();
+            let found = schedule::turns(self.round, alive.len(), |place| {
                 // Runs take longer than was thought, or processes are started for them.
-                if self.is_out_of_time() {
-                    return Ok(false);
+                match self.is_out_of_time() {
+                    true => Err(None),
+                    false => self.run(alive[place]).map_err(Some),
                 }
-                let number = self.alive[place];
-                if let Some(sample) = self.run(number)? {
-                    samples.push((number, sample));
-                }
-            }
+            });
+            let found = match found {
+                Ok(found) => found,
+                Err(None) => return Ok(false),
+                Err(Some(stop)) => return Err(stop),
+            };
+            let samples: Vec<(usize, Sample)> =
+                alive.iter().zip(found).filter_map(|(&number, sample)| Some((number, sample?))).collect();
             if let Some(why) = self.disturbance(&samples)
                 && self.repeats < self.terms.repeats
                 && self.is_time_to_repeat()
@@ -262,23 +262,16 @@ impl Contest<'_, '_> {
 
     /// Drops what is hopeless, and of the rest the worse half. The last one is left.
     fn drop_the_worse(&mut self) {
-        let mut ranked: Vec<(usize, f64)> =
-            self.alive[1..].iter().map(|&number| (number, median(&self.ratios(number)))).collect();
-        for &(number, ratio) in &ranked {
-            let ratios = self.ratios(number);
-            let futile = ratios.len() >= FUTILE && ratios.iter().all(|ratio| *ratio < 1.0);
-            if futile || ratios.iter().all(|ratio| *ratio < HOPELESS) {
-                self.drop(number, format!("slower in every round: {ratio:.3} times as fast"));
-            }
+        let entrants = self.alive[1..].iter().map(|&number| Entrant::new(number, self.ratios(number)));
+        let Cut { stay, hopeless, worse_half } = cut(entrants.collect());
+        for Entrant { who, median, .. } in hopeless {
+            self.drop(who, format!("slower in every round: {median:.3} times as fast"));
         }
-        ranked.retain(|(number, _)| self.candidates[*number].dropped.is_none());
-        ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let stay = ranked.len().div_ceil(2);
-        for (number, ratio) in ranked.split_off(stay) {
-            self.drop(number, format!("in the worse half with {ratio:.3}"));
+        for Entrant { who, median, .. } in worse_half {
+            self.drop(who, format!("in the worse half with {median:.3}"));
         }
         self.alive.retain(|number| self.candidates[*number].dropped.is_none());
-        let best = ranked.first().map(|&(number, ratio)| (self.candidates[number].name.clone(), ratio));
+        let best = stay.first().map(|best| (self.candidates[best.who].name.clone(), best.median));
         let left = self.alive.len() - 1;
         self.runner.tell(Event::Rung { round: self.round, left, best });
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use build_info::Bytes;
-use measure::{Anchor, Judgement, Round, Rule, Stop, Watch, schedule};
+use measure::{Call, Referee, Round, Rule, Stop, Watch, schedule};
 use plan::exit;
 
 use super::candidate::{Candidate, Program};
@@ -76,7 +76,7 @@ impl Contest<'_> {
             stop: None,
         };
         self.sizes(&mut done.ledger)?;
-        let mut anchor = Anchor::new();
+        let mut referee = Referee::new(self.pairs.div_ceil(2));
         let mut warned = false;
         let mut progress = ui.progress("compare");
         // Round 0 warms the page cache and the clock up.
@@ -88,7 +88,7 @@ impl Contest<'_> {
                 return Err(self.keep_part(error, &done, ui));
             }
             if round > 0 {
-                self.take(values, watch.stop(), &mut anchor, &mut done);
+                self.take(values, watch.stop(), &mut referee, &mut done);
                 // No reason to lose what was measured: it is tried again after the next round.
                 if let Err(error) = self.keep(&self.comparison(&done, self.stopped(&done)))
                     && !std::mem::replace(&mut warned, true)
@@ -106,12 +106,11 @@ impl Contest<'_> {
     }
 
     /// Adds a round, unless its anchor says that the machine was disturbed: then it will be measured again.
-    fn take(&self, values: Ledger, machine: Round, anchor: &mut Anchor, done: &mut Progress) {
+    fn take(&self, values: Ledger, machine: Round, referee: &mut Referee, done: &mut Progress) {
         // The first build is the anchor: all its speeds of the round together.
         let speed = comparison::speeds(&values, 0).first().copied();
-        let disturbed = speed.is_some_and(|speed| anchor.judge(speed) == Judgement::Disturbed);
-        if let (true, Some(anchor)) = (disturbed, speed)
-            && done.dropped.len() < self.repeats()
+        if let Some(anchor) = speed
+            && referee.judge(speed) == Call::Again
         {
             done.dropped.push(Dropped { after: done.rounds.len(), anchor, machine });
             return;
@@ -119,21 +118,13 @@ impl Contest<'_> {
         done.ledger.append(values);
         done.rounds.push(machine);
         let rule = Rule { pairs: self.pairs, precision: self.precision };
-        let over = |number| rule.over(&comparison::ratios(&done.ledger, number));
+        let ratios = |number| comparison::ratios(&done.ledger, number);
         done.stop = match done.rounds.len() >= self.pairs {
             true => Some(Stop::Pairs),
             // A precision asks for an early end; without one all pairs are wanted.
-            false if self.precision > 0.0 => (1..self.builds.len())
-                .map(over)
-                .collect::<Option<Vec<Stop>>>()
-                .and_then(|all| all.last().copied()),
+            false if self.precision > 0.0 => rule.over_for_all((1..self.builds.len()).map(ratios)),
             false => None,
         };
-    }
-
-    /// Disturbed rounds that are measured again; further ones count as they are.
-    fn repeats(&self) -> usize {
-        self.pairs.div_ceil(2)
     }
 
     /// Says before the long part what cannot work with these builds.
@@ -215,9 +206,9 @@ impl Contest<'_> {
 
     /// Every build on every event, in this round's order.
     fn round(&self, round: usize, events: &[Event<'_>], ledger: &mut Ledger) -> Result<()> {
-        let order = schedule::order(round, self.builds.len());
+        let builds = self.builds.len();
         for event in events {
-            for &number in &order {
+            schedule::turns(round, builds, |number| {
                 let request = Request {
                     model: event.model,
                     shape: event.shape,
@@ -229,12 +220,14 @@ impl Contest<'_> {
                     let shape = phase.has_shape().then_some(event.shape);
                     ledger.add(Key { phase, model: Some(event.name.clone()), shape }, number, value);
                 }
-            }
+                Ok::<_, anyhow::Error>(())
+            })?;
         }
         for (phase, arguments) in [(Phase::StartVersion, ["--version"]), (Phase::StartInfo, ["info"])] {
             if self.phases.contains(&phase) {
-                for &number in &order {
-                    let value = once::start(&self.builds[number], &arguments)?;
+                let values =
+                    schedule::turns(round, builds, |number| once::start(&self.builds[number], &arguments))?;
+                for (number, value) in values.into_iter().enumerate() {
                     ledger.add(Key { phase, model: None, shape: None }, number, value);
                 }
             }

@@ -6,9 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use build_info::MeasuredRow;
 use host::process::ProcFolder;
+use measure::median;
 use plan::exit;
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::candidate::{Candidate, Program};
@@ -16,7 +17,6 @@ use super::phase::{Phase, Quantity};
 use super::shape::Shape;
 use crate::process::pipes::drain;
 use crate::process::{self, Running};
-use measure::median;
 
 /// How often a program is started for one sample of a start-up time, which is short.
 const STARTS: usize = 5;
@@ -39,17 +39,6 @@ pub struct Request<'a> {
     pub text: Option<&'a Path>,
 }
 
-/// The fields that are read of the engine's rows and of llama-bench's.
-#[derive(Deserialize)]
-struct Row {
-    part: Option<String>,
-    n_prompt: u32,
-    n_gen: u32,
-    avg_ns: f64,
-    avg_ts: Option<f64>,
-    avg_per_second: Option<f64>,
-}
-
 /// Runs `build` once, with its own warm-up, and returns what was asked for.
 pub fn measure(build: &Candidate, request: &Request<'_>) -> Result<Vec<(Phase, f64)>> {
     let mut command = command(build, request);
@@ -58,7 +47,7 @@ pub fn measure(build: &Candidate, request: &Request<'_>) -> Result<Vec<(Phase, f
     let (stdout, peak) = run(&mut command, &line)
         .with_context(|| format!("{} failed on {model}", build.name))
         .map_err(|error| explain(error, build))?;
-    let rows: Vec<Row> = serde_json::from_slice(&stdout).with_context(|| {
+    let rows: Vec<MeasuredRow> = serde_json::from_slice(&stdout).with_context(|| {
         format!("{}: {line} printed no JSON that can be read: {}", build.name, tail(&stdout))
     })?;
     request
@@ -130,18 +119,22 @@ fn command(build: &Candidate, request: &Request<'_>) -> Command {
     command
 }
 
-fn value(rows: &[Row], phase: Phase) -> Option<f64> {
-    let row = rows.iter().find(|row| match (&row.part, phase) {
-        (Some(part), phase) => part == phase.name(),
-        (None, Phase::Prefill) => row.n_prompt > 0 && row.n_gen == 0,
-        (None, Phase::Decode) => row.n_prompt == 0 && row.n_gen > 0,
-        (None, _) => false,
+fn value(rows: &[MeasuredRow], phase: Phase) -> Option<f64> {
+    let row = rows.iter().find(|row| match (row, phase) {
+        (MeasuredRow::Part(row), phase) => row.part == phase.name(),
+        (MeasuredRow::Test(row), Phase::Prefill) => row.n_prompt > Some(0) && row.n_gen == Some(0),
+        (MeasuredRow::Test(row), Phase::Decode) => row.n_prompt == Some(0) && row.n_gen > Some(0),
+        (MeasuredRow::Test(_), _) => false,
     })?;
+    let (avg_ns, avg_ts, avg_per_second) = match row {
+        MeasuredRow::Part(row) => (row.avg_ns, None, row.avg_per_second),
+        MeasuredRow::Test(row) => (row.avg_ns, row.avg_ts, None),
+    };
     match phase.quantity() {
         // Of a sample of several loads, one.
-        Quantity::Time => row.avg_per_second.map(|speed| 1e3 / speed).or(Some(row.avg_ns / 1e6)),
-        _ if phase == Phase::Tokenize => row.avg_per_second.map(|speed| speed / 1e6),
-        _ => row.avg_per_second.or(row.avg_ts),
+        Quantity::Time => avg_per_second.map(|speed| 1e3 / speed).or(avg_ns.map(|ns| ns as f64 / 1e6)),
+        _ if phase == Phase::Tokenize => avg_per_second.map(|speed| speed / 1e6),
+        _ => avg_per_second.or(avg_ts),
     }
 }
 

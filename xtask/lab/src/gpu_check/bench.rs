@@ -1,6 +1,7 @@
 //! What `anneal bench -o json` and `llama-bench -o json` print: the fields that both have, and ours.
 
 use anyhow::{Context, Result, bail};
+use build_info::BenchRow;
 use measure::GpuUse;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -51,25 +52,6 @@ pub struct Output {
     pub backends: String,
 }
 
-/// The fields that are read.
-#[derive(Deserialize)]
-struct Raw {
-    n_prompt: u32,
-    n_gen: u32,
-    #[serde(default)]
-    n_depth: u32,
-    samples_ns: Vec<u64>,
-    samples_ts: Vec<f64>,
-    #[serde(default)]
-    anneal_path: Option<String>,
-    #[serde(default)]
-    samples_time_to_first_token_ns: Vec<u64>,
-    #[serde(default)]
-    gpus: Vec<GpuUse>,
-    #[serde(default)]
-    backends: String,
-}
-
 /// Reads what either program printed.
 ///
 /// # Errors
@@ -77,14 +59,19 @@ struct Raw {
 pub fn read(text: &[u8]) -> Result<Output> {
     let values: Vec<Value> = serde_json::from_slice(text)
         .with_context(|| format!("no list of tests in JSON, but {:?}", beginning(text)))?;
-    let Some(first) = values.first() else { bail!("it measured no test") };
-    let settings =
-        SETTINGS.iter().filter_map(|name| Some((name.to_string(), plain(first.get(*name)?)))).collect();
+    let tests: Vec<BenchRow> = values
+        .into_iter()
+        .map(serde_json::from_value)
+        .collect::<Result<_, _>>()
+        .context("a test without the fields of llama-bench")?;
+    let Some(first) = tests.first() else { bail!("it measured no test") };
+    let first = serde_json::to_value(first)?;
+    let told = SETTINGS.iter().map(|name| (name.to_string(), plain(&first[*name])));
+    let settings = told.filter(|(_, value)| !value.is_null()).collect();
     let mut output = Output { rows: Vec::new(), settings, backends: String::new() };
-    for value in values {
-        let raw: Raw = serde_json::from_value(value).context("a test without the fields of llama-bench")?;
-        output.backends.clone_from(&raw.backends);
-        output.rows.push(row(raw));
+    for test in tests {
+        output.backends = test.backends.clone().unwrap_or_default();
+        output.rows.push(row(test).context("a test without the fields of llama-bench")?);
     }
     Ok(output)
 }
@@ -97,36 +84,30 @@ fn plain(value: &Value) -> Value {
     }
 }
 
-fn row(raw: Raw) -> Row {
-    let end_to_end = raw.anneal_path.as_deref() == Some("end_to_end");
-    let first = &raw.samples_time_to_first_token_ns;
-    let samples = match end_to_end && first.len() == raw.samples_ns.len() && raw.n_gen > 1 {
+/// `None` of a test that lacks a size or its samples.
+fn row(test: BenchRow) -> Option<Row> {
+    let (n_prompt, n_gen) = (test.n_prompt?, test.n_gen?);
+    let end_to_end = test.is_end_to_end();
+    let name = test.test();
+    let samples_ns = test.samples_ns?;
+    let first = test.samples_time_to_first_token_ns.unwrap_or_default();
+    let samples = match end_to_end && first.len() == samples_ns.len() && n_gen > 1 {
         // The first token comes out of the prompt.
         true => {
-            let rest = raw.samples_ns.iter().zip(first).map(|(all, first)| all.saturating_sub(*first));
-            rest.map(|ns| 1e9 * f64::from(raw.n_gen - 1) / ns.max(1) as f64).collect()
+            let rest = samples_ns.iter().zip(first).map(|(all, first)| all.saturating_sub(first));
+            rest.map(|ns| 1e9 * f64::from(n_gen - 1) / ns.max(1) as f64).collect()
         }
-        false => raw.samples_ts,
+        false => test.samples_ts?,
     };
-    Row {
-        test: name(raw.n_prompt, raw.n_gen, raw.n_depth),
-        n_prompt: raw.n_prompt,
-        n_gen: raw.n_gen,
-        n_depth: raw.n_depth,
+    Some(Row {
+        test: name,
+        n_prompt,
+        n_gen,
+        n_depth: test.n_depth.unwrap_or_default(),
         end_to_end,
         samples,
-        gpus: raw.gpus,
-    }
-}
-
-/// llama-bench's name of a test.
-pub fn name(prompt: u32, generate: u32, depth: u32) -> String {
-    let name = match (prompt, generate) {
-        (prompt, 0) => format!("pp{prompt}"),
-        (0, generate) => format!("tg{generate}"),
-        (prompt, generate) => format!("pp{prompt}+tg{generate}"),
-    };
-    if depth > 0 { format!("{name} @ d{depth}") } else { name }
+        gpus: test.gpu.map(|gpu| gpu.gpus).unwrap_or_default(),
+    })
 }
 
 fn beginning(text: &[u8]) -> String {

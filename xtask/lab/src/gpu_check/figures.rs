@@ -87,7 +87,9 @@ fn steady(model: &Model) -> Vec<Value> {
 fn their_test(row: &Row) -> String {
     match row.end_to_end {
         // A few tokens of prompt are none to llama-bench, and only make ours slower.
-        true => super::bench::name(0, row.n_gen, if row.n_prompt > 64 { row.n_prompt } else { 0 }),
+        true => {
+            build_info::bench_row::test_name(0, row.n_gen, if row.n_prompt > 64 { row.n_prompt } else { 0 })
+        }
         false => row.test.clone(),
     }
 }

@@ -8,9 +8,9 @@ use anyhow::{Error, Result, bail};
 use build::compare::{Candidate, Phase, Request, Shape, measure_once};
 use build::process;
 use build::ui::Ui;
+use measure::halving::{Course, Heat, Out, Ran, Standing};
 use measure::{FEWEST_PAIRS, Objective, Race, Rule, median};
 
-use super::halving::{Course, Heat, Out, Ran, Standing};
 use super::record::{BuildKey, Lap, Laps, Store};
 
 /// Rounds around a disturbed baseline that are measured again.

@@ -5,7 +5,6 @@
 //! user sees of it.
 
 pub mod course;
-pub mod halving;
 pub mod record;
 pub mod reproduce;
 pub mod space;
@@ -19,13 +18,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use build_info::BuildInfo;
 use measure::Objective;
+use measure::halving::{self, Heat, Standing};
 
 use build::compare::Candidate;
 use build::process;
 use build::stages::Outcome;
 use build::ui::Ui;
 use course::{FAILED, Runner, Track};
-use halving::{Heat, Standing};
 use plan::exit;
 use record::{BuildKey, Entry, Rank, Store};
 use space::LeftOut;

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use build::compare::Provenance;
 use build_info::Sha256;
+use measure::halving::Heat;
 use measure::{Objective, Ratio, Stop};
 use serde::{Deserialize, Serialize};
 
-use super::halving::Heat;
 use super::space::LeftOut;
 
 /// Another format is not read.

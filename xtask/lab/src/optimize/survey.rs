@@ -11,12 +11,12 @@ use build::workspace::Workspace;
 use build_info::record::{Source, StageTime};
 use build_info::{BuildInfo, Host};
 use measure::FEWEST_PAIRS;
+use measure::halving::Heat;
 use plan::exit;
 use plan::profile::{Override, PgoScope, Profile};
 use plan::{Plan, bolt, variant};
 use toolchain::Toolchain;
 
-use super::halving::Heat;
 use super::space::{self, Candidate, LeftOut, Space, Work};
 pub use super::workshop::Planned;
 use super::workshop::{self, has_same_cpp, has_same_rust};

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use build_info::BenchRow;
 use serde_json::Value;
 
 /// One test.
@@ -69,39 +70,38 @@ const SETTINGS: [(&str, &str); 16] = [
 
 impl Row {
     /// Takes it from JSON.
-    pub fn take(value: &Value) -> Result<Self> {
-        let number = |name: &str| value[name].as_f64().filter(|number| number.is_finite());
-        let whole = |name: &str| value[name].as_u64().unwrap_or(0);
-        let words = |name: &str| value[name].as_str().unwrap_or_default().to_string();
-        let Some(speed) = number("avg_ts") else { bail!("a row of anneal bench whose avg_ts is no number") };
-        let Some(threads) = value["n_threads"].as_u64() else {
+    pub fn take(value: Value) -> Result<Self> {
+        let row: BenchRow = serde_json::from_value(value).context("a damaged row of anneal bench")?;
+        let Some(speed) = row.avg_ts else { bail!("a row of anneal bench whose avg_ts is no number") };
+        let Some(threads) = row.n_threads.map(u64::from) else {
             bail!("a row of anneal bench whose n_threads is no number")
         };
-        let times = ["tpot_p50_ns", "tpot_p95_ns", "tpot_p99_ns", "tpot_jitter_ns"].map(number);
-        let first: Vec<f64> = value["samples_time_to_first_token_ns"]
-            .as_array()
-            .map(|samples| samples.iter().filter_map(Value::as_f64).collect())
-            .unwrap_or_default();
+        let fields = serde_json::to_value(&row)?;
+        let whole = |number: Option<u32>| number.map_or(0, u64::from);
+        let float = |number: Option<u64>| number.map(|number| number as f64);
+        let end_to_end = row.is_end_to_end();
+        let first = row.samples_time_to_first_token_ns.unwrap_or_default();
+        let times = [row.tpot_p50_ns, row.tpot_p95_ns, row.tpot_p99_ns, row.tpot_jitter_ns].map(float);
         Ok(Self {
-            model: stem(&words("model_filename")),
-            case: (whole("n_prompt"), whole("n_gen"), whole("n_depth")),
-            end_to_end: value["anneal_path"] == "end_to_end",
+            model: stem(&row.model_filename.unwrap_or_default()),
+            case: (whole(row.n_prompt), whole(row.n_gen), whole(row.n_depth)),
+            end_to_end,
             threads,
-            prefill_threads: value["n_threads_batch"].as_u64().filter(|n| *n > 0).unwrap_or(threads),
-            floats: floats(&words("model_type")),
-            ubatch: whole("n_ubatch"),
-            speed: (speed, number("stddev_ts").unwrap_or(0.0)),
-            samples: value["samples_ts"].as_array().map_or(0, Vec::len),
-            size: (number("model_n_params").unwrap_or(0.0), number("model_size").unwrap_or(0.0)),
-            cpu: words("cpu_info"),
-            roof: number("roof_share").map(|share| (share, words("roof_bound"))),
-            first_token: first,
+            prefill_threads: row.n_threads_batch.map(u64::from).filter(|n| *n > 0).unwrap_or(threads),
+            floats: floats(&row.model_type.unwrap_or_default()),
+            ubatch: whole(row.n_ubatch),
+            speed: (speed, row.stddev_ts.unwrap_or(0.0)),
+            samples: row.samples_ts.map_or(0, |samples| samples.len()),
+            size: (float(row.model_n_params).unwrap_or(0.0), float(row.model_size).unwrap_or(0.0)),
+            cpu: row.cpu_info.unwrap_or_default(),
+            roof: row.roof_share.map(|share| (share, row.roof_bound.unwrap_or_default())),
+            first_token: first.into_iter().map(|ns| ns as f64).collect(),
             token_times: match times {
                 [Some(p50), Some(p95), Some(p99), Some(jitter)] => Some([p50, p95, p99, jitter]),
                 _ => None,
             },
-            settings: SETTINGS.iter().map(|(field, name)| (*name, said(&value[*field]))).collect(),
-            date: words("test_time"),
+            settings: SETTINGS.iter().map(|(field, name)| (*name, said(&fields[*field]))).collect(),
+            date: row.test_time.unwrap_or_default(),
         })
     }
 

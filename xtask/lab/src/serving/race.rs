@@ -207,8 +207,9 @@ impl Race {
             all.push(Turn::Bench);
         }
         let mut told = Vec::new();
-        for number in schedule::order(round, all.len()) {
+        schedule::turns(round, all.len(), |number| {
             process::check_interrupted()?;
+            // In the order in which they ran, as the record has them.
             told.push(match &all[number] {
                 Turn::Server(subject) => {
                     let work = Work {
@@ -225,7 +226,8 @@ impl Race {
                 }
                 Turn::Bench => (self.bench_name(), self.bench()?),
             });
-        }
+            Ok::<_, anyhow::Error>(())
+        })?;
         // Of a round that was not finished nothing counts.
         runs.extend(told.into_iter().map(|(program, told)| Run { round, clients, program, told }));
         Ok(())

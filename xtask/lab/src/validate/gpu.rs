@@ -3,6 +3,7 @@
 //! The driver's utilisation is the share of the time in which a kernel ran. What is left of a token's time is what the GPU
 //! waited for the host.
 
+use build_info::BenchRow;
 use measure::gpu::together;
 use measure::{FEWEST_PAIRS, GpuUse, Ratio};
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,17 @@ pub struct Placement {
 }
 
 impl Placement {
+    /// The placement that `row` tells. `None` of an engine that is too old to tell all of it.
+    pub fn of(row: &BenchRow) -> Option<Self> {
+        Some(Self {
+            n_gpu_layers: row.n_gpu_layers?,
+            devices: row.devices.clone()?,
+            gpu_info: row.gpu_info.clone()?,
+            split_mode: row.split_mode.clone()?,
+            main_gpu: row.main_gpu? as usize,
+        })
+    }
+
     /// Whether any are on one.
     pub fn is_on_gpu(&self) -> bool {
         self.n_gpu_layers != 0 && self.devices != "none" && !self.gpu_info.is_empty()

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use build::compare::Phase;
+use build_info::BenchRow;
 use host::nvml::Place;
 use measure::{GpuWatch, Race, Rule, Usage, UsageWatch};
-use serde::Deserialize;
 
 use super::engine::{self, Broken, Event, Stay};
 use super::gpu::Placement;
@@ -43,29 +43,26 @@ pub struct Sizes {
     pub settles: Duration,
 }
 
-/// The fields that are read of `anneal bench`.
-#[derive(Deserialize)]
-struct Row {
-    avg_ns: f64,
-    avg_ts: f64,
-    tpot_p50_ns: Option<f64>,
-    tpot_p95_ns: Option<f64>,
-    tpot_p99_ns: Option<f64>,
-    tpot_jitter_ns: Option<f64>,
-    /// Where it does not have all of its fields it is too old to tell.
-    #[serde(flatten)]
+/// What one run of `anneal bench` measured.
+struct Measured {
+    /// Mean time of a repetition in nanoseconds.
+    nanoseconds: f64,
+    tokens_per_second: f64,
+    token_times: Option<TokenTimes>,
     placement: Option<Placement>,
+    usage: Usage,
+    /// Seconds that the process ran.
+    seconds: f64,
 }
 
-impl Row {
-    fn token_times(&self) -> Option<TokenTimes> {
-        Some(TokenTimes {
-            p50: self.tpot_p50_ns?,
-            p95: self.tpot_p95_ns?,
-            p99: self.tpot_p99_ns?,
-            deviation: self.tpot_jitter_ns?,
-        })
-    }
+/// The times of single tokens; `None` of a test that generates none.
+fn token_times(row: &BenchRow) -> Option<TokenTimes> {
+    Some(TokenTimes {
+        p50: row.tpot_p50_ns? as f64,
+        p95: row.tpot_p95_ns? as f64,
+        p99: row.tpot_p99_ns? as f64,
+        deviation: row.tpot_jitter_ns? as f64,
+    })
 }
 
 /// Measures `phase`, and what the GPUs of `driver` do meanwhile; `tell` hears of each round. What was measured is in `speed`
@@ -83,11 +80,11 @@ pub fn race(
     let gpus = driver.map(|driver| (driver, sizes.settles));
     let mut bench = Bench { phase, model, tokens, repetitions: 1, gpus, stay: Stay::forever() };
     // How often is as often as takes a second, or what a GPU wants; A's first run also tells how long is too long for B.
-    let (row, _, seconds) = bench.run(subjects[0])?;
-    let wanted = lasts(driver.is_some(), row.placement.as_ref(), sizes.settles);
-    let repetitions = (wanted * 1e9 / row.avg_ns.max(1.0)).ceil().clamp(1.0, REPETITIONS * wanted);
+    let first = bench.run(subjects[0])?;
+    let wanted = lasts(driver.is_some(), first.placement.as_ref(), sizes.settles);
+    let repetitions = (wanted * 1e9 / first.nanoseconds.max(1.0)).ceil().clamp(1.0, REPETITIONS * wanted);
     bench.repetitions = repetitions as u32;
-    bench.stay = Stay::after(seconds + repetitions * row.avg_ns / 1e9);
+    bench.stay = Stay::after(first.seconds + repetitions * first.nanoseconds / 1e9);
 
     let speed = speed.insert(Speed::new(phase, tokens, bench.repetitions));
     let rule = Rule { pairs: sizes.pairs, precision: sizes.precision };
@@ -127,20 +124,18 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn lap(&self, subject: &Subject) -> Result<Lap> {
-        let (row, usage, _) = self.run(subject)?;
+        let Measured { tokens_per_second, token_times, placement, usage, .. } = self.run(subject)?;
         // The warm-up is another repetition of a prompt, and one token of a generation.
         let warm_up = if self.phase == Phase::Prefill { self.tokens } else { 1 };
         let tokens = f64::from(self.repetitions) * f64::from(self.tokens) + f64::from(warm_up);
         let cpu = usage.cpu_user.zip(usage.cpu_system).map(|(user, system)| user + system);
         let cpu_seconds = cpu.filter(|cpu| *cpu >= LEAST_CPU).map(|cpu| 1000.0 * cpu / tokens);
-        let token_times = row.token_times();
-        let (tokens_per_second, placement) = (row.avg_ts, row.placement);
         Ok(Lap { tokens_per_second, cpu_seconds, token_times, placement, usage })
     }
 
     /// Three tests, of which the second counts: the first ends when the model is loaded, and in the third the process
     /// still lives while what the second used is read.
-    fn run(&self, subject: &Subject) -> Result<(Row, Usage, f64)> {
+    fn run(&self, subject: &Subject) -> Result<Measured> {
         let (prompts, generations) = match self.phase {
             Phase::Prefill => (format!("1,{},1", self.tokens), "0".to_string()),
             _ => ("1".to_string(), format!("{},1", self.tokens)),
@@ -165,13 +160,24 @@ impl Bench<'_> {
         })?;
         let line = ended.stdout.split(|byte| *byte == b'\n').nth(1).unwrap_or_default();
         let broken = |why: String| Broken::new(subject.side, why);
-        let row: Row = serde_json::from_slice(line).map_err(|error| {
-            broken(format!("anneal bench printed no second line of JSON that can be read: {error}"))
-        })?;
-        if !(row.avg_ts.is_finite() && row.avg_ts > 0.0) {
-            return Err(broken(format!("anneal bench told {} t/s of {}", row.avg_ts, self.phase)).into());
+        let unread = |why: String| {
+            broken(format!("anneal bench printed no second line of JSON that can be read: {why}"))
+        };
+        let row: BenchRow = serde_json::from_slice(line).map_err(|error| unread(error.to_string()))?;
+        let (Some(nanoseconds), Some(tokens_per_second)) = (row.avg_ns, row.avg_ts) else {
+            return Err(unread("it has no numbers avg_ns and avg_ts".to_string()).into());
+        };
+        if tokens_per_second <= 0.0 {
+            return Err(broken(format!("anneal bench told {tokens_per_second} t/s of {}", self.phase)).into());
         }
-        Ok((row, usage, ended.seconds))
+        Ok(Measured {
+            nanoseconds: nanoseconds as f64,
+            tokens_per_second,
+            token_times: token_times(&row),
+            placement: Placement::of(&row),
+            usage,
+            seconds: ended.seconds,
+        })
     }
 }
 
@@ -182,14 +188,14 @@ mod tests {
     #[test]
     fn where_layers_are_is_read_of_an_engine_that_tells() {
         let row = |rest: &str| serde_json::from_str(&format!(r#"{{"avg_ns": 1e9, "avg_ts": 1.5{rest}}}"#));
-        let told: Row =
+        let told: BenchRow =
             row(r#", "n_gpu_layers": -1, "devices": "CUDA0/CUDA1", "gpu_info": "H100, H100", "split_mode":
             "layer", "main_gpu": 0"#)
             .unwrap();
-        let placement = told.placement.unwrap();
+        let placement = Placement::of(&told).unwrap();
         assert_eq!((placement.n_gpu_layers, placement.devices.as_str()), (-1, "CUDA0/CUDA1"));
-        let older: Row = row(r#", "n_gpu_layers": -1"#).unwrap();
-        assert_eq!((older.placement, older.avg_ts), (None, 1.5));
+        let older: BenchRow = row(r#", "n_gpu_layers": -1"#).unwrap();
+        assert_eq!((Placement::of(&older), older.avg_ts), (None, Some(1.5)));
     }
 
     #[test]

@@ -8,7 +8,6 @@ use engine_core::live::Live;
 use engine_core::settings::Settings;
 use engine_core::split::Layouts;
 use measure::{FEWEST_PAIRS, median};
-use serde_json::Value;
 use tune::bench::{Case, LayoutRecord, Repeat, compare_layouts};
 
 use super::args::Args;
@@ -57,10 +56,6 @@ pub fn run(
 impl Row for LayoutRecord {
     fn table(&self) -> &'static str {
         "anneal_layouts"
-    }
-
-    fn fields(&self) -> Vec<(&'static str, Value)> {
-        LayoutRecord::fields(self)
     }
 
     fn head(&self) -> String {

@@ -21,7 +21,7 @@ use llama::quantize::{Options, Type};
 use llama::{Model, exit_now, interrupted};
 use measure::{FEWEST_PAIRS, Ratio, Round, Watch, median, ratio, schedule};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tools::eval::{self, Reference, Text, built_in_text};
 use tools::quantize::plan;
 use tune::bench::{Case, Repeat, kernel};
@@ -255,18 +255,22 @@ impl Work<'_> {
         let mut bar = self.bar("measure", "rounds");
         for round in 0..self.rounds() {
             let watch = Watch::start();
-            let mut here = Vec::new();
-            for number in schedule::order(round, contestants.len()) {
-                if interrupted() {
+            let here = schedule::turns(round, contestants.len(), |number| match interrupted() {
+                true => Err(None),
+                false => self.turn(&contestants[number].path).map_err(Some),
+            });
+            let here = match here {
+                Ok(here) => here,
+                Err(Some(error)) => return Err(error),
+                Err(None) => {
                     bar.end();
                     return Ok(());
                 }
-                here.push((number, self.turn(&contestants[number].path)?));
-            }
+            };
             // Whole rounds only: a pair stands in one.
-            for (number, (prefill, decode)) in here {
-                contestants[number].prefill.extend(prefill);
-                contestants[number].decode.extend(decode);
+            for (contestant, (prefill, decode)) in contestants.iter_mut().zip(here) {
+                contestant.prefill.extend(prefill);
+                contestant.decode.extend(decode);
             }
             rounds.push(watch.stop());
             bar.show(round as u64 + 1, self.rounds() as u64);
@@ -351,16 +355,13 @@ impl Serialize for Line<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // Too much for a column of the other formats.
         let divergence = ("divergence", json!(self.facts.divergence));
-        serializer.collect_map(self.fields().into_iter().chain([divergence]))
+        serializer.collect_map(self.columns().into_iter().chain([divergence]))
     }
 }
 
-impl Row for Line<'_> {
-    fn table(&self) -> &'static str {
-        "anneal_quants"
-    }
-
-    fn fields(&self) -> Vec<(&'static str, Value)> {
+impl Line<'_> {
+    /// Every column with its value, in order.
+    fn columns(&self) -> Vec<(&'static str, Value)> {
         let Line { work, contestant, facts, .. } = self;
         let median_of =
             |samples: &[f64]| if samples.is_empty() { Value::Null } else { json!(median(samples)) };
@@ -399,6 +400,16 @@ impl Row for Line<'_> {
             ("samples_decode_ts", json!(contestant.decode)),
             ("rounds", json!(self.rounds)),
         ]
+    }
+}
+
+impl Row for Line<'_> {
+    fn table(&self) -> &'static str {
+        "anneal_quants"
+    }
+
+    fn fields(&self) -> serde_json::Result<Map<String, Value>> {
+        Ok(self.columns().into_iter().map(|(name, value)| (name.to_string(), value)).collect())
     }
 
     fn head(&self) -> String {

@@ -88,11 +88,7 @@ fn rows(measured: &Measured) -> Vec<RatesRow<'_>> {
         .collect()
 }
 
-impl Row for RatesRow<'_> {
-    fn table(&self) -> &'static str {
-        "anneal_roofline"
-    }
-
+impl RatesRow<'_> {
     fn fields(&self) -> Vec<(&'static str, Value)> {
         let RatesRow { roofline, kernels, best, median } = self;
         let affinity: Vec<String> = roofline.affinity.iter().map(u32::to_string).collect();
@@ -115,6 +111,12 @@ impl Row for RatesRow<'_> {
             ("f32_with", json!(kernels.f32)),
             ("bf16_with", json!(kernels.bf16.unwrap_or_default())),
         ]
+    }
+}
+
+impl Row for RatesRow<'_> {
+    fn table(&self) -> &'static str {
+        "anneal_roofline"
     }
 
     fn head(&self) -> String {

@@ -8,6 +8,7 @@ use build::process;
 use build::ui::Global;
 use build::ui::{self, Ui};
 use build::workspace::Workspace;
+use build_info::bench_row::test_name;
 use clap::ValueEnum;
 use measure::schedule;
 use serde_json::Value;
@@ -142,12 +143,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
 /// Runs every build once; the rows of each.
 fn round(number: usize, builds: &[Candidate], tests: &[String]) -> Result<Vec<Vec<Row>>> {
-    let mut rows = vec![Vec::new(); builds.len()];
-    for number in schedule::order(number, builds.len()) {
+    schedule::turns(number, builds.len(), |number| {
         process::check_interrupted()?;
-        rows[number] = once::rows(&builds[number], tests)?;
-    }
-    Ok(rows)
+        once::rows(&builds[number], tests)
+    })
 }
 
 /// The rows of a round, if every build ran as many tests as before, and the same ones as the first: each in its place.
@@ -362,17 +361,9 @@ fn mean(samples: &[f64]) -> f64 {
 
 /// llama-bench's name of a test: `pp512`, `tg128 @ d4096`, with the file where there are several.
 fn title(row: &Row, program: Program) -> Result<String> {
-    let field = |key: &str| row.get(key).and_then(Value::as_u64);
+    let field = |key: &str| row.get(key).and_then(Value::as_u64).and_then(|size| u32::try_from(size).ok());
     let size = |key: &str| field(key).with_context(|| format!("{program:?} tells no {key}"));
-    let words = match (size("n_prompt")?, size("n_gen")?) {
-        (prompt, 0) => format!("pp{prompt}"),
-        (0, generated) => format!("tg{generated}"),
-        (prompt, generated) => format!("pp{prompt}+tg{generated}"),
-    };
-    Ok(match field("n_depth").unwrap_or(0) {
-        0 => words,
-        depth => format!("{words} @ d{depth}"),
-    })
+    Ok(test_name(size("n_prompt")?, size("n_gen")?, field("n_depth").unwrap_or(0)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What each step does.
 
+use std::convert::Infallible;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -105,13 +106,14 @@ impl Check<'_> {
     fn round(&mut self, model: usize, round: u32) -> Result<()> {
         let programs = if self.options.llama_bench.is_some() { 2 } else { 1 };
         let mut failed = None;
-        for program in schedule::order(round as usize - 1, programs) {
+        let Ok(_) = schedule::turns(round as usize - 1, programs, |program| {
             let done = match program {
                 0 => self.ours(model, round),
                 _ => self.theirs(model).map(|output| self.keep(model, round, Who::LlamaBench, output)),
             };
-            failed = failed.or(done.err());
-        }
+            failed = failed.take().or(done.err());
+            Ok::<_, Infallible>(())
+        });
         let told = &mut self.report.models[model];
         told.comparisons = figures::comparisons(told);
         told.differing_settings = figures::differing(&told.runs);
@@ -185,11 +187,10 @@ impl Check<'_> {
             Switch::CudaGraphs => Variant { graphs: is_on, ..steady },
             Switch::Waiting => Variant { wait: Some(if is_on { Wait::Block } else { Wait::Spin }), ..steady },
         };
-        let mut sides = [None, None];
-        for side in schedule::order(pair as usize - 1, 2) {
-            sides[side] = Some(self.decode(0, variant(side == 0), self.options.sizes.decode)?);
-        }
-        if let [Some(on), Some(off)] = sides {
+        let sides = schedule::turns(pair as usize - 1, 2, |side| {
+            self.decode(0, variant(side == 0), self.options.sizes.decode)
+        })?;
+        if let Ok([on, off]) = <[Decode; 2]>::try_from(sides) {
             self.report.pairs.push(Pair { switch, on, off });
         }
         Ok(())

@@ -7,7 +7,7 @@ use super::*;
 fn row(test: (u32, u32, u32), end_to_end: bool, samples: &[f64]) -> Row {
     let (n_prompt, n_gen, n_depth) = test;
     Row {
-        test: super::super::bench::name(n_prompt, n_gen, n_depth),
+        test: build_info::bench_row::test_name(n_prompt, n_gen, n_depth),
         n_prompt,
         n_gen,
         n_depth,

@@ -7,10 +7,11 @@ use std::process::{Command, Stdio};
 use build::compare::Provenance;
 use build::compare::candidate::Program;
 use build::ui::Global;
+use measure::halving;
 
 use super::*;
+use crate::optimize::nothing_measured;
 use crate::optimize::record::{self, Record};
-use crate::optimize::{halving, nothing_measured};
 
 const HEAT: Heat = Heat { prompt: 8, generate: 4, pairs: 6, precision: 0.0 };
 

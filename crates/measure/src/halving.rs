@@ -1,10 +1,15 @@
-//! Successive halving (Jamieson, Talwalkar, 2016) with a conscience: the worse half leaves after a short heat, but only
-//! those that are shown to be slower than the best; what is merely not ahead stays unless the budget is spent.
+//! Successive halving (Jamieson, Talwalkar, 2016): all are measured for a short while, the worse half leaves, and those
+//! who stay are measured for longer.
+//!
+//! Two rules decide who leaves. [`run`] is for builds, which are few and expensive: of the worse half only those leave that
+//! are shown to be slower than the best; the others stay unless the budget is spent. [`cut`] is for settings, of which
+//! there are many: the worse half leaves by its medians after two rounds, which are too few for an interval.
 
 use std::time::Duration;
 
-use measure::{FEWEST_PAIRS, Ratio, ratio};
 use serde::{Deserialize, Serialize};
+
+use crate::stats::{FEWEST_PAIRS, Ratio, median, ratio};
 
 /// One round of measurements that all who are left take part in.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -125,7 +130,7 @@ fn room(heat: &Heat, next: &Heat, lap: Duration, left: Duration) -> usize {
 fn outs(standings: &[Standing], base: Option<usize>, room: usize) -> Vec<(Standing, Out)> {
     let slower =
         |standing: &Standing| standing.against_best.pairs >= FEWEST_PAIRS && standing.against_best.high < 1.0;
-    let worse_half = standings.len().div_ceil(2);
+    let worse_half = better_half(standings.len());
     let (stay, leave): (Vec<_>, Vec<_>) = standings
         .iter()
         .enumerate()
@@ -145,6 +150,58 @@ fn outs(standings: &[Standing], base: Option<usize>, room: usize) -> Vec<(Standi
             .map(|standing| (standing, if slower(&standing) { Out::Slower } else { Out::NoTime })),
     );
     outs
+}
+
+/// Size of the better half of `n`: of an odd number the middle one is in it.
+fn better_half(n: usize) -> usize {
+    n.div_ceil(2)
+}
+
+/// [`cut`] drops who is slower than this in all rounds.
+const HOPELESS: f64 = 0.95;
+/// Rounds after which [`cut`] also drops who was slower in all of them.
+const FUTILE: usize = 4;
+
+/// A contestant of [`cut`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entrant {
+    /// Who.
+    pub who: usize,
+    /// Median of the ratios.
+    pub median: f64,
+    ratios: Vec<f64>,
+}
+
+impl Entrant {
+    /// `who` was `ratios` times as fast as the one to beat, round by round.
+    pub fn new(who: usize, ratios: Vec<f64>) -> Self {
+        Self { who, median: median(&ratios), ratios }
+    }
+
+    fn is_hopeless(&self) -> bool {
+        let futile = self.ratios.len() >= FUTILE && self.ratios.iter().all(|ratio| *ratio < 1.0);
+        futile || self.ratios.iter().all(|ratio| *ratio < HOPELESS)
+    }
+}
+
+/// Decision of [`cut`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cut {
+    /// Those who stay, the best first.
+    pub stay: Vec<Entrant>,
+    /// Those who were slower in every round.
+    pub hopeless: Vec<Entrant>,
+    /// The worse half of the others, the best first.
+    pub worse_half: Vec<Entrant>,
+}
+
+/// Decides who leaves after a rung, by medians. The one to beat is not among the `entrants`. Of one alone none leaves,
+/// unless it is hopeless.
+pub fn cut(entrants: Vec<Entrant>) -> Cut {
+    let (hopeless, mut stay): (Vec<_>, Vec<_>) = entrants.into_iter().partition(Entrant::is_hopeless);
+    stay.sort_by(|a, b| b.median.total_cmp(&a.median));
+    let worse_half = stay.split_off(better_half(stay.len()));
+    Cut { stay, hopeless, worse_half }
 }
 
 /// Who wins, and why: of all that are not shown slower than the best, the simplest.
@@ -329,6 +386,20 @@ mod tests {
         course.crashes = Some(1);
         assert_eq!(win(&mut course, &[0, 1, 1]).0, 2);
         assert_eq!(course.raced, [vec![0, 1, 2], vec![0, 2]]);
+    }
+
+    #[test]
+    fn the_hopeless_and_the_worse_half_are_cut() {
+        let ratios: [&[f64]; 6] =
+            [&[1.0, 1.1], &[0.9, 0.9], &[1.2, 1.3], &[0.99, 0.96, 0.98, 0.97], &[1.0, 0.9], &[1.4, 0.94]];
+        let entrants = ratios.iter().enumerate().map(|(at, ratios)| Entrant::new(at + 1, ratios.to_vec()));
+        let found = cut(entrants.collect());
+        let names = |entrants: &[Entrant]| entrants.iter().map(|entrant| entrant.who).collect::<Vec<_>>();
+        assert_eq!(
+            (names(&found.stay), names(&found.hopeless), names(&found.worse_half)),
+            (vec![3, 6], vec![2, 4], vec![1, 5])
+        );
+        assert_eq!(names(&cut(vec![Entrant::new(1, vec![0.96, 0.99])]).stay), [1]);
     }
 
     #[test]
