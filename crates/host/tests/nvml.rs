@@ -1,7 +1,7 @@
 //! GPUs as the driver's library tells of them, and each way in which it does not: with a library that answers by a
 //! script.
 
-use host::nvml::fake::Fake;
+use host::nvml::testing::Fake;
 use host::{ComputeMode, Detected, Root};
 
 const H200: &str =

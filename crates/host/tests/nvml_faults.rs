@@ -1,6 +1,6 @@
 //! Each way in which the driver's library fails, with a library that does.
 
-use host::nvml::fake::Fake;
+use host::nvml::testing::Fake;
 use host::nvml::{ComputeMode, Fault, Nvml, Pcie, Place, Throttling};
 
 const H200: &str =

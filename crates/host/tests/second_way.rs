@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use host::Root;
 use host::nvml::Place;
-use host::nvml::fake::Fake;
+use host::nvml::testing::Fake;
 
 const H200: &str = "device\n name NVIDIA H200\n capability 9 0\n total 143771\n";
 

@@ -62,7 +62,7 @@ fn told(driver: &Nvml) -> Vec<Card> {
 
 #[cfg(test)]
 mod tests {
-    use host::nvml::fake::Fake;
+    use host::nvml::testing::Fake;
 
     use super::*;
 

@@ -324,7 +324,7 @@ pub fn together(gpus: &[GpuUse]) -> Option<GpuUse> {
 
 #[cfg(test)]
 mod tests {
-    use host::nvml::fake::Fake;
+    use host::nvml::testing::Fake;
 
     use super::*;
 

@@ -289,7 +289,7 @@ fn mean(values: &[f64]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use host::nvml::fake::Fake;
+    use host::nvml::testing::Fake;
 
     use super::*;
 

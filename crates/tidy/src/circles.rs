@@ -1,6 +1,7 @@
 //! Circles in a graph of files: strongly connected components, and the shortest way around in each.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
 
 use crate::modules::Imports;
 
@@ -24,13 +25,22 @@ pub struct Circle {
     pub shortest: Vec<Edge>,
 }
 
-impl std::fmt::Display for Circle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} files import each other: ", self.files.len())?;
-        for edge in &self.shortest {
-            write!(f, "{} -> ({}) ", edge.from, edge.path)?;
-        }
-        write!(f, "{}", self.shortest.first().map_or("", |edge| edge.from.as_str()))
+impl Circle {
+    /// Returns the message of a failed test about a circle in the crate `name`, whose files lie in `source`.
+    pub fn message(&self, name: &str, source: &Path) -> String {
+        let ways: Vec<String> = self
+            .shortest
+            .iter()
+            .map(|edge| format!("{} -> {} (by the path {})", edge.from, edge.to, edge.path))
+            .collect();
+        format!(
+            "{name}, in {}: {}. At most two files of a crate import each other, but {} do: {}. Move what they share into a file \
+             that imports none of them, or import an item from the file that defines it",
+            source.display(),
+            ways.join(", "),
+            self.files.len(),
+            self.files.join(", ")
+        )
     }
 }
 
@@ -136,11 +146,11 @@ mod tests {
         let found = circles(&imports(&[("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("e", "a")]), 2);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].files, ["a", "b", "c"]);
-        let words = found[0].to_string();
-        assert!(
-            words.starts_with("3 files import each other: ") && words.contains("c -> (crate::a) "),
-            "{words}"
-        );
+        let words = found[0].message("gguf", Path::new("crates/gguf/src"));
+        for part in ["gguf, in crates/gguf/src: ", "c -> a (by the path crate::a)", "but 3 do: a, b, c. Move"]
+        {
+            assert!(words.contains(part), "{words}");
+        }
     }
 
     #[test]

@@ -13,7 +13,8 @@ pub struct Member {
     pub name: String,
     /// Its folder, relative to the workspace.
     pub folder: PathBuf,
-    /// Names of the workspace's crates that it is built with, those of its build script included.
+    /// Names of the workspace's crates that it is built with on some target, those of its build script included. Crates that
+    /// only its tests use are left out.
     pub dependencies: Vec<String>,
 }
 
@@ -30,10 +31,19 @@ struct WorkspaceTable {
 #[derive(Deserialize)]
 struct Manifest {
     package: Package,
+    #[serde(flatten)]
+    dependencies: Dependencies,
+    /// Those of `[target.'cfg(…)']` and `[target.TRIPLE]`.
     #[serde(default)]
-    dependencies: BTreeMap<String, toml::Value>,
+    target: BTreeMap<String, Dependencies>,
+}
+
+#[derive(Deserialize)]
+struct Dependencies {
+    #[serde(default, rename = "dependencies")]
+    normal: BTreeMap<String, toml::Value>,
     #[serde(default, rename = "build-dependencies")]
-    build_dependencies: BTreeMap<String, toml::Value>,
+    build: BTreeMap<String, toml::Value>,
 }
 
 #[derive(Deserialize)]
@@ -50,7 +60,8 @@ pub fn members(root: &Path) -> Result<Vec<Member>, String> {
     let mut found = Vec::new();
     for folder in workspace.members {
         let manifest: Manifest = read(&root.join(&folder).join("Cargo.toml"))?;
-        let dependencies = manifest.dependencies.into_keys().chain(manifest.build_dependencies.into_keys());
+        let tables = std::iter::once(manifest.dependencies).chain(manifest.target.into_values());
+        let dependencies = tables.flat_map(|table| table.normal.into_keys().chain(table.build.into_keys()));
         found.push(Member { name: manifest.package.name, folder, dependencies: dependencies.collect() });
     }
     let names: Vec<String> = found.iter().map(|member| member.name.clone()).collect();
@@ -71,20 +82,31 @@ pub fn upward(members: &[Member], layers: &[&[&str]]) -> Result<Vec<String>, Str
     let layer = |name: &str| layers.iter().position(|layer| layer.contains(&name));
     for name in layers.iter().flat_map(|layer| layer.iter()) {
         if !members.iter().any(|member| member.name == **name) {
-            return Err(format!("the layers name {name}, which is no crate of the workspace"));
+            return Err(format!(
+                "the layers name {name}, which is not a crate of the workspace: remove the name"
+            ));
         }
     }
     let mut wrong = Vec::new();
     for member in members {
-        let own = layer(&member.name).ok_or_else(|| format!("the crate {} has no layer", member.name))?;
+        let layer = |name: &str| layer(name).ok_or_else(|| no_layer(name));
+        let own = layer(&member.name)?;
         for other in &member.dependencies {
-            let below = layer(other).ok_or_else(|| format!("the crate {other} has no layer"))?;
-            if below >= own {
-                wrong.push(format!("{} -> {other}: {other} is not in a lower layer", member.name));
+            if layer(other)? >= own {
+                let name = &member.name;
+                wrong.push(format!(
+                    "{}/Cargo.toml: {name} -> {other}. A crate depends on crates of lower layers only. Move what {name} needs \
+                     of {other} into a crate of a lower layer",
+                    member.folder.display()
+                ));
             }
         }
     }
     Ok(wrong)
+}
+
+fn no_layer(name: &str) -> String {
+    format!("the crate {name} has no layer: add it above the crates that it depends on")
 }
 
 fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
@@ -105,10 +127,9 @@ mod tests {
     fn an_edge_that_leads_upward_is_named() {
         let members = [member("base", &["top"]), member("middle", &["base"]), member("top", &["middle"])];
         let layers: &[&[&str]] = &[&["base"], &["middle"], &["top"]];
-        assert_eq!(
-            upward(&members, layers),
-            Ok(vec!["base -> top: top is not in a lower layer".to_string()])
-        );
+        let wrong = upward(&members, layers).unwrap();
+        assert_eq!(wrong.len(), 1);
+        assert!(wrong[0].starts_with("base/Cargo.toml: base -> top. A crate depends on"), "{wrong:?}");
         assert_eq!(
             upward(&members[1..], &[&["middle"], &["top"]]).map_err(|why| why.contains("base")),
             Err(true)
@@ -117,5 +138,28 @@ mod tests {
         assert!(unknown.is_err_and(|why| why.contains("gone")));
         let same = [member("a", &["b"]), member("b", &[])];
         assert_eq!(upward(&same, &[&["a", "b"]]).map(|wrong| wrong.len()), Ok(1));
+    }
+    #[test]
+    fn dependencies_of_all_targets_count_and_those_of_tests_do_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let names = ["a", "b", "c", "d", "e", "f"];
+        write("Cargo.toml", &format!("[workspace]\nmembers = {names:?}\n"));
+        for name in &names[1..] {
+            write(&format!("{name}/Cargo.toml"), &format!("[package]\nname = {name:?}\n"));
+        }
+        write(
+            "a/Cargo.toml",
+            "[package]\nname = \"a\"\n[dependencies]\nb.workspace = true\nserde = \"1\"\n\
+             [build-dependencies]\nc.workspace = true\n[dev-dependencies]\nf.workspace = true\n\
+             [target.'cfg(unix)'.dependencies]\nd.workspace = true\n\
+             [target.x86_64-unknown-linux-gnu.build-dependencies]\ne.workspace = true\n",
+        );
+        let members = members(folder.path()).unwrap();
+        assert_eq!(members[0].dependencies, ["b", "c", "d", "e"]);
     }
 }

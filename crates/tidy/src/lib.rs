@@ -2,9 +2,15 @@
 
 mod circles;
 mod crates;
+mod files;
 mod modules;
 mod paths;
+mod unit_tests;
+mod unsafe_code;
 
 pub use circles::{Circle, Edge, circles};
 pub use crates::{Member, members, upward};
+pub use files::rust_files;
 pub use modules::{Imports, imports};
+pub use unit_tests::misplaced_tests;
+pub use unsafe_code::unsafe_code;

@@ -178,7 +178,8 @@ mod tests {
             (
                 "a.rs",
                 "mod raw { use super::*; } use std::fs; #[cfg(test)] mod tests { use crate::b::B; } \
-                 #[cfg(test)] use crate::b; fn f() { fs::read(\"x\"); }",
+                 #[cfg(test)] use crate::b; fn f() { fs::read(\"x\"); } \
+                 #[cfg(all(test, unix))] mod others { use crate::b::B; } #[tokio::test] fn g() { crate::b::h(); }",
             ),
             ("b.rs", "#[test] fn f() { crate::a::g(); } pub struct B;"),
         ]);

@@ -14,11 +14,31 @@ pub struct Found {
 pub fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let is_cfg = || match &attribute.meta {
-            syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
+            syn::Meta::List(list) => list.path.is_ident("cfg") && needs_test(list.tokens.clone()),
             _ => false,
         };
-        attribute.path().is_ident("test") || is_cfg()
+        is_test_function(attribute) || is_cfg()
     })
+}
+
+/// True for `#[test]` and the like of other crates, such as `#[tokio::test]`.
+pub fn is_test_function(attribute: &syn::Attribute) -> bool {
+    attribute.path().segments.last().is_some_and(|last| last.ident == "test")
+}
+
+/// True if the condition of a `cfg` is `test`, or `all(…)` with `test` in it.
+fn needs_test(condition: TokenStream) -> bool {
+    let tokens: Vec<TokenTree> = condition.into_iter().collect();
+    match tokens.as_slice() {
+        [TokenTree::Ident(name)] => name == "test",
+        [TokenTree::Ident(name), TokenTree::Group(group)] if name == "all" => {
+            let parts: Vec<TokenTree> = group.stream().into_iter().collect();
+            let mut parts =
+                parts.split(|part| matches!(part, TokenTree::Punct(mark) if mark.as_char() == ','));
+            parts.any(|part| needs_test(part.iter().cloned().collect()))
+        }
+        _ => false,
+    }
 }
 
 impl Found {

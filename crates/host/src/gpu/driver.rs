@@ -117,7 +117,7 @@ pub(super) fn visible(listed: Listed, cuda: &Cuda, warnings: &mut Vec<String>) -
 
 #[cfg(test)]
 mod tests {
-    use crate::nvml::fake::Fake;
+    use crate::nvml::testing::Fake;
 
     use super::*;
 

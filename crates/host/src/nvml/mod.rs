@@ -6,7 +6,7 @@
 //!
 //! Which file is loaded nobody can say by an environment variable of ours or by a flag: the system's loader looks for it,
 //! as for every other library, and after that a few fixed places. Only code can name another ([`Place::At`]), which tests
-//! do with the library of [`fake`].
+//! do with the library of [`testing`].
 
 mod asked;
 mod fault;
@@ -14,7 +14,7 @@ mod ffi;
 mod visible;
 
 #[cfg(any(test, feature = "fake-nvml"))]
-pub mod fake;
+pub mod testing;
 
 use std::path::{Path, PathBuf};
 

@@ -2,7 +2,7 @@
 
 use build_info::BuildInfo;
 use host::Root;
-use host::nvml::fake::Fake;
+use host::nvml::testing::Fake;
 use llama::error::GpuReason as Reason;
 use llama::offload::{Devices, GpuLayers};
 use llama::options::{FlashAttention, RequireGpu};

@@ -25,7 +25,7 @@ pub(crate) fn context(
     settings: &Settings,
     live: &Live,
 ) -> Result<Context> {
-    model::context_with(model, &context_options(path, case, settings)?, settings, live, MEASURE_LESS)
+    model::context_with(model, &context_options(model, path, case, settings)?, settings, live, MEASURE_LESS)
 }
 
 /// The same for weights that may be there in two layouts.
@@ -36,25 +36,21 @@ pub(crate) fn session(
     settings: &Settings,
     live: &Live,
 ) -> Result<Session> {
-    layouts.session_with(&context_options(path, case, settings)?, settings, live, MEASURE_LESS)
+    layouts.session_with(
+        &context_options(layouts.model(), path, case, settings)?,
+        settings,
+        live,
+        MEASURE_LESS,
+    )
 }
 
 /// What to do where a context does not fit into memory.
 pub(crate) const MEASURE_LESS: &str =
     "measure fewer tokens (-p, -n, -pg, -d), or make the cache smaller with -ctk q8_0 -ctv q8_0";
 
-pub(crate) fn context_options(path: Path, case: &Case, settings: &Settings) -> Result<ContextOptions> {
-    Ok(ContextOptions {
-        n_ctx: case.n_ctx(path)?,
-        n_batch: settings.n_batch.value,
-        n_ubatch: settings.n_ubatch.value,
-        type_k: settings.type_k.value,
-        type_v: settings.type_v.value,
-        flash_attention: settings.flash_attention.value,
-        interruptible: false,
-        kv_offload: settings.kv_offload.value,
-        op_offload: settings.op_offload.value,
-    })
+/// Options of the context of a test: those of `settings`, with room for `case`.
+fn context_options(model: &Model, path: Path, case: &Case, settings: &Settings) -> Result<ContextOptions> {
+    Ok(ContextOptions { n_ctx: case.n_ctx(path)?, ..model::context_options(model, settings, false) })
 }
 
 /// Runs `case` on the kernel path, with a model or both [`Layouts`] of one. `depth` keeps the state at a depth from one

@@ -349,7 +349,7 @@ mod tests {
             (lost.to_string(), Verdict::CannotTell, "GPU is lost"),
         ];
         for (of_b, verdict, words) in cases {
-            let (stage, driver) = (testing::Stage::new(), host::nvml::fake::Fake::new(""));
+            let (stage, driver) = (testing::Stage::new(), host::nvml::testing::Fake::new(""));
             let script = format!("{}.script", driver.path().display());
             // At once: a driver that begins while its script is written shows no card.
             let plan = |speed: u32, told: &str| {
