@@ -57,28 +57,28 @@ const FIELDS: [&str; 32] = [
     "workload",
 ];
 
-/// Where requests go, beside `LINES`.
-const ROUTES: [&str; 10] = [
-    "/v1/completions",
-    "/v1/chat/completions",
-    "/v1/embeddings",
-    "/v1/models",
-    "/tokenize",
-    "/detokenize",
-    "/health",
-    "/metrics",
-    "/openapi.json",
-    "/status",
-];
+/// A route as the log knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoggedRoute {
+    /// Name in the log.
+    pub name: &'static str,
+    /// How the log treats its requests.
+    pub loudness: Loudness,
+}
+
+/// How the log treats the requests of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loudness {
+    /// A line for each, with what was generated.
+    Generates,
+    /// A line for each.
+    Normal,
+    /// A line for each only at the level `debug`, unless it is refused: watchers ask every few seconds.
+    Quiet,
+}
 
 /// Lines of JSON at the Unix socket.
-pub const LINES: &str = "lines";
-
-/// Where texts are generated.
-const GENERATING: [&str; 3] = [ROUTES[0], ROUTES[1], LINES];
-
-/// What is asked by those who watch.
-const QUIET: [&str; 3] = [ROUTES[6], ROUTES[7], ROUTES[9]];
+pub const LINES: LoggedRoute = LoggedRoute { name: "lines", loudness: Loudness::Generates };
 
 /// Numbers of requests.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -87,7 +87,7 @@ static NUMBER: AtomicU64 = AtomicU64::new(1);
 #[derive(Debug)]
 struct RequestRecord {
     number: u64,
-    route: &'static str,
+    route: LoggedRoute,
     method: &'static str,
     /// Name of the model that it is for: this server's, and not as the client spells it.
     model: Option<String>,
@@ -119,8 +119,8 @@ tokio::task_local! {
 }
 
 impl RequestLog {
-    /// Starts the line of a request by `method` to `path` of `client`.
-    pub fn new(method: &str, path: &str, client: &Client) -> Self {
+    /// Starts the line of a request by `method` to `route` of `client`.
+    pub fn new(method: &str, route: LoggedRoute, client: &Client) -> Self {
         // Refusals are told at this level as well.
         if !notice::is_logged() || !tracing::enabled!(tracing::Level::INFO) {
             return RequestLog(None);
@@ -128,7 +128,7 @@ impl RequestLog {
         let methods = ["GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "LINE"];
         RequestLog(Some(Arc::new(SharedRecord(Mutex::new(RequestRecord {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
-            route: route(path),
+            route,
             method: methods.into_iter().find(|known| *known == method).unwrap_or("other"),
             model: None,
             client: client.clone(),
@@ -248,12 +248,6 @@ impl RequestLog {
     }
 }
 
-/// The endpoint that `path` leads to: what else it says is a client's.
-fn route(path: &str) -> &'static str {
-    let known = ROUTES.into_iter().chain([LINES]).find(|known| *known == path);
-    known.unwrap_or(if path.starts_with("/v1/models/") { "/v1/models/NAME" } else { "other" })
-}
-
 /// The beginning of `param`, where that is a name of ours.
 fn field(param: &str) -> Option<&'static str> {
     let end = param.find(|letter: char| !letter.is_ascii_lowercase() && letter != '_').unwrap_or(param.len());
@@ -272,17 +266,16 @@ impl Drop for SharedRecord {
             (true, ..) => "failed",
             (_, Some(stop), ..) => stop.word(),
             (_, None, Some(_), _) => "refused",
-            (_, None, None, Some(200..300)) if !GENERATING.contains(&entry.route) => "answered",
+            (_, None, None, Some(200..300)) if entry.route.loudness != Loudness::Generates => "answered",
             (_, None, None, Some(200..300)) if entry.prompt_tokens > 0 => "answered",
             (_, None, None, Some(300..)) => "refused",
             _ => "abandoned",
         };
-        // Whoever watches asks every few seconds.
-        if QUIET.contains(&entry.route) && matches!(entry.status, Some(200..300)) {
+        if entry.route.loudness == Loudness::Quiet && matches!(entry.status, Some(200..300)) {
             return tracing::debug!(
                 target: TARGET,
                 request = entry.number,
-                route = entry.route,
+                route = entry.route.name,
                 status = entry.status,
                 "request"
             );
@@ -301,7 +294,7 @@ impl Drop for SharedRecord {
             target: TARGET,
             request = entry.number,
             method = entry.method,
-            route = entry.route,
+            route = entry.route.name,
             model = entry.model,
             client,
             end = over,
@@ -326,18 +319,6 @@ impl Drop for SharedRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_path_is_told_as_its_endpoint() {
-        for (path, expected) in [
-            ("/v1/completions", "/v1/completions"),
-            ("/v1/models/a/secret", "/v1/models/NAME"),
-            ("/secret", "other"),
-            (LINES, LINES),
-        ] {
-            assert_eq!(route(path), expected);
-        }
-    }
 
     #[test]
     fn only_our_own_names_are_told() {

@@ -49,9 +49,6 @@ use super::models::ModelRegistry;
 use super::request_log::RequestLog;
 use super::scope::Owner;
 
-/// Paths that are answered also where there are too many connections.
-const WATCHING: [&str; 3] = ["/health", "/metrics", "/status"];
-
 /// Size in bytes of the longest head of a request; also the most bytes that a connection buffers.
 const HEAD: usize = 64 << 10;
 
@@ -119,7 +116,8 @@ where
         if let Ok(owner) = &allowed {
             request.extensions_mut().insert(*owner);
         }
-        let request_log = RequestLog::new(request.method().as_str(), request.uri().path(), &peer.client);
+        let request_log =
+            RequestLog::new(request.method().as_str(), routes::logged(request.uri().path()), &peer.client);
         let answer = app.call(request);
         let (registry, state) = (Arc::clone(&registry), Arc::clone(&state));
         let early = state.early();
@@ -185,7 +183,7 @@ fn allowed(
 ) -> Result<Owner, ApiError> {
     head::check(request.version(), request.headers())?;
     let path = request.uri().path();
-    if let Some(full) = state.reserve().filter(|_| !WATCHING.contains(&path)) {
+    if let Some(full) = state.reserve().filter(|_| !routes::is_watching(path)) {
         state.was_refused(full);
         return Err(too_many_connections(full, &registry.current().limits));
     }

@@ -1,34 +1,199 @@
-//! Routes of the HTTP server.
+//! Routes of the HTTP server: one table of paths, handlers, descriptions and what the log calls them.
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 
 use super::respond::refuse;
 use super::{chat, completions, embeddings, openapi, other, status};
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::models::ModelRegistry;
+use crate::request_log::{LoggedRoute, Loudness};
 
-/// Every path there is.
-fn router(registry: Arc<ModelRegistry>) -> Router {
-    Router::new()
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/chat/completions", post(chat::chat))
-        .route("/v1/embeddings", post(embeddings::embeddings))
-        .route("/v1/models", get(other::models))
-        .route("/v1/models/{*name}", get(other::model))
-        .route("/tokenize", post(other::tokenize))
-        .route("/detokenize", post(other::detokenize))
-        .route("/health", get(other::health))
-        .route("/metrics", get(other::metrics))
-        .route("/status", get(status::status))
-        .route("/openapi.json", get(openapi::openapi))
-        .fallback(nothing_here)
-        .method_not_allowed_fallback(wrong_method)
-        .with_state(registry)
+/// An endpoint.
+pub(super) struct Endpoint {
+    /// Path as axum has it: `{*name}` is the rest of the path.
+    path: &'static str,
+    /// Path in the log and in the reference.
+    shown: &'static str,
+    /// Handler, with the method that it answers.
+    handler: fn() -> MethodRouter<Arc<ModelRegistry>>,
+    /// Schema of the request; `POST` requests have one.
+    pub(super) request: Option<&'static str>,
+    /// Content of the answer.
+    pub(super) answer: Answer,
+    /// Errors beside those of who asks.
+    pub(super) errors: &'static [&'static [ApiErrorKind]],
+    /// Name of the operation in OpenAPI.
+    pub(super) id: &'static str,
+    /// One sentence on the endpoint for OpenAPI.
+    pub(super) summary: &'static str,
+    /// Explanation in Markdown, for the reference that a test writes.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the reference has it"))]
+    reference: &'static str,
+    /// How the log treats its requests.
+    loudness: Loudness,
+    /// True if it is also answered where there are too many connections.
+    is_watching: bool,
+    /// True if it is also served at the address of `--health-listen`.
+    at_health_door: bool,
+}
+
+/// Content of an answer, by the names of schemas.
+pub(super) enum Answer {
+    /// One JSON value.
+    Json(&'static str),
+    /// One JSON value, or with `stream` events of the second schema.
+    Streamed(&'static str, &'static str),
+    /// Any JSON object.
+    Object,
+    /// Plain text.
+    Text,
+}
+
+/// Errors of every request with a body.
+const BODY: &[ApiErrorKind] =
+    &[ApiErrorKind::Invalid, ApiErrorKind::TooLarge, ApiErrorKind::MediaType, ApiErrorKind::Overloaded];
+
+/// Errors of every request for text.
+const GENERATE: &[ApiErrorKind] = &[
+    ApiErrorKind::PromptTooLong,
+    ApiErrorKind::NoModel,
+    ApiErrorKind::NoRoom,
+    ApiErrorKind::Busy,
+    ApiErrorKind::Failed,
+    ApiErrorKind::Stopping,
+    ApiErrorKind::Deadline,
+];
+
+/// Errors of requests that only need the model's vocabulary.
+const MODEL: &[ApiErrorKind] = &[
+    ApiErrorKind::NoModel,
+    ApiErrorKind::NoRoom,
+    ApiErrorKind::Busy,
+    ApiErrorKind::Failed,
+    ApiErrorKind::Stopping,
+    ApiErrorKind::Deadline,
+];
+
+/// Errors of a request that names a model in its path.
+const NAMED: &[ApiErrorKind] = &[ApiErrorKind::Invalid, ApiErrorKind::NoModel, ApiErrorKind::NotFound];
+
+/// Every endpoint, in the order of the reference.
+#[rustfmt::skip]
+pub(super) static ENDPOINTS: &[Endpoint] = &[
+    Endpoint {
+        path: "/v1/completions", shown: "/v1/completions", handler: || post(completions::completions),
+        request: Some("CompletionRequest"), answer: Answer::Streamed("Completion", "CompletionChunk"), errors: &[BODY, GENERATE],
+        id: "completions", summary: "Goes on with a text.",
+        reference: "as OpenAI's; in one piece, or with `stream` as server-sent events that end with `[DONE]`",
+        loudness: Loudness::Generates, is_watching: false, at_health_door: false,
+    },
+    Endpoint {
+        path: "/v1/chat/completions", shown: "/v1/chat/completions", handler: || post(chat::chat),
+        request: Some("ChatRequest"), answer: Answer::Streamed("ChatCompletion", "ChatChunk"), errors: &[BODY, GENERATE],
+        id: "chat", summary: "Answers a conversation.",
+        reference: "as OpenAI's; in one piece, or with `stream` as server-sent events: the role, the text in parts, `finish_reason`, the usage if requested, `[DONE]`",
+        loudness: Loudness::Generates, is_watching: false, at_health_door: false,
+    },
+    Endpoint {
+        path: "/v1/embeddings", shown: "/v1/embeddings", handler: || post(embeddings::embeddings),
+        request: Some("EmbeddingRequest"), answer: Answer::Json("Embeddings"), errors: &[BODY, GENERATE],
+        id: "embeddings", summary: "Makes numbers of texts.",
+        reference: "as OpenAI's: [embeddings](#embeddings)",
+        loudness: Loudness::Normal, is_watching: false, at_health_door: false,
+    },
+    Endpoint {
+        path: "/v1/models", shown: "/v1/models", handler: || get(other::models),
+        request: None, answer: Answer::Json("Models"), errors: &[],
+        id: "models", summary: "The models.",
+        reference: "the models, each with its `state` (`unloaded`, `loading`, `loaded`, `leaving`, `failed` with `error`), and, if it is loaded, `description`, `context`, `slots`",
+        loudness: Loudness::Normal, is_watching: false, at_health_door: false,
+    },
+    Endpoint {
+        path: "/v1/models/{*name}", shown: "/v1/models/NAME", handler: || get(other::model),
+        request: None, answer: Answer::Json("Model"), errors: &[NAMED],
+        id: "model", summary: "The model of this name.",
+        reference: "one of them; a name may contain slashes",
+        loudness: Loudness::Normal, is_watching: false, at_health_door: false,
+    },
+    Endpoint {
+        path: "/tokenize", shown: "/tokenize", handler: || post(other::tokenize),
+        request: Some("Text"), answer: Answer::Json("Tokens"), errors: &[BODY, MODEL],
+        id: "tokenize", summary: "Cuts a text into tokens.",
+        reference: "takes `{\"content\": TEXT}`, with `model` if there are several; returns `{\"tokens\": […]}`, the tokens of a prompt with this text. The text has at most as many bytes as the context can hold",
+        loudness: Loudness::Normal, is_watching: false, at_health_door: false,
+    },
+    Endpoint {
+        path: "/detokenize", shown: "/detokenize", handler: || post(other::detokenize),
+        request: Some("Tokens"), answer: Answer::Json("Text"), errors: &[BODY, MODEL],
+        id: "detokenize", summary: "Makes a text of tokens.",
+        reference: "takes `{\"tokens\": […]}`, with `model` likewise; returns `{\"content\": TEXT}`",
+        loudness: Loudness::Normal, is_watching: false, at_health_door: false,
+    },
+    Endpoint {
+        path: "/health", shown: "/health", handler: || get(other::health),
+        request: None, answer: Answer::Json("Health"), errors: &[],
+        id: "health", summary: "Whether it takes requests; needs no key.",
+        reference: "`{\"status\": \"ok\"}`. `\"degraded\"` after a part of the server has panicked: its requests failed, others are answered, and the log has the cause. Needs no key",
+        loudness: Loudness::Quiet, is_watching: true, at_health_door: true,
+    },
+    Endpoint {
+        path: "/metrics", shown: "/metrics", handler: || get(other::metrics),
+        request: None, answer: Answer::Text, errors: &[],
+        id: "metrics", summary: "Counters and gauges for Prometheus.",
+        reference: "counters and gauges for Prometheus",
+        loudness: Loudness::Quiet, is_watching: true, at_health_door: true,
+    },
+    Endpoint {
+        path: "/status", shown: "/status", handler: || get(status::status),
+        request: None, answer: Answer::Json("Status"), errors: &[],
+        id: "status", summary: "Slots, queue, speed, memory: what `anneal top` shows.",
+        reference: "slots, queue, speed and memory, as in `anneal top`: [the status](#the-status)",
+        loudness: Loudness::Quiet, is_watching: true, at_health_door: false,
+    },
+    Endpoint {
+        path: "/openapi.json", shown: "/openapi.json", handler: || get(openapi::openapi),
+        request: None, answer: Answer::Object, errors: &[],
+        id: "openapi", summary: "This file.",
+        reference: "the description of the API in OpenAPI 3.1: every field with its range and default, every answer and error, with the limits of this server",
+        loudness: Loudness::Normal, is_watching: false, at_health_door: false,
+    },
+];
+
+impl Endpoint {
+    /// Path as OpenAPI has it.
+    pub(super) fn openapi_path(&self) -> String {
+        self.path.replace("{*", "{")
+    }
+
+    /// True if it takes `POST`, false for `GET`.
+    pub(super) fn is_post(&self) -> bool {
+        self.request.is_some()
+    }
+
+    fn is_at(&self, path: &str) -> bool {
+        match self.path.split_once("{*") {
+            Some((start, _)) => path.starts_with(start),
+            None => self.path == path,
+        }
+    }
+}
+
+/// The route of `path` as the log knows it: what else `path` says is a client's.
+pub(super) fn logged(path: &str) -> LoggedRoute {
+    match ENDPOINTS.iter().find(|endpoint| endpoint.is_at(path)) {
+        Some(endpoint) => LoggedRoute { name: endpoint.shown, loudness: endpoint.loudness },
+        None => LoggedRoute { name: "other", loudness: Loudness::Normal },
+    }
+}
+
+/// True if `path` is also answered where there are too many connections.
+pub(super) fn is_watching(path: &str) -> bool {
+    ENDPOINTS.iter().any(|endpoint| endpoint.is_watching && endpoint.is_at(path))
 }
 
 async fn nothing_here(request: Request) -> Response {
@@ -39,16 +204,6 @@ async fn nothing_here(request: Request) -> Response {
 async fn wrong_method(request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
     refuse(&ApiError::new(ApiErrorKind::Method, format!("{path} is not there for {method}")))
-}
-
-/// Router of the address of `--health-listen`.
-fn health_router(registry: Arc<ModelRegistry>) -> Router {
-    Router::new()
-        .route("/health", get(other::health))
-        .route("/metrics", get(other::metrics))
-        .fallback(nothing_here)
-        .method_not_allowed_fallback(wrong_method)
-        .with_state(registry)
 }
 
 /// Set of paths that are served at an address.
@@ -73,7 +228,56 @@ pub struct Routes {
 impl Routes {
     /// Makes the routes of `registry` that are served at `door`.
     pub fn new(registry: &Arc<ModelRegistry>, door: Door) -> Self {
-        let router = if door == Door::All { router } else { health_router };
-        Routes { router: router(Arc::clone(registry)), door }
+        let served = |endpoint: &&Endpoint| door == Door::All || endpoint.at_health_door;
+        let router = ENDPOINTS
+            .iter()
+            .filter(served)
+            .fold(Router::new(), |router, endpoint| router.route(endpoint.path, (endpoint.handler)()))
+            .fallback(nothing_here)
+            .method_not_allowed_fallback(wrong_method)
+            .with_state(Arc::clone(registry));
+        Routes { router, door }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_told_as_its_endpoint() {
+        let name = |path: &str| logged(path).name;
+        for (path, expected) in [
+            ("/v1/completions", "/v1/completions"),
+            ("/v1/models", "/v1/models"),
+            ("/v1/models/a/b", "/v1/models/NAME"),
+            ("/v1/modelsx", "other"),
+            ("/health", "/health"),
+            ("/secret", "other"),
+        ] {
+            assert_eq!(name(path), expected, "{path}");
+        }
+        assert!(is_watching("/status") && !is_watching("/v1/models"));
+    }
+
+    /// `UPDATE_DOCS=1` writes the table.
+    #[test]
+    fn the_reference_has_every_endpoint() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/server.md");
+        let text = std::fs::read_to_string(path).expect("the reference");
+        let (before, rest) = text.split_once("<!-- endpoints -->\n").expect("the table begins");
+        let (_, after) = rest.split_once("<!-- end of endpoints -->\n").expect("the table ends");
+        let row = |endpoint: &Endpoint| {
+            let method = if endpoint.is_post() { "POST" } else { "GET" };
+            format!("| `{method} {}` | {} |\n", endpoint.shown, endpoint.reference)
+        };
+        let rows: String = ENDPOINTS.iter().map(row).collect();
+        let table = format!("| endpoint | meaning |\n| --- | --- |\n{rows}");
+        let expected = format!("{before}<!-- endpoints -->\n{table}<!-- end of endpoints -->\n{after}");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, expected).expect("written");
+        } else {
+            assert!(text == expected, "{path} is old: UPDATE_DOCS=1 cargo test -p server reference");
+        }
     }
 }

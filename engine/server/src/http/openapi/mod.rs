@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use self::facts::ServerFacts;
 use super::app::App;
 use super::respond::answer;
+use super::routes::{Answer, ENDPOINTS, Endpoint};
 use crate::api_error::ApiErrorKind;
 
 /// `GET /openapi.json`
@@ -44,89 +45,53 @@ fn document(facts: &ServerFacts) -> Value {
     document
 }
 
-/// What every request with a body may be refused for.
-const BODY: [ApiErrorKind; 4] =
-    [ApiErrorKind::Invalid, ApiErrorKind::TooLarge, ApiErrorKind::MediaType, ApiErrorKind::Overloaded];
-
-/// What every request for text may be refused for besides.
-const GENERATE: [ApiErrorKind; 7] = [
-    ApiErrorKind::PromptTooLong,
-    ApiErrorKind::NoModel,
-    ApiErrorKind::NoRoom,
-    ApiErrorKind::Busy,
-    ApiErrorKind::Failed,
-    ApiErrorKind::Stopping,
-    ApiErrorKind::Deadline,
-];
-
-/// The same of what only needs the model's vocabulary.
-const MODEL: [ApiErrorKind; 6] = [
-    ApiErrorKind::NoModel,
-    ApiErrorKind::NoRoom,
-    ApiErrorKind::Busy,
-    ApiErrorKind::Failed,
-    ApiErrorKind::Stopping,
-    ApiErrorKind::Deadline,
-];
-
 fn paths(facts: &ServerFacts) -> Value {
+    let mut paths = Map::new();
+    for endpoint in ENDPOINTS {
+        let method = if endpoint.is_post() { "post" } else { "get" };
+        paths.insert(endpoint.openapi_path(), json!({ method: operation(endpoint, facts) }));
+    }
+    Value::Object(paths)
+}
+
+fn operation(endpoint: &Endpoint, facts: &ServerFacts) -> Value {
     let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
     let json = |name: &str| json!({ "application/json": { "schema": reference(name) } });
-    let body = |name: &str| json!({ "required": true, "content": json(name) });
     let ok = |description: &str, content: Value| json!({ "description": description, "content": content });
-    let streamed = |name: &str, chunk: &str| {
-        let mut content = json(name);
-        content["text/event-stream"] = streams::events(chunk);
-        content
+    let content = match endpoint.answer {
+        Answer::Json(name) => json(name),
+        Answer::Streamed(name, chunk) => {
+            let mut content = json(name);
+            content["text/event-stream"] = streams::events(chunk);
+            content
+        }
+        Answer::Object => json!({ "application/json": { "schema": { "type": "object" } } }),
+        Answer::Text => json!({ "text/plain": { "schema": { "type": "string" } } }),
     };
-    let operation = |id: &str, summary: &str, content: Value, kinds: &[ApiErrorKind]| {
-        let mut responses = errors(kinds, facts);
-        responses.insert("200".to_string(), ok("What was asked for.", content));
-        json!({ "operationId": id, "summary": summary, "responses": responses })
-    };
-    let post = |id: &str, summary: &str, request: &str, content: Value, kinds: &[&[ApiErrorKind]]| {
-        let mut operation = operation(id, summary, content, &kinds.concat());
-        operation["requestBody"] = body(request);
-        json!({ "post": operation })
-    };
-    let text = json!({ "text/plain": { "schema": { "type": "string" } } });
-    let mut health = operation("health", "Whether it takes requests; needs no key.", json("Health"), &[]);
-    health["responses"] = json!({
-        "200": ok("It does.", json("Health")),
-        "503": ok("It is shutting down.", json("Health")),
-    });
-    health["security"] = json!([]);
-    let mut model = operation(
-        "model",
-        "The model of this name.",
-        json("Model"),
-        &[ApiErrorKind::Invalid, ApiErrorKind::NoModel, ApiErrorKind::NotFound],
-    );
-    model["parameters"] = json!([{
-        "name": "name", "in": "path", "required": true, "schema": { "type": "string", "enum": facts.names },
-    }]);
-    json!({
-        "/v1/completions": post(
-            "completions", "Goes on with a text.", "CompletionRequest", streamed("Completion", "CompletionChunk"), &[&BODY, &GENERATE],
-        ),
-        "/v1/chat/completions": post(
-            "chat", "Answers a conversation.", "ChatRequest", streamed("ChatCompletion", "ChatChunk"), &[&BODY, &GENERATE],
-        ),
-        "/v1/embeddings": post(
-            "embeddings", "Makes numbers of texts.", "EmbeddingRequest", json("Embeddings"), &[&BODY, &GENERATE],
-        ),
-        "/v1/models": { "get": operation("models", "The models.", json("Models"), &[]) },
-        "/v1/models/{name}": { "get": model },
-        "/tokenize": post("tokenize", "Cuts a text into tokens.", "Text", json("Tokens"), &[&BODY, &MODEL]),
-        "/detokenize":
-            post("detokenize", "Makes a text of tokens.", "Tokens", json("Text"), &[&BODY, &MODEL]),
-        "/health": { "get": health },
-        "/metrics": { "get": operation("metrics", "Counters and gauges for Prometheus.", text, &[]) },
-        "/status": { "get": operation("status", "Slots, queue, speed, memory: what `anneal top` shows.", json("Status"), &[]) },
-        "/openapi.json": {
-            "get": operation("openapi", "This file.", json!({ "application/json": { "schema": { "type": "object" } } }), &[]),
-        },
-    })
+    let mut responses = errors(&endpoint.errors.concat(), facts);
+    responses.insert("200".to_string(), ok("What was asked for.", content));
+    let mut operation =
+        json!({ "operationId": endpoint.id, "summary": endpoint.summary, "responses": responses });
+    if let Some(request) = endpoint.request {
+        operation["requestBody"] = json!({ "required": true, "content": json(request) });
+    }
+    // What is only these endpoints'.
+    match endpoint.id {
+        "health" => {
+            operation["responses"] = json!({
+                "200": ok("It does.", json("Health")),
+                "503": ok("It is shutting down.", json("Health")),
+            });
+            operation["security"] = json!([]);
+        }
+        "model" => {
+            operation["parameters"] = json!([{
+                "name": "name", "in": "path", "required": true, "schema": { "type": "string", "enum": facts.names },
+            }]);
+        }
+        _ => {}
+    }
+    operation
 }
 
 /// The responses of a request that may be refused for `kinds`, or because of who asks.
