@@ -20,7 +20,11 @@ const ALONE: f64 = 5.0;
 
 /// Part of all recorded seconds that counts as if it had been observed at the recorded pace, so that the first short
 /// units of a stage do not decide the pace.
-const PRIOR: f64 = 0.03;
+const PRIOR: f64 = 0.015;
+
+/// Part of all recorded seconds after which a unit that has ended counts a third: other work on the machine comes and
+/// goes, so the newest units tell most about the rest.
+const MEMORY: f64 = 0.4;
 
 /// One unit of a stage, before it has run.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +73,8 @@ pub struct Forecast {
     order: Vec<usize>,
     /// Number of units that run side by side.
     slots: usize,
+    /// Indices of the units that have ended, in that order.
+    ended: Vec<usize>,
     /// Duration of a unit that has no record.
     guess: Took,
     /// Label of the unit that started or ended last.
@@ -95,7 +101,7 @@ impl Forecast {
     pub fn new(units: Vec<Unit>, slots: usize, guess: Took) -> Self {
         let order = rest::order(&units);
         let states = vec![State::Waiting; units.len()];
-        Self { units, states, order, slots: slots.max(1), guess, newest: String::new() }
+        Self { units, states, order, slots: slots.max(1), ended: Vec::new(), guess, newest: String::new() }
     }
 
     /// The unit `name` starts at the second `at`. A name that was not foreseen is added, with `label`.
@@ -134,6 +140,7 @@ impl Forecast {
         let seconds = (at - since).max(0.0);
         let front = front.unwrap_or(seconds).clamp(0.0, seconds);
         self.states[index] = State::Done(Took { seconds, front });
+        self.ended.push(index);
         self.newest = self.units[index].label.clone();
     }
 
@@ -218,17 +225,24 @@ impl Forecast {
     /// Ratio of the durations of this run to those of the records, over units that have ended or already run longer
     /// than expected.
     fn pace(&self, now: f64) -> f64 {
-        let known = self.units.iter().zip(&self.states).filter_map(|(unit, state)| Some((unit.took?, state)));
-        let (mut expected, mut observed, mut all) = (0.0, 0.0, 0.0);
-        for (took, state) in known {
-            all += took.seconds;
-            let seconds = match state {
-                State::Done(now) => now.seconds,
-                State::Running(since) if now - since > took.seconds => now - since,
-                _ => continue,
-            };
-            expected += took.seconds;
-            observed += seconds;
+        let all: f64 = self.units.iter().filter_map(|unit| unit.took).map(|took| took.seconds).sum();
+        let (mut expected, mut observed) = (0.0, 0.0);
+        for (unit, state) in self.units.iter().zip(&self.states) {
+            if let (Some(took), State::Running(since)) = (unit.took, state)
+                && now - since > took.seconds
+            {
+                expected += took.seconds;
+                observed += now - since;
+            }
+        }
+        let mut later = 0.0;
+        for &index in self.ended.iter().rev() {
+            if let (Some(took), State::Done(now)) = (self.units[index].took, self.states[index]) {
+                let weight = (-later / (all * MEMORY).max(f64::MIN_POSITIVE)).exp();
+                expected += weight * took.seconds;
+                observed += weight * now.seconds;
+                later += took.seconds;
+            }
         }
         let prior = all * PRIOR;
         let pace = (prior + observed) / (prior + expected);
