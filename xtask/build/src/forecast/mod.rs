@@ -160,6 +160,11 @@ impl Forecast {
         }
     }
 
+    /// Number of units that run.
+    pub fn running(&self) -> usize {
+        self.states.iter().filter(|state| matches!(state, State::Running(_))).count()
+    }
+
     /// Name and label of the first unit that waits.
     pub fn next(&self) -> Option<(String, String)> {
         let index = self.states.iter().position(|state| *state == State::Waiting)?;
@@ -213,9 +218,8 @@ impl Forecast {
 
     /// The unit that runs by itself for a while and its seconds, or the newest unit.
     fn what(&self, now: f64) -> String {
-        let running = self.states.iter().filter(|state| matches!(state, State::Running(_))).count();
         match self.longest_running() {
-            Some((index, since)) if running == 1 && now - since >= ALONE => {
+            Some((index, since)) if self.running() == 1 && now - since >= ALONE => {
                 format!("{}, {:.0} s", self.units[index].label, (now - since).floor())
             }
             _ => self.newest.clone(),
