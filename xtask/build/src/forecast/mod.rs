@@ -73,6 +73,8 @@ pub struct Forecast {
     order: Vec<usize>,
     /// Number of units that run side by side.
     slots: usize,
+    /// Names of units whose end was told before their start.
+    early: Vec<String>,
     /// Indices of the units that have ended, in that order.
     ended: Vec<usize>,
     /// Duration of a unit that has no record.
@@ -101,11 +103,24 @@ impl Forecast {
     pub fn new(units: Vec<Unit>, slots: usize, guess: Took) -> Self {
         let order = rest::order(&units);
         let states = vec![State::Waiting; units.len()];
-        Self { units, states, order, slots: slots.max(1), ended: Vec::new(), guess, newest: String::new() }
+        Self {
+            units,
+            states,
+            order,
+            slots: slots.max(1),
+            early: Vec::new(),
+            ended: Vec::new(),
+            guess,
+            newest: String::new(),
+        }
     }
 
     /// The unit `name` starts at the second `at`. A name that was not foreseen is added, with `label`.
     pub fn start(&mut self, name: &str, label: &str, at: f64) {
+        if let Some(early) = self.early.iter().position(|other| other == name) {
+            self.early.swap_remove(early);
+            return;
+        }
         let index = self.find(name, |state| state == State::Waiting).unwrap_or_else(|| {
             let unit = Unit { name: name.to_string(), label: label.to_string(), ..Unit::default() };
             self.units.push(unit);
@@ -149,6 +164,13 @@ impl Forecast {
         if let Some(index) = self.find(name, |state| state == State::Waiting) {
             self.states[index] = State::Kept;
         }
+    }
+
+    /// The unit `name` has ended and its start was not told, or will be told after the end: cargo tells starts and ends
+    /// by two pipes.
+    pub fn end_early(&mut self, name: &str) {
+        self.keep(name);
+        self.early.push(name.to_string());
     }
 
     /// The second at which the unit `name`, which runs, started.
