@@ -207,8 +207,7 @@ impl Event {
                     let front = written(&files, began).map(|at| at - since);
                     forecast.end(&name, now, front);
                 }
-                // Cargo tells what a build script told earlier, as if it had run now.
-                None => forecast.keep(&name),
+                None => forecast.end_early(&name),
             },
         }
     }

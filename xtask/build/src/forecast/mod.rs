@@ -20,7 +20,11 @@ const ALONE: f64 = 5.0;
 
 /// Part of all recorded seconds that counts as if it had been observed at the recorded pace, so that the first short
 /// units of a stage do not decide the pace.
-const PRIOR: f64 = 0.03;
+const PRIOR: f64 = 0.015;
+
+/// Part of all recorded seconds after which a unit that has ended counts a third: other work on the machine comes and
+/// goes, so the newest units tell most about the rest.
+const MEMORY: f64 = 0.4;
 
 /// One unit of a stage, before it has run.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +73,10 @@ pub struct Forecast {
     order: Vec<usize>,
     /// Number of units that run side by side.
     slots: usize,
+    /// Names of units whose end was told before their start.
+    early: Vec<String>,
+    /// Indices of the units that have ended, in that order.
+    ended: Vec<usize>,
     /// Duration of a unit that has no record.
     guess: Took,
     /// Label of the unit that started or ended last.
@@ -95,11 +103,24 @@ impl Forecast {
     pub fn new(units: Vec<Unit>, slots: usize, guess: Took) -> Self {
         let order = rest::order(&units);
         let states = vec![State::Waiting; units.len()];
-        Self { units, states, order, slots: slots.max(1), guess, newest: String::new() }
+        Self {
+            units,
+            states,
+            order,
+            slots: slots.max(1),
+            early: Vec::new(),
+            ended: Vec::new(),
+            guess,
+            newest: String::new(),
+        }
     }
 
     /// The unit `name` starts at the second `at`. A name that was not foreseen is added, with `label`.
     pub fn start(&mut self, name: &str, label: &str, at: f64) {
+        if let Some(early) = self.early.iter().position(|other| other == name) {
+            self.early.swap_remove(early);
+            return;
+        }
         let index = self.find(name, |state| state == State::Waiting).unwrap_or_else(|| {
             let unit = Unit { name: name.to_string(), label: label.to_string(), ..Unit::default() };
             self.units.push(unit);
@@ -134,6 +155,7 @@ impl Forecast {
         let seconds = (at - since).max(0.0);
         let front = front.unwrap_or(seconds).clamp(0.0, seconds);
         self.states[index] = State::Done(Took { seconds, front });
+        self.ended.push(index);
         self.newest = self.units[index].label.clone();
     }
 
@@ -144,6 +166,13 @@ impl Forecast {
         }
     }
 
+    /// The unit `name` has ended and its start was not told, or will be told after the end: cargo tells starts and ends
+    /// by two pipes.
+    pub fn end_early(&mut self, name: &str) {
+        self.keep(name);
+        self.early.push(name.to_string());
+    }
+
     /// The second at which the unit `name`, which runs, started.
     pub fn since(&self, name: &str) -> Option<f64> {
         let index = self.find(name, |state| matches!(state, State::Running(_)))?;
@@ -151,6 +180,11 @@ impl Forecast {
             State::Running(since) => Some(since),
             _ => None,
         }
+    }
+
+    /// Number of units that run.
+    pub fn running(&self) -> usize {
+        self.states.iter().filter(|state| matches!(state, State::Running(_))).count()
     }
 
     /// Name and label of the first unit that waits.
@@ -206,9 +240,8 @@ impl Forecast {
 
     /// The unit that runs by itself for a while and its seconds, or the newest unit.
     fn what(&self, now: f64) -> String {
-        let running = self.states.iter().filter(|state| matches!(state, State::Running(_))).count();
         match self.longest_running() {
-            Some((index, since)) if running == 1 && now - since >= ALONE => {
+            Some((index, since)) if self.running() == 1 && now - since >= ALONE => {
                 format!("{}, {:.0} s", self.units[index].label, (now - since).floor())
             }
             _ => self.newest.clone(),
@@ -218,17 +251,24 @@ impl Forecast {
     /// Ratio of the durations of this run to those of the records, over units that have ended or already run longer
     /// than expected.
     fn pace(&self, now: f64) -> f64 {
-        let known = self.units.iter().zip(&self.states).filter_map(|(unit, state)| Some((unit.took?, state)));
-        let (mut expected, mut observed, mut all) = (0.0, 0.0, 0.0);
-        for (took, state) in known {
-            all += took.seconds;
-            let seconds = match state {
-                State::Done(now) => now.seconds,
-                State::Running(since) if now - since > took.seconds => now - since,
-                _ => continue,
-            };
-            expected += took.seconds;
-            observed += seconds;
+        let all: f64 = self.units.iter().filter_map(|unit| unit.took).map(|took| took.seconds).sum();
+        let (mut expected, mut observed) = (0.0, 0.0);
+        for (unit, state) in self.units.iter().zip(&self.states) {
+            if let (Some(took), State::Running(since)) = (unit.took, state)
+                && now - since > took.seconds
+            {
+                expected += took.seconds;
+                observed += now - since;
+            }
+        }
+        let mut later = 0.0;
+        for &index in self.ended.iter().rev() {
+            if let (Some(took), State::Done(now)) = (self.units[index].took, self.states[index]) {
+                let weight = (-later / (all * MEMORY).max(f64::MIN_POSITIVE)).exp();
+                expected += weight * took.seconds;
+                observed += weight * now.seconds;
+                later += took.seconds;
+            }
         }
         let prior = all * PRIOR;
         let pace = (prior + observed) / (prior + expected);

@@ -50,9 +50,10 @@ pub fn units(plan: &str, first: &[String], records: &BTreeMap<String, Took>) -> 
     begin.chain(rest).map(unit).collect()
 }
 
-/// Starts the units that ninja runs when the first `jobs` of those that wait may run.
+/// ninja begins: it runs `jobs` units side by side.
 pub fn begin(forecast: &mut Forecast, jobs: usize, now: f64) {
-    for _ in 0..jobs {
+    // An earlier ninja for some of the targets ended with units that were assumed to run.
+    for _ in forecast.running()..jobs {
         start_next(forecast, now);
     }
 }

@@ -188,6 +188,16 @@ fn a_unit_that_was_not_reported_yet_is_taken_as_kept_in_a_rebuild() {
 }
 
 #[test]
+fn a_unit_whose_end_is_told_before_its_start_does_not_run_for_ever() {
+    let unit = Unit { name: "a:run".to_string(), took: Some(Took::whole(1.0)), ..Unit::default() };
+    let mut forecast = Forecast::new(vec![unit], 1, Took::whole(1.0));
+    let began = std::time::SystemTime::now();
+    Event::End("a:run".to_string(), Vec::new()).tell(&mut forecast, 1.0, began);
+    Event::Start("a:run".to_string(), "a".to_string()).tell(&mut forecast, 1.0, began);
+    assert_eq!((forecast.running(), forecast.left(100.0)), (0, 0.0));
+}
+
+#[test]
 fn a_unit_whose_followers_have_started_without_it_is_not_waited_for() {
     let unit = |name: &str, after: &[usize]| Unit {
         name: name.to_string(),
