@@ -1,12 +1,13 @@
 //! Resolves what is asked for on the machine and the build at hand.
 
 use build_info::Defaults;
+use gguf::memory::CTX_STEP;
 use llama::error::Result;
 use llama::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, TensorSplit, Workers};
 use llama::options::{CudaWait, DeviceSampling, FlashAttention, KvType, LoadMode, SplitLayout, SplitMode};
 
 use super::requested::Requested;
-use super::resolved::{CTX_STEP, DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_SPLIT_FROM, Settings};
+use super::resolved::{DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_SPLIT_FROM, Settings};
 use super::source::{Setting, Source};
 use super::{check, profile, threads, tuned};
 use crate::live::Live;

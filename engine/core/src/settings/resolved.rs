@@ -120,8 +120,6 @@ pub const DEFAULT_CTX: u32 = 4096;
 /// all in proportion to its length, as the gain is, so this only keeps it away from where neither matters.
 pub const DEFAULT_SPLIT_FROM: u32 = 64;
 
-/// llama.cpp rounds the size of a context up to a multiple of this.
-pub const CTX_STEP: u32 = 256;
 /// Threads of the BLAS library where none are asked for. ggml's own threads have taken the cores, and wait for
 /// their next part by spinning: see docs/src/guide/blas.md.
 pub const DEFAULT_BLAS_THREADS: u32 = 1;
