@@ -13,6 +13,7 @@
 //! - [`open`], [`read`] and [`read_text`] read regular files alone, with a limit.
 //! - [`exit`] lists the exit codes of all programs.
 //! - [`Unfinished`] recognises files that a killed process left behind.
+//! - [`status_line`] shows progress on a terminal in one line.
 //!
 //! ```
 //! let folder = base::scratch("example")?;
@@ -28,6 +29,7 @@ mod pending;
 mod read;
 mod replace;
 mod scratch;
+pub mod status_line;
 mod unfinished;
 
 pub use in_place::open_or_create;
@@ -35,6 +37,7 @@ pub use pending::{Access, Pending, sync_folder};
 pub use read::{open, read, read_text, read_text_or_pipe, to_end};
 pub use replace::{link_target, replace, replace_with, switch_link, switch_link_durably};
 pub use scratch::{is_scratch, scratch, scratch_in, unnamed};
+pub use status_line::StatusLine;
 /// Folder that is removed with its contents on drop.
 pub use tempfile::TempDir;
 pub use unfinished::Unfinished;

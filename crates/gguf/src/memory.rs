@@ -5,6 +5,22 @@ use build_info::Bytes;
 use crate::read::{GgufFile, ReadError};
 use crate::value::{Scalar, Value};
 
+/// llama.cpp rounds the size of a context up to a multiple of this.
+pub const CTX_STEP: u32 = 256;
+
+/// Tokens of the longest context, in whole steps of [`CTX_STEP`], whose cache fits into `room`; a step takes `step`.
+pub fn longest_context(room: Bytes, step: Bytes) -> u32 {
+    let steps = u32::try_from(room.0 / step.0.max(1)).unwrap_or(u32::MAX);
+    steps.min(u32::MAX / CTX_STEP) * CTX_STEP
+}
+
+/// Values in a key and in a value of one head, as far as the metadata tells them; otherwise the heads share the width of
+/// the stream.
+pub fn head_lengths(embedding: u64, heads: u64, key: Option<u64>, value: Option<u64>) -> (u64, u64) {
+    let default = embedding.checked_div(heads).unwrap_or(0);
+    (key.unwrap_or(default), value.unwrap_or(default))
+}
+
 /// What each layer keeps of each token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheShape {
@@ -47,13 +63,9 @@ impl CacheShape {
             Number::Absent => heads,
             Number::Other => return None,
         };
-        let head = is("embedding_length")? / heads;
-        Some(Self {
-            layers: is("block_count")?,
-            kv_heads,
-            key: is("attention.key_length").unwrap_or(head),
-            value: is("attention.value_length").unwrap_or(head),
-        })
+        let told = ["attention.key_length", "attention.value_length"].map(is);
+        let (key, value) = head_lengths(is("embedding_length")?, heads, told[0], told[1]);
+        Some(Self { layers: is("block_count")?, kv_heads, key, value })
     }
 
     /// Bytes of both caches for `tokens` tokens; of keys and values, the bytes that 32 of them take.
@@ -129,6 +141,17 @@ mod tests {
         assert_eq!(every_head.bytes(512, 64, 34), Bytes(512 * 4 * 4 * (64 * 2 + 64 / 32 * 34)));
         let endless = CacheShape { layers: u64::MAX, ..every_head };
         assert_eq!(endless.bytes(u64::MAX, 64, 64), Bytes(u64::MAX));
+    }
+
+    #[test]
+    fn the_longest_context_has_whole_steps() {
+        for (room, step, tokens) in
+            [(1023, 512, 256), (1024, 512, 512), (100, 512, 0), (0, 0, 0), (u64::MAX, 1, u32::MAX - 255)]
+        {
+            assert_eq!(longest_context(Bytes(room), Bytes(step)), tokens, "{room} {step}");
+        }
+        assert_eq!(head_lengths(256, 4, None, Some(128)), (64, 128));
+        assert_eq!(head_lengths(256, 0, None, None), (0, 0));
     }
 
     #[test]

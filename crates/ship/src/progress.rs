@@ -1,8 +1,8 @@
 //! How far it is: one line on a terminal, rewritten; nothing elsewhere.
 
-use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use base::StatusLine;
 use build_info::Bytes;
 
 /// A line is rewritten at most this often.
@@ -14,44 +14,37 @@ pub struct Progress {
     total: Option<u64>,
     done: u64,
     shown: Instant,
-    terminal: bool,
+    line: StatusLine,
 }
 
 impl Progress {
     /// Of `what`, which takes `total` bytes where that is known.
     pub fn new(what: &'static str, total: Option<u64>) -> Self {
-        let terminal =
-            std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
-        Self { what, total, done: 0, shown: Instant::now(), terminal }
+        let can_rewrite = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+        Self { what, total, done: 0, shown: Instant::now(), line: StatusLine::new().if_wanted(can_rewrite) }
     }
 
     /// `bytes` more are done.
     pub fn add(&mut self, bytes: u64) {
         self.done += bytes;
-        if !self.terminal || self.shown.elapsed() < EVERY {
+        if !self.line.is_terminal() || self.shown.elapsed() < EVERY {
             return;
         }
         self.shown = Instant::now();
         let done = Bytes(self.done);
-        let _ = match self.total.filter(|total| *total > 0) {
+        let text = match self.total.filter(|total| *total > 0) {
             Some(total) => {
                 let percent = self.done.saturating_mul(100) / total;
-                write!(
-                    std::io::stderr(),
-                    "\r\x1b[K{:>11} {done} of {} ({percent} %)",
-                    self.what,
-                    Bytes(total)
-                )
+                format!("{:>11} {done} of {} ({percent} %)", self.what, Bytes(total))
             }
-            None => write!(std::io::stderr(), "\r\x1b[K{:>11} {done}", self.what),
+            None => format!("{:>11} {done}", self.what),
         };
+        self.line.show(&text);
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.terminal {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
+        self.line.clear();
     }
 }

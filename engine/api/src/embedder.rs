@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use engine_core::core_lock::{Cores, Turns};
 use engine_core::embed::{Evaluator, Pooling, longest};
+use engine_core::settings::CTX_STEP;
 use engine_core::threads;
 use llama::error::{Error, Result};
 use llama::{Threads, Token};
@@ -105,7 +106,7 @@ impl Embedder {
                 return Err(Error::PromptTooLong {
                     prompt: text.len(),
                     context: u32::try_from(self.longest).unwrap_or(u32::MAX),
-                    needed: text.len().next_multiple_of(256),
+                    needed: text.len().next_multiple_of(CTX_STEP as usize),
                     trained: self.model.trained_context(),
                 });
             }

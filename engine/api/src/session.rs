@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine_core::generate::has_nan;
 use engine_core::sequence::Sequence;
+use engine_core::settings::CTX_STEP;
 use engine_core::split;
 use llama::Token;
 use llama::error::{Error, Result};
@@ -184,7 +185,7 @@ impl Session {
             return Err(Error::PromptTooLong {
                 prompt: self.tokens.len(),
                 context: self.inner.n_ctx(),
-                needed: self.tokens.len().next_multiple_of(256) + 256,
+                needed: self.tokens.len().next_multiple_of(CTX_STEP as usize) + CTX_STEP as usize,
                 trained: self.model.trained_context(),
             });
         }

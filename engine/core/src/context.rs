@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use build_info::Bytes;
 use gguf::GgufFile;
+use gguf::memory::longest_context;
 use llama::error::{Error, Result};
 use llama::options::{ContextOptions, KvType};
 use llama::{Collector, Context, Model};
@@ -153,8 +154,7 @@ fn check_memory(
 fn would_fit(model: &Model, options: &ContextOptions, available: Bytes) -> Option<String> {
     let tokens = |type_k: KvType, type_v: KvType| {
         let one = cache_size(model, &ContextOptions { n_ctx: CTX_STEP, type_k, type_v, ..*options })?;
-        let steps = u32::try_from(available.0 / one.0.max(1)).unwrap_or(u32::MAX);
-        Some(steps.saturating_mul(CTX_STEP).min(options.n_ctx)).filter(|tokens| *tokens > 0)
+        Some(longest_context(available, one).min(options.n_ctx)).filter(|tokens| *tokens > 0)
     };
     let as_is = tokens(options.type_k, options.type_v);
     let smaller = tokens(KvType::Q8_0, KvType::Q8_0).filter(|smaller| Some(*smaller) > as_is);

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use chat::{Message, Template};
+use gguf::memory::CTX_STEP;
 use llama::Token;
 use llama::error::{Error, Result};
 use sampling::{Chain, SamplingOptions};
@@ -167,7 +168,7 @@ impl Conversation {
             return Err(Error::PromptTooLong {
                 prompt: tokens.len(),
                 context: n_ctx,
-                needed: tokens.len().next_multiple_of(256) + 256,
+                needed: tokens.len().next_multiple_of(CTX_STEP as usize) + CTX_STEP as usize,
                 trained: self.session.current().model().n_ctx_train(),
             });
         }

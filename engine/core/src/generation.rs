@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gguf::memory::CTX_STEP;
 use llama::error::{Error, Result};
 use llama::{Context, Graphs, Model, Token};
 use sampling::{Chain, DeviceReport};
@@ -197,7 +198,7 @@ pub fn check_prompt(context: &Context, held: usize, prompt: &[Token]) -> Result<
         return Err(Error::PromptTooLong {
             prompt: all,
             context: context.n_ctx(),
-            needed: all.next_multiple_of(256) + 256,
+            needed: all.next_multiple_of(CTX_STEP as usize) + CTX_STEP as usize,
             trained: context.model().n_ctx_train(),
         });
     }

@@ -1,6 +1,7 @@
 //! The logits after every token of a text, for whoever compares two builds.
 
 use build_info::Logits;
+use gguf::memory::CTX_STEP;
 use llama::error::{Error, Result};
 use llama::{Context, Token};
 
@@ -60,7 +61,7 @@ fn check(context: &Context, tokens: &[Token], feed: Feed) -> Result<()> {
         return Err(Error::PromptTooLong {
             prompt: needed,
             context: context.n_ctx(),
-            needed: needed.next_multiple_of(256),
+            needed: needed.next_multiple_of(CTX_STEP as usize),
             trained: context.model().n_ctx_train(),
         });
     }

@@ -18,7 +18,8 @@ pub use crate::option::{Bare, Default, Flag, Form, Group, Key, OptionSpec, Slot,
 pub use check::check;
 pub use context::context_warning;
 pub use explain::Explained;
+pub use gguf::memory::CTX_STEP;
 pub use llama::options::MAX_CTX;
 pub use options::{BATCH, OPTIONS, POLL, Requested, THREADS};
-pub use resolved::{CTX_STEP, DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_SPLIT_FROM, Settings};
+pub use resolved::{DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_SPLIT_FROM, Settings};
 pub use source::{Setting, Source};

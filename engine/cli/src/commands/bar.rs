@@ -1,14 +1,17 @@
 //! How far something is: in place on a terminal, a line each quarter elsewhere.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::Instant;
+
+use base::StatusLine;
+use base::status_line::seconds_left;
 
 /// Counts what is done, and guesses how long the rest takes.
 pub struct Bar {
     what: &'static str,
     unit: &'static str,
     on: bool,
-    terminal: bool,
+    line: StatusLine,
     said: u64,
     begun: Option<Instant>,
 }
@@ -16,8 +19,7 @@ pub struct Bar {
 impl Bar {
     /// Counts `unit` of `what`.
     pub fn new(what: &'static str, unit: &'static str, quiet: bool) -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        Self { what, unit, on: !quiet, terminal, said: 0, begun: None }
+        Self { what, unit, on: !quiet, line: StatusLine::new(), said: 0, begun: None }
     }
 
     /// `done` of `total` are done.
@@ -28,27 +30,26 @@ impl Bar {
         }
         let quarter = |done: u64| 4 * done / total;
         let text = format!("{} {done}/{total} {}", self.what, self.unit);
-        let mut stderr = std::io::stderr().lock();
-        if self.terminal {
-            let left = begun.elapsed().as_secs_f64() / done as f64 * total.saturating_sub(done) as f64;
-            let left = if left >= 1.0 { format!(", {} left", duration(left)) } else { String::new() };
-            // The end of a longer line before it is wiped out.
-            let _ = write!(stderr, "\r{text}{left}\x1b[K").and_then(|()| stderr.flush());
+        if self.line.is_terminal() {
+            self.line.show(&format!("{text}{}", time_left(seconds_left(begun.elapsed(), done, total))));
         } else if quarter(done) > quarter(self.said) {
-            let _ = writeln!(stderr, "{text}");
+            let _ = writeln!(std::io::stderr(), "{text}");
         }
         self.said = done;
     }
 
     /// Leaves its line.
-    pub fn end(&self) {
-        if self.on && self.terminal && self.said > 0 {
-            let _ = writeln!(std::io::stderr());
-        }
+    pub fn end(&mut self) {
+        self.line.leave();
     }
 }
 
-pub(super) fn duration(seconds: f64) -> String {
+/// `, 5 min left`; nothing if that is not known or less than a second.
+pub(super) fn time_left(seconds: Option<f64>) -> String {
+    seconds.map_or(String::new(), |seconds| format!(", {} left", duration(seconds)))
+}
+
+fn duration(seconds: f64) -> String {
     let seconds = seconds.round() as u64;
     match seconds {
         0..90 => format!("{seconds} s"),

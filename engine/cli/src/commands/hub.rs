@@ -1,16 +1,18 @@
 //! `--hf`: models by their names on the Hugging Face hub.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use base::StatusLine;
+use base::status_line::seconds_left;
 use build_info::Bytes;
 use build_info::words::printable;
 use hub::{Hub, Name, Options, Watch};
 use server::reload::Fetch;
 
-use super::bar::duration;
+use super::bar::time_left;
 
 /// How often the line changes.
 const OFTEN: Duration = Duration::from_millis(100);
@@ -101,29 +103,22 @@ struct Line {
     shown: Option<Instant>,
     /// Tenths that were told.
     tenths: u64,
-    /// Whether the line on the terminal is not ended.
-    open: bool,
+    line: StatusLine,
 }
 
 impl Line {
     /// Leaves the line on the terminal.
     fn leave(&mut self) {
-        if std::mem::take(&mut self.open) {
-            let _ = writeln!(io::stderr());
-        }
+        self.line.leave();
     }
 
     fn text(&self, done: u64) -> String {
-        let taken = self.begun.map(|begun| begun.elapsed().as_secs_f64()).unwrap_or_default();
+        let taken = self.begun.map(|begun| begun.elapsed()).unwrap_or_default();
         let came = done.saturating_sub(self.there);
         let mut text = format!("{} {} of {}", printable(&self.file), Bytes(done), Bytes(self.total));
-        if taken >= 0.5 && came > 0 {
-            let speed = came as f64 / taken;
-            text.push_str(&format!(", {}/s", Bytes(speed as u64)));
-            let left = self.total.saturating_sub(done) as f64 / speed;
-            if left >= 1.0 {
-                text.push_str(&format!(", {} left", duration(left)));
-            }
+        if taken.as_secs_f64() >= 0.5 && came > 0 {
+            text.push_str(&format!(", {}/s", Bytes((came as f64 / taken.as_secs_f64()) as u64)));
+            text.push_str(&time_left(seconds_left(taken, came, self.total.saturating_sub(self.there))));
         }
         text
     }
@@ -147,15 +142,13 @@ impl Watch for Line {
     }
 
     fn at(&mut self, done: u64) {
-        if io::stderr().is_terminal() {
+        if self.line.is_terminal() {
             if self.shown.is_some_and(|shown| shown.elapsed() < OFTEN) && done < self.total {
                 return;
             }
             self.shown = Some(Instant::now());
-            self.open = true;
-            let mut stderr = io::stderr().lock();
-            // The end of a longer line before it is wiped out.
-            let _ = write!(stderr, "\r{}\x1b[K", self.text(done)).and_then(|()| stderr.flush());
+            let text = self.text(done);
+            self.line.show(&text);
             return;
         }
         let tenths = (10 * done).checked_div(self.total).unwrap_or_default();

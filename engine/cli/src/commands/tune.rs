@@ -1,12 +1,13 @@
 //! `anneal tune`
 
 use std::fs::{self, File};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use base::StatusLine;
 use base::exit::{INTERRUPTED, TRY_AGAIN};
 use build_info::words::{printable, printable_lines};
 use build_info::{Bytes, Policy, threads};
@@ -326,29 +327,29 @@ fn stopped(stop: Stop, progress: &Progress) -> Result<ExitCode> {
 
 /// Prints what happens to stderr: every line on its own, but for a line of the state on a terminal.
 fn printer() -> impl FnMut(Event<'_>) {
-    let live = io::stderr().is_terminal();
-    let clear = if live { "\r\x1b[K" } else { "" };
+    let mut line = StatusLine::new();
     move |event| {
+        if let Event::Rung { round, left, best } = event {
+            let best = best.map_or(String::new(), |(name, ratio)| format!(", {name} {ratio:.3}"));
+            line.show(&format!("  round {round}, {left} against what there is{best}"));
+            return;
+        }
+        line.clear();
         let mut stderr = io::stderr().lock();
         // What a worker said before it died may hold anything.
         let _ = match event {
             Event::Stage { name, candidates, left } if left > 0.0 => {
-                writeln!(stderr, "{clear}{name}: {candidates} candidates, {left:.0} s left for tuning")
+                writeln!(stderr, "{name}: {candidates} candidates, {left:.0} s left for tuning")
             }
             Event::Stage { name, candidates, .. } => {
-                writeln!(stderr, "{clear}{name}: {candidates} candidates")
-            }
-            Event::Rung { round, left, best } if live => {
-                let best = best.map_or(String::new(), |(name, ratio)| format!(", {name} {ratio:.3}"));
-                write!(stderr, "{clear}  round {round}, {left} against what there is{best}")
-                    .and_then(|()| stderr.flush())
+                writeln!(stderr, "{name}: {candidates} candidates")
             }
             Event::Rung { .. } => Ok(()),
             Event::Dropped { name, why } => {
-                writeln!(stderr, "{clear}  {name}: dropped, {}", printable(why))
+                writeln!(stderr, "  {name}: dropped, {}", printable(why))
             }
-            Event::Decided(stage) => writeln!(stderr, "{clear}{}", printable(&report::stage(stage))),
-            Event::Warning(text) => writeln!(stderr, "{clear}warning: {}", printable(text)),
+            Event::Decided(stage) => writeln!(stderr, "{}", printable(&report::stage(stage))),
+            Event::Warning(text) => writeln!(stderr, "warning: {}", printable(text)),
         };
     }
 }

@@ -1,6 +1,7 @@
 //! Resolves what is asked for on the machine and the build at hand.
 
 use build_info::Defaults;
+use gguf::memory::CTX_STEP;
 use llama::error::Result;
 use llama::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, TensorSplit, Workers};
 use llama::options::{CudaWait, DeviceSampling, FlashAttention, KvType, LoadMode, SplitLayout, SplitMode};
@@ -8,8 +9,8 @@ use sampling::SamplingOptions;
 
 use super::options::{OPTIONS, Requested};
 use super::resolved::{
-    CTX_STEP, DEFAULT_BATCH, DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_POLL, DEFAULT_SPLIT_FROM,
-    DEFAULT_UBATCH, Settings,
+    DEFAULT_BATCH, DEFAULT_BLAS_THREADS, DEFAULT_CTX, DEFAULT_POLL, DEFAULT_SPLIT_FROM, DEFAULT_UBATCH,
+    Settings,
 };
 use super::source::{Setting, Source};
 use super::{check, profile, threads, tuned};

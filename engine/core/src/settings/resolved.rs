@@ -133,8 +133,6 @@ pub const DEFAULT_BATCH: u32 = 2048;
 /// Tokens in one graph where nothing is asked for: llama.cpp's default.
 pub const DEFAULT_UBATCH: u32 = 512;
 
-/// llama.cpp rounds the size of a context up to a multiple of this.
-pub const CTX_STEP: u32 = 256;
 /// Threads of the BLAS library where none are asked for. ggml's own threads have taken the cores, and wait for
 /// their next part by spinning: see docs/src/guide/blas.md.
 pub const DEFAULT_BLAS_THREADS: u32 = 1;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use build_info::Bytes;
 use engine_core::model::{adapters_size, n_ctx};
 use engine_core::settings::{CTX_STEP, Settings};
-use gguf::memory::CacheShape;
+use gguf::memory::{CacheShape, longest_context};
 use gguf::{GgufFile, Scalar, Value};
 use llama::error::Result;
 use llama::offload::{self, n_layer};
@@ -123,9 +123,8 @@ impl MemoryEstimate {
     fn mend(&self, limit: Bytes) -> String {
         let left = limit.0.saturating_sub(self.weights.0);
         let fits = |per_token: Bytes| {
-            let each = per_token.0.saturating_mul(u64::from(self.contexts)).max(1);
-            let tokens = u32::try_from(left / each).unwrap_or(u32::MAX);
-            tokens - tokens % CTX_STEP
+            let step = per_token.0.saturating_mul(u64::from(self.contexts)).max(1);
+            longest_context(Bytes(left), Bytes(step.saturating_mul(u64::from(CTX_STEP))))
         };
         let (as_is, smaller) = (fits(self.per_token), self.smaller.map(fits).unwrap_or(0));
         if self.weights >= limit || (as_is == 0 && smaller == 0) {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use build_info::tuning::{Chosen, ModelShape};
 use build_info::{Bytes, Host, Policy, threads};
+use gguf::memory::{CacheShape, head_lengths};
 use llama::options::KvType;
 
 use super::objective::Objective;
@@ -247,15 +248,15 @@ pub fn is_lossy(chosen: &Chosen) -> bool {
 
 /// Memory that a run takes, roughly: the weights, the K and V cache of `context` tokens, and the buffers of a graph,
 /// of which the logits and the feed-forward network's values are most. For the ceiling; what was really taken is read
-/// after each run.
+/// after each run. The buffers are reckoned more generously than `cargo xtask recommend` does, which has the model's file:
+/// here only the sizes in the tuning record are known.
 pub fn memory(model: &ModelShape, chosen: &Chosen, context: u32) -> Bytes {
     let kind =
         |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok()).unwrap_or(KvType::F16);
-    let head = u64::from(model.embedding) / u64::from(model.heads.max(1));
-    let per_token = (u64::from(model.layers) * u64::from(model.kv_heads)).saturating_mul(head);
-    let bytes = |kind: KvType| per_token.saturating_mul(kind.bytes_per_32()) / 32;
-    let cache = bytes(kind(&chosen.type_k)).saturating_add(bytes(kind(&chosen.type_v)));
-    let cache = cache.saturating_mul(u64::from(context));
+    let (key, value) = head_lengths(model.embedding.into(), model.heads.max(1).into(), None, None);
+    let shape = CacheShape { layers: model.layers.into(), kv_heads: model.kv_heads.into(), key, value };
+    let [type_k, type_v] = [&chosen.type_k, &chosen.type_v].map(|text| kind(text).bytes_per_32());
+    let cache = shape.bytes(context.into(), type_k, type_v).0;
     let graph = u64::from(chosen.n_ubatch.unwrap_or(512).min(context.max(1)));
     let values =
         model.vocabulary.saturating_add(4 * (u64::from(model.feed_forward) + u64::from(model.embedding)));

@@ -1,20 +1,24 @@
 //! Whether a model fits into the memory that a process may use, and with how long a context.
+//!
+//! Everything here is reckoned from the header of a file and from a description of a host, neither of which need be on this
+//! machine. The engine, which has both, has llama.cpp add up what a model takes (`llama::fit`), so its figures of buffers and
+//! its search for the layers that fit are not these. What both reckon alike is in `gguf::memory`.
 
 use std::fmt;
 
 use build_info::{Bytes, Host};
 use gguf::GgmlType;
+use gguf::memory::CTX_STEP;
 use serde::Serialize;
 
 use super::kv;
 use super::model_facts::{ModelFacts, Tensor, sum};
 
-/// llama.cpp makes contexts in steps of this many tokens.
-pub const CTX_STEP: u32 = 256;
 /// The longest context that is reckoned with where a model does not say for how long it was trained.
 const UNTRAINED_CONTEXT: u64 = 1 << 20;
 /// Part of the free memory that is left to the system, and the least of it. A rule of thumb: the engine itself takes
-/// some 50 MiB of it, page tables and the kernel's own buffers grow with the memory.
+/// some 50 MiB of it, page tables and the kernel's own buffers grow with the memory. The engine keeps free what
+/// `--fit-target` says instead.
 const RESERVE_PART: u64 = 16;
 const LEAST_RESERVE: Bytes = Bytes::mib(512);
 

@@ -1,7 +1,11 @@
 //! Keys and values that a model keeps of each token.
+//!
+//! Unlike `gguf::memory::CacheShape`, by which the engine refuses contexts, this goes layer by layer and gives an upper bound
+//! where a model keeps something else: a recommendation is better than none, and a refusal has to be right.
 
 use build_info::Bytes;
 use gguf::GgmlType;
+use gguf::memory::head_lengths;
 use serde::Serialize;
 
 use super::model_facts::{Metadata, Tensor, sum};
@@ -46,10 +50,9 @@ impl Kv {
         let number = |name: &str| metadata.number(&key(name)).unwrap_or(0);
         let heads = number("head_count");
         let kv_heads = metadata.numbers(&key("head_count_kv")).unwrap_or_default();
-        let default = embedding.checked_div(heads).unwrap_or(0);
-        let or_default = |length: u64| if length == 0 { default } else { length };
+        let told = |name: &str| Some(number(name)).filter(|length| *length > 0);
         let (key_length, value_length) =
-            (or_default(number("key_length")), or_default(number("value_length")));
+            head_lengths(embedding, heads, told("key_length"), told("value_length"));
         let latent = number("key_length_mla") > 0 && number("value_length_mla") > 0;
 
         let mut kv = Self { exact: true, q8_0: Some(Bytes(0)), ..Self::default() };

@@ -18,6 +18,7 @@ pub mod variant;
 
 use build_info::threads::{self, Policy};
 use build_info::{Host, Roofline};
+use gguf::memory::CTX_STEP;
 use serde::Serialize;
 
 use fit::{Fit, Verdict};
@@ -146,8 +147,9 @@ fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<
         });
     }
     let n_ctx = u64::from(runtime.n_ctx.value);
+    let step = u64::from(CTX_STEP);
     if let Some(trained) =
-        model.trained_context.filter(|trained| n_ctx > trained.div_ceil(256).saturating_mul(256))
+        model.trained_context.filter(|trained| n_ctx > trained.div_ceil(step).saturating_mul(step))
     {
         notes.push(format!(
             "a context of {n_ctx} tokens is longer than the {trained} that it was trained for: its text gets worse"

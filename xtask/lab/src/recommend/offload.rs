@@ -1,4 +1,5 @@
-//! How many layers the GPUs can take.
+//! How many layers the GPUs can take: in closed form, by the sizes of layers. The engine asks llama.cpp for what each
+//! number of layers takes and searches (`llama::fit::choose`), which needs the GPU.
 
 use build_info::host::Gpu;
 use build_info::{Bytes, Host};

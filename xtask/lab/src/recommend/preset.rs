@@ -5,9 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use build_info::Bytes;
+use gguf::memory::CTX_STEP;
 use serde::Deserialize;
-
-use super::fit::CTX_STEP;
 
 /// Settings for the machines that it matches; `None` leaves a setting to the engine's own rule.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,9 +1,10 @@
 //! Run-time settings, each with its reason.
 
 use build_info::{Bytes, ThreadBudget};
+use gguf::memory::CTX_STEP;
 use serde::Serialize;
 
-use super::fit::{CTX_STEP, Fit, Verdict};
+use super::fit::{Fit, Verdict};
 use super::kv;
 use super::model_facts::ModelFacts;
 use super::preset::Preset;

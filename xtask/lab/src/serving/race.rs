@@ -8,6 +8,7 @@ use build::compare::comparison::Contender;
 use build::compare::{Candidate, Phase, Provenance, Request, Shape, measure_once};
 use build::process;
 use build::ui::Ui;
+use gguf::memory::CTX_STEP;
 use load::Interface;
 use measure::schedule;
 use plan::exit;
@@ -17,9 +18,6 @@ use super::figures::{Run, Served, Told, figures};
 use super::prompts::Prompts;
 use super::sample::{Work, sample};
 use super::server::{Server, Settings, Subject};
-
-/// Cells of a context are handed out by as many.
-const CELLS: u32 = 256;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -106,7 +104,7 @@ impl Race {
     fn context(&self, slots: u32) -> Option<u32> {
         const FREE: u32 = 64;
         let one =
-            self.prompt.checked_add(self.generate)?.checked_add(FREE)?.checked_next_multiple_of(CELLS)?;
+            self.prompt.checked_add(self.generate)?.checked_add(FREE)?.checked_next_multiple_of(CTX_STEP)?;
         one.checked_mul(slots).filter(|context| *context <= i32::MAX as u32)
     }
 
