@@ -89,12 +89,12 @@ fn walk<'a>(
     for mount in mounts {
         is_mounted = true;
         let below = match place(&mount.group, group) {
-            Place::Below(path) => {
+            GroupLocation::Below(path) => {
                 is_whole = true;
                 path
             }
-            Place::SomewhereBelow => String::new(),
-            Place::Outside => continue,
+            GroupLocation::SomewhereBelow => String::new(),
+            GroupLocation::Outside => continue,
         };
         let mut folder = format!("{}{below}", mount.point.trim_end_matches('/'));
         while folder.len() > mount.point.len() {
@@ -112,7 +112,7 @@ fn walk<'a>(
 }
 
 /// Where a process's group lies, seen from a mounted one.
-enum Place {
+enum GroupLocation {
     /// At this path below it: empty, or with a leading `/`.
     Below(String),
     /// Below it, but by which way cannot be told.
@@ -121,7 +121,7 @@ enum Place {
     Outside,
 }
 
-fn place(mounted: &str, group: &str) -> Place {
+fn place(mounted: &str, group: &str) -> GroupLocation {
     let parts = |path| -> Vec<&str> {
         let normal = |part| match part {
             Component::Normal(name) => name.to_str(),
@@ -132,11 +132,13 @@ fn place(mounted: &str, group: &str) -> Place {
     };
     let (mounted, group) = (parts(mounted), parts(group));
     match group.strip_prefix(mounted.as_slice()) {
-        Some(rest) if rest.contains(&"..") => Place::Outside,
-        Some(rest) => Place::Below(rest.iter().map(|part| format!("/{part}")).collect()),
+        Some(rest) if rest.contains(&"..") => GroupLocation::Outside,
+        Some(rest) => GroupLocation::Below(rest.iter().map(|part| format!("/{part}")).collect()),
         // The mount is of a group above the namespace's own, whose names the namespace hides.
-        None if mounted.iter().all(|part| *part == "..") && !group.contains(&"..") => Place::SomewhereBelow,
-        None => Place::Outside,
+        None if mounted.iter().all(|part| *part == "..") && !group.contains(&"..") => {
+            GroupLocation::SomewhereBelow
+        }
+        None => GroupLocation::Outside,
     }
 }
 

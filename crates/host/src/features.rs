@@ -47,7 +47,7 @@ enum Register {
 }
 
 /// One register of one leaf, and its bits.
-struct Row {
+struct CpuidRow {
     leaf: u32,
     subleaf: u32,
     register: Register,
@@ -58,56 +58,56 @@ use Needs::{Amx, Avx, Avx512, Nothing, Xsave};
 use Register::{Eax, Ebx, Ecx, Edx};
 
 #[rustfmt::skip]
-const ROWS: &[Row] = &[
-    Row { leaf: 1, subleaf: 0, register: Edx, bits: &[
+const ROWS: &[CpuidRow] = &[
+    CpuidRow { leaf: 1, subleaf: 0, register: Edx, bits: &[
         (0, "fpu", Nothing), (8, "cx8", Nothing), (15, "cmov", Nothing), (23, "mmx", Nothing),
         (24, "fxsr", Nothing), (25, "sse", Nothing), (26, "sse2", Nothing),
     ] },
-    Row { leaf: 1, subleaf: 0, register: Ecx, bits: &[
+    CpuidRow { leaf: 1, subleaf: 0, register: Ecx, bits: &[
         (0, "sse3", Nothing), (1, "pclmulqdq", Nothing), (9, "ssse3", Nothing), (12, "fma", Avx),
         (13, "cx16", Nothing), (19, "sse4_1", Nothing), (20, "sse4_2", Nothing), (22, "movbe", Nothing),
         (23, "popcnt", Nothing), (25, "aes", Nothing), (26, "xsave", Xsave), (27, "osxsave", Xsave),
         (28, "avx", Avx), (29, "f16c", Avx), (30, "rdrand", Nothing),
     ] },
-    Row { leaf: 7, subleaf: 0, register: Ebx, bits: &[
+    CpuidRow { leaf: 7, subleaf: 0, register: Ebx, bits: &[
         (0, "fsgsbase", Nothing), (3, "bmi1", Nothing), (5, "avx2", Avx), (8, "bmi2", Nothing),
         (9, "erms", Nothing), (11, "rtm", Nothing), (16, "avx512f", Avx512), (17, "avx512dq", Avx512),
         (18, "rdseed", Nothing), (19, "adx", Nothing), (21, "avx512ifma", Avx512),
         (23, "clflushopt", Nothing), (24, "clwb", Nothing), (28, "avx512cd", Avx512),
         (29, "sha_ni", Nothing), (30, "avx512bw", Avx512), (31, "avx512vl", Avx512),
     ] },
-    Row { leaf: 7, subleaf: 0, register: Ecx, bits: &[
+    CpuidRow { leaf: 7, subleaf: 0, register: Ecx, bits: &[
         (1, "avx512_vbmi", Avx512), (5, "waitpkg", Nothing), (6, "avx512_vbmi2", Avx512),
         (8, "gfni", Nothing), (9, "vaes", Avx), (10, "vpclmulqdq", Avx), (11, "avx512_vnni", Avx512),
         (12, "avx512_bitalg", Avx512), (14, "avx512_vpopcntdq", Avx512), (22, "rdpid", Nothing),
         (25, "cldemote", Nothing), (27, "movdiri", Nothing), (28, "movdir64b", Nothing),
     ] },
-    Row { leaf: 7, subleaf: 0, register: Edx, bits: &[
+    CpuidRow { leaf: 7, subleaf: 0, register: Edx, bits: &[
         (4, "fsrm", Nothing), (8, "avx512_vp2intersect", Avx512), (14, "serialize", Nothing),
         (15, "hybrid", Nothing), (22, "amx_bf16", Amx), (23, "avx512_fp16", Avx512),
         (24, "amx_tile", Amx), (25, "amx_int8", Amx),
     ] },
-    Row { leaf: 7, subleaf: 1, register: Eax, bits: &[
+    CpuidRow { leaf: 7, subleaf: 1, register: Eax, bits: &[
         (0, "sha512", Avx), (1, "sm3", Avx), (2, "sm4", Avx), (4, "avx_vnni", Avx),
         (5, "avx512_bf16", Avx512), (7, "cmpccxadd", Nothing), (21, "amx_fp16", Amx),
         (23, "avx_ifma", Avx),
     ] },
-    Row { leaf: 7, subleaf: 1, register: Edx, bits: &[
+    CpuidRow { leaf: 7, subleaf: 1, register: Edx, bits: &[
         (4, "avx_vnni_int8", Avx), (5, "avx_ne_convert", Avx), (8, "amx_complex", Amx),
         (10, "avx_vnni_int16", Avx), (14, "prefetchi", Nothing),
     ] },
-    Row { leaf: 0xd, subleaf: 1, register: Eax, bits: &[
+    CpuidRow { leaf: 0xd, subleaf: 1, register: Eax, bits: &[
         (0, "xsaveopt", Xsave), (1, "xsavec", Xsave), (3, "xsaves", Xsave),
     ] },
-    Row { leaf: 0x8000_0001, subleaf: 0, register: Ecx, bits: &[
+    CpuidRow { leaf: 0x8000_0001, subleaf: 0, register: Ecx, bits: &[
         (0, "lahf_lm", Nothing), (5, "lzcnt", Nothing), (6, "sse4a", Nothing),
         (8, "3dnowprefetch", Nothing), (11, "xop", Avx), (15, "lwp", Nothing), (16, "fma4", Avx),
         (21, "tbm", Nothing), (29, "mwaitx", Nothing),
     ] },
-    Row { leaf: 0x8000_0001, subleaf: 0, register: Edx, bits: &[
+    CpuidRow { leaf: 0x8000_0001, subleaf: 0, register: Edx, bits: &[
         (11, "syscall", Nothing), (29, "lm", Nothing),
     ] },
-    Row { leaf: 0x8000_0008, subleaf: 0, register: Ebx, bits: &[
+    CpuidRow { leaf: 0x8000_0008, subleaf: 0, register: Ebx, bits: &[
         (0, "clzero", Nothing), (9, "wbnoinvd", Nothing),
     ] },
 ];

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::cpuid::Cpuid;
-use crate::nvml::Place;
+use crate::nvml::LibrarySource;
 use crate::snapshot::{self, SnapshotError};
 
 /// The one place all readings go through.
@@ -16,7 +16,7 @@ pub struct Root {
     os: String,
     cpuid: Option<Cpuid>,
     nvidia_smi: NvidiaSmi,
-    nvml: Option<Place>,
+    nvml: Option<LibrarySource>,
     cuda: Cuda,
     is_live: bool,
 }
@@ -58,7 +58,7 @@ impl Root {
             os: std::env::consts::OS.to_string(),
             cpuid: Cpuid::live(),
             nvidia_smi: NvidiaSmi::OnPath(std::env::var_os("PATH").unwrap_or_default()),
-            nvml: Some(Place::System),
+            nvml: Some(LibrarySource::System),
             cuda: Cuda { visible: variable("CUDA_VISIBLE_DEVICES"), order: variable("CUDA_DEVICE_ORDER") },
             is_live: true,
         }
@@ -107,7 +107,7 @@ impl Root {
     }
 
     /// Asks the driver through the library at `place`.
-    pub fn with_nvml(mut self, place: Place) -> Self {
+    pub fn with_nvml(mut self, place: LibrarySource) -> Self {
         self.nvml = Some(place);
         self
     }
@@ -141,7 +141,7 @@ impl Root {
         &self.nvidia_smi
     }
 
-    pub(crate) fn nvml(&self) -> Option<&Place> {
+    pub(crate) fn nvml(&self) -> Option<&LibrarySource> {
         self.nvml.as_ref()
     }
 

@@ -1,7 +1,7 @@
 //! Each way in which the driver's library fails, with a library that does.
 
 use host::nvml::testing::Fake;
-use host::nvml::{ComputeMode, Fault, Nvml, Pcie, Place, Throttling};
+use host::nvml::{ComputeMode, Fault, LibrarySource, Nvml, Pcie, Throttling};
 
 const H200: &str =
     "driver 570.133.20\ndevice\n name NVIDIA H200\n uuid GPU-1111\n capability 9 0\n total 143771\n";
@@ -74,8 +74,8 @@ fn what_goes_over_pcie_and_what_holds_clocks_back_is_told_where_the_driver_tells
 
 #[test]
 fn a_library_that_is_none_is_told_from_a_driver_that_refuses() {
-    let start = |place: &Place| Nvml::start(place).expect_err("it cannot be started");
-    let nowhere = Place::At("/nowhere/libnvidia-ml.so.1".into());
+    let start = |place: &LibrarySource| Nvml::start(place).expect_err("it cannot be started");
+    let nowhere = LibrarySource::At("/nowhere/libnvidia-ml.so.1".into());
     assert!(matches!(start(&nowhere), Fault::Missing { .. }));
 
     let fake = Fake::new("");
@@ -150,7 +150,7 @@ fn parts_of_a_card_are_listed() {
 /// Whatever this machine has: nothing panics, and where there is no driver it is said what is missing.
 #[test]
 fn this_machine_can_be_asked() {
-    match Nvml::start(&Place::System) {
+    match Nvml::start(&LibrarySource::System) {
         Ok(nvml) => assert!(nvml.driver().is_ok_and(|version| !version.is_empty())),
         Err(fault) => assert!(!fault.mend().is_empty()),
     }

@@ -6,7 +6,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use host::Root;
-use host::nvml::Place;
+use host::nvml::LibrarySource;
 use host::nvml::testing::Fake;
 
 const H200: &str = "device\n name NVIDIA H200\n capability 9 0\n total 143771\n";
@@ -18,7 +18,7 @@ fn nvidia_smi_is_the_second_way_where_the_library_is_at_fault() {
     std::fs::write(machine.path().join("dev/nvidiactl"), "").expect("a file");
     let programs = tempfile::tempdir().expect("a folder");
     let smi = programs.path().join("nvidia-smi");
-    let list = |place: &Place, visible: Option<&str>| {
+    let list = |place: &LibrarySource, visible: Option<&str>| {
         let root = Root::at(machine.path(), "riscv64").with_nvml(place.clone()).with_path(programs.path());
         let (gpus, said) = host::gpus(&root.with_cuda(visible, None));
         (gpus.into_iter().map(|gpu| gpu.name).collect::<Vec<_>>(), said)
@@ -26,7 +26,7 @@ fn nvidia_smi_is_the_second_way_where_the_library_is_at_fault() {
     let stub = Fake::lacking("nvmlDeviceGetCount_v2", H200);
     let refused = Fake::new("init 18\n");
     let places = [
-        (Place::At("/nowhere/libnvidia-ml.so.1".into()), "libnvidia-ml.so.1 is not there"),
+        (LibrarySource::At("/nowhere/libnvidia-ml.so.1".into()), "libnvidia-ml.so.1 is not there"),
         (stub.place(), "no function nvmlDeviceGetCount_v2"),
     ];
     for (place, word) in &places {

@@ -12,7 +12,7 @@ use crate::wire::Address;
 
 /// What to send where.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LoadPlan {
     /// The server.
     pub address: Address,
     /// How it is spoken to.
@@ -34,7 +34,7 @@ pub struct Drive {
 
 /// Lets all clients ask at once, each its requests one after the other. `stop` ends it after the answers that are on
 /// their way.
-pub fn drive(plan: &Plan, stop: &(dyn Fn() -> bool + Sync)) -> Drive {
+pub fn drive(plan: &LoadPlan, stop: &(dyn Fn() -> bool + Sync)) -> Drive {
     let ready = Barrier::new(plan.clients.len() + 1);
     let stopped = AtomicBool::new(false);
     let client = |asks: &[Ask]| {
@@ -169,7 +169,7 @@ mod tests {
             }
         });
         let ask = |token| Ask { prompt: vec![token], tokens: 1, cache_prompt: true };
-        let plan = Plan {
+        let plan = LoadPlan {
             address: Address::Unix(path),
             interface: Interface::Lines,
             clients: (0..8).map(|client| (1..4).map(|n| ask(10 * client + n)).collect()).collect(),

@@ -11,6 +11,6 @@ pub mod request;
 pub mod wire;
 
 pub use answer::{Answer, Ended};
-pub use drive::{Drive, Plan, drive};
+pub use drive::{Drive, LoadPlan, drive};
 pub use request::{Ask, Interface};
 pub use wire::{Address, Wire};

@@ -1,6 +1,6 @@
 //! What the NVIDIA cards are, beside what they do: their limits, and what of their memory is free.
 
-use host::nvml::{Nvml, PATIENCE, Place};
+use host::nvml::{LibrarySource, Nvml, PATIENCE};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::{Visible, visible};
@@ -36,11 +36,11 @@ pub fn cards() -> Vec<Card> {
     if !host::nvml::driver_seems_loaded() {
         return Vec::new();
     }
-    cards_of(&Place::System)
+    cards_of(&LibrarySource::System)
 }
 
 /// The same by the library at `place`.
-fn cards_of(place: &Place) -> Vec<Card> {
+fn cards_of(place: &LibrarySource) -> Vec<Card> {
     host::nvml::ask(place, PATIENCE, |driver| Ok(told(driver))).unwrap_or_default()
 }
 
@@ -77,6 +77,6 @@ mod tests {
         assert_eq!(cards[0].theoretical_bandwidth, Some(2.0 * 3201e6 * 768.0));
         let t4 = Card { name: "Tesla T4".to_string(), memory: Some(15360 << 20), ..Card::default() };
         assert_eq!(Card { free: None, ..cards[1].clone() }, t4);
-        assert_eq!(cards_of(&Place::At("/nowhere".into())), []);
+        assert_eq!(cards_of(&LibrarySource::At("/nowhere".into())), []);
     }
 }

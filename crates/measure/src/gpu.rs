@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use build_info::GpuUse;
-use host::nvml::{Device, Identity, Nvml, Place, Sample, Selection};
+use host::nvml::{Device, Identity, LibrarySource, Nvml, Sample, Selection};
 
 /// Between two looks, which take some tens of microseconds a card: a thousandth of a core at most. What the driver calls
 /// utilisation is itself a mean of a sixth of a second or more.
@@ -47,7 +47,7 @@ impl GpuWatch {
         static DRIVER: OnceLock<Option<Nvml>> = OnceLock::new();
         host::nvml::driver_seems_loaded().then(|| {
             Self::with(EVERY, settles, |looks| {
-                let driver = DRIVER.get_or_init(|| Nvml::start(&Place::System).ok());
+                let driver = DRIVER.get_or_init(|| Nvml::start(&LibrarySource::System).ok());
                 if let Some(driver) = driver {
                     looks.run(driver);
                 }
@@ -57,15 +57,15 @@ impl GpuWatch {
 
     /// As [`GpuWatch::start`] with the system's driver; with another, that one. Looks that are younger than `settles` count for
     /// memory and energy alone ([`SETTLES`]).
-    pub fn of(place: &Place, settles: Duration) -> Option<Self> {
+    pub fn of(place: &LibrarySource, settles: Duration) -> Option<Self> {
         match place {
-            Place::System => Self::start_settling(settles),
-            Place::At(_) => Some(Self::at(place.clone(), EVERY, settles)),
+            LibrarySource::System => Self::start_settling(settles),
+            LibrarySource::At(_) => Some(Self::at(place.clone(), EVERY, settles)),
         }
     }
 
     /// The same with the library at `place`, which is started and ended with it.
-    pub fn at(place: Place, every: Duration, settles: Duration) -> Self {
+    pub fn at(place: LibrarySource, every: Duration, settles: Duration) -> Self {
         Self::with(every, settles, move |looks| {
             if let Ok(driver) = Nvml::start(&place) {
                 looks.run(&driver);

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use host::nvml::{Device, Fault, Nvml, Place};
+use host::nvml::{Device, Fault, LibrarySource, Nvml};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::{SETTLES, Visible, visible};
@@ -96,7 +96,7 @@ pub struct TraceWatch {
 
 impl TraceWatch {
     /// Looks every so often, with the driver at `place`.
-    pub fn start(place: Place, every: Duration) -> Self {
+    pub fn start(place: LibrarySource, every: Duration) -> Self {
         let begin = Instant::now();
         let waits = Some("the driver had not answered when the run ended".to_string());
         let trace = Arc::new(Mutex::new(Trace { missing: waits, ..Trace::default() }));
@@ -145,7 +145,7 @@ struct Looks {
 }
 
 impl Looks {
-    fn with(self, place: &Place) {
+    fn with(self, place: &LibrarySource) {
         let driver = Nvml::start(place);
         let devices = driver.as_ref().map(visible).unwrap_or_default();
         let missing = match &driver {

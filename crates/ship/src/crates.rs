@@ -54,7 +54,7 @@ pub struct Locked {
 }
 
 /// One line of `cargo tree`.
-struct Line {
+struct TreeLine {
     depth: usize,
     name: String,
     version: String,
@@ -99,7 +99,7 @@ pub(crate) fn cargo<'a>(rust: &Rust, arguments: impl IntoIterator<Item = &'a str
 }
 
 /// `2anyhow v1.0.104|default,std (*)`
-fn line(text: &str) -> Result<Line> {
+fn line(text: &str) -> Result<TreeLine> {
     let cannot = || format!("cannot understand the line {text:?} of `cargo tree`");
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (depth, rest) = text.split_at(digits);
@@ -108,7 +108,7 @@ fn line(text: &str) -> Result<Line> {
     let name = words.next().with_context(cannot)?;
     let version = words.next().and_then(|version| version.strip_prefix('v')).with_context(cannot)?;
     let features = features.trim_end_matches("(*)").trim();
-    Ok(Line {
+    Ok(TreeLine {
         depth: depth.parse().with_context(cannot)?,
         name: name.to_string(),
         version: version.to_string(),
@@ -116,8 +116,8 @@ fn line(text: &str) -> Result<Line> {
     })
 }
 
-fn join(lines: &[Line], locked: Vec<Locked>) -> Result<Vec<Crate>> {
-    let id = |line: &Line| (line.name.clone(), line.version.clone());
+fn join(lines: &[TreeLine], locked: Vec<Locked>) -> Result<Vec<Crate>> {
+    let id = |line: &TreeLine| (line.name.clone(), line.version.clone());
     let names: BTreeSet<Id> = lines.iter().map(id).collect();
     let places: BTreeMap<&Id, usize> = names.iter().enumerate().map(|(place, id)| (id, place)).collect();
     let mut known: BTreeMap<Id, Locked> =

@@ -7,7 +7,7 @@ use crate::entry::{Entry, Refused};
 use crate::layout;
 use crate::location::Location;
 use crate::order::Ask;
-use crate::place::{self, Place};
+use crate::place::{self, StoreBackend};
 
 /// An entry is some ten kilobytes, most of it the plan.
 const LARGEST_ENTRY: Bytes = Bytes(1 << 20);
@@ -18,7 +18,7 @@ pub fn ask(order: &Ask) -> Result<Option<Box<Entry>>> {
 }
 
 /// The entry of `key` in the store at `place`, which people call `store`.
-pub fn entry(place: &dyn Place, store: &Location, key: &Sha256) -> Result<Option<Entry>> {
+pub fn entry(place: &dyn StoreBackend, store: &Location, key: &Sha256) -> Result<Option<Entry>> {
     let path = layout::build(key);
     let cannot = || format!("cannot ask the store {store} for {path}");
     let Some(text) = place.small(&path, LARGEST_ENTRY).with_context(cannot)? else { return Ok(None) };

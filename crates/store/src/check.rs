@@ -7,7 +7,7 @@ use ship::files;
 
 use crate::entry::Object;
 use crate::order::{Check, Checked};
-use crate::place::{self, Place};
+use crate::place::{self, StoreBackend};
 use crate::publish::{is_listed, list};
 use crate::{ask, layout};
 
@@ -31,7 +31,7 @@ pub fn check(order: &Check) -> Result<Option<Box<Checked>>> {
 }
 
 /// What is wrong with `object`, if something is; `to` is for a copy of it.
-fn damage(place: &dyn Place, object: &Object, to: &Path) -> Result<Option<String>> {
+fn damage(place: &dyn StoreBackend, object: &Object, to: &Path) -> Result<Option<String>> {
     let path = layout::object(&object.sha256);
     match place.size(&path)? {
         None => return Ok(Some(format!("{path} is gone"))),

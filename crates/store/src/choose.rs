@@ -8,7 +8,7 @@ use ship::exit;
 
 use crate::entry::{self, Entry, LARGEST_LIST, Newest, Pointer};
 use crate::order::{Choose, Chosen};
-use crate::place::{self, Place, Refused};
+use crate::place::{self, Refused, StoreBackend};
 use crate::{ask, download, layout, tuned};
 
 /// Fetches the newest archive that starts on the machine.
@@ -39,7 +39,7 @@ fn check(entry: &Entry, kind: &str, order: &Choose) -> Result<()> {
 
 /// The build that `pointer` of the list of `kind` leads to, and its archive if it is wanted; nothing if the entry is gone.
 fn get(
-    place: &dyn Place,
+    place: &dyn StoreBackend,
     order: &Choose,
     kind: &str,
     pointer: &Pointer,
@@ -63,7 +63,11 @@ fn ends_the_search(error: &anyhow::Error) -> bool {
 
 /// The newest intact build of the first kind that has one, and its archive. A kind that may not be listed, an entry that is
 /// gone and a build that is refused are notes if there is another build.
-fn find(place: &dyn Place, order: &Choose, notes: &mut Vec<String>) -> Result<(Entry, Option<PathBuf>)> {
+fn find(
+    place: &dyn StoreBackend,
+    order: &Choose,
+    notes: &mut Vec<String>,
+) -> Result<(Entry, Option<PathBuf>)> {
     let (mut too_new, mut refused, mut gone, mut damaged) = (None, None, Vec::new(), Vec::new());
     for kind in &order.kinds {
         let path = layout::newest(kind, &order.profile);

@@ -8,13 +8,13 @@ use ship::{code_of, files};
 use crate::entry::Object;
 use crate::layout;
 use crate::location::Location;
-use crate::place::Place;
+use crate::place::StoreBackend;
 
 /// Copies `object` of the store at `place`, which people call `store`, to the new file `to`.
 ///
 /// # Errors
 /// When it is not there, or not what its name says; nothing is left then.
-pub fn object(place: &dyn Place, store: &Location, object: &Object, to: &Path) -> Result<()> {
+pub fn object(place: &dyn StoreBackend, store: &Location, object: &Object, to: &Path) -> Result<()> {
     let done = fetched(place, store, object, to);
     if done.is_err() {
         let _ = std::fs::remove_file(to);
@@ -22,7 +22,7 @@ pub fn object(place: &dyn Place, store: &Location, object: &Object, to: &Path) -
     done
 }
 
-fn fetched(place: &dyn Place, store: &Location, object: &Object, to: &Path) -> Result<()> {
+fn fetched(place: &dyn StoreBackend, store: &Location, object: &Object, to: &Path) -> Result<()> {
     let path = layout::object(&object.sha256);
     let there = place.fetch(&path, object.size, to).map_err(|error| {
         let remedy = match code_of(&error) {

@@ -11,7 +11,7 @@ use ship::{exit, files};
 use crate::entry::{self, Entry, LARGEST_LIST, Newest, Object, Refused};
 use crate::location::Location;
 use crate::order::{Publish, Published};
-use crate::place::{self, Place};
+use crate::place::{self, StoreBackend};
 use crate::take::TREE;
 use crate::{ask, layout};
 
@@ -63,7 +63,7 @@ pub fn publish(order: &Publish) -> Result<Published> {
 
 /// Puts `entry`, unless there is one of its key; the one that is there now, and whether it was there. The first one stays:
 /// others may have taken it, and its objects, already.
-fn put_first(place: &dyn Place, store: &Location, entry: Entry) -> Result<(Entry, bool)> {
+fn put_first(place: &dyn StoreBackend, store: &Location, entry: Entry) -> Result<(Entry, bool)> {
     let path = layout::build(&entry.key);
     for turn in 0..MOST_TURNS {
         if place.put_new(&path, &entry.to_json())? {
@@ -81,7 +81,7 @@ fn put_first(place: &dyn Place, store: &Location, entry: Entry) -> Result<(Entry
 }
 
 /// Puts the file `path` under its digest, unless it is there.
-fn send(place: &dyn Place, path: &Path, force: bool, sent: &mut Bytes) -> Result<Object> {
+fn send(place: &dyn StoreBackend, path: &Path, force: bool, sent: &mut Bytes) -> Result<Object> {
     let (size, sha256): (u64, Sha256) = files::digest(path)?;
     let object = Object { sha256, size: Bytes(size) };
     let to = layout::object(&object.sha256);
@@ -93,7 +93,7 @@ fn send(place: &dyn Place, path: &Path, force: bool, sent: &mut Bytes) -> Result
 }
 
 /// Whether the list of its kind names `entry`, or has newer ones enough.
-pub fn is_listed(place: &dyn Place, entry: &Entry) -> Result<bool> {
+pub fn is_listed(place: &dyn StoreBackend, entry: &Entry) -> Result<bool> {
     let path = layout::newest(&entry.build.parts.kind(), &entry.build.profile);
     let newest = place.small(&path, LARGEST_LIST)?.map(|text| Newest::parse(&text));
     Ok(matches!(newest, Some(Ok(newest)) if newest.clone().with(entry) == newest))
@@ -101,7 +101,7 @@ pub fn is_listed(place: &dyn Place, entry: &Entry) -> Result<bool> {
 
 /// Puts `entry` into the list of its kind. A damaged list is made anew: it is only a help for finding. A later Anneal's is
 /// not: that has in it what we do not know.
-pub fn list(place: &dyn Place, entry: &Entry) -> Result<()> {
+pub fn list(place: &dyn StoreBackend, entry: &Entry) -> Result<()> {
     let path = layout::newest(&entry.build.parts.kind(), &entry.build.profile);
     place.change(&path, LARGEST_LIST, &mut |there| {
         let newest = match there.map(Newest::parse) {

@@ -6,7 +6,7 @@ use build_info::{Bytes, TuningRecord};
 
 use crate::entry::Entry;
 use crate::order::{Tune, Tuned};
-use crate::place::{self, Place};
+use crate::place::{self, StoreBackend};
 use crate::{ask, layout};
 
 /// A tuning holds all its samples: some hundred kilobytes for each model and purpose.
@@ -15,7 +15,7 @@ const LARGEST: Bytes = Bytes(16 << 20);
 /// What is known in the store of the build `entry` on `cpu`. That nothing can be had is a note, and no failure: a build
 /// runs without.
 pub fn fetch(
-    place: &dyn Place,
+    place: &dyn StoreBackend,
     entry: &Entry,
     cpu: Option<&CpuKey>,
     notes: &mut Vec<String>,

@@ -61,7 +61,7 @@ fn stamp_of(path: &Path) -> String {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Entry {
+struct CachedAnswer {
     stamp: String,
     /// Nothing where the program failed, or was too slow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,7 @@ struct Entry {
     asked: u64,
 }
 
-impl Entry {
+impl CachedAnswer {
     fn is_known(&self, now: u64) -> bool {
         let young = now.checked_sub(self.asked).is_some_and(|age| age < FAILURES_LAST);
         self.answer.is_some() || (young && self.too_slow != 1)
@@ -92,7 +92,7 @@ fn is_zero(count: &u32) -> bool {
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Stored {
     format: u32,
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, CachedAnswer>,
 }
 
 /// Answers `questions`, in order: from the file at `cache` where the program has not changed since, else
@@ -106,7 +106,7 @@ pub(crate) fn answers(
 ) -> Vec<Result<String, Refusal>> {
     let old = cache.map_or_else(Stored::default, read);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    let known: Vec<Option<Entry>> = questions
+    let known: Vec<Option<CachedAnswer>> = questions
         .iter()
         .map(|question| {
             let entry = old.entries.get(&question.key()).filter(|entry| entry.stamp == question.stamp())?;
@@ -130,14 +130,14 @@ pub(crate) fn answers(
                         Err(Refusal::OutOfTime) => before.map_or(0, |entry| entry.too_slow).saturating_add(1),
                         _ => 0,
                     };
-                    let entry = Entry { stamp, answer: answer.ok(), too_slow, asked: now };
+                    let entry = CachedAnswer { stamp, answer: answer.ok(), too_slow, asked: now };
                     fresh.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(index, entry);
                 }
             });
         }
     });
     let mut fresh = fresh.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let entries: Vec<Option<Entry>> =
+    let entries: Vec<Option<CachedAnswer>> =
         known.into_iter().enumerate().map(|(index, entry)| entry.or_else(|| fresh.remove(&index))).collect();
 
     if let Some(path) = cache {

@@ -169,7 +169,7 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
         fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
             let mut text = String::new();
             let mut first = true;
-            while let Some(part) = parts.next_element::<Part>()? {
+            while let Some(part) = parts.next_element::<MessagePart>()? {
                 let said = part.text().map_err(de::Error::custom)?;
                 if !std::mem::take(&mut first) {
                     text.push('\n');
@@ -185,13 +185,13 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
 
 /// A part of a message's content.
 #[derive(Deserialize)]
-struct Part {
+struct MessagePart {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
 }
 
-impl Part {
+impl MessagePart {
     fn text(self) -> Result<String, String> {
         match (self.kind.as_str(), self.text) {
             ("text", Some(text)) => Ok(text),

@@ -23,7 +23,7 @@ pub type Door = mpsc::UnboundedSender<StdUnixStream>;
 
 /// Where a server is.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum ServerAddress {
     /// At a Unix socket.
     Socket(PathBuf),
     /// At an address, `HOST:PORT`, which may want a key.
@@ -104,17 +104,17 @@ const LIMITS: Limits = Limits {
     longest: 256 << 20,
 };
 
-impl fmt::Display for Place {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Socket(path) => write!(formatter, "{}", path.display()),
-            Place::Address { authority, .. } => write!(formatter, "http://{authority}"),
-            Place::Inside(_) => write!(formatter, "the server in this process"),
+            ServerAddress::Socket(path) => write!(formatter, "{}", path.display()),
+            ServerAddress::Address { authority, .. } => write!(formatter, "http://{authority}"),
+            ServerAddress::Inside(_) => write!(formatter, "the server in this process"),
         }
     }
 }
 
-impl Place {
+impl ServerAddress {
     /// The place that `text` names: the path of a socket, `http://HOST:PORT`, or an address. Without it the default
     /// socket.
     ///
@@ -122,7 +122,7 @@ impl Place {
     /// What it should be, in words.
     pub fn read(text: Option<&str>, key: Option<String>) -> std::result::Result<Self, String> {
         let Some(text) = text else {
-            return listen::default_path().map(Place::Socket).map_err(|_| {
+            return listen::default_path().map(ServerAddress::Socket).map_err(|_| {
                 "no server named, and XDG_RUNTIME_DIR is not set, in which the default socket is: name a socket or an \
                  address, as in /run/anneal.sock or http://127.0.0.1:8080"
                     .to_string()
@@ -131,7 +131,7 @@ impl Place {
         if text.starts_with("https://") {
             return Err(format!("{text}: anneal serve speaks no TLS; ask it without, or through a tunnel"));
         }
-        let place = |authority: &str| Ok(Place::Address { authority: authority.to_string(), key });
+        let place = |authority: &str| Ok(ServerAddress::Address { authority: authority.to_string(), key });
         match text.strip_prefix("http://") {
             Some(rest) => match rest.trim_end_matches('/') {
                 "" => Err(format!("{text}: there is no host in it, as in http://127.0.0.1:8080")),
@@ -147,20 +147,20 @@ impl Place {
             },
             None if text.parse::<SocketAddr>().is_ok() => place(text),
             None if text.is_empty() => Err("the name of the server is empty".to_string()),
-            None => Ok(Place::Socket(PathBuf::from(text))),
+            None => Ok(ServerAddress::Socket(PathBuf::from(text))),
         }
     }
 
     async fn connect(&self, limits: &Limits) -> Result<Box<dyn Io>> {
         let connecting = async {
             match self {
-                Place::Socket(path) => {
+                ServerAddress::Socket(path) => {
                     UnixStream::connect(path).await.map(|stream| Box::new(stream) as Box<dyn Io>)
                 }
-                Place::Address { authority, .. } => {
+                ServerAddress::Address { authority, .. } => {
                     TcpStream::connect(authority).await.map(|stream| Box::new(stream) as Box<dyn Io>)
                 }
-                Place::Inside(door) => enter(door).map(|stream| Box::new(stream) as Box<dyn Io>),
+                ServerAddress::Inside(door) => enter(door).map(|stream| Box::new(stream) as Box<dyn Io>),
             }
         };
         match timeout(limits.connect, connecting).await {
@@ -190,7 +190,7 @@ impl Place {
     async fn get_within(&self, path: &str, limits: &Limits) -> Result<Value> {
         let asked = self.http(Method::GET, path, Body::empty(), limits);
         // In this process nothing is answered before the model is loaded.
-        if matches!(self, Place::Inside(_)) {
+        if matches!(self, ServerAddress::Inside(_)) {
             return asked.await;
         }
         let late = |_| {
@@ -216,7 +216,7 @@ impl Place {
     /// Waits for `work`, which the server does, until that hangs.
     async fn while_it_is_well<T>(&self, limits: &Limits, work: impl Future<Output = Result<T>>) -> Result<T> {
         // What is in this process lives as long as it does.
-        if matches!(self, Place::Inside(_)) {
+        if matches!(self, ServerAddress::Inside(_)) {
             return work.await;
         }
         let mut work = std::pin::pin!(work);
@@ -236,7 +236,7 @@ impl Place {
                 asked = health => {
                     // An answer that refuses is one.
                     refused = if matches!(asked, Ok(Err(Failure::Gone { .. }))) { refused + 1 } else { 0 };
-                    let is_gone = refused >= limits.refusals && matches!(self, Place::Address { .. });
+                    let is_gone = refused >= limits.refusals && matches!(self, ServerAddress::Address { .. });
                     let (silence, answer) = (limits.silence, limits.answer);
                     if asked.is_err() {
                         return Err(self.gone(&format_args!(
@@ -257,7 +257,7 @@ impl Place {
 
     async fn http(&self, method: Method, path: &str, body: Body, limits: &Limits) -> Result<Value> {
         let (host, key) = match self {
-            Place::Address { authority, key } => (authority.as_str(), key.as_deref()),
+            ServerAddress::Address { authority, key } => (authority.as_str(), key.as_deref()),
             _ => ("localhost", None),
         };
         let mut request = Request::builder().method(method).uri(path).header(HOST, host);
@@ -334,7 +334,7 @@ fn refused(error: &Value) -> Failure {
 /// The lines of an answer.
 pub struct Lines {
     reader: BufReader<Box<dyn Io>>,
-    place: Place,
+    place: ServerAddress,
     limits: Limits,
 }
 
@@ -380,12 +380,12 @@ mod tests {
         ];
         for (text, expected) in cases {
             assert_eq!(
-                Place::read(Some(text), None).map(|place| place.to_string()),
+                ServerAddress::read(Some(text), None).map(|place| place.to_string()),
                 Ok(expected.to_string())
             );
         }
         for text in ["https://box", "http://", "http:///", "http://box/v1", "http://a@box:80", ""] {
-            assert!(Place::read(Some(text), None).is_err(), "{text:?} was taken");
+            assert!(ServerAddress::read(Some(text), None).is_err(), "{text:?} was taken");
         }
     }
 
@@ -393,7 +393,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work)
     }
 
-    /// What `Place::get` says of a server that answers `response`.
+    /// What `ServerAddress::get` says of a server that answers `response`.
     fn answered(response: &'static [u8]) -> String {
         block_on(async {
             let folder = tempfile::tempdir().expect("a folder");
@@ -405,7 +405,7 @@ mod tests {
                 let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut request).await;
                 let _ = stream.write_all(response).await;
             };
-            let place = Place::Socket(path);
+            let place = ServerAddress::Socket(path);
             let (answer, ()) = tokio::join!(place.get("/status"), serve);
             answer.map_or_else(|error| error.to_string(), |value| value.to_string())
         })
@@ -431,11 +431,12 @@ mod tests {
 
     #[test]
     fn a_server_that_is_not_there_is_named() {
-        let error = block_on(Place::Socket("/nowhere/a.sock".into()).get("/status")).expect_err("nobody");
+        let error =
+            block_on(ServerAddress::Socket("/nowhere/a.sock".into()).get("/status")).expect_err("nobody");
         assert!(error.to_string().starts_with("there is no answer from /nowhere/a.sock: "), "{error}");
         let (door, receiver) = mpsc::unbounded_channel();
         drop(receiver);
-        let error = block_on(Place::Inside(door).get("/status")).expect_err("nobody");
+        let error = block_on(ServerAddress::Inside(door).get("/status")).expect_err("nobody");
         assert!(error.to_string().contains("it is shutting down"), "{error}");
     }
 
@@ -451,7 +452,7 @@ mod tests {
     /// What `ask` comes to at a socket where `serve` has each connection, with its number.
     fn asked_of<T, S: Future<Output = ()> + 'static>(
         serve: impl Fn(UnixStream, usize) -> S + 'static,
-        ask: impl AsyncFnOnce(Place) -> T,
+        ask: impl AsyncFnOnce(ServerAddress) -> T,
     ) -> T {
         block_on(async {
             let folder = tempfile::tempdir().expect("a folder");
@@ -464,7 +465,7 @@ mod tests {
                     tokio::task::spawn_local(serve(stream, number));
                 }
             });
-            all.run_until(ask(Place::Socket(path))).await
+            all.run_until(ask(ServerAddress::Socket(path))).await
         })
     }
 
@@ -520,7 +521,7 @@ mod tests {
         let error = block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
             let authority = listener.local_addr().expect("an address").to_string();
-            let place = Place::Address { authority, key: None };
+            let place = ServerAddress::Address { authority, key: None };
             let request = Value::Null;
             let asked = place.lines_within(&request, &SHORT);
             let (lines, taken) = tokio::join!(asked, async {
@@ -540,7 +541,7 @@ mod tests {
     fn a_server_at_an_address_that_refuses_in_words_is_well() {
         let line = block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
-            let place = Place::Address {
+            let place = ServerAddress::Address {
                 authority: listener.local_addr().expect("an address").to_string(),
                 key: None,
             };

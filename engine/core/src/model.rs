@@ -7,7 +7,7 @@ use build_info::Bytes;
 use gguf::check::Checked;
 use gguf::{GgufFile, Scalar, Value};
 use llama::error::{Error, Result};
-use llama::fit::Plan;
+use llama::fit::LayerPlan;
 use llama::offload::{self, Placed};
 use llama::{Model, ModelOptions, notice};
 
@@ -131,7 +131,7 @@ fn plan(
     live: &Live,
     placed: &Placed,
     seats: Seats,
-) -> Option<Plan> {
+) -> Option<LayerPlan> {
     let found =
         Subject::new(parts, checked, settings, live, placed, seats).and_then(|subject| subject.plan());
     match found {
@@ -153,7 +153,7 @@ fn plan(
 }
 
 /// Says where `plan` puts the model at `path`; once, where it is loaded again and again.
-fn note(path: &Path, plan: &Plan) {
+fn note(path: &Path, plan: &LayerPlan) {
     static LAST: Mutex<String> = Mutex::new(String::new());
     let mut last = LAST.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let words = plan.to_string();

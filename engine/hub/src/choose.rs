@@ -1,6 +1,6 @@
 //! Which files of a repository a name means.
 
-use super::listing::Entry;
+use super::listing::HubFile;
 
 /// What is taken where nothing is said: small, and close to the whole model.
 const DEFAULT: &str = "Q4_K_M";
@@ -15,20 +15,20 @@ const SHOWN: usize = 40;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// One, or the parts in their order.
-    pub files: Vec<Entry>,
+    pub files: Vec<HubFile>,
 }
 
 /// The files of `entries` that `wanted` names: a file, or a quantisation in any case; without it Q4_K_M, or the first.
 ///
 /// # Errors
 /// What is not there, and what is.
-pub fn choose(entries: &[Entry], wanted: Option<&str>) -> Result<Choice, String> {
-    let mut models: Vec<&Entry> = entries.iter().filter(|entry| is_model(&entry.path)).collect();
+pub fn choose(entries: &[HubFile], wanted: Option<&str>) -> Result<Choice, String> {
+    let mut models: Vec<&HubFile> = entries.iter().filter(|entry| is_model(&entry.path)).collect();
     // The shortest name first: the plain one before variants of it.
     models.sort_by_key(|entry| (entry.path.len(), &entry.path));
     let there = || words(&models);
     if models.is_empty() {
-        let all: Vec<&Entry> = entries.iter().collect();
+        let all: Vec<&HubFile> = entries.iter().collect();
         return Err(format!(
             "there is no GGUF model in it, only {}: look for a repository with GGUF in its name",
             words(&all)
@@ -80,7 +80,7 @@ fn part(path: &str) -> Option<(&str, u32, u32)> {
 }
 
 /// `entries` for people: the parts of a model as one.
-fn words(entries: &[&Entry]) -> String {
+fn words(entries: &[&HubFile]) -> String {
     let mut names: Vec<String> = Vec::new();
     for entry in entries {
         match part(&entry.path) {
@@ -102,8 +102,8 @@ fn words(entries: &[&Entry]) -> String {
 mod tests {
     use super::*;
 
-    fn entries(paths: &[&str]) -> Vec<Entry> {
-        paths.iter().map(|path| Entry { path: path.to_string(), size: None, sha256: None }).collect()
+    fn entries(paths: &[&str]) -> Vec<HubFile> {
+        paths.iter().map(|path| HubFile { path: path.to_string(), size: None, sha256: None }).collect()
     }
 
     fn paths(choice: &Choice) -> Vec<&str> {

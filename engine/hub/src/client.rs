@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::listing::{self, Listing};
 use crate::name::Name;
 use crate::options::{Options, Watch};
-use crate::place::{Folders, Place};
+use crate::place::{CachedRepository, Folders};
 use crate::{request, transfer};
 
 /// How long the hub may say nothing where there is something to do without it.
@@ -57,7 +57,7 @@ impl Hub {
     /// # Errors
     /// See [`Error`]; what was fetched of a file stays, and the next call goes on with it.
     pub fn get(&self, name: &Name, watch: &mut dyn Watch) -> Result<Found, Error> {
-        let place = Place::new(Folders::new(&self.options.folder, name));
+        let place = CachedRepository::new(Folders::new(&self.options.folder, name));
         let found = if self.options.offline {
             self.in_cache(name, &place)?
         } else {
@@ -97,7 +97,7 @@ impl Hub {
     fn fetch(
         &self,
         name: &Name,
-        place: &Place,
+        place: &CachedRepository,
         listing: &Listing,
         watch: &mut dyn Watch,
     ) -> Result<Found, Error> {
@@ -118,7 +118,7 @@ impl Hub {
     }
 
     /// The files that `name` says, out of those in the cache.
-    fn in_cache(&self, name: &Name, place: &Place) -> Result<Found, Error> {
+    fn in_cache(&self, name: &Name, place: &CachedRepository) -> Result<Found, Error> {
         let commit = place.commit(name.revision()).ok_or_else(|| Error::NotInCache {
             name: name.to_string(),
             folder: place.folder().to_path_buf(),
@@ -128,11 +128,11 @@ impl Hub {
     }
 }
 
-fn chosen(name: &Name, files: &[listing::Entry]) -> Result<Choice, Error> {
+fn chosen(name: &Name, files: &[listing::HubFile]) -> Result<Choice, Error> {
     choose(files, name.file()).map_err(|why| Error::NoFile { name: name.to_string(), why })
 }
 
-fn found(place: &Place, commit: &str, choice: &Choice, fetched: u64) -> Found {
+fn found(place: &CachedRepository, commit: &str, choice: &Choice, fetched: u64) -> Found {
     let first = &choice.files[0].path;
     Found { path: place.pointer(commit, first), name: first.clone(), fetched }
 }

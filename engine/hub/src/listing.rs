@@ -10,12 +10,12 @@ pub struct Listing {
     /// The commit.
     pub commit: String,
     /// Its files, those whose names cannot be used here left out.
-    pub files: Vec<Entry>,
+    pub files: Vec<HubFile>,
 }
 
 /// A file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct HubFile {
     /// Its path in the repository.
     pub path: String,
     /// Its size, where that is known.
@@ -59,7 +59,7 @@ impl Listing {
         }
         let files = answer.siblings.into_iter().filter(|file| is_path(&file.rfilename)).map(|file| {
             let (sha256, size) = file.lfs.map_or((None, None), |lfs| (lfs.sha256, lfs.size));
-            Entry {
+            HubFile {
                 path: file.rfilename,
                 size: size.or(file.size),
                 sha256: sha256.map(|digest| digest.to_lowercase()).filter(|digest| is_hex(digest, 64)),
@@ -89,7 +89,7 @@ mod tests {
             "0".repeat(40)
         );
         let listing = Listing::read(text.as_bytes()).expect("a listing");
-        let entry = |path: &str, size, sha256| Entry { path: path.to_string(), size: Some(size), sha256 };
+        let entry = |path: &str, size, sha256| HubFile { path: path.to_string(), size: Some(size), sha256 };
         assert_eq!(listing.files, [entry("a.gguf", 4, Some("ab".repeat(32))), entry("e/f.gguf", 5, None)]);
     }
 

@@ -13,7 +13,7 @@ use build_info::Bytes;
 use hf_hub::{Cache, Repo, RepoType};
 
 use super::error::Error;
-use super::listing::{Entry, is_hex};
+use super::listing::{HubFile, is_hex};
 use super::name::Name;
 use super::options::{ENDPOINT, Options, Patience};
 
@@ -112,15 +112,15 @@ impl Folders {
 
 /// A repository in the cache.
 #[derive(Clone, Debug)]
-pub struct Place(Folders);
+pub struct CachedRepository(Folders);
 
 /// The right to write a blob; given back when dropped.
 pub struct Lock(#[expect(dead_code, reason = "held")] File);
 
-impl Place {
+impl CachedRepository {
     /// The repository in `folders`.
     pub fn new(folders: Folders) -> Self {
-        Place(folders)
+        CachedRepository(folders)
     }
 
     /// Its folder.
@@ -144,7 +144,7 @@ impl Place {
     }
 
     /// Whether `file` of `commit` is there, as large as it should be.
-    pub fn has(&self, commit: &str, file: &Entry) -> bool {
+    pub fn has(&self, commit: &str, file: &HubFile) -> bool {
         let found = fs::metadata(self.pointer(commit, &file.path));
         found.is_ok_and(|found| found.is_file() && file.size.is_some_and(|size| size == found.len()))
     }
@@ -170,7 +170,7 @@ impl Place {
     }
 
     /// Makes `file` appear in the snapshot of `commit`.
-    pub fn link(&self, commit: &str, file: &Entry) -> Result<(), Error> {
+    pub fn link(&self, commit: &str, file: &HubFile) -> Result<(), Error> {
         let Some(sha256) = &file.sha256 else { return Ok(()) };
         let pointer = self.pointer(commit, &file.path);
         let failed = Error::disk("write the link", &pointer);
@@ -215,7 +215,7 @@ impl Place {
     }
 
     /// The files of `commit` that are there.
-    pub fn files(&self, commit: &str) -> Vec<Entry> {
+    pub fn files(&self, commit: &str) -> Vec<HubFile> {
         let mut files = Vec::new();
         collect(&self.0.repo.join("snapshots").join(commit), "", DEPTH, &mut files);
         files.sort_by(|one, other| one.path.cmp(&other.path));
@@ -223,7 +223,7 @@ impl Place {
     }
 }
 
-fn collect(folder: &Path, before: &str, depth: u32, files: &mut Vec<Entry>) {
+fn collect(folder: &Path, before: &str, depth: u32, files: &mut Vec<HubFile>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
         // The link that a killed process was about to rename.
@@ -234,7 +234,7 @@ fn collect(folder: &Path, before: &str, depth: u32, files: &mut Vec<Entry>) {
         // Of the file that a link leads to: one that leads nowhere is not there.
         match fs::metadata(entry.path()) {
             Ok(found) if found.is_file() => {
-                files.push(Entry { path, size: Some(found.len()), sha256: None });
+                files.push(HubFile { path, size: Some(found.len()), sha256: None });
             }
             Ok(found) if found.is_dir() && depth > 0 => {
                 collect(&entry.path(), &format!("{path}/"), depth - 1, files);
@@ -285,12 +285,12 @@ mod tests {
     fn links_and_refs_are_found_again() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let name: Name = "a/b".parse().expect("a name");
-        let place = Place::new(Folders::new(folder.path(), &name));
+        let place = CachedRepository::new(Folders::new(folder.path(), &name));
         let (commit, digest) = ("1".repeat(40), "2".repeat(64));
         assert_eq!(place.commit("main"), None);
         drop(place.lock(&digest, || panic!("nobody has it")).expect("a lock"));
         fs::write(place.blob(&digest), b"abc").expect("written");
-        let file = Entry { path: "x/y.gguf".to_string(), size: Some(3), sha256: Some(digest.clone()) };
+        let file = HubFile { path: "x/y.gguf".to_string(), size: Some(3), sha256: Some(digest.clone()) };
         assert!(!place.has(&commit, &file));
         for _ in 0..2 {
             place.link(&commit, &file).expect("a link");
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(fs::read(place.pointer(&commit, "x/y.gguf")).expect("the file"), b"abc");
         assert_eq!(place.commit("refs/pr/1").as_ref(), Some(&commit));
         assert_eq!(place.commit(&commit).as_ref(), Some(&commit));
-        assert_eq!(place.files(&commit), [Entry { sha256: None, ..file.clone() }]);
+        assert_eq!(place.files(&commit), [HubFile { sha256: None, ..file.clone() }]);
         // A link that leads nowhere is made anew, a foreign file of another size is left alone.
         fs::remove_file(place.blob(&digest)).expect("removed");
         assert!(!place.has(&commit, &file) && place.files(&commit).is_empty());
@@ -315,7 +315,7 @@ mod tests {
     fn a_ref_that_leads_elsewhere_is_none() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let name: Name = "a/b".parse().expect("a name");
-        let place = Place::new(Folders::new(folder.path(), &name));
+        let place = CachedRepository::new(Folders::new(folder.path(), &name));
         fs::create_dir_all(place.folder().join("refs")).expect("a folder");
         fs::write(place.folder().join("refs/main"), "../..").expect("written");
         assert_eq!(place.commit("main"), None);

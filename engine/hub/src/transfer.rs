@@ -14,10 +14,10 @@ use ureq::Body;
 use ureq::http::{Response, StatusCode};
 
 use super::error::Error;
-use super::listing::Entry;
+use super::listing::HubFile;
 use super::name::Name;
 use super::options::{Options, Watch};
-use super::place::Place;
+use super::place::CachedRepository;
 use super::request::{asked_rest, call, header, network, refused, rest};
 
 /// Bytes that are read at a time.
@@ -37,9 +37,9 @@ pub struct From<'a> {
 }
 
 /// A file that is being fetched.
-struct Part<'a> {
+struct PartialFile<'a> {
     from: &'a From<'a>,
-    entry: &'a Entry,
+    entry: &'a HubFile,
     path: PathBuf,
     file: File,
     /// Its bytes so far, and what of their digest is done.
@@ -59,7 +59,12 @@ enum Failed {
 }
 
 /// Makes `entry` be there, as a blob; says how many bytes that took.
-pub fn fetch(from: &From<'_>, place: &Place, entry: &Entry, watch: &mut dyn Watch) -> Result<u64, Error> {
+pub fn fetch(
+    from: &From<'_>,
+    place: &CachedRepository,
+    entry: &HubFile,
+    watch: &mut dyn Watch,
+) -> Result<u64, Error> {
     let (Some(size), Some(sha256)) = (entry.size, &entry.sha256) else {
         let endpoint = from.options.endpoint.clone();
         return Err(Error::NoDigest { file: entry.path.clone(), endpoint });
@@ -75,7 +80,7 @@ pub fn fetch(from: &From<'_>, place: &Place, entry: &Entry, watch: &mut dyn Watc
     if is_there(&blob, size)? {
         return Ok(0);
     }
-    let mut part = Part::open(from, entry, place.incomplete(sha256), size)?;
+    let mut part = PartialFile::open(from, entry, place.incomplete(sha256), size)?;
     let resumed = part.done > 0;
     part.check_room()?;
     watch.begin(&entry.path, part.done, size);
@@ -109,9 +114,9 @@ fn is_there(blob: &Path, expected: u64) -> Result<bool, Error> {
     }
 }
 
-impl<'a> Part<'a> {
+impl<'a> PartialFile<'a> {
     /// What is there of a file, of which the digest is made.
-    fn open(from: &'a From<'a>, entry: &'a Entry, path: PathBuf, size: u64) -> Result<Self, Error> {
+    fn open(from: &'a From<'a>, entry: &'a HubFile, path: PathBuf, size: u64) -> Result<Self, Error> {
         let failed = Error::disk("write", &path);
         let mut file = base::open_or_create(&path).map_err(&failed)?;
         let (mut hasher, mut done) = (Sha256::new(), 0);
@@ -127,7 +132,7 @@ impl<'a> Part<'a> {
             hasher.update(&piece[..read]);
             done += read as u64;
         }
-        Ok(Part { from, entry, path, file, done, hasher, size, fetched: 0 })
+        Ok(PartialFile { from, entry, path, file, done, hasher, size, fetched: 0 })
     }
 
     fn check_room(&self) -> Result<(), Error> {

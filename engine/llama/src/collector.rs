@@ -12,14 +12,14 @@ use crate::system::start;
 
 /// Sums of squares of a matrix's inputs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct MatrixSums {
     /// One for each column; of a matrix for each expert, one after the other.
     pub sums: Vec<f32>,
     /// How many inputs they are of; one number, or one for each expert.
     pub counts: Vec<f32>,
 }
 
-impl Entry {
+impl MatrixSums {
     /// The mean squares that a quantiser weighs errors by. An expert that no token came to counts evenly.
     pub fn means(&self) -> Vec<f32> {
         let row = self.sums.len() / self.counts.len().max(1);
@@ -75,7 +75,7 @@ impl Collector {
     }
 
     /// What was collected, by the names of the matrices.
-    pub fn entries(&self) -> Vec<(String, Entry)> {
+    pub fn entries(&self) -> Vec<(String, MatrixSums)> {
         // SAFETY: reads a field.
         let size = unsafe { sys::anneal_collector_size(self.0.as_ptr()) };
         let entry = |index| {
@@ -98,7 +98,7 @@ impl Collector {
                 }
                 let sums = std::slice::from_raw_parts(sums, n_sums);
                 let counts = std::slice::from_raw_parts(counts, n_counts);
-                let entry = Entry {
+                let entry = MatrixSums {
                     sums: sums.iter().map(|sum| *sum as f32).collect(),
                     counts: counts.iter().map(|count| *count as f32).collect(),
                 };
@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn means_are_of_each_expert() {
-        let entry = |sums: &[f32], counts: &[f32]| Entry { sums: sums.into(), counts: counts.into() }.means();
+        let entry =
+            |sums: &[f32], counts: &[f32]| MatrixSums { sums: sums.into(), counts: counts.into() }.means();
         assert_eq!(entry(&[2.0, 4.0], &[2.0]), [1.0, 2.0]);
         assert_eq!(entry(&[2.0, 4.0, 9.0, 9.0, 6.0, 3.0], &[2.0, 0.0, 3.0]), [1.0, 2.0, 1.0, 1.0, 2.0, 1.0]);
         assert_eq!(entry(&[], &[]), [0.0f32; 0]);

@@ -9,7 +9,7 @@ use llama_sys as sys;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::sampler::{ChainParams, RawChain};
-use crate::sampling::{Plan, SamplingOptions, Step};
+use crate::sampling::{SamplingOptions, SamplingPlan, Step};
 use crate::token::{SequenceId, Token};
 
 /// The samplers that a context's device runs.
@@ -66,10 +66,14 @@ impl Context {
     ///
     /// Where it does, rows of this sequence have no logits of their own, and a batch may ask for one row of it. Other samplers
     /// make llama.cpp plan its graphs anew, which takes milliseconds; another seed or another text do not.
-    pub fn sample_on_device(&mut self, sequence: SequenceId, asked: &DeviceAsked<'_>) -> Result<Plan> {
+    pub fn sample_on_device(
+        &mut self,
+        sequence: SequenceId,
+        asked: &DeviceAsked<'_>,
+    ) -> Result<SamplingPlan> {
         let n_vocab = self.model.n_vocab();
         loop {
-            let plan = Plan::new(asked.options, n_vocab, &self.device_samplers.lacks);
+            let plan = SamplingPlan::new(asked.options, n_vocab, &self.device_samplers.lacks);
             if let Some(live) = self.live(sequence).filter(|live| live.owner == asked.owner)
                 && live.steps == plan.offloaded()
             {
@@ -91,7 +95,7 @@ impl Context {
         &mut self,
         sequence: SequenceId,
         asked: &DeviceAsked<'_>,
-        plan: &Plan,
+        plan: &SamplingPlan,
     ) -> Result<Told> {
         let options = SamplingOptions { seed: None, constraint: None, ..plan.device(asked.options) };
         let params = ChainParams::new(&options, asked.seed)?;

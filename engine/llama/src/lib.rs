@@ -47,7 +47,7 @@ pub mod variant;
 
 pub use batch::{Batch, Decoded, MAX_SEQUENCES};
 pub use clock::strftime_now;
-pub use collector::{Collector, Entry};
+pub use collector::{Collector, MatrixSums};
 pub use context::Context;
 pub use device_samplers::DeviceAsked;
 pub use devices::{

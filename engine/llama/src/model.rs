@@ -11,7 +11,7 @@ use llama_sys as sys;
 use crate::adapters;
 use crate::devices::{Device, MAX_DEVICES, watch_workers};
 use crate::error::{Error, Result};
-use crate::fit::Plan;
+use crate::fit::LayerPlan;
 use crate::message::{Message, c_path, owned};
 use crate::model_options::ModelOptions;
 use crate::offload::{self, Placed};
@@ -29,7 +29,7 @@ pub struct Model {
     on_devices: u64,
     n_ctx_train: u32,
     placed: Placed,
-    plan: OnceLock<Plan>,
+    plan: OnceLock<LayerPlan>,
     pub(super) longest_token: OnceLock<usize>,
     pub(super) variant: adapters::Applied,
 }
@@ -156,12 +156,12 @@ impl Model {
     }
 
     /// How it was found where they are; `None` where nothing was to be found.
-    pub fn plan(&self) -> Option<&Plan> {
+    pub fn plan(&self) -> Option<&LayerPlan> {
         self.plan.get()
     }
 
     /// Keeps in mind how it was found where its layers are; once.
-    pub fn set_plan(&self, plan: Plan) {
+    pub fn set_plan(&self, plan: LayerPlan) {
         let _ = self.plan.set(plan);
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use gguf::GgmlType;
 use llama_sys as sys;
 
-use crate::collector::Entry;
+use crate::collector::MatrixSums;
 use crate::error::{Error, Result};
 use crate::message::{Message, c_path};
 use crate::system::start;
@@ -147,7 +147,7 @@ pub struct Imatrix {
     /// Where it lies.
     pub path: PathBuf,
     /// By the names of the matrices.
-    pub entries: BTreeMap<String, Entry>,
+    pub entries: BTreeMap<String, MatrixSums>,
     /// What it was collected from.
     pub datasets: Vec<String>,
     /// Chunks of that.

@@ -9,13 +9,13 @@ use llama::quantize::Options;
 
 mod plan;
 
-pub use plan::{Plan, Planned};
+pub use plan::{Planned, QuantizePlan};
 
 /// What `options` make of `input`: everything that can be said before the long part.
 ///
 /// # Errors
 /// When `input` is no model, is quantised already, or needs an importance matrix that is not there or does not fit.
-pub fn plan(input: &Path, options: &Options) -> Result<Plan> {
+pub fn plan(input: &Path, options: &Options) -> Result<QuantizePlan> {
     let parts = parts(input)?;
     engine_core::trial::of_quantising(&parts)?;
     // llama.cpp looks at the output's name only when it writes.
@@ -24,7 +24,7 @@ pub fn plan(input: &Path, options: &Options) -> Result<Plan> {
             .unwrap_or_else(|| refused(input, Path::new(options.kind.name()), &why)),
         other => other,
     })?;
-    let plan = Plan::read(&parts, &said);
+    let plan = QuantizePlan::read(&parts, &said);
     if let Some(tensor) = plan.quantised_twice().filter(|_| !options.allow_requantize) {
         return Err(Error::Quantised { input: input.into(), kind: tensor.from.to_string() });
     }
@@ -49,7 +49,7 @@ pub fn plan(input: &Path, options: &Options) -> Result<Plan> {
 ///
 /// # Errors
 /// Those of [`plan`].
-pub fn idle_overrides(input: &Path, options: &Options, plan: &Plan) -> Result<Vec<String>> {
+pub fn idle_overrides(input: &Path, options: &Options, plan: &QuantizePlan) -> Result<Vec<String>> {
     let mut idle = Vec::new();
     for (number, (pattern, kind)) in options.tensor_types.iter().enumerate() {
         let mut without = options.clone();

@@ -14,12 +14,12 @@ pub struct Feature {
     aliases: &'static [&'static str],
     predefined: &'static str,
     /// Where it is shown.
-    pub place: Place,
+    pub place: FeatureBit,
 }
 
 /// Where the guard looks for an instruction set.
 #[derive(Clone, Copy)]
-pub enum Place {
+pub enum FeatureBit {
     /// x86: a bit of CPUID, and the registers that the system must save for it.
     Cpuid {
         leaf: u32,
@@ -45,7 +45,7 @@ macro_rules! cpuid {
             name: $name,
             aliases: &[$($($alias),*)?],
             predefined: $cpp,
-            place: Place::Cpuid {
+            place: FeatureBit::Cpuid {
                 leaf: $leaf,
                 subleaf: $sub,
                 register: stringify!($reg),
@@ -63,7 +63,7 @@ macro_rules! hwcap {
             name: $name,
             aliases: &[$($($alias),*)?],
             predefined: $cpp,
-            place: Place::Hwcap { word: stringify!($word), bit: $bit },
+            place: FeatureBit::Hwcap { word: stringify!($word), bit: $bit },
         }),*];
     };
 }
@@ -200,10 +200,10 @@ impl Feature {
     pub fn c_row(&self) -> String {
         let name = self.name;
         match self.place {
-            Place::Cpuid { leaf, subleaf, register, bit, state } => {
+            FeatureBit::Cpuid { leaf, subleaf, register, bit, state } => {
                 format!("{{ \"{name}\", {leaf:#x}, {subleaf}, {register}, {bit}, {state} }},")
             }
-            Place::Hwcap { word, bit } => format!("{{ \"{name}\", {word}, {bit} }},"),
+            FeatureBit::Hwcap { word, bit } => format!("{{ \"{name}\", {word}, {bit} }},"),
         }
     }
 }

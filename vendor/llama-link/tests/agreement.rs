@@ -7,7 +7,7 @@ mod features;
 
 use std::collections::BTreeMap;
 
-use features::{Feature, Place, table};
+use features::{Feature, FeatureBit, table};
 use host::{Cpuid, Root};
 
 /// XCR0 with the x87 state alone: nothing beyond what every process has.
@@ -26,7 +26,7 @@ fn xcr0(feature: &Feature, state: &str) -> u64 {
 
 /// What the `host` crate calls usable on a CPU that has OSXSAVE, `feature` and nothing else.
 fn usable(feature: &Feature, xcr0: u64) -> Vec<String> {
-    let Place::Cpuid { leaf, subleaf, register, bit, .. } = feature.place else {
+    let FeatureBit::Cpuid { leaf, subleaf, register, bit, .. } = feature.place else {
         panic!("{} is not shown by CPUID", feature.name)
     };
     let mut leaves: BTreeMap<(u32, u32), [u32; 4]> = BTreeMap::new();
@@ -45,7 +45,7 @@ fn usable(feature: &Feature, xcr0: u64) -> Vec<String> {
 #[test]
 fn host_and_guard_know_a_feature_by_the_same_bit_and_state() {
     for feature in table("x86_64") {
-        let Place::Cpuid { state, .. } = feature.place else { panic!("{}", feature.name) };
+        let FeatureBit::Cpuid { state, .. } = feature.place else { panic!("{}", feature.name) };
         let mut expected = vec!["osxsave".to_string(), feature.name.to_string()];
         expected.sort();
         expected.dedup();

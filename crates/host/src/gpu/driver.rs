@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::nvml::{Device, Fault, Identity, Nvml, Place, Selection, Unanswered};
+use crate::nvml::{Device, Fault, Identity, LibrarySource, Nvml, Selection, Unanswered};
 use build_info::Bytes;
 use build_info::host::Gpu;
 
@@ -19,7 +19,7 @@ pub(super) struct Listed {
 }
 
 /// All that the driver at `place` lists.
-pub(super) fn list(place: &Place, limit: Duration) -> Result<Listed, Unanswered> {
+pub(super) fn list(place: &LibrarySource, limit: Duration) -> Result<Listed, Unanswered> {
     crate::nvml::ask(place, limit, listed)
 }
 

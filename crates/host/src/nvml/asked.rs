@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use super::fault::Fault;
-use super::{Nvml, Place};
+use super::{LibrarySource, Nvml};
 
 /// How long the driver may take: waking eight GPUs without the persistence daemon takes some seconds, and a driver that hangs
 /// takes for ever.
@@ -60,7 +60,7 @@ impl std::error::Error for Unanswered {}
 /// # Errors
 /// Why there is no answer.
 pub fn ask<T: Send + 'static>(
-    place: &Place,
+    place: &LibrarySource,
     limit: Duration,
     question: impl FnOnce(&Nvml) -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Unanswered> {

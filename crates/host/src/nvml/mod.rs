@@ -5,7 +5,7 @@
 //! missing, that is left out.
 //!
 //! Which file is loaded nobody can say by an environment variable of ours or by a flag: the system's loader looks for it,
-//! as for every other library, and after that a few fixed places. Only code can name another ([`Place::At`]), which tests
+//! as for every other library, and after that a few fixed places. Only code can name another ([`LibrarySource::At`]), which tests
 //! do with the library of [`testing`].
 
 mod asked;
@@ -39,7 +39,7 @@ const PLACES: [&str; 4] = [
 
 /// Where the library is looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum LibrarySource {
     /// Where the driver puts it.
     System,
     /// In this file.
@@ -63,10 +63,10 @@ impl Nvml {
     ///
     /// # Errors
     /// What is wrong with the library or the driver, and its mend.
-    pub fn start(place: &Place) -> Result<Self, Fault> {
+    pub fn start(place: &LibrarySource) -> Result<Self, Fault> {
         let functions = match place {
-            Place::At(path) => Functions::load(path)?,
-            Place::System => {
+            LibrarySource::At(path) => Functions::load(path)?,
+            LibrarySource::System => {
                 let mut missing = None;
                 let found = PLACES.iter().find_map(|place| match Functions::load(Path::new(place)) {
                     Err(fault @ Fault::Missing { .. }) => {

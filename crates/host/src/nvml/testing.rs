@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use super::Place;
+use super::LibrarySource;
 
 const SOURCE: &str = include_str!("fake.c");
 
@@ -64,8 +64,8 @@ impl Fake {
     }
 
     /// The same as a place.
-    pub fn place(&self) -> Place {
-        Place::At(self.path())
+    pub fn place(&self) -> LibrarySource {
+        LibrarySource::At(self.path())
     }
 
     /// Lets it answer by `script` from its next start on.

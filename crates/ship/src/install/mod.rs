@@ -17,7 +17,7 @@ use anyhow::Result;
 use build_info::Bytes;
 use lock::Lock;
 use prefix::{Prefix, is_there};
-use source::{Place, Source, Told};
+use source::{ArchiveLocation, Source, Told};
 
 use crate::order::{self, Install, Installed, List, Version};
 use crate::signature::Key;
@@ -61,7 +61,7 @@ pub fn install(order: &Install) -> Result<Installed> {
 fn fetch_and_put(
     order: &Install,
     prefix: &Prefix,
-    place: &Place,
+    place: &ArchiveLocation,
     name: String,
     key: Option<&Key>,
     mut told: Told,
@@ -93,13 +93,15 @@ fn fetch_and_put(
 fn would_install(
     order: &Install,
     prefix: &Prefix,
-    place: &Place,
+    place: &ArchiveLocation,
     key: Option<&Key>,
     mut told: Told,
 ) -> Result<Installed> {
     let name = source::name_of(place)?;
     match place {
-        Place::There(url, _) => told.notes.push(format!("would fetch {url}, its sum and check them")),
+        ArchiveLocation::There(url, _) => {
+            told.notes.push(format!("would fetch {url}, its sum and check them"))
+        }
         _ => match source::open(place, order, key, None, &mut told)? {
             Source::Archive(archive) => {
                 let size = Bytes(archive.size);

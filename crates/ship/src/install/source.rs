@@ -43,7 +43,7 @@ pub struct Archive {
 }
 
 /// Where an archive is, before any of it was read.
-pub enum Place {
+pub enum ArchiveLocation {
     /// On this machine.
     Here(PathBuf),
     /// An unpacked folder on this machine.
@@ -62,7 +62,7 @@ pub struct Told {
 }
 
 /// Finds the archive that `order` means; an index may be fetched, no archive.
-pub fn find(order: &Install, told: &mut Told) -> Result<Place> {
+pub fn find(order: &Install, told: &mut Told) -> Result<ArchiveLocation> {
     let from = &order.from;
     if fetch::is_url(from) {
         if from.starts_with("http:") {
@@ -72,7 +72,7 @@ pub fn find(order: &Install, told: &mut Told) -> Result<Place> {
             ));
         }
         if !from.ends_with('/') {
-            return Ok(Place::There(from.clone(), None));
+            return Ok(ArchiveLocation::There(from.clone(), None));
         }
         let url = format!("{from}index.json");
         let index: Index = serde_json::from_slice(&fetch::small(&url, LARGEST_INDEX)?)
@@ -81,7 +81,7 @@ pub fn find(order: &Install, told: &mut Told) -> Result<Place> {
         let chosen = choose::choose(index.archives.iter().map(|listed| listed.file.as_str()), from)?;
         told.notes.push(chosen.why);
         let listed = index.archives.iter().find(|listed| listed.file == chosen.file);
-        return Ok(Place::There(
+        return Ok(ArchiveLocation::There(
             format!("{from}{}", chosen.file),
             listed.map(|listed| listed.sha256.clone()),
         ));
@@ -92,10 +92,10 @@ pub fn find(order: &Install, told: &mut Told) -> Result<Place> {
     let path = std::path::absolute(from)?;
     let meta = std::fs::metadata(&path).with_context(|| format!("cannot install from {}", path.display()))?;
     if !meta.is_dir() {
-        return Ok(Place::Here(path));
+        return Ok(ArchiveLocation::Here(path));
     }
     if path.join(sums::LIST).is_file() && path.join("bin/anneal").exists() {
-        return Ok(Place::Tree(path));
+        return Ok(ArchiveLocation::Tree(path));
     }
     if path.join("build_info.json").is_file() {
         return Err(exit::usage(format!(
@@ -110,18 +110,18 @@ pub fn find(order: &Install, told: &mut Told) -> Result<Place> {
     names.sort();
     let chosen = choose::choose(names.iter().map(String::as_str), &path.display().to_string())?;
     told.notes.push(chosen.why);
-    Ok(Place::Here(path.join(chosen.file)))
+    Ok(ArchiveLocation::Here(path.join(chosen.file)))
 }
 
 /// Name of the version at `place`.
-pub fn name_of(place: &Place) -> Result<String> {
+pub fn name_of(place: &ArchiveLocation) -> Result<String> {
     match place {
-        Place::Here(path) => {
+        ArchiveLocation::Here(path) => {
             let file = path.file_name().unwrap_or_default().to_string_lossy();
             name::of_archive(&file).map(str::to_string)
         }
-        Place::There(url, _) => name::of_archive(fetch::file_name(url)?).map(str::to_string),
-        Place::Tree(folder) => {
+        ArchiveLocation::There(url, _) => name::of_archive(fetch::file_name(url)?).map(str::to_string),
+        ArchiveLocation::Tree(folder) => {
             let real = folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?;
             let name = real.file_name().unwrap_or_default().to_string_lossy().into_owned();
             name::check_version(&name)?;
@@ -132,7 +132,7 @@ pub fn name_of(place: &Place) -> Result<String> {
 
 /// Opens what is at `place` and checks its sum and signature; downloads go to `scratch`.
 pub fn open(
-    place: &Place,
+    place: &ArchiveLocation,
     order: &Install,
     key: Option<&Key>,
     scratch: Option<&Path>,
@@ -140,7 +140,7 @@ pub fn open(
 ) -> Result<Source> {
     let name = name_of(place)?;
     match place {
-        Place::Tree(folder) => {
+        ArchiveLocation::Tree(folder) => {
             if let Some(key) = key {
                 bail!(
                     "{} has no signature, and there is a key of {} that must have signed what is installed: install the \
@@ -151,7 +151,7 @@ pub fn open(
             }
             Ok(Source::Tree { folder: folder.clone(), name })
         }
-        Place::Here(path) => {
+        ArchiveLocation::Here(path) => {
             let file = files::open_regular(path)?;
             let expected = expected(order, None, told, &path.display().to_string(), || {
                 let list = beside(path, ".sha256");
@@ -170,7 +170,7 @@ pub fn open(
             });
             check(file, name, expected, signed.transpose()?, &signature)
         }
-        Place::There(url, listed) => {
+        ArchiveLocation::There(url, listed) => {
             let scratch = scratch.context("nowhere to download to")?;
             let own = fetch::file_name(url)?;
             let expected = expected(order, listed.as_ref(), told, url, || {

@@ -12,7 +12,7 @@ use build_info::Bytes;
 use ship::progress::Progress;
 use ship::{exit, files, interrupt};
 
-use super::medium::{Edit, Place, check_readable};
+use super::medium::{Edit, StoreBackend, check_readable};
 
 /// Held while a list is changed: a change takes milliseconds.
 const LOCK: &str = "v1/.lock";
@@ -99,7 +99,7 @@ impl Folder {
     }
 }
 
-impl Place for Folder {
+impl StoreBackend for Folder {
     fn small(&self, path: &str, most: Bytes) -> Result<Option<Vec<u8>>> {
         let path = self.path(path);
         match fs::metadata(&path) {

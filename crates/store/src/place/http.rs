@@ -6,7 +6,7 @@ use anyhow::Result;
 use build_info::Bytes;
 use ship::{exit, fetch};
 
-use super::medium::{Edit, Place};
+use super::medium::{Edit, StoreBackend};
 
 /// A store behind a URL.
 pub struct Http {
@@ -31,7 +31,7 @@ impl Http {
     }
 }
 
-impl Place for Http {
+impl StoreBackend for Http {
     fn small(&self, path: &str, most: Bytes) -> Result<Option<Vec<u8>>> {
         fetch::small_if_there(&self.url(path), most.0)
     }

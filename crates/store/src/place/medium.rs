@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use build_info::Bytes;
 
 /// Where a store keeps its files. Paths are those of [`layout`](crate::layout), with `/`.
-pub trait Place {
+pub trait StoreBackend {
     /// What is at `path`, of at most `most` bytes; nothing where there is no such file.
     fn small(&self, path: &str, most: Bytes) -> Result<Option<Vec<u8>>>;
 

@@ -10,10 +10,10 @@ use anyhow::{Context, Result};
 
 use crate::location::Location;
 
-pub use medium::{Place, Refused};
+pub use medium::{Refused, StoreBackend};
 
 /// The place at `location`.
-pub fn open(location: &Location) -> Result<Box<dyn Place>> {
+pub fn open(location: &Location) -> Result<Box<dyn StoreBackend>> {
     Ok(match location {
         Location::Folder(path) => Box::new(folder::Folder::at(path)),
         Location::Http(url) => Box::new(http::Http::at(url)),

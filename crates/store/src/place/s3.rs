@@ -21,7 +21,7 @@ use ship::progress::Progress;
 use ship::{exit, files, interrupt};
 use tokio::runtime::Runtime;
 
-use super::medium::{Edit, Place, Refused, check_readable};
+use super::medium::{Edit, Refused, StoreBackend, check_readable};
 
 /// A server that says nothing for so long is gone.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -158,7 +158,7 @@ impl S3 {
     }
 }
 
-impl Place for S3 {
+impl StoreBackend for S3 {
     fn small(&self, path: &str, most: Bytes) -> Result<Option<Vec<u8>>> {
         let there = self.small_and_version(path, most)?;
         let too_large = || format!("{path} is larger than {most}: it is not what it should be");

@@ -32,16 +32,16 @@ fn cached(result: &Value) -> (u64, u64) {
     (number("cached_tokens"), number("prompt_tokens"))
 }
 
-struct Place {
+struct CacheFile {
     _folder: tempfile::TempDir,
     path: PathBuf,
 }
 
-impl Place {
+impl CacheFile {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("prompt.kv");
-        Place { _folder: folder, path }
+        CacheFile { _folder: folder, path }
     }
 
     fn text(&self) -> &str {
@@ -61,7 +61,7 @@ fn the_same_prompt_is_not_evaluated_again_and_goes_on_with_the_same_tokens() {
         (&["-fa", "off"], false),
         (&["--split-layout", "on"], true),
     ] {
-        let place = Place::new();
+        let place = CacheFile::new();
         let prompt = words(700, 3);
         let (plain, _) = run(&prompt, more);
         let with = [more, &["--prompt-cache", place.text()]].concat();
@@ -86,7 +86,7 @@ fn the_same_prompt_is_not_evaluated_again_and_goes_on_with_the_same_tokens() {
 
 #[test]
 fn a_beginning_in_common_is_read_and_the_file_becomes_the_new_prompts() {
-    let place = Place::new();
+    let place = CacheFile::new();
     let flags = ["--prompt-cache", place.text()];
     let (one, other) = (words(400, 3), format!("{} and water", words(300, 3)));
     let (first, _) = run(&one, &flags);
@@ -113,7 +113,7 @@ fn a_beginning_in_common_is_read_and_the_file_becomes_the_new_prompts() {
 
 #[test]
 fn penalties_see_the_prompt_that_was_not_evaluated() {
-    let place = Place::new();
+    let place = CacheFile::new();
     let penalties = ["--frequency-penalty", "-2", "--repeat-last-n", "1000"];
     let flags = [&penalties[..], &["--prompt-cache", place.text()]].concat();
     let prompt = words(300, 5);
@@ -127,7 +127,7 @@ fn penalties_see_the_prompt_that_was_not_evaluated() {
 
 #[test]
 fn what_is_foreign_or_damaged_is_left_out_with_a_word() {
-    let place = Place::new();
+    let place = CacheFile::new();
     let flags = ["--prompt-cache", place.text()];
     let prompt = words(300, 7);
     let (plain, _) = run(&prompt, &flags);
@@ -258,7 +258,7 @@ fn where_no_cache_can_be_is_said_before_anything_is_loaded() {
 
 #[test]
 fn a_killed_writer_leaves_the_old_file_and_two_at_once_a_whole_one() {
-    let place = Place::new();
+    let place = CacheFile::new();
     let flags = ["--prompt-cache", place.text()];
     let (old, new) = (words(300, 1), words(700, 6));
     run(&old, &flags);
@@ -289,7 +289,7 @@ fn a_killed_writer_leaves_the_old_file_and_two_at_once_a_whole_one() {
 
 #[test]
 fn what_cannot_be_written_does_not_end_the_run() {
-    let place = Place::new();
+    let place = CacheFile::new();
     let prompt = words(300, 2);
     let (plain, _) = run(&prompt, &[]);
     // No file may be larger than 64 KiB: what the kernel says is not "full", but it comes at the same place.

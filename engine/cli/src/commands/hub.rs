@@ -72,7 +72,7 @@ fn fetch(name: &Name, offline: bool) -> llama::error::Result<PathBuf> {
         llama::notice::warn(&warning);
     }
     let hub = Hub::new(options).map_err(failed)?;
-    let mut line = Line::default();
+    let mut line = DownloadProgress::default();
     let found = hub.get(name, &mut line);
     line.leave();
     let found = found.map_err(failed)?;
@@ -95,7 +95,7 @@ fn say(words: &str) {
 
 /// How far a file is: in place on a terminal, a line each tenth elsewhere.
 #[derive(Default)]
-struct Line {
+struct DownloadProgress {
     file: String,
     there: u64,
     total: u64,
@@ -106,7 +106,7 @@ struct Line {
     line: StatusLine,
 }
 
-impl Line {
+impl DownloadProgress {
     /// Leaves the line on the terminal.
     fn leave(&mut self) {
         self.line.leave();
@@ -124,16 +124,16 @@ impl Line {
     }
 }
 
-impl Watch for Line {
+impl Watch for DownloadProgress {
     fn begin(&mut self, file: &str, there: u64, total: u64) {
         let tenths = (10 * there).checked_div(total).unwrap_or_default();
-        *self = Line {
+        *self = DownloadProgress {
             file: file.to_string(),
             there,
             total,
             tenths,
             begun: Some(Instant::now()),
-            ..Line::default()
+            ..DownloadProgress::default()
         };
         match there {
             0 => say(&format!("{file}: fetching {}", Bytes(total))),

@@ -15,7 +15,7 @@ use engine_core::placement::{self, Report};
 use engine_core::settings::{Explained, Requested, Settings};
 use engine_core::{fit, model};
 use llama::allocator::Memory;
-use llama::fit::{Estimate, Plan};
+use llama::fit::{Estimate, LayerPlan};
 use llama::kernels::Loaded;
 use llama::options::RequireGpu;
 use llama::{Device, DeviceKind};
@@ -161,7 +161,7 @@ fn describe(path: &std::path::Path, is_placed: bool, settings: &Settings, live: 
     Ok(Described { model, takes, placed, settings })
 }
 
-fn plan_json(plan: &Plan) -> Value {
+fn plan_json(plan: &LayerPlan) -> Value {
     json!({
         "layers": plan.layers,
         "of": plan.all,

@@ -15,7 +15,7 @@ use super::flags::{
     ContextFlags, DeviceFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, VariantFlags, whole,
 };
 use super::hub::HubFlags;
-use crate::remote::Place;
+use crate::remote::ServerAddress;
 
 /// Offer a model to agents as tools: the Model Context Protocol on stdin and stdout
 ///
@@ -62,7 +62,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(socket) = &args.connect {
-        crate::mcp::connect(Place::Socket(socket.clone()))?;
+        crate::mcp::connect(ServerAddress::Socket(socket.clone()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut served = config(args)?.served()?;

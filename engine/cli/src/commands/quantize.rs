@@ -14,7 +14,7 @@ use gguf::partial::{PartialFile, refuse_foreign};
 use llama::error::Error;
 use llama::quantize::{Options, Type};
 use llama::{exit_now, interrupted, start};
-use tools::quantize::{Plan, Planned, idle_overrides, plan, quantize};
+use tools::quantize::{Planned, QuantizePlan, idle_overrides, plan, quantize};
 
 use super::bar::Bar;
 use super::flags::whole;
@@ -133,7 +133,7 @@ pub fn run_with_bar(
 }
 
 /// Says what is probably not meant.
-fn warn(input: &Path, options: &Options, plan: &Plan) -> llama::error::Result<()> {
+fn warn(input: &Path, options: &Options, plan: &QuantizePlan) -> llama::error::Result<()> {
     let mut stderr = std::io::stderr().lock();
     for idle in idle_overrides(input, options, plan)? {
         let _ = writeln!(
@@ -157,7 +157,7 @@ fn warn(input: &Path, options: &Options, plan: &Plan) -> llama::error::Result<()
 }
 
 /// The plan, for people or as JSON.
-fn print(args: &Args, plan: &Plan) -> std::io::Result<()> {
+fn print(args: &Args, plan: &QuantizePlan) -> std::io::Result<()> {
     let mut out = engine_core::terminal::stdout();
     if args.json {
         let json = serde_json::json!({

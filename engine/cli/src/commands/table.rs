@@ -36,7 +36,7 @@ impl FromStr for Format {
 }
 
 /// One result.
-pub trait Row: Serialize {
+pub trait ResultRow: Serialize {
     /// The table that it belongs to, in SQL.
     fn table(&self) -> &'static str;
     /// Every field of CSV and SQL with its value, in order; lists are left out of both.
@@ -52,7 +52,7 @@ pub trait Row: Serialize {
     fn line(&self) -> String;
 }
 
-/// A column beside those of a [`Row`]: title, width, and its cell.
+/// A column beside those of a [`ResultRow`]: title, width, and its cell.
 pub type Extra = (&'static str, usize, String);
 
 /// How far a table is, for ctrl-C. Held while a row is written, so that no half of one stays behind.
@@ -113,12 +113,12 @@ impl<W: Write> Table<W> {
         state().expected = Some(results);
     }
 
-    pub fn add(&mut self, record: &impl Row) -> io::Result<()> {
+    pub fn add(&mut self, record: &impl ResultRow) -> io::Result<()> {
         self.add_with(record, &[])
     }
 
     /// With `extra` columns where the table is for people; the other formats have every field in any case.
-    pub fn add_with(&mut self, record: &impl Row, extra: &[Extra]) -> io::Result<()> {
+    pub fn add_with(&mut self, record: &impl ResultRow, extra: &[Extra]) -> io::Result<()> {
         let mut state = state();
         match self.format {
             Format::Json => {
@@ -145,7 +145,7 @@ impl<W: Write> Table<W> {
         }
     }
 
-    fn sql(&mut self, record: &impl Row) -> io::Result<()> {
+    fn sql(&mut self, record: &impl ResultRow) -> io::Result<()> {
         let fields = plain(record)?;
         if self.rows == 0 {
             writeln!(self.out, "{}", sql::create(record.table(), &fields))?;
@@ -153,7 +153,7 @@ impl<W: Write> Table<W> {
         writeln!(self.out, "{}", sql::insert(record.table(), &fields))
     }
 
-    fn csv(&mut self, record: &impl Row) -> io::Result<()> {
+    fn csv(&mut self, record: &impl ResultRow) -> io::Result<()> {
         let fields = plain(record)?;
         if self.rows == 0 {
             let names: Vec<&str> = fields.iter().map(|(name, _)| name.as_str()).collect();
@@ -171,7 +171,7 @@ impl<W: Write> Table<W> {
         writeln!(self.out, "{}", fields.iter().map(quoted).collect::<Vec<_>>().join(","))
     }
 
-    fn markdown(&mut self, record: &impl Row, extra: &[Extra]) -> io::Result<()> {
+    fn markdown(&mut self, record: &impl ResultRow, extra: &[Extra]) -> io::Result<()> {
         if self.rows == 0 {
             let head = record.head();
             let (titles, rules) = head.split_once('\n').unwrap_or((&head, ""));
@@ -186,11 +186,11 @@ impl<W: Write> Table<W> {
 }
 
 /// The fields but for the samples, which llama-bench leaves out of CSV and SQL too: they are lists.
-fn plain(record: &impl Row) -> serde_json::Result<Vec<(String, Value)>> {
+fn plain(record: &impl ResultRow) -> serde_json::Result<Vec<(String, Value)>> {
     Ok(record.fields()?.into_iter().filter(|(_, value)| !value.is_array()).collect())
 }
 
-impl Row for Record {
+impl ResultRow for Record {
     fn table(&self) -> &'static str {
         // llama-bench's name, whose fields these are.
         "llama_bench"
@@ -259,7 +259,7 @@ fn more(record: &Record) -> Vec<Column> {
     columns
 }
 
-impl Row for PartRecord {
+impl ResultRow for PartRecord {
     fn table(&self) -> &'static str {
         "anneal_parts"
     }

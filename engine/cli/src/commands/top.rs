@@ -20,7 +20,7 @@ use serde_json::json;
 use server::keys;
 use view::View;
 
-use crate::remote::{Failure, Place};
+use crate::remote::{Failure, ServerAddress};
 
 /// Look at a running server: slots, speed, queue, cache, threads, memory
 ///
@@ -48,7 +48,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let key =
         args.api_key_file.as_deref().map(keys::read).transpose()?.and_then(|keys| keys.into_iter().next());
-    let place = Place::read(args.server.as_deref(), key).map_err(Error::Usage)?;
+    let place = ServerAddress::read(args.server.as_deref(), key).map_err(Error::Usage)?;
     let mut looker = Looker::new(place.clone(), args.interval)?;
     match (args.json, args.once || !io::stdout().is_terminal()) {
         (true, _) => lines(&mut looker, args.once),
@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Two looks, since a speed needs both.
-fn once(place: &Place, looker: &mut Looker) -> Result<ExitCode> {
+fn once(place: &ServerAddress, looker: &mut Looker) -> Result<ExitCode> {
     let seen = looker.look().and_then(|_| {
         looker.rest();
         looker.look()

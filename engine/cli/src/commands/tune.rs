@@ -29,7 +29,7 @@ use crate::interrupt;
 mod manage;
 mod place;
 
-use place::{BESIDE, Place};
+use place::{BESIDE, TuningLock};
 
 /// Find the fastest settings for a model on this machine, and remember them
 ///
@@ -185,7 +185,7 @@ fn carry_out(
     let mut progress = resume(args, &partial, task);
     let mut conditions = conditions::look();
     say(&conditions);
-    let place = Place::take();
+    let place = TuningLock::take();
     if place.is_taken() {
         let _ = writeln!(io::stderr(), "warning: {BESIDE}");
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::tools::{self, Kind, TOOLS};
-use crate::remote::{Failure, Place};
+use crate::remote::{Failure, ServerAddress};
 
 /// Calls that go to the server at a time; the others wait here, where they cost nothing.
 const CALLS: usize = 32;
@@ -28,7 +28,7 @@ const INSTRUCTIONS: &str = "A language model on this machine. chat answers quest
 
 /// Answers a client.
 pub struct Handler {
-    place: Place,
+    place: ServerAddress,
     calls: Semaphore,
 }
 
@@ -40,7 +40,7 @@ struct Answer {
 
 impl Handler {
     /// Asks the server at `place`.
-    pub fn new(place: Place) -> Self {
+    pub fn new(place: ServerAddress) -> Self {
         Handler { place, calls: Semaphore::new(CALLS) }
     }
 

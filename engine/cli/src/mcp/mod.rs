@@ -28,7 +28,7 @@ use tokio::time::timeout;
 
 use self::handler::Handler;
 use self::stdio::Stdio;
-use crate::remote::Place;
+use crate::remote::ServerAddress;
 
 /// How long a model may still be loaded when stdin has ended.
 const LOADING: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ pub fn own(
     let (door, inside) = mpsc::unbounded_channel();
     let (stop, stopping) = oneshot::channel();
     let is_ready = Arc::new(AtomicBool::new(false));
-    let offering = offer_beside(Place::Inside(door), stopping, Arc::clone(&is_ready))?;
+    let offering = offer_beside(ServerAddress::Inside(door), stopping, Arc::clone(&is_ready))?;
     let mut hooks = Hooks {
         on_ready: &mut |ready| {
             is_ready.store(true, Ordering::Relaxed);
@@ -69,7 +69,7 @@ pub fn own(
 ///
 /// # Errors
 /// Where stdin and stdout cannot be used.
-pub fn connect(place: Place) -> Result<()> {
+pub fn connect(place: ServerAddress) -> Result<()> {
     let (stop, stopping) = oneshot::channel();
     let protocol = stdout_of_ours()?;
     let runtime = runtime()?;
@@ -107,7 +107,7 @@ fn told_to_end() -> std::io::Result<impl Future<Output = ()>> {
 
 /// [`offer`] on a thread of its own, since the server has this one.
 fn offer_beside(
-    place: Place,
+    place: ServerAddress,
     stopping: oneshot::Receiver<()>,
     is_ready: Arc<AtomicBool>,
 ) -> Result<JoinHandle<Result<()>>> {
@@ -144,7 +144,7 @@ fn stdout_of_ours() -> Result<File> {
 }
 
 /// Speaks the protocol until stdin ends or `stopping` comes.
-async fn offer(place: Place, protocol: File, mut stopping: oneshot::Receiver<()>) -> Result<()> {
+async fn offer(place: ServerAddress, protocol: File, mut stopping: oneshot::Receiver<()>) -> Result<()> {
     let transport = Stdio::start(protocol)?;
     let mut open = transport.open();
     let serving = tokio::select! {

@@ -32,7 +32,7 @@ pub const LAST: Duration = Duration::from_secs(30);
 
 /// A line of stdin.
 #[derive(Debug, PartialEq)]
-enum Line {
+enum InputLine {
     Whole(Vec<u8>),
     TooLong,
 }
@@ -42,7 +42,7 @@ type Outgoing = (Vec<u8>, oneshot::Sender<io::Result<()>>);
 
 /// The transport.
 pub struct Stdio {
-    lines: mpsc::Receiver<Line>,
+    lines: mpsc::Receiver<InputLine>,
     out: mpsc::Sender<Outgoing>,
     /// Requests without an answer yet.
     open: watch::Sender<HashSet<RequestId>>,
@@ -72,15 +72,15 @@ impl Stdio {
     }
 
     /// What to make of `line`: a message, nothing, or an error for its sender.
-    fn read(&mut self, line: Line) -> Read {
+    fn read(&mut self, line: InputLine) -> Read {
         let wrong = |code: ErrorCode, id: Option<&Value>, message: String| {
             let id = id.filter(|id| is_id(id));
             let error = json!({ "code": code.0, "message": message });
             Read::Wrong(json!({ "jsonrpc": "2.0", "id": id, "error": error }))
         };
         let bytes = match line {
-            Line::Whole(bytes) => bytes,
-            Line::TooLong => {
+            InputLine::Whole(bytes) => bytes,
+            InputLine::TooLong => {
                 let message = format!("a message has at most {LONGEST} bytes");
                 return wrong(ErrorCode::INVALID_REQUEST, None, message);
             }
@@ -227,7 +227,7 @@ fn write_lines(mut out: impl Write, mut messages: mpsc::Receiver<Outgoing>) {
     }
 }
 
-fn read_lines(mut input: impl BufRead, lines: &mpsc::Sender<Line>) {
+fn read_lines(mut input: impl BufRead, lines: &mpsc::Sender<InputLine>) {
     let mut line = Vec::new();
     let mut is_too_long = false;
     loop {
@@ -250,11 +250,11 @@ fn read_lines(mut input: impl BufRead, lines: &mpsc::Sender<Line>) {
             continue;
         }
         let next = match std::mem::take(&mut is_too_long) {
-            true => Line::TooLong,
-            false => Line::Whole(std::mem::take(&mut line)),
+            true => InputLine::TooLong,
+            false => InputLine::Whole(std::mem::take(&mut line)),
         };
         line.clear();
-        let is_empty = matches!(&next, Line::Whole(bytes) if bytes.is_empty());
+        let is_empty = matches!(&next, InputLine::Whole(bytes) if bytes.is_empty());
         if (!is_empty && lines.blocking_send(next).is_err()) || is_last {
             return;
         }
@@ -293,13 +293,13 @@ mod tests {
         ];
         for (bytes, code, id, words) in cases {
             let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
-            let Read::Wrong(error) = stdio().read(Line::Whole(bytes.to_vec())) else {
+            let Read::Wrong(error) = stdio().read(InputLine::Whole(bytes.to_vec())) else {
                 panic!("{shown} was taken");
             };
             assert_eq!((&error["error"]["code"], &error["id"]), (&json!(code), &id), "{shown}: {error}");
             assert!(error["error"]["message"].as_str().is_some_and(|text| text.contains(words)), "{error}");
         }
-        let Read::Wrong(error) = stdio().read(Line::TooLong) else { panic!("it was taken") };
+        let Read::Wrong(error) = stdio().read(InputLine::TooLong) else { panic!("it was taken") };
         assert_eq!(error["error"]["code"], -32600);
     }
 
@@ -311,7 +311,7 @@ mod tests {
             br#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
         ];
         for line in lines {
-            let read = stdio().read(Line::Whole(line.to_vec()));
+            let read = stdio().read(InputLine::Whole(line.to_vec()));
             assert!(matches!(read, Read::Nothing), "{}", String::from_utf8_lossy(line));
         }
     }
@@ -321,7 +321,7 @@ mod tests {
         let mut stdio = stdio();
         let request = |id: usize| {
             let request = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/list" });
-            Line::Whole(request.to_string().into_bytes())
+            InputLine::Whole(request.to_string().into_bytes())
         };
         for id in 0..CALLS {
             assert!(matches!(stdio.read(request(id)), Read::Message(_)), "{id}");
@@ -330,7 +330,7 @@ mod tests {
         let cancel = json!({
             "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 3 },
         });
-        assert!(matches!(stdio.read(Line::Whole(cancel.to_string().into_bytes())), Read::Message(_)));
+        assert!(matches!(stdio.read(InputLine::Whole(cancel.to_string().into_bytes())), Read::Message(_)));
         assert!(matches!(stdio.read(request(CALLS)), Read::Message(_)));
     }
 
@@ -342,10 +342,10 @@ mod tests {
             drop(sender);
             std::iter::from_fn(|| lines.blocking_recv()).collect::<Vec<_>>()
         };
-        let whole = |text: &str| Line::Whole(text.as_bytes().to_vec());
+        let whole = |text: &str| InputLine::Whole(text.as_bytes().to_vec());
         assert_eq!(read(b""), []);
         assert_eq!(read(b"a\nb"), [whole("a\n"), whole("b")]);
         let long = [vec![b'x'; LONGEST + 1], b"\nc\n".to_vec()].concat();
-        assert_eq!(read(&long), [Line::TooLong, whole("c\n")]);
+        assert_eq!(read(&long), [InputLine::TooLong, whole("c\n")]);
     }
 }

@@ -34,12 +34,12 @@ const ENDING: &str = ".kv";
 /// Where caches lie, and what may be done there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
-    place: Place,
+    place: CacheStorage,
     read_only: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum CacheStorage {
     File(PathBuf),
     Folder { path: PathBuf, bound: Bytes },
 }
@@ -94,7 +94,7 @@ impl Store {
     /// Where none can be there.
     pub fn file(path: &Path, read_only: bool) -> Result<Self> {
         place::check_file(path, read_only)?;
-        Ok(Store { place: Place::File(path.to_path_buf()), read_only })
+        Ok(Store { place: CacheStorage::File(path.to_path_buf()), read_only })
     }
 
     /// The folder `path`, which is made where it is not there and holds at most `bound`.
@@ -103,7 +103,7 @@ impl Store {
     /// Where none can be there.
     pub fn folder(path: &Path, bound: Bytes, read_only: bool) -> Result<Self> {
         place::check_folder(path, read_only)?;
-        Ok(Store { place: Place::Folder { path: path.to_path_buf(), bound }, read_only })
+        Ok(Store { place: CacheStorage::Folder { path: path.to_path_buf(), bound }, read_only })
     }
 
     /// What `--prompt-cache PATH` means: a folder where there is one, where `path` ends as one, or where a bound was
@@ -130,7 +130,7 @@ impl Store {
     /// Where it is.
     pub fn path(&self) -> &Path {
         match &self.place {
-            Place::File(path) | Place::Folder { path, .. } => path,
+            CacheStorage::File(path) | CacheStorage::Folder { path, .. } => path,
         }
     }
 
@@ -146,8 +146,8 @@ impl Store {
     pub fn key_in(&self, key: &Key, scope: Digest) -> std::result::Result<Option<Key>, String> {
         match &self.place {
             // A file serves one user: only folders are shared by the clients of a server.
-            Place::File(_) => Ok(Some(key.in_scope(scope))),
-            Place::Folder { path, .. } => {
+            CacheStorage::File(_) => Ok(Some(key.in_scope(scope))),
+            CacheStorage::Folder { path, .. } => {
                 let scope = salt::salted(path, scope, self.read_only)?;
                 Ok(scope.map(|scope| key.in_scope(scope)))
             }
@@ -165,7 +165,7 @@ impl Store {
         notes: &mut Vec<String>,
     ) -> Option<Found> {
         let found = match &self.place {
-            Place::File(path) => match look(path, key, prompt) {
+            CacheStorage::File(path) => match look(path, key, prompt) {
                 Ok(found) => Some(found),
                 Err(Unfit::Absent | Unfit::Empty) if !self.read_only => None,
                 Err(why) => {
@@ -173,7 +173,7 @@ impl Store {
                     None
                 }
             },
-            Place::Folder { path, .. } => self.find_in(path, key, prompt, n_ctx, notes),
+            CacheStorage::Folder { path, .. } => self.find_in(path, key, prompt, n_ctx, notes),
         }?;
         let tokens = found.head.tokens.len();
         if tokens > n_ctx as usize {
@@ -181,7 +181,7 @@ impl Store {
             return None;
         }
         let gain = found.common.saturating_sub(have);
-        let least = if matches!(self.place, Place::Folder { .. }) { BLOCK } else { 1 };
+        let least = if matches!(self.place, CacheStorage::Folder { .. }) { BLOCK } else { 1 };
         (gain >= least && gain.saturating_mul(READ_FOR_ONE) >= tokens).then_some(found)
     }
 
@@ -222,7 +222,7 @@ impl Store {
         let start = Instant::now();
         match entry::read_content(&mut found.file, &found.head) {
             Ok(content) => {
-                if let (Place::Folder { .. }, false) = (&self.place, self.read_only) {
+                if let (CacheStorage::Folder { .. }, false) = (&self.place, self.read_only) {
                     // So that it is not the next to go. Where that fails it goes sooner.
                     let _ = found.file.set_modified(SystemTime::now());
                 }
@@ -245,8 +245,8 @@ impl Store {
     /// Says that the file at `path` is of no use; in a folder it goes.
     pub fn discard(&self, path: &Path, why: &Unfit, notes: &mut Vec<String>) {
         match &self.place {
-            Place::File(path) => notes.push(self.not_used(path, why)),
-            Place::Folder { .. } => self.drop_damaged(path, why, notes),
+            CacheStorage::File(path) => notes.push(self.not_used(path, why)),
+            CacheStorage::Folder { .. } => self.drop_damaged(path, why, notes),
         }
     }
 
@@ -280,7 +280,7 @@ impl Store {
     ) -> std::result::Result<Saved, String> {
         match &self.place {
             _ if self.read_only => Ok(Saved::Known),
-            Place::File(path) => {
+            CacheStorage::File(path) => {
                 self.may_replace(path)?;
                 let parts = Parts::new(key, tokens, logits, state);
                 put(path, &parts)?;
@@ -288,7 +288,7 @@ impl Store {
                 place::remove_left_behind(place::folder_of(path), |of| of == name);
                 Ok(Saved::Written(parts.size()))
             }
-            Place::Folder { path, bound } => self.save_in(path, *bound, key, tokens, logits, state),
+            CacheStorage::Folder { path, bound } => self.save_in(path, *bound, key, tokens, logits, state),
         }
     }
 
@@ -332,8 +332,8 @@ impl Store {
             found.filter(|found| found.head.tokens.len() <= n_ctx as usize).map_or(0, |found| found.common)
         };
         match &self.place {
-            Place::File(path) => common(path) == tokens.len(),
-            Place::Folder { path, .. } => {
+            CacheStorage::File(path) => common(path) == tokens.len(),
+            CacheStorage::Folder { path, .. } => {
                 alike(path, key, tokens).iter().any(|path| common(path) + BLOCK > tokens.len())
             }
         }
@@ -608,7 +608,7 @@ mod tests {
         fs::write(&file, "").expect("written");
         let slash = PathBuf::from(format!("{}/new/", folder.path().display()));
         let is_folder = |path: &Path, bound| {
-            Store::at(path, bound, false).map(|store| matches!(store.place, Place::Folder { .. }))
+            Store::at(path, bound, false).map(|store| matches!(store.place, CacheStorage::Folder { .. }))
         };
         let bound = Some(Bytes::gib(1));
         assert_eq!(is_folder(&file, None).ok(), Some(false));

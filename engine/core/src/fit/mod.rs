@@ -15,7 +15,7 @@ use build_info::Bytes;
 use gguf::GgufFile;
 use gguf::check::Checked;
 use llama::error::Result;
-use llama::fit::{self as figures, Estimate, Need, Plan};
+use llama::fit::{self as figures, Estimate, LayerPlan, Need};
 use llama::offload::{CpuMoe, Devices, GpuLayers, Offload, Placed, TensorSplit, n_layer};
 use llama::options::{LoadMode, SplitMode};
 use llama::variant::Variant;
@@ -124,7 +124,7 @@ impl<'a> Subject<'a> {
     ///
     /// # Errors
     /// Those of [`needs`](Self::needs).
-    pub fn plan(&self) -> Result<Option<Plan>> {
+    pub fn plan(&self) -> Result<Option<LayerPlan>> {
         if !self.is_open() || self.n_layer == 0 {
             return Ok(None);
         }
@@ -171,7 +171,7 @@ impl<'a> Subject<'a> {
             None => Some(self.needs(&offload)?),
         };
         let needs = needs.unwrap_or_default();
-        Ok(Some(Plan { offload, layers, all: self.n_layer + 1, n_cpu_moe, needs, missing, kept }))
+        Ok(Some(LayerPlan { offload, layers, all: self.n_layer + 1, n_cpu_moe, needs, missing, kept }))
     }
 
     /// In which proportion several devices share layers: by what is free of each beyond what stays so, so that it is the same

@@ -1,7 +1,7 @@
 use std::convert::Infallible;
 
 use build_info::Bytes;
-use llama::fit::{self as figures, Estimate, Need, Plan, Taken};
+use llama::fit::{self as figures, Estimate, LayerPlan, Need, Taken};
 use llama::offload::{CpuMoe, Offload, Placed};
 use llama::options::LoadMode;
 use llama::{Device, DeviceKind};
@@ -139,7 +139,7 @@ fn the_device_with_the_least_room_decides() {
 
 #[test]
 fn a_plan_says_what_and_why() {
-    let plan = |layers, n_cpu_moe, missing: Option<u64>, needs: Vec<Need>| Plan {
+    let plan = |layers, n_cpu_moe, missing: Option<u64>, needs: Vec<Need>| LayerPlan {
         offload: Offload::default(),
         layers,
         all: 29,

@@ -13,7 +13,7 @@ use build_info::words::printable;
 use build_info::{Bytes, promised_device};
 use gguf::{GgmlType, GgufFile};
 use llama::error::{Error, GpuReason as Reason, Result};
-use llama::fit::Plan;
+use llama::fit::LayerPlan;
 use llama::offload::{self, Devices, GpuLayers, Placed};
 use llama::options::{FlashAttention, RequireGpu};
 use llama::{Device, DeviceKind, Model};
@@ -120,7 +120,7 @@ fn warn_of_lost_promise(settings: &Settings, live: &Live) {
 ///
 /// # Errors
 /// [`Error::NoGpu`]
-pub fn require_room(path: &Path, plan: &Plan, settings: &Settings, live: &Live) -> Result<()> {
+pub fn require_room(path: &Path, plan: &LayerPlan, settings: &Settings, live: &Live) -> Result<()> {
     if settings.require_gpu.value == RequireGpu::No || plan.layers > 0 {
         return Ok(());
     }

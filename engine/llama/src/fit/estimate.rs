@@ -4,7 +4,7 @@ use build_info::Bytes;
 use serde::Serialize;
 
 use super::need::Need;
-use super::plan::Plan;
+use super::plan::LayerPlan;
 
 /// What a model is estimated to take, and what it then took.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -12,7 +12,7 @@ pub struct Estimate {
     /// Device by device, the host last.
     pub needs: Vec<Need>,
     /// Where its layers go and why, if that was found.
-    pub plan: Option<Plan>,
+    pub plan: Option<LayerPlan>,
     /// What it then took; empty where that was not looked at.
     pub used: Vec<Need>,
 }

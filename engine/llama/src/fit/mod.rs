@@ -10,5 +10,5 @@ mod text;
 
 pub use estimate::{Compared, Estimate};
 pub use need::{CUDA_RUNTIME, Need, Taken, add_up, excess, lack, lack_beside_weights, runtime};
-pub use plan::Plan;
+pub use plan::LayerPlan;
 pub use search::choose;

@@ -7,7 +7,7 @@ use crate::offload::{CpuMoe, Offload};
 
 /// Where the layers of a model go, found by what fits.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct LayerPlan {
     /// What was asked for, with numbers in place of `auto`.
     pub offload: Offload,
     /// Layers on devices, the output counted as one.
@@ -24,7 +24,7 @@ pub struct Plan {
     pub kept: Bytes,
 }
 
-impl Plan {
+impl LayerPlan {
     /// True if as much of the model is on devices as can be, with the experts of `n_cpu_moe` layers on the host.
     pub fn is_whole(&self, n_cpu_moe: CpuMoe) -> bool {
         self.layers == self.all && self.n_cpu_moe == n_cpu_moe.of(self.all - 1)

@@ -4,9 +4,9 @@ use std::fmt;
 
 use super::estimate::Estimate;
 use super::need::{self, Need};
-use super::plan::Plan;
+use super::plan::LayerPlan;
 
-impl fmt::Display for Plan {
+impl fmt::Display for LayerPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let devices: Vec<&Need> = self.needs.iter().filter(|need| !need.host).collect();
         let names: Vec<&str> = devices.iter().map(|need| need.device.as_str()).collect();

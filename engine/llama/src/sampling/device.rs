@@ -112,25 +112,25 @@ impl Step {
 
 /// Which steps a device does, and which the host.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct SamplingPlan {
     steps: Vec<Step>,
     /// Of these, the first so many are the device's.
     offloaded: usize,
     n_vocab: u32,
 }
 
-impl Plan {
+impl SamplingPlan {
     /// As far as a device goes that has all of llama.cpp's but those in `lacks`.
     pub fn new(options: &SamplingOptions, n_vocab: u32, lacks: &[Step]) -> Self {
         let steps = Step::of(options, n_vocab);
         let goes = |step: &&Step| step.is_for_devices(options, n_vocab) && !lacks.contains(step);
         let offloaded = steps.iter().take_while(goes).count();
-        Plan { steps, offloaded, n_vocab }
+        SamplingPlan { steps, offloaded, n_vocab }
     }
 
     /// The same where the host does all of it.
     pub fn none(self) -> Self {
-        Plan { offloaded: 0, ..self }
+        SamplingPlan { offloaded: 0, ..self }
     }
 
     /// The device's.
@@ -296,16 +296,16 @@ mod tests {
         for (number, (change, offloaded, on_host)) in cases.into_iter().enumerate() {
             let mut options = SamplingOptions::default();
             change(&mut options);
-            let plan = Plan::new(&options, 1000, &[]);
+            let plan = SamplingPlan::new(&options, 1000, &[]);
             assert_eq!((plan.offloaded(), plan.on_host()), (offloaded, on_host), "case {number}");
             assert_eq!(plan.chooses(), on_host.is_empty(), "case {number}");
             // What is left to the host begins with what the device has not.
-            let rest = Plan::new(&plan.rest(&options), 1000, &[]);
+            let rest = SamplingPlan::new(&plan.rest(&options), 1000, &[]);
             if !plan.chooses() {
                 assert_eq!(rest.steps, on_host, "case {number}");
             }
         }
-        let lacks = Plan::new(&SamplingOptions::default(), 1000, &[TopP]);
+        let lacks = SamplingPlan::new(&SamplingOptions::default(), 1000, &[TopP]);
         assert_eq!((lacks.offloaded(), lacks.on_host()), (&[TopK][..], &[TopP, MinP, Temperature, Draw][..]));
     }
 }

@@ -1,8 +1,8 @@
 //! Repetitions of what is no lexeme, in as few rules as can be: the parser keeps a note of each rule that may be going on.
 
-use super::translate::{Plan, Sym};
+use super::translate::{LexemePlan, Sym};
 
-impl Plan<'_> {
+impl LexemePlan<'_> {
     pub(super) fn repeated(&mut self, item: Sym, least: u32, most: Option<u32>) -> Sym {
         let first = self.exactly(item, least);
         let more = match most {

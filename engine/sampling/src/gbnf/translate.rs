@@ -81,7 +81,7 @@ pub(super) enum Sym {
 }
 
 /// Lexemes, and rules that are made of them.
-pub(super) struct Plan<'a> {
+pub(super) struct LexemePlan<'a> {
     regexes: Regexes<'a>,
     sizes: &'a [Option<u64>],
     /// What may not be one lexeme.
@@ -122,7 +122,7 @@ pub(crate) fn translate(
     let mut budget = Budget::new();
     for round in 0.. {
         let mut builder = RegexBuilder::new();
-        let plan = Plan::new(&grammar, &sizes, &cut, &mut builder)?;
+        let plan = LexemePlan::new(&grammar, &sizes, &cut, &mut builder)?;
         if cut.all {
             break;
         }
@@ -146,20 +146,20 @@ pub(crate) fn translate(
     }
     let mut spec = LexerSpec::new().map_err(|error| error.to_string())?;
     spec.setup_lexeme_class(RegexAst::NoMatch).map_err(|error| error.to_string())?;
-    let plan = Plan::new(&grammar, &sizes, &cut, &mut spec.regex_builder)?;
+    let plan = LexemePlan::new(&grammar, &sizes, &cut, &mut spec.regex_builder)?;
     let (lexemes, rules, tokens) = (plan.lexemes, plan.rules, plan.tokens);
     written(spec, &lexemes, &rules, &token_ranges(&tokens, n_vocab, others))
         .map_err(|error| error.to_string())
 }
 
-impl<'a> Plan<'a> {
+impl<'a> LexemePlan<'a> {
     fn new(
         grammar: &'a Gbnf,
         sizes: &'a [Option<u64>],
         cut: &'a Cut,
         builder: &'a mut RegexBuilder,
     ) -> Result<Self, String> {
-        let mut plan = Plan {
+        let mut plan = LexemePlan {
             regexes: Regexes { grammar, builder, rules: HashMap::default() },
             sizes,
             cut,

@@ -14,7 +14,7 @@ use engine_core::model;
 use engine_core::settings::Settings;
 use engine_core::speculative::{self, DraftModel};
 use llama::error::{Error, Result};
-use llama::fit::Plan;
+use llama::fit::LayerPlan;
 use llama::{MAX_THREADS, Model, Threads};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::watch;
@@ -181,7 +181,7 @@ fn draft_model(
     }
     let mut settings = settings.clone();
     // The model's own contexts are made after this.
-    let awaited = model.plan().map_or(Bytes(0), Plan::awaited);
+    let awaited = model.plan().map_or(Bytes(0), LayerPlan::awaited);
     settings.fit_target.value.0 = settings.fit_target.value.0.saturating_add(awaited.0);
     let n_ctx = model::n_ctx(&settings, model.n_ctx_train());
     let loaded = DraftModel::load(&draft.path, n_ctx, seats.contexts, seats.sequences, &settings, live)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engine_core::live::Live;
 use engine_core::settings::Settings;
 use llama::error::Result;
-use llama::{Collector, Entry, Model};
+use llama::{Collector, MatrixSums, Model};
 
 use crate::eval::{OnProgress, Reader, Text, each_chunk};
 
@@ -13,7 +13,7 @@ use crate::eval::{OnProgress, Reader, Text, each_chunk};
 #[derive(Clone, Debug)]
 pub struct Collected {
     /// By the names of the matrices.
-    pub entries: Vec<(String, Entry)>,
+    pub entries: Vec<(String, MatrixSums)>,
     /// Chunks that were whole.
     pub chunks: usize,
 }

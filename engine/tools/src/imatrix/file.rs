@@ -9,7 +9,7 @@ use build_info::Bytes;
 use gguf::partial::PartialFile;
 use gguf::write::{Header, Meta, TensorSpec, WriteError, Writer};
 use gguf::{GgmlType, GgufFile, TensorInfo, Value, ValueType};
-use llama::Entry;
+use llama::MatrixSums;
 use llama::error::{Error, Result};
 use llama::quantize::Imatrix;
 
@@ -100,7 +100,7 @@ fn pour(imatrix: &Imatrix, out: BufWriter<File>, header: &Header) -> std::result
     writer.finish().map(drop)
 }
 
-fn named(path: &Path, entries: BTreeMap<String, Entry>, datasets: Vec<String>, chunks: u32) -> Imatrix {
+fn named(path: &Path, entries: BTreeMap<String, MatrixSums>, datasets: Vec<String>, chunks: u32) -> Imatrix {
     let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Imatrix { file, path: path.to_path_buf(), entries, datasets, chunks }
 }
@@ -112,7 +112,7 @@ fn from_gguf(path: &Path, file: &GgufFile, content: &mut File) -> std::result::R
         let Some(name) = sums.name.strip_suffix(SUMS) else { continue };
         let counts = tensor(format!("{name}{COUNTS}"))
             .ok_or_else(|| format!("{name} has no counts: the file is damaged"))?;
-        let entry = Entry { sums: floats(content, sums)?, counts: floats(content, counts)? };
+        let entry = MatrixSums { sums: floats(content, sums)?, counts: floats(content, counts)? };
         if entry.counts.is_empty()
             || entry.sums.is_empty()
             || !entry.sums.len().is_multiple_of(entry.counts.len())
@@ -169,7 +169,7 @@ fn first_text(content: &mut File, offset: u64) -> Option<String> {
 fn from_old(path: &Path, bytes: &[u8]) -> std::result::Result<Imatrix, String> {
     let mut rest = Cursor(bytes);
     let no = "it is neither a GGUF file nor an importance matrix of the older format, or it is damaged";
-    let read = |rest: &mut Cursor<'_>| -> Option<(String, Entry)> {
+    let read = |rest: &mut Cursor<'_>| -> Option<(String, MatrixSums)> {
         let len = rest.length()?;
         let name = String::from_utf8(rest.take(len)?.to_vec()).ok()?;
         let calls = rest.number()?;
@@ -181,7 +181,7 @@ fn from_old(path: &Path, bytes: &[u8]) -> std::result::Result<Imatrix, String> {
             .collect();
         // llama.cpp takes sums of no calls for means.
         let calls = if calls > 0 { calls as f32 } else { 1.0 };
-        (!name.is_empty() && !sums.is_empty()).then_some((name, Entry { sums, counts: vec![calls] }))
+        (!name.is_empty() && !sums.is_empty()).then_some((name, MatrixSums { sums, counts: vec![calls] }))
     };
     let count = rest.length().filter(|count| *count > 0).ok_or(no)?;
     let mut entries = BTreeMap::new();
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     fn some() -> Imatrix {
-        let entry = |sums: &[f32], counts: &[f32]| Entry { sums: sums.into(), counts: counts.into() };
+        let entry = |sums: &[f32], counts: &[f32]| MatrixSums { sums: sums.into(), counts: counts.into() };
         let entries = BTreeMap::from([
             ("blk.0.attn_q.weight".to_string(), entry(&[1.0, 2.0, 3.0], &[4.0])),
             ("blk.0.ffn_up_exps.weight".to_string(), entry(&[1.0, 0.0, 0.0, 5.0], &[1.0, 0.0])),

@@ -16,7 +16,7 @@ use gguf::GgufFile;
 use llama::error::{Error, Result};
 use llama::quantize::{Imatrix, Type};
 
-use crate::quantize::{Plan, Planned};
+use crate::quantize::{Planned, QuantizePlan};
 
 /// About the size of the file of an importance matrix of the model at `path`: a float for each column of each matrix, of
 /// experts for each of them.
@@ -38,7 +38,7 @@ pub fn file_bytes(path: &Path) -> Result<Bytes> {
 ///
 /// # Errors
 /// When an entry has another size, nothing has an entry, or something that cannot do without has none.
-pub(crate) fn check(imatrix: &Imatrix, plan: &Plan, kind: Type) -> Result<()> {
+pub(crate) fn check(imatrix: &Imatrix, plan: &QuantizePlan, kind: Type) -> Result<()> {
     let wrong = |why: String| Error::Imatrix { path: imatrix.path.clone(), why };
     let foreign = "it is of another model: collect one from this model with `anneal imatrix`";
     let weighed: Vec<_> = plan.tensors.iter().filter(|tensor| tensor.is_weighed()).collect();
@@ -71,7 +71,7 @@ pub(crate) fn check(imatrix: &Imatrix, plan: &Plan, kind: Type) -> Result<()> {
 }
 
 /// Returns the tensors of `plan` that `imatrix` lacks.
-pub fn missing<'a>(imatrix: &Imatrix, plan: &'a Plan) -> Vec<&'a str> {
+pub fn missing<'a>(imatrix: &Imatrix, plan: &'a QuantizePlan) -> Vec<&'a str> {
     let weighed = plan.tensors.iter().filter(|tensor| tensor.is_weighed());
     weighed.map(|tensor| tensor.name.as_str()).filter(|name| !imatrix.entries.contains_key(*name)).collect()
 }

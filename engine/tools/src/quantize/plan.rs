@@ -12,7 +12,7 @@ const STARVED: [&str; 6] = ["iq3_xxs", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_m", "i
 
 /// What becomes of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Plan {
+pub struct QuantizePlan {
     /// Its tensors.
     pub tensors: Vec<Planned>,
     /// Bytes of the file that are no tensors.
@@ -40,7 +40,7 @@ fn name_of<S: Serializer>(kind: &GgmlType, serializer: S) -> Result<S::Ok, S::Er
     serializer.serialize_str(kind.name())
 }
 
-impl Plan {
+impl QuantizePlan {
     /// What llama.cpp `said` of the tensors in `parts`; those that it did not speak of stay as they are.
     pub(super) fn read(parts: &[GgufFile], said: &str) -> Self {
         let types: HashMap<&str, GgmlType> = said.lines().filter_map(line).collect();

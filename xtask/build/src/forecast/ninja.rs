@@ -10,16 +10,16 @@ use std::path::Path;
 use super::{Forecast, Took, Unit};
 
 /// A line of ninja's: `[12/200] Building CXX object …/x.cpp.o`.
-struct Line<'a> {
+struct NinjaLine<'a> {
     done: u64,
     output: &'a str,
 }
 
-fn line(text: &str) -> Option<Line<'_>> {
+fn line(text: &str) -> Option<NinjaLine<'_>> {
     let (counts, what) = text.strip_prefix('[')?.split_once("] ")?;
     let (done, total) = counts.split_once('/')?;
     total.parse::<u64>().ok()?;
-    Some(Line { done: done.parse().ok()?, output: what.rsplit(' ').next().unwrap_or(what) })
+    Some(NinjaLine { done: done.parse().ok()?, output: what.rsplit(' ').next().unwrap_or(what) })
 }
 
 /// Output that a line of ninja tells the end of.

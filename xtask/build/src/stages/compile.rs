@@ -89,10 +89,10 @@ impl Course {
 }
 
 /// The objects of the files in [`SLOW`], in that order.
-fn slow_objects(entries: &[flags::Entry]) -> Vec<String> {
+fn slow_objects(entries: &[flags::CompileCommand]) -> Vec<String> {
     let of = |part: &'static str| entries.iter().filter(move |entry| entry.file.contains(part));
     let mut seen = BTreeSet::new();
-    let objects = SLOW.into_iter().flat_map(of).filter_map(flags::Entry::object);
+    let objects = SLOW.into_iter().flat_map(of).filter_map(flags::CompileCommand::object);
     objects.filter(|object| seen.insert(object.clone())).collect()
 }
 
@@ -128,7 +128,7 @@ mod tests {
                 .unwrap()
         };
         let files = ["acc.cu", "mmvq.cu", "mmq-instance-q4_0.cu", "fattn-mma-a.cu", "mmq-instance-iq3_s.cu"];
-        let entries: Vec<flags::Entry> = files.iter().map(|file| entry(file)).collect();
+        let entries: Vec<flags::CompileCommand> = files.iter().map(|file| entry(file)).collect();
         let first = ["mmq-instance-iq3_s", "fattn-mma-a", "mmq-instance-q4_0", "mmvq"];
         assert_eq!(slow_objects(&entries), first.map(|file| format!("dir/{file}.cu.o")));
     }

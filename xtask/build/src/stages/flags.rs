@@ -14,7 +14,7 @@ use serde::Deserialize;
 /// One entry of a compile database.
 /// <https://clang.llvm.org/docs/JSONCompilationDatabase.html>
 #[derive(Deserialize)]
-pub struct Entry {
+pub struct CompileCommand {
     /// The source file.
     pub file: String,
     #[serde(default)]
@@ -23,7 +23,7 @@ pub struct Entry {
     arguments: Vec<String>,
 }
 
-impl Entry {
+impl CompileCommand {
     /// The words of the command.
     pub fn words(&self) -> Vec<String> {
         if self.arguments.is_empty() {
@@ -66,7 +66,7 @@ pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
 }
 
 /// The entries of the compile database at `database`.
-pub fn entries(database: &Path) -> Result<Vec<Entry>> {
+pub fn entries(database: &Path) -> Result<Vec<CompileCommand>> {
     let text = std::fs::read(database)
         .with_context(|| format!("cannot read the compile database {}", database.display()))?;
     serde_json::from_slice(&text)
@@ -89,12 +89,12 @@ struct Wishes<'a> {
 }
 
 /// Whether nvcc compiles it, which knows none of the C++ compiler's flags.
-fn is_for_gpus(entry: &Entry) -> bool {
+fn is_for_gpus(entry: &CompileCommand) -> bool {
     entry.file.ends_with(".cu")
 }
 
 impl Wishes<'_> {
-    fn check(&self, entries: &[Entry]) -> Result<EffectiveFlags> {
+    fn check(&self, entries: &[CompileCommand]) -> Result<EffectiveFlags> {
         let mut common: Option<(Vec<String>, Vec<String>)> = None;
         for entry in entries.iter().filter(|entry| !is_for_gpus(entry)) {
             let words = entry.words();
@@ -160,7 +160,7 @@ impl Wishes<'_> {
     }
 
     /// Whether ggml-blas is compiled for the library that the plan names, or not at all where it names none.
-    fn check_blas(&self, entries: &[Entry]) -> Result<()> {
+    fn check_blas(&self, entries: &[CompileCommand]) -> Result<()> {
         let compiled = entries.iter().find(|entry| entry.file.contains("/ggml-blas/"));
         match (&self.blas, compiled) {
             (Some(_), None) => bail!("BLAS was asked for, but no file of ggml-blas is compiled"),
@@ -174,7 +174,7 @@ impl Wishes<'_> {
 
     /// Whether the files for GPUs are compiled for the architectures and with the kernels of the plan, or none is there where
     /// it has no GPUs.
-    fn check_cuda(&self, entries: &[Entry]) -> Result<()> {
+    fn check_cuda(&self, entries: &[CompileCommand]) -> Result<()> {
         let mut files = entries.iter().filter(|entry| is_for_gpus(entry)).peekable();
         let Some(expected) = &self.cuda else {
             return match files.next() {
@@ -200,8 +200,8 @@ impl Wishes<'_> {
 mod tests {
     use super::*;
 
-    fn entry(file: &str, flags: &str) -> Entry {
-        Entry {
+    fn entry(file: &str, flags: &str) -> CompileCommand {
+        CompileCommand {
             file: file.to_string(),
             command: format!("/usr/bin/cc {flags} -o x.o -c {file}"),
             arguments: vec![],
@@ -215,7 +215,8 @@ mod tests {
         let none: [String; 0] = [];
         let cpu = "/src/ggml/src/ggml-cpu/ops.cpp";
         /// Name, expected flags, forbidden flags, whether BLAS was asked for, entries, the refusal.
-        type Case<'a> = (&'static str, &'a [String], &'a [String], bool, Vec<Entry>, Option<&'static str>);
+        type Case<'a> =
+            (&'static str, &'a [String], &'a [String], bool, Vec<CompileCommand>, Option<&'static str>);
         let openblas = "-DGGML_BLAS_USE_OPENBLAS";
         let cases: [Case; 9] = [
             ("native", &native, &none, false, vec![entry(cpu, "-O3 -march=native")], None),

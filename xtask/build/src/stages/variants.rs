@@ -8,7 +8,7 @@ use build_info::record::CpuVariant;
 use object::{Object, ObjectSymbol};
 use plan::Plan;
 
-use super::flags::{self, Entry};
+use super::flags::{self, CompileCommand};
 use super::state::Build;
 
 /// ggml's own allocation of large buffers.
@@ -72,7 +72,7 @@ pub fn file(name: &str) -> String {
     format!("{PREFIX}{name}.so")
 }
 
-fn of(entries: &[Entry]) -> Result<Vec<CpuVariant>> {
+fn of(entries: &[CompileCommand]) -> Result<Vec<CpuVariant>> {
     let mut variants: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for entry in entries {
         let words = entry.words();
@@ -159,7 +159,7 @@ fn takes(bytes: &[u8], name: &str) -> object::read::Result<bool> {
 mod tests {
     use super::*;
 
-    fn entries(commands: &[&str]) -> Vec<Entry> {
+    fn entries(commands: &[&str]) -> Vec<CompileCommand> {
         let entry = |command: &&str| serde_json::json!({ "file": "/x/ggml-cpu/ops.cpp", "command": command });
         commands.iter().map(|command| serde_json::from_value(entry(command)).unwrap()).collect()
     }

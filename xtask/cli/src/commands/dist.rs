@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Line {
+    struct DistCommand {
         #[command(flatten)]
         args: Args,
     }
@@ -412,7 +412,7 @@ mod tests {
             (&["--against", &deb, "--deb"], true),
         ];
         for (words, taken) in cases {
-            let line = Line::parse_from([&["dist"], words].concat());
+            let line = DistCommand::parse_from([&["dist"], words].concat());
             let checked = check_against(&line.args);
             assert_eq!(checked.as_ref().map_err(exit::code_of).err(), (!taken).then_some(2), "{words:?}");
         }

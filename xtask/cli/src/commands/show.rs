@@ -18,7 +18,7 @@ pub struct Args {
 
 /// One build folder.
 #[derive(Serialize)]
-struct Row {
+struct BuildRow {
     folder: String,
     current: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,12 +38,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
     let builds = Builds::of(&workspace).all()?;
     let busy = at_work(&workspace, &builds);
-    let rows: Vec<Row> = builds
+    let rows: Vec<BuildRow> = builds
         .into_iter()
         .map(|found| {
             let info = BuildInfo::read(&found.path.join("build_info.json"));
             let building = busy.as_ref() == Some(&found.path);
-            Row {
+            BuildRow {
                 folder: found.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
                 current: found.current_of.is_some(),
                 problem: info.as_ref().err().map(|error| problem(error, building)),

@@ -420,13 +420,13 @@ const WITH_BOLT: f64 = 2.5;
 /// What `--dry-run` prints.
 #[derive(Serialize)]
 struct Preview {
-    candidates: Vec<Line>,
+    candidates: Vec<CandidateLine>,
     left_out: Vec<LeftOut>,
 }
 
 /// One candidate.
 #[derive(Serialize)]
-struct Line {
+struct CandidateLine {
     name: String,
     profile: String,
     plan_hash: Sha256,
@@ -452,7 +452,7 @@ impl Preview {
             if in_budget {
                 left -= time;
             }
-            Line {
+            CandidateLine {
                 name: planned.candidate.name.clone(),
                 profile: planned.plan.profile.clone(),
                 plan_hash: planned.plan.hash(),
@@ -466,7 +466,7 @@ impl Preview {
     }
 
     fn text(&self, args: &Args) -> String {
-        let state = |line: &Line| match (line.built, line.seconds) {
+        let state = |line: &CandidateLine| match (line.built, line.seconds) {
             (true, _) => "built".to_string(),
             (false, Some(seconds)) if line.in_budget => format!("about {}", about(seconds)),
             (false, Some(seconds)) => format!("about {}: beyond the budget", about(seconds)),

@@ -16,7 +16,7 @@ use plan::exit;
 use toolchain::setup::quote;
 
 use super::bench::warn_of_sources;
-use crate::validate::steps::{Plan, Setting, Walk};
+use crate::validate::steps::{Setting, StepsFile, Walk};
 use crate::validate::{Options, Page, Record, Rules, Side, Sizes, Subject, Validation, Verdict, flags};
 
 /// Options of `validate`.
@@ -155,12 +155,12 @@ fn validate(
 ) -> Result<Record> {
     let scratch = Scratch::make(workspace, "validate")?;
     let provenance = Provenance::now(&tools::host(ui), command);
-    let driver = host::nvml::driver_seems_loaded().then_some(host::nvml::Place::System);
+    let driver = host::nvml::driver_seems_loaded().then_some(host::nvml::LibrarySource::System);
     Validation { a, b, options, out, scratch: scratch.path(), driver, provenance }.run(ui)
 }
 
 fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> {
-    let plan = Plan::read(path, &workspace.build_profiles()).map_err(unjudged)?;
+    let plan = StepsFile::read(path, &workspace.build_profiles()).map_err(unjudged)?;
     // Checked before anything is built, and what the first model is made with.
     let base = subject(Side::A, &plan.base, args.yes, workspace, ui)?;
     base.look().context("the base of the plan does not run").map_err(unjudged)?;

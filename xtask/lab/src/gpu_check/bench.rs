@@ -23,7 +23,7 @@ const SETTINGS: [&str; 11] = [
 
 /// One test of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct GpuBenchRow {
     /// As llama-bench calls it: `pp512`, `tg128 @ d4096`.
     pub test: String,
     /// Tokens of the prompt.
@@ -45,7 +45,7 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     /// Its tests.
-    pub rows: Vec<Row>,
+    pub rows: Vec<GpuBenchRow>,
     /// Its settings: names and values of those that both programs tell.
     pub settings: serde_json::Map<String, Value>,
     /// ggml's backends, as `CUDA`.
@@ -85,7 +85,7 @@ fn plain(value: &Value) -> Value {
 }
 
 /// `None` of a test that lacks a size or its samples.
-fn row(test: BenchRow) -> Option<Row> {
+fn row(test: BenchRow) -> Option<GpuBenchRow> {
     let (n_prompt, n_gen) = (test.n_prompt?, test.n_gen?);
     let end_to_end = test.is_end_to_end();
     let name = test.test();
@@ -99,7 +99,7 @@ fn row(test: BenchRow) -> Option<Row> {
         }
         false => test.samples_ts?,
     };
-    Some(Row {
+    Some(GpuBenchRow {
         test: name,
         n_prompt,
         n_gen,

@@ -3,7 +3,7 @@
 use build_info::Bytes;
 use measure::{Ratio, median, ratio};
 
-use super::bench::Row;
+use super::bench::GpuBenchRow;
 use super::engine::WAIT;
 use super::plan::Switch;
 use super::report::{
@@ -54,7 +54,7 @@ struct Value {
 }
 
 fn values(runs: &[Run], by: Who) -> Vec<Value> {
-    let value = |round: u32, row: &Row| Value {
+    let value = |round: u32, row: &GpuBenchRow| Value {
         test: their_test(row),
         sampling: if row.end_to_end { Sampling::Default } else { Sampling::None },
         round,
@@ -84,7 +84,7 @@ fn steady(model: &Model) -> Vec<Value> {
 }
 
 /// The test of llama-bench that a row of ours is held against: with sampling, the decode that begins where the prompt ends.
-fn their_test(row: &Row) -> String {
+fn their_test(row: &GpuBenchRow) -> String {
     match row.end_to_end {
         // A few tokens of prompt are none to llama-bench, and only make ours slower.
         true => {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use sha2::Digest;
 
 use super::archive::Contents;
-use super::bench::Row;
+use super::bench::GpuBenchRow;
 use super::plan::Switch;
 
 /// Version of the format: the first number changes where a field means something else.
@@ -184,7 +184,7 @@ pub struct Run {
     /// Which program.
     pub by: Who,
     /// Its tests.
-    pub rows: Vec<Row>,
+    pub rows: Vec<GpuBenchRow>,
     /// Its settings.
     pub settings: Map<String, Value>,
 }

@@ -7,11 +7,11 @@ use build_info::roofline::Rates;
 use measure::quantile;
 use report::{Block, Curves, Kind, Plot, Point, Roof, Series, Spread, Spreads, Table};
 
-use super::rows::Row;
+use super::rows::TestRow;
 
 /// Rows of one test under one set of settings, by threads. Of a test that was repeated the last stays.
-fn curve(rows: &[&Row]) -> Vec<(f64, f64, f64)> {
-    let mut newest: BTreeMap<u64, &Row> = BTreeMap::new();
+fn curve(rows: &[&TestRow]) -> Vec<(f64, f64, f64)> {
+    let mut newest: BTreeMap<u64, &TestRow> = BTreeMap::new();
     for row in rows {
         let known = newest.entry(row.threads).or_insert(row);
         if row.date >= known.date {
@@ -22,12 +22,13 @@ fn curve(rows: &[&Row]) -> Vec<(f64, f64, f64)> {
 }
 
 /// A plot for each model and kind of test that was run with several numbers of threads; a table of what was not.
-pub fn threads(rows: &[Row]) -> Vec<Block> {
+pub fn threads(rows: &[TestRow]) -> Vec<Block> {
     let mut blocks = Vec::new();
-    let mut alone: Vec<&Row> = Vec::new();
+    let mut alone: Vec<&TestRow> = Vec::new();
     for (model, kind) in kinds(rows) {
-        let of_kind: Vec<&Row> = rows.iter().filter(|row| row.model == model && row.kind() == kind).collect();
-        let mut groups: BTreeMap<(String, String), Vec<&Row>> = BTreeMap::new();
+        let of_kind: Vec<&TestRow> =
+            rows.iter().filter(|row| row.model == model && row.kind() == kind).collect();
+        let mut groups: BTreeMap<(String, String), Vec<&TestRow>> = BTreeMap::new();
         for row in &of_kind {
             // Threads of prefill follow those of the test; they tell no curve from another.
             let settings = row.apart(&of_kind, &["prefill threads"]);
@@ -54,7 +55,7 @@ pub fn threads(rows: &[Row]) -> Vec<Block> {
 }
 
 /// Model and kind of test, each once, in the order of the rows.
-fn kinds(rows: &[Row]) -> Vec<(String, &'static str)> {
+fn kinds(rows: &[TestRow]) -> Vec<(String, &'static str)> {
     let mut seen = BTreeSet::new();
     let all = rows.iter().map(|row| (row.model.clone(), row.kind()));
     all.filter(|kind| seen.insert(kind.clone())).collect()
@@ -72,8 +73,8 @@ fn thread_plot(model: &str, kind: &str, series: Vec<Series>) -> Plot {
     }
 }
 
-fn table(rows: &[&Row]) -> Table {
-    let row = |row: &&Row| {
+fn table(rows: &[&TestRow]) -> Table {
+    let row = |row: &&TestRow| {
         vec![
             row.model.clone(),
             row.test(),
@@ -90,7 +91,7 @@ fn table(rows: &[&Row]) -> Table {
 }
 
 /// The limits of the machine, and the tests that know their share of them.
-pub fn roofline(rows: &[Row], rooflines: &[Roofline]) -> Vec<Block> {
+pub fn roofline(rows: &[TestRow], rooflines: &[Roofline]) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for roofline in rooflines {
         let Some(most) = roofline.rates.last() else { continue };
@@ -117,11 +118,11 @@ pub fn roofline(rows: &[Row], rooflines: &[Roofline]) -> Vec<Block> {
 }
 
 /// Of each test of each model by each build the row that is nearest to its roof.
-fn best<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<&'a Row> {
-    let mut best: Vec<&Row> = Vec::new();
-    let share = |row: &Row| row.roof.as_ref().map_or(0.0, |roof| roof.0);
+fn best<'a>(rows: impl Iterator<Item = &'a TestRow>) -> Vec<&'a TestRow> {
+    let mut best: Vec<&TestRow> = Vec::new();
+    let share = |row: &TestRow| row.roof.as_ref().map_or(0.0, |roof| roof.0);
     for row in rows.filter(|row| row.roof.is_some()) {
-        let same = |known: &Row| {
+        let same = |known: &TestRow| {
             (&known.model, known.build(), known.test()) == (&row.model, row.build(), row.test())
         };
         match best.iter_mut().find(|known| same(known)) {
@@ -135,7 +136,7 @@ fn best<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<&'a Row> {
 
 /// Where a test lies: its share of the roof that bounds it, at as many multiply-adds for each byte as it does. The row
 /// does not say these; a weight is one multiply-add, and is read once for all tokens of a graph.
-fn point(row: &Row, roofline: &Roofline) -> Option<Point> {
+fn point(row: &TestRow, roofline: &Roofline) -> Option<Point> {
     let (share, bound) = row.roof.as_ref()?;
     let threads = if row.case.1 == 0 { row.prefill_threads } else { row.threads };
     let rates = roofline.at(u32::try_from(threads).unwrap_or(u32::MAX))?;
@@ -157,7 +158,7 @@ fn point(row: &Row, roofline: &Roofline) -> Option<Point> {
 }
 
 /// The multiply-adds that the engine held the row against: of floats where the weights are, halves computed as floats.
-fn compute(row: &Row, rates: &Rates) -> f64 {
+fn compute(row: &TestRow, rates: &Rates) -> f64 {
     match row.floats {
         "BF16" => rates.bf16_macs.unwrap_or(rates.f32_macs),
         "F16" | "F32" => rates.f32_macs,
@@ -181,10 +182,10 @@ fn rates(roofline: &Roofline) -> Table {
 }
 
 /// How even the times of tokens are, and how long the first one takes.
-pub fn jitter(rows: &[Row]) -> Vec<Block> {
-    let all: Vec<&Row> =
+pub fn jitter(rows: &[TestRow]) -> Vec<Block> {
+    let all: Vec<&TestRow> =
         rows.iter().filter(|row| !row.first_token.is_empty() || row.token_times.is_some()).collect();
-    let label = |row: &Row| {
+    let label = |row: &TestRow| {
         let threads = super::words::count(row.threads as usize, "thread");
         let apart = row.apart(&all, &["prefill threads", "path"]);
         let parts = [row.test(), threads, apart];

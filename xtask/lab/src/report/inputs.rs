@@ -6,7 +6,7 @@ use build::compare::Comparison;
 use build_info::{BuildInfo, Host, Roofline};
 use serde_json::Value;
 
-use super::rows::Row;
+use super::rows::TestRow;
 use crate::serving::Served;
 
 /// What was found, each with the stem of its file's name where people have to tell one from the other.
@@ -21,7 +21,7 @@ pub struct Inputs {
     /// `bench serve`.
     pub(super) servers: Vec<(String, Served)>,
     /// `anneal bench`.
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<TestRow>,
     /// `anneal bench --roofline`.
     pub(super) rooflines: Vec<Roofline>,
     /// Entries of tuning records, as they are: fields that are not known here are left aside.

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::inputs::{Inputs, Other};
-use super::rows::Row;
+use super::rows::TestRow;
 use super::sound;
 
 /// What a file may be.
@@ -76,7 +76,7 @@ impl Inputs {
         let has = |names: &[&str]| names.iter().all(|name| value.get(name).is_some());
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if has(&["avg_ts", "n_threads"]) {
-            self.rows.push(Row::take(value)?);
+            self.rows.push(TestRow::take(value)?);
         } else if has(&["figures", "builds", "threads"]) {
             let mut comparison = parse(value, "a comparison")?;
             sound::judge(&mut comparison)?;

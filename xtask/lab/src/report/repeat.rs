@@ -6,7 +6,7 @@ use build_info::BuildInfo;
 use report::Block;
 
 use super::inputs::Inputs;
-use super::rows::Row;
+use super::rows::TestRow;
 
 /// Builds first, then what was measured with them, then this page; each command once. Folders are left out.
 pub fn blocks(inputs: &Inputs) -> Vec<Block> {
@@ -56,15 +56,15 @@ const FLAGS: [(&str, &str); 9] = [
 type Group<'a> = (&'a str, usize, bool, bool, String);
 
 /// One command for all rows of a model that were repeated as often, on one path, with the same flags.
-fn bench(rows: &[Row]) -> Vec<String> {
-    let all: Vec<&Row> = rows.iter().collect();
-    let mut groups: BTreeMap<Group<'_>, Vec<&Row>> = BTreeMap::new();
+fn bench(rows: &[TestRow]) -> Vec<String> {
+    let all: Vec<&TestRow> = rows.iter().collect();
+    let mut groups: BTreeMap<Group<'_>, Vec<&TestRow>> = BTreeMap::new();
     for row in rows {
         let group =
             (row.model.as_str(), row.samples, row.end_to_end, !row.build().is_empty(), flags(row, &all));
         groups.entry(group).or_default().push(row);
     }
-    let command = |((model, samples, end_to_end, turns, flags), rows): (Group<'_>, Vec<&Row>)| {
+    let command = |((model, samples, end_to_end, turns, flags), rows): (Group<'_>, Vec<&TestRow>)| {
         let mut builds: Vec<&str> = Vec::new();
         rows.iter().map(|row| row.build()).for_each(|build| {
             if !builds.contains(&build) {
@@ -79,7 +79,7 @@ fn bench(rows: &[Row]) -> Vec<String> {
             let words: Vec<String> = values.iter().map(u64::to_string).collect();
             if words.is_empty() { "0".to_string() } else { words.join(",") }
         };
-        let apart = |row: &&&Row| row.case.0 == 0 || row.case.1 == 0;
+        let apart = |row: &&&TestRow| row.case.0 == 0 || row.case.1 == 0;
         let prompts = list(rows.iter().filter(apart).map(|row| row.case.0).filter(|n| *n > 0).collect());
         let generated = list(rows.iter().filter(apart).map(|row| row.case.1).filter(|n| *n > 0).collect());
         let pairs: BTreeSet<(u64, u64)> =
@@ -100,7 +100,7 @@ fn bench(rows: &[Row]) -> Vec<String> {
 
 /// The flags for those settings of `row` that are not the same in all rows: what all have in common is taken for the
 /// default.
-fn flags(row: &Row, all: &[&Row]) -> String {
+fn flags(row: &TestRow, all: &[&TestRow]) -> String {
     let differing = FLAGS.iter().filter_map(|(name, flag)| Some((flag, row.differing(name, all)?)));
     // Threads of prefill are those of decode unless they are named.
     let named = differing.filter(|(flag, value)| **flag != "-tb" || *value != row.threads.to_string());

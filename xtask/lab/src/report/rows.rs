@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// One test.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Row {
+pub struct TestRow {
     /// Name of the model's file, without folder and ending.
     pub model: String,
     /// Prompt tokens, generated tokens, tokens in the context before.
@@ -68,7 +68,7 @@ const SETTINGS: [(&str, &str); 16] = [
     ("anneal_path", "path"),
 ];
 
-impl Row {
+impl TestRow {
     /// Takes it from JSON.
     pub fn take(value: Value) -> Result<Self> {
         let row: BenchRow = serde_json::from_value(value).context("a damaged row of anneal bench")?;
@@ -128,7 +128,7 @@ impl Row {
     }
 
     /// Those of its settings that are not the same in all of `rows`, in words, without those named in `but`.
-    pub fn apart(&self, rows: &[&Row], but: &[&str]) -> String {
+    pub fn apart(&self, rows: &[&TestRow], but: &[&str]) -> String {
         let names = SETTINGS.iter().map(|(_, name)| name).filter(|name| !but.contains(name));
         let differing = names.filter_map(|name| Some((name, self.differing(name, rows)?)));
         let words: Vec<String> = differing.map(|(name, value)| format!("{name} {value}")).collect();
@@ -136,7 +136,7 @@ impl Row {
     }
 
     /// The value of a setting that is not the same in all of `rows`.
-    pub fn differing(&self, name: &str, rows: &[&Row]) -> Option<&str> {
+    pub fn differing(&self, name: &str, rows: &[&TestRow]) -> Option<&str> {
         let values: BTreeSet<&str> = rows.iter().filter_map(|row| row.setting(name)).collect();
         self.setting(name).filter(|value| !value.is_empty() && values.len() > 1)
     }

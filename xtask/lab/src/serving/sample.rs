@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use host::process::{self, ProcFolder};
-use load::{Drive, Interface, Plan};
+use load::{Drive, Interface, LoadPlan};
 use measure::{Round, Watch, median, quantile};
 use serde::{Deserialize, Serialize};
 
@@ -74,7 +74,7 @@ pub fn sample(subject: &Subject, settings: &Settings, work: &Work<'_>) -> Result
     let mut server = Server::start(subject, settings)?;
     let idle = memory(server.pid()).map_or(0, |(resident, _)| resident);
     let (address, interface) = server.address(work.interface);
-    let plan = |round: u64, requests: u32, tokens: u32| Plan {
+    let plan = |round: u64, requests: u32, tokens: u32| LoadPlan {
         address: address.clone(),
         interface,
         clients: work.prompts.clients(round, work.clients, requests, tokens),

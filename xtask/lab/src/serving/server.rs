@@ -16,7 +16,7 @@ use build::process::{self, Running};
 use build::workspace::Workspace;
 use load::answer::fetch;
 use load::request::http;
-use load::{Address, Drive, Interface, Plan};
+use load::{Address, Drive, Interface, LoadPlan};
 use plan::exit;
 
 /// How long a server may take to load its model.
@@ -140,9 +140,9 @@ pub fn arguments(kind: Kind, settings: &Settings, port: u16, socket: &Path) -> V
 }
 
 /// Private folder for a socket or a configuration. It is removed on drop.
-pub struct Place(TempDir);
+pub struct ServerFolder(TempDir);
 
-impl Place {
+impl ServerFolder {
     /// Creates the folder.
     pub fn new() -> Result<Self> {
         base::scratch("anneal-load").map(Self).context("cannot create a temporary folder")
@@ -169,14 +169,14 @@ pub struct Server {
     pub ready_ms: f64,
     tail: Tail,
     ended: bool,
-    _place: Place,
+    _place: ServerFolder,
 }
 
 impl Server {
     /// Starts `subject` and waits until it is ready.
     pub fn start(subject: &Subject, settings: &Settings) -> Result<Self> {
         process::check_interrupted()?;
-        let place = Place::new()?;
+        let place = ServerFolder::new()?;
         let socket = place.path().join("s.sock");
         let port = free_port()?;
         let mut command = Command::new(&subject.build.path);
@@ -260,7 +260,7 @@ impl Server {
     }
 
     /// Lets clients ask as `plan` says. On ctrl-C the server is ended, and with it what it was asked.
-    pub fn drive(&mut self, plan: &Plan) -> Result<Drive> {
+    pub fn drive(&mut self, plan: &LoadPlan) -> Result<Drive> {
         let over = AtomicBool::new(false);
         let child = &self.running.child;
         let drive = std::thread::scope(|scope| {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::prompts::{Prompts, Random};
 use super::sample::{memory, metric};
-use super::server::{Place, Server, Settings, Subject};
+use super::server::{Server, ServerFolder, Settings, Subject};
 
 mod known;
 mod mischief;
@@ -126,7 +126,7 @@ struct Tally {
 impl Soak {
     /// Runs it.
     pub fn run(&self, ui: &Ui) -> Result<Soaked> {
-        let place = Place::new()?;
+        let place = ServerFolder::new()?;
         let config = place.path().join("server_config.toml");
         build::fs::write_atomically(&config, format!("max_request_bytes = {LONGEST}\n").as_bytes())?;
         let settings = Settings {

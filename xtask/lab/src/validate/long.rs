@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use build_info::Bytes;
-use host::nvml::Place;
+use host::nvml::LibrarySource;
 use host::process::{cpu_seconds, resident};
 use measure::{GpuUse, GpuWatch, Round, Trace, TraceWatch, Watch, median, thinned, trace};
 use serde::{Deserialize, Serialize};
@@ -99,7 +99,7 @@ pub struct Text<'a> {
     /// Tokens that follow.
     pub tokens: u32,
     /// Whom to ask for what the GPUs do meanwhile, where one computes.
-    pub driver: Option<&'a Place>,
+    pub driver: Option<&'a LibrarySource>,
 }
 
 /// Runs A, then B; where B fails by that, B and A once more, since one run of minutes is one sample. What was measured

@@ -21,7 +21,7 @@ mod verdict;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use host::nvml::Place;
+use host::nvml::LibrarySource;
 use measure::conditions::{self, Condition};
 use serde::{Deserialize, Serialize};
 
@@ -105,7 +105,7 @@ pub struct Validation<'a> {
     /// A folder for what the engines read and write.
     pub scratch: &'a Path,
     /// NVIDIA's driver, where it is loaded.
-    pub driver: Option<Place>,
+    pub driver: Option<LibrarySource>,
     /// What the record says of itself.
     pub provenance: Provenance,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use build::compare::Phase;
 use build_info::BenchRow;
-use host::nvml::Place;
+use host::nvml::LibrarySource;
 use measure::{GpuWatch, Race, Rule, Usage, UsageWatch};
 
 use super::engine::{self, Broken, Event, Stay};
@@ -72,7 +72,7 @@ pub fn race(
     subjects: [&Subject; 2],
     model: &Path,
     sizes: &Sizes,
-    driver: Option<&Place>,
+    driver: Option<&LibrarySource>,
     speed: &mut Option<Speed>,
     mut tell: impl FnMut(u64, u64),
 ) -> Result<()> {
@@ -118,7 +118,7 @@ struct Bench<'a> {
     tokens: u32,
     repetitions: u32,
     /// Whom to ask for what the GPUs do, and how old a look has to be.
-    gpus: Option<(&'a Place, Duration)>,
+    gpus: Option<(&'a LibrarySource, Duration)>,
     stay: Stay,
 }
 

@@ -44,7 +44,7 @@ pub struct Step {
 /// A file as it is written.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
+pub struct StepsFile {
     /// Where to begin.
     pub base: Setting,
     /// What to try, in this order.
@@ -85,13 +85,13 @@ pub struct Walk {
     pub stopped: Option<String>,
 }
 
-impl Plan {
+impl StepsFile {
     /// Reads and checks a file: what cannot be built or split is told before anything is measured.
     pub fn read(path: &Path, profiles: &Path) -> Result<Self> {
         let text =
             build::fs::text(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
         let wrong = |why: String| exit::usage(format!("the plan {}: {why}", path.display()));
-        let plan: Plan =
+        let plan: StepsFile =
             toml::from_str(&text).map_err(|error| wrong(error.to_string().trim().to_string()))?;
         plan.base.build(profiles)?;
         if plan.steps.is_empty() {
@@ -184,7 +184,7 @@ fn name(group: &[String]) -> &str {
 
 impl Walk {
     /// Nothing tried yet.
-    pub fn new(provenance: Provenance, plan: &Plan) -> Self {
+    pub fn new(provenance: Provenance, plan: &StepsFile) -> Self {
         Self {
             provenance,
             base: plan.base.clone(),
@@ -201,7 +201,7 @@ impl Walk {
     /// tried.
     pub fn run(
         &mut self,
-        plan: &Plan,
+        plan: &StepsFile,
         mut judge: impl FnMut(&Setting, &Setting, &Step) -> Result<Record>,
         mut keep: impl FnMut(&Walk),
     ) -> Result<()> {
@@ -308,11 +308,11 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles/build")
     }
 
-    fn plan(text: &str) -> Result<Plan> {
+    fn plan(text: &str) -> Result<StepsFile> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("plan.toml");
         std::fs::write(&path, text).unwrap();
-        Plan::read(&path, &profiles())
+        StepsFile::read(&path, &profiles())
     }
 
     const PLAN: &str = r#"
@@ -337,7 +337,7 @@ mod tests {
         Record { verdict: Some(verdict), reasons: vec![format!("{verdict}")], ..super::super::tests_record() }
     }
 
-    fn walk(plan: &Plan) -> Walk {
+    fn walk(plan: &StepsFile) -> Walk {
         let text = String::from;
         Walk::new(Provenance { date: text("d"), command: text("c"), machine: text("m") }, plan)
     }

@@ -13,7 +13,7 @@ use tune::bench::{Case, LayoutRecord, Repeat, compare_layouts};
 use super::args::Args;
 use super::varied::Varied;
 use super::version::commit;
-use crate::commands::table::{Row, Table};
+use crate::commands::table::{ResultRow, Table};
 
 /// Compares the layouts in every test under each of the settings.
 pub fn run(
@@ -53,7 +53,7 @@ pub fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-impl Row for LayoutRecord {
+impl ResultRow for LayoutRecord {
     fn table(&self) -> &'static str {
         "anneal_layouts"
     }

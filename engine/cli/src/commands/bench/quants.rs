@@ -28,7 +28,7 @@ use tune::bench::{Case, Repeat, kernel};
 
 use super::super::bar::Bar;
 use super::super::eval::perplexity;
-use super::super::table::{Row, Table};
+use super::super::table::{ResultRow, Table};
 use super::args::Args;
 use super::version::commit;
 use crate::interrupt;
@@ -298,14 +298,14 @@ impl Work<'_> {
         let commit = commit(self.live);
         for contestant in contestants {
             let Some(facts) = &contestant.found else { continue };
-            table.add(&Line { work: self, contestant, facts, source, commit: &commit, rounds })?;
+            table.add(&QuantRow { work: self, contestant, facts, source, commit: &commit, rounds })?;
         }
         table.end()
     }
 }
 
 /// One row of the table.
-struct Line<'a> {
+struct QuantRow<'a> {
     work: &'a Work<'a>,
     contestant: &'a Contestant,
     facts: &'a Facts,
@@ -314,7 +314,7 @@ struct Line<'a> {
     rounds: &'a [Round],
 }
 
-impl Line<'_> {
+impl QuantRow<'_> {
     fn name(&self) -> &'static str {
         self.contestant.kind.map_or("source", Type::name)
     }
@@ -351,7 +351,7 @@ fn verdict(ratio: &Option<Ratio>) -> Option<&'static str> {
     })
 }
 
-impl Serialize for Line<'_> {
+impl Serialize for QuantRow<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // Too much for a column of the other formats.
         let divergence = ("divergence", json!(self.facts.divergence));
@@ -359,10 +359,10 @@ impl Serialize for Line<'_> {
     }
 }
 
-impl Line<'_> {
+impl QuantRow<'_> {
     /// Every column with its value, in order.
     fn columns(&self) -> Vec<(&'static str, Value)> {
-        let Line { work, contestant, facts, .. } = self;
+        let QuantRow { work, contestant, facts, .. } = self;
         let median_of =
             |samples: &[f64]| if samples.is_empty() { Value::Null } else { json!(median(samples)) };
         let (prefill_ratio, decode_ratio) = (self.ratio(prefill), self.ratio(decode));
@@ -403,7 +403,7 @@ impl Line<'_> {
     }
 }
 
-impl Row for Line<'_> {
+impl ResultRow for QuantRow<'_> {
     fn table(&self) -> &'static str {
         "anneal_quants"
     }

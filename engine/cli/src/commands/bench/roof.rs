@@ -22,7 +22,7 @@ use tune::roofline_cache::Found;
 
 use super::args::Args;
 use super::lists::flat;
-use crate::commands::table::{Row, Table};
+use crate::commands::table::{ResultRow, Table};
 
 /// Measures this machine, prints what it can do and keeps it.
 pub fn run(args: &Args, live: &Live) -> Result<ExitCode> {
@@ -114,7 +114,7 @@ impl RatesRow<'_> {
     }
 }
 
-impl Row for RatesRow<'_> {
+impl ResultRow for RatesRow<'_> {
     fn table(&self) -> &'static str {
         "anneal_roofline"
     }

@@ -33,7 +33,7 @@ fn ends_with_backslash(text: &str) -> bool {
 
 /// A command of the conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum ChatCommand {
     /// Nothing.
     Empty,
     /// Something to say to the model.
@@ -68,36 +68,36 @@ pub const HELP: &str = "\
 A line that ends with \\ goes on in the next one; \"\"\" begins and ends a text of several lines.
 Ctrl-C stops an answer.";
 
-impl Entry {
+impl ChatCommand {
     /// Reads a whole entry.
-    pub fn read(text: &str) -> Entry {
+    pub fn read(text: &str) -> ChatCommand {
         let said = meaning(text);
         if said.trim().is_empty() {
-            return Entry::Empty;
+            return ChatCommand::Empty;
         }
         // A slash in a text of several lines, or after a space, is the text's.
         let line = said.trim_end();
         if !line.starts_with('/') || line.contains('\n') || text.trim_start().starts_with(BLOCK) {
-            return Entry::Say(said);
+            return ChatCommand::Say(said);
         }
         let (command, rest) = match line.split_once(char::is_whitespace) {
             Some((command, rest)) => (command, rest.trim()),
             None => (line, ""),
         };
-        let alone = |entry: Entry| match rest {
+        let alone = |entry: ChatCommand| match rest {
             "" => entry,
-            _ => Entry::Unknown(format!("{command} takes nothing after it")),
+            _ => ChatCommand::Unknown(format!("{command} takes nothing after it")),
         };
         match command {
-            "/help" | "/?" => alone(Entry::Help),
-            "/clear" => alone(Entry::Clear),
-            "/system" => Entry::System((!rest.is_empty()).then(|| rest.to_string())),
-            "/save" if rest.is_empty() => Entry::Unknown("/save takes the name of a file".to_string()),
-            "/save" => Entry::Save(rest.to_string()),
-            "/regen" => alone(Entry::Again),
-            "/stats" => alone(Entry::Stats),
-            "/exit" | "/quit" | "/bye" => alone(Entry::Exit),
-            _ => Entry::Unknown(format!(
+            "/help" | "/?" => alone(ChatCommand::Help),
+            "/clear" => alone(ChatCommand::Clear),
+            "/system" => ChatCommand::System((!rest.is_empty()).then(|| rest.to_string())),
+            "/save" if rest.is_empty() => ChatCommand::Unknown("/save takes the name of a file".to_string()),
+            "/save" => ChatCommand::Save(rest.to_string()),
+            "/regen" => alone(ChatCommand::Again),
+            "/stats" => alone(ChatCommand::Stats),
+            "/exit" | "/quit" | "/bye" => alone(ChatCommand::Exit),
+            _ => ChatCommand::Unknown(format!(
                 "there is no {command}: /help lists what there is; a message that begins with / is typed after a space"
             )),
         }
@@ -135,27 +135,27 @@ mod tests {
 
     #[test]
     fn a_command_begins_with_a_slash() {
-        let say = |text: &str| Entry::Say(text.to_string());
+        let say = |text: &str| ChatCommand::Say(text.to_string());
         let cases = [
-            ("/help", Entry::Help),
-            ("/clear ", Entry::Clear),
-            ("/system Be brief.", Entry::System(Some("Be brief.".to_string()))),
-            ("/system", Entry::System(None)),
-            ("/save a b.json", Entry::Save("a b.json".to_string())),
-            ("/regen", Entry::Again),
-            ("/stats", Entry::Stats),
-            ("/exit", Entry::Exit),
+            ("/help", ChatCommand::Help),
+            ("/clear ", ChatCommand::Clear),
+            ("/system Be brief.", ChatCommand::System(Some("Be brief.".to_string()))),
+            ("/system", ChatCommand::System(None)),
+            ("/save a b.json", ChatCommand::Save("a b.json".to_string())),
+            ("/regen", ChatCommand::Again),
+            ("/stats", ChatCommand::Stats),
+            ("/exit", ChatCommand::Exit),
             (" /exit", say(" /exit")),
             ("/a\\\nb", say("/a\nb")),
             ("\"\"\"/exit\"\"\"", say("/exit")),
-            ("  ", Entry::Empty),
-            ("\"\"\"\n\"\"\"", Entry::Empty),
+            ("  ", ChatCommand::Empty),
+            ("\"\"\"\n\"\"\"", ChatCommand::Empty),
         ];
         for (text, entry) in cases {
-            assert_eq!(Entry::read(text), entry, "{text:?}");
+            assert_eq!(ChatCommand::read(text), entry, "{text:?}");
         }
         for text in ["/usr/bin", "/save", "/exit now", "/clear all", "/"] {
-            assert!(matches!(Entry::read(text), Entry::Unknown(_)), "{text:?}");
+            assert!(matches!(ChatCommand::read(text), ChatCommand::Unknown(_)), "{text:?}");
         }
         for command in ["/help", "/clear", "/system", "/save", "/regen", "/stats", "/exit"] {
             assert!(HELP.contains(command), "{command} is not in the help");

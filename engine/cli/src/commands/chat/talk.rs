@@ -13,7 +13,7 @@ use engine_core::generate::Stop;
 use engine_core::tuning::write_atomically;
 use serde_json::json;
 
-use super::entry::{Entry, HELP};
+use super::entry::{ChatCommand, HELP};
 use crate::commands::outlet::Outlet;
 use crate::interrupt::Answers;
 
@@ -71,27 +71,27 @@ impl Talk {
     /// # Errors
     /// When stdout cannot be written. Whatever else goes wrong is said, and the conversation goes on.
     pub fn hear(&mut self, text: &str) -> Result<Next> {
-        Ok(match Entry::read(text) {
-            Entry::Empty => Next::Went,
-            Entry::Say(text) => return self.answer(Some(&text)),
-            Entry::Again => return self.answer(None),
-            Entry::Help => self.say(HELP),
-            Entry::Clear => {
+        Ok(match ChatCommand::read(text) {
+            ChatCommand::Empty => Next::Went,
+            ChatCommand::Say(text) => return self.answer(Some(&text)),
+            ChatCommand::Again => return self.answer(None),
+            ChatCommand::Help => self.say(HELP),
+            ChatCommand::Clear => {
                 self.conversation.clear();
                 self.say("the conversation is forgotten")
             }
-            Entry::System(Some(text)) => {
+            ChatCommand::System(Some(text)) => {
                 self.conversation.set_system(Some(text));
                 self.say("from the next message on")
             }
-            Entry::System(None) => match self.conversation.system() {
+            ChatCommand::System(None) => match self.conversation.system() {
                 Some(text) => self.say(text),
                 None => self.say("there is no system prompt: /system TEXT sets one"),
             },
-            Entry::Save(path) => self.save(Path::new(&path)),
-            Entry::Stats => self.say(&self.state()),
-            Entry::Exit => Next::Leave,
-            Entry::Unknown(why) => self.refuse(&why),
+            ChatCommand::Save(path) => self.save(Path::new(&path)),
+            ChatCommand::Stats => self.say(&self.state()),
+            ChatCommand::Exit => Next::Leave,
+            ChatCommand::Unknown(why) => self.refuse(&why),
         })
     }
 

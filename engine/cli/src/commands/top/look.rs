@@ -8,14 +8,14 @@ use server::status::Status;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use crate::remote::{Failure, Place};
+use crate::remote::{Failure, ServerAddress};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks one server again and again.
 pub struct Looker {
-    place: Place,
+    place: ServerAddress,
     /// Between two looks.
     pub interval: Duration,
     runtime: Runtime,
@@ -48,7 +48,7 @@ pub struct Rates {
 
 impl Looker {
     /// Of the server at `place`.
-    pub fn new(place: Place, interval: Duration) -> Result<Self> {
+    pub fn new(place: ServerAddress, interval: Duration) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Ok(Looker { place, interval, runtime: runtime.context("no asynchronous runtime")?, last: None })
     }

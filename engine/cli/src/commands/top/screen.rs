@@ -14,13 +14,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::look::{Looker, Seen};
 use super::view::View;
-use crate::remote::{Failure, Place};
+use crate::remote::{Failure, ServerAddress};
 
 /// How often keys and signals are looked at, at least.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// Shows the server until q, ctrl-C or a signal. The terminal is given back as it was, after a panic as well.
-pub fn run(place: &Place, looker: Looker) -> Result<()> {
+pub fn run(place: &ServerAddress, looker: Looker) -> Result<()> {
     let told = Arc::new(AtomicBool::new(false));
     // SIGHUP ends the program as it always does: with the terminal there is nothing to give back.
     for signal in [SIGINT, SIGTERM] {

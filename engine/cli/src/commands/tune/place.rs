@@ -13,7 +13,7 @@ pub const BESIDE: &str =
 const NAME: &str = "anneal-tune";
 
 /// The place of the tuning that measures, held until it is dropped.
-pub enum Place {
+pub enum TuningLock {
     Held(UnixListener),
     /// By another.
     Taken,
@@ -21,36 +21,36 @@ pub enum Place {
     Unknown,
 }
 
-impl Place {
+impl TuningLock {
     /// Takes it, or tells the one that has it.
     pub fn take() -> Self {
         Self::named(NAME)
     }
 
     fn named(name: &str) -> Self {
-        let Ok(address) = SocketAddr::from_abstract_name(name) else { return Place::Unknown };
+        let Ok(address) = SocketAddr::from_abstract_name(name) else { return TuningLock::Unknown };
         match UnixListener::bind_addr(&address) {
-            Ok(listener) => Place::Held(listener),
+            Ok(listener) => TuningLock::Held(listener),
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 // That it was knocked is all that it needs to know.
                 let _ = UnixStream::connect_addr(&address);
-                Place::Taken
+                TuningLock::Taken
             }
-            Err(_) => Place::Unknown,
+            Err(_) => TuningLock::Unknown,
         }
     }
 
     /// Whether another tuning has it.
     pub fn is_taken(&self) -> bool {
-        matches!(self, Place::Taken)
+        matches!(self, TuningLock::Taken)
     }
 
     /// Whether another tuning ran at any time since.
     pub fn was_shared(&self) -> bool {
         match self {
-            Place::Held(listener) => listener.set_nonblocking(true).is_ok() && listener.accept().is_ok(),
-            Place::Taken => true,
-            Place::Unknown => false,
+            TuningLock::Held(listener) => listener.set_nonblocking(true).is_ok() && listener.accept().is_ok(),
+            TuningLock::Taken => true,
+            TuningLock::Unknown => false,
         }
     }
 }
@@ -62,11 +62,11 @@ mod tests {
     #[test]
     fn both_of_two_at_once_know_of_it() {
         let name = format!("anneal-test-{}", std::process::id());
-        let alone = Place::named(&name);
+        let alone = TuningLock::named(&name);
         assert!(!alone.is_taken() && !alone.was_shared());
         drop(alone);
-        let first = Place::named(&name);
-        let second = Place::named(&name);
+        let first = TuningLock::named(&name);
+        let second = TuningLock::named(&name);
         assert!(!first.is_taken() && second.is_taken());
         assert!(first.was_shared() && second.was_shared());
     }

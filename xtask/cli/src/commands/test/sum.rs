@@ -38,12 +38,12 @@ pub struct Sum {
 pub struct Report<'a> {
     passed: u64,
     failed: u64,
-    skipped: Vec<Entry<'a>>,
+    skipped: Vec<SkippedTest<'a>>,
 }
 
 /// Skipped test in the form that `--json` prints.
 #[derive(Serialize)]
-struct Entry<'a> {
+struct SkippedTest<'a> {
     test: &'a str,
     why: &'a str,
 }
@@ -82,7 +82,7 @@ impl Sum {
 
     /// Returns the counts for programs.
     pub fn report(&self) -> Report<'_> {
-        let skipped = self.skipped.iter().map(|Skipped { test, why }| Entry { test, why });
+        let skipped = self.skipped.iter().map(|Skipped { test, why }| SkippedTest { test, why });
         Report { passed: self.passed, failed: self.failed, skipped: skipped.collect() }
     }
 }

@@ -26,12 +26,12 @@ pub struct Overhead {
     #[serde(flatten)]
     pub provenance: Provenance,
     /// The commands that were timed.
-    pub commands: Vec<Row>,
+    pub commands: Vec<CommandTimes>,
 }
 
 /// One command's times in milliseconds.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Row {
+pub struct CommandTimes {
     /// The command.
     pub command: String,
     /// Median of the samples.
@@ -65,7 +65,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
                 bail!("{} failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim());
             }
         }
-        rows.push(Row {
+        rows.push(CommandTimes {
             command: words[0].to_string(),
             median_ms: median(&samples_ms),
             slowest_ms: samples_ms.iter().copied().fold(0.0, f64::max),

@@ -4,9 +4,9 @@ use measure::Usage;
 use super::super::report::digest;
 use super::*;
 
-fn row(test: (u32, u32, u32), end_to_end: bool, samples: &[f64]) -> Row {
+fn row(test: (u32, u32, u32), end_to_end: bool, samples: &[f64]) -> GpuBenchRow {
     let (n_prompt, n_gen, n_depth) = test;
-    Row {
+    GpuBenchRow {
         test: build_info::bench_row::test_name(n_prompt, n_gen, n_depth),
         n_prompt,
         n_gen,
@@ -17,7 +17,7 @@ fn row(test: (u32, u32, u32), end_to_end: bool, samples: &[f64]) -> Row {
     }
 }
 
-fn run(round: u32, by: Who, rows: Vec<Row>) -> Run {
+fn run(round: u32, by: Who, rows: Vec<GpuBenchRow>) -> Run {
     Run { round, by, rows, settings: serde_json::Map::new() }
 }
 
