@@ -13,7 +13,7 @@ use crate::wire::{Address, Wire};
 /// How an answer ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ended {
+pub enum AnswerEnd {
     /// As it should.
     Whole,
     /// With a word of the server, or of the system, or something that is not understood.
@@ -38,7 +38,7 @@ pub struct Answer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached: Option<u32>,
     /// How it ended.
-    pub ended: Ended,
+    pub ended: AnswerEnd,
 }
 
 /// Takes lines as they come.
@@ -75,12 +75,12 @@ impl Pieces {
         self.text.drain(..from);
     }
 
-    fn into_answer(self, begin: Instant, asked: Instant, ended: Ended) -> Answer {
+    fn into_answer(self, begin: Instant, asked: Instant, ended: AnswerEnd) -> Answer {
         let (tokens, cached) = self.counts.unwrap_or_default();
         let ended = match (self.error, ended) {
-            (Some(error), _) => Ended::Wrong(error),
-            (None, Ended::Whole) if self.counts.is_none() => {
-                Ended::Wrong("it ended without counts".to_string())
+            (Some(error), _) => AnswerEnd::Wrong(error),
+            (None, AnswerEnd::Whole) if self.counts.is_none() => {
+                AnswerEnd::Wrong("it ended without counts".to_string())
             }
             (None, ended) => ended,
         };
@@ -114,7 +114,7 @@ pub fn ask(address: &Address, interface: Interface, ask: &Ask, patience: Duratio
     let ended = wire
         .map_err(|why| format!("cannot connect: {why}"))
         .and_then(|wire| read(wire, interface, &request, &mut pieces));
-    let ended = ended.map_or_else(Ended::Wrong, |()| Ended::Whole);
+    let ended = ended.map_or_else(AnswerEnd::Wrong, |()| AnswerEnd::Whole);
     pieces.into_answer(begin, asked, ended)
 }
 
@@ -217,7 +217,7 @@ mod tests {
         let answer = asked(&server(vec![stream(&[A, A, A, COUNTS, "data: [DONE]"])]), Interface::Http);
         assert_eq!(
             (answer.ended.clone(), answer.tokens, answer.between_us.len()),
-            (Ended::Whole, 3, 2),
+            (AnswerEnd::Whole, 3, 2),
             "{answer:?}"
         );
         let first = answer.first_us.unwrap();
@@ -236,7 +236,7 @@ mod tests {
         let answer = asked(&server(vec![pieces]), Interface::Lines);
         assert_eq!(
             (answer.ended.clone(), answer.tokens, answer.between_us.len()),
-            (Ended::Whole, 2, 1),
+            (AnswerEnd::Whole, 2, 1),
             "{answer:?}"
         );
     }
@@ -256,11 +256,14 @@ mod tests {
         let address = server(answers);
         for words in words {
             let answer = asked(&address, Interface::Http);
-            assert!(matches!(&answer.ended, Ended::Wrong(why) if why.contains(words)), "{words}: {answer:?}");
+            assert!(
+                matches!(&answer.ended, AnswerEnd::Wrong(why) if why.contains(words)),
+                "{words}: {answer:?}"
+            );
         }
         let nobody = Address::Unix("/nowhere/at/all.sock".into());
         assert!(
-            matches!(asked(&nobody, Interface::Lines).ended, Ended::Wrong(why) if why.contains("cannot connect"))
+            matches!(asked(&nobody, Interface::Lines).ended, AnswerEnd::Wrong(why) if why.contains("cannot connect"))
         );
     }
 }

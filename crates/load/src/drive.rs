@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::answer::{Answer, Ended, ask};
+use crate::answer::{Answer, AnswerEnd, ask};
 use crate::request::{Ask, Interface};
 use crate::wire::Address;
 
@@ -102,8 +102,8 @@ impl Drive {
     pub fn errors(&self) -> Vec<&str> {
         self.answers()
             .filter_map(|answer| match &answer.ended {
-                Ended::Wrong(why) => Some(why.as_str()),
-                Ended::Whole => None,
+                AnswerEnd::Wrong(why) => Some(why.as_str()),
+                AnswerEnd::Whole => None,
             })
             .collect()
     }
@@ -115,7 +115,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
 
-    fn answer(first: u64, between: &[u32], tokens: u32, ended: Ended) -> Answer {
+    fn answer(first: u64, between: &[u32], tokens: u32, ended: AnswerEnd) -> Answer {
         Answer {
             asked_us: 0,
             first_us: Some(first),
@@ -129,13 +129,13 @@ mod tests {
 
     #[test]
     fn figures_are_those_counted_by_hand() {
-        let broken = Ended::Wrong("busy".to_string());
+        let broken = AnswerEnd::Wrong("busy".to_string());
         let drive = Drive {
             seconds: 2.0,
             clients: vec![
                 vec![
-                    answer(5000, &[1000, 3000], 3, Ended::Whole),
-                    answer(7000, &[2000, 2000], 5, Ended::Whole),
+                    answer(5000, &[1000, 3000], 3, AnswerEnd::Whole),
+                    answer(7000, &[2000, 2000], 5, AnswerEnd::Whole),
                 ],
                 vec![answer(1000, &[], 0, broken)],
             ],

@@ -10,7 +10,7 @@ pub mod lines;
 pub mod request;
 pub mod wire;
 
-pub use answer::{Answer, Ended};
+pub use answer::{Answer, AnswerEnd};
 pub use drive::{Drive, LoadPlan, drive};
 pub use request::{Ask, Interface};
 pub use wire::{Address, Wire};

@@ -96,7 +96,7 @@ fn file(version: &str) -> String {
     format!("{}.tar.zst", name(version))
 }
 
-fn install(installer: Installer, url: &str, prefix: &Path) -> common::Ended {
+fn install(installer: Installer, url: &str, prefix: &Path) -> common::InstallerEnd {
     installer.install_with(url, prefix, |_| {}, &[])
 }
 

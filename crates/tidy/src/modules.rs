@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use syn::visit::Visit;
 
-use crate::paths::{Found, is_test};
+use crate::paths::{PathsOfFile, is_test};
 
 /// For each file, relative to the crate's `src`, the files that it imports, each with one path that leads there.
 pub type Imports = BTreeMap<String, BTreeMap<String, String>>;
@@ -67,7 +67,7 @@ impl Reader<'_> {
         folder: &Path,
     ) -> Result<(), String> {
         self.modules.insert(module.to_vec(), Module { file: file.to_string() });
-        let mut found = Found::default();
+        let mut found = PathsOfFile::default();
         for item in items {
             match item {
                 syn::Item::Mod(child) if is_test(&child.attrs) => {}

@@ -5,7 +5,7 @@ use syn::visit::{self, Visit};
 
 /// Paths that were found.
 #[derive(Default)]
-pub struct Found {
+pub struct PathsOfFile {
     /// Each as its parts.
     pub paths: Vec<Vec<String>>,
 }
@@ -41,7 +41,7 @@ fn needs_test(condition: TokenStream) -> bool {
     }
 }
 
-impl Found {
+impl PathsOfFile {
     fn tree(&mut self, tree: &syn::UseTree, before: &[String]) {
         let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
         match tree {
@@ -90,7 +90,7 @@ impl Found {
     }
 }
 
-impl<'a> Visit<'a> for Found {
+impl<'a> Visit<'a> for PathsOfFile {
     fn visit_item(&mut self, item: &'a syn::Item) {
         let attributes = match item {
             syn::Item::Const(item) => &item.attrs,

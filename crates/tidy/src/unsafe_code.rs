@@ -13,7 +13,7 @@ pub fn unsafe_code(text: &str) -> Result<Vec<(usize, &'static str)>, String> {
         return Ok(Vec::new());
     }
     let file = syn::parse_file(text).map_err(|why| why.to_string())?;
-    let mut found = Found::default();
+    let mut found = UnsafeLines::default();
     found.visit_file(&file);
     found.lines.sort_unstable();
     found.lines.dedup();
@@ -21,11 +21,11 @@ pub fn unsafe_code(text: &str) -> Result<Vec<(usize, &'static str)>, String> {
 }
 
 #[derive(Default)]
-struct Found {
+struct UnsafeLines {
     lines: Vec<(usize, &'static str)>,
 }
 
-impl Found {
+impl UnsafeLines {
     fn keep(&mut self, span: Span, what: &'static str) {
         self.lines.push((span.start().line, what));
     }
@@ -42,7 +42,7 @@ impl Found {
     }
 }
 
-impl<'a> Visit<'a> for Found {
+impl<'a> Visit<'a> for UnsafeLines {
     fn visit_expr_unsafe(&mut self, block: &'a syn::ExprUnsafe) {
         self.keep(block.unsafe_token.span, "unsafe block");
         visit::visit_expr_unsafe(self, block);

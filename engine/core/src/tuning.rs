@@ -17,7 +17,7 @@ use crate::settings::{Requested, check};
 
 /// What a start of the engine finds.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct TuningLookup {
     /// What the record says, if it speaks of this model here.
     pub tuned: Option<Requested>,
     /// What the user should know.
@@ -41,8 +41,8 @@ pub fn look_up(
     variant: &Variant,
     objective: Option<&str>,
     live: &Live,
-) -> Found {
-    let mut found = Found::default();
+) -> TuningLookup {
+    let mut found = TuningLookup::default();
     let Some(path) = path(given) else { return found };
     let record = match read(&path) {
         Ok(Some(record)) => record,

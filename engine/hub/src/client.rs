@@ -20,7 +20,7 @@ const SHORT: Duration = Duration::from_secs(5);
 
 /// A model that is on the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct LocalModel {
     /// The file, the first of several.
     pub path: PathBuf,
     /// Its name in the repository.
@@ -56,7 +56,7 @@ impl Hub {
     ///
     /// # Errors
     /// See [`Error`]; what was fetched of a file stays, and the next call goes on with it.
-    pub fn get(&self, name: &Name, watch: &mut dyn Watch) -> Result<Found, Error> {
+    pub fn get(&self, name: &Name, watch: &mut dyn Watch) -> Result<LocalModel, Error> {
         let place = CachedRepository::new(Folders::new(&self.options.folder, name));
         let found = if self.options.offline {
             self.in_cache(name, &place)?
@@ -100,7 +100,7 @@ impl Hub {
         place: &CachedRepository,
         listing: &Listing,
         watch: &mut dyn Watch,
-    ) -> Result<Found, Error> {
+    ) -> Result<LocalModel, Error> {
         let choice = chosen(name, &listing.files)?;
         let mut fetched = 0;
         for file in &choice.files {
@@ -118,7 +118,7 @@ impl Hub {
     }
 
     /// The files that `name` says, out of those in the cache.
-    fn in_cache(&self, name: &Name, place: &CachedRepository) -> Result<Found, Error> {
+    fn in_cache(&self, name: &Name, place: &CachedRepository) -> Result<LocalModel, Error> {
         let commit = place.commit(name.revision()).ok_or_else(|| Error::NotInCache {
             name: name.to_string(),
             folder: place.folder().to_path_buf(),
@@ -132,9 +132,9 @@ fn chosen(name: &Name, files: &[listing::HubFile]) -> Result<Choice, Error> {
     choose(files, name.file()).map_err(|why| Error::NoFile { name: name.to_string(), why })
 }
 
-fn found(place: &CachedRepository, commit: &str, choice: &Choice, fetched: u64) -> Found {
+fn found(place: &CachedRepository, commit: &str, choice: &Choice, fetched: u64) -> LocalModel {
     let first = &choice.files[0].path;
-    Found { path: place.pointer(commit, first), name: first.clone(), fetched }
+    LocalModel { path: place.pointer(commit, first), name: first.clone(), fetched }
 }
 
 /// What llama.cpp's parser is spared, in all parts.

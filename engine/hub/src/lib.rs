@@ -18,7 +18,7 @@ pub mod place;
 mod request;
 mod transfer;
 
-pub use client::{Found, Hub};
+pub use client::{Hub, LocalModel};
 pub use error::Error;
 pub use name::Name;
 pub use options::{ENDPOINT, Options, Patience, Watch};

@@ -84,9 +84,9 @@ impl Context {
                 return Ok(plan.none());
             }
             match self.set_device_samplers(sequence, asked, &plan)? {
-                Told::Done => return Ok(plan),
-                Told::Lacks(step) => self.device_samplers.lacks.push(step),
-                Told::Impossible => self.device_samplers.impossible = true,
+                StepAnswer::Done => return Ok(plan),
+                StepAnswer::Lacks(step) => self.device_samplers.lacks.push(step),
+                StepAnswer::Impossible => self.device_samplers.impossible = true,
             }
         }
     }
@@ -96,7 +96,7 @@ impl Context {
         sequence: SequenceId,
         asked: &DeviceAsked<'_>,
         plan: &SamplingPlan,
-    ) -> Result<Told> {
+    ) -> Result<StepAnswer> {
         let options = SamplingOptions { seed: None, constraint: None, ..plan.device(asked.options) };
         let params = ChainParams::new(&options, asked.seed)?;
         let end = match (plan.chooses(), plan.offloaded().contains(&Step::Temperature)) {
@@ -154,7 +154,11 @@ impl Context {
             }
             // SAFETY: a text of static storage, with its end.
             let name = unsafe { CStr::from_ptr(unsupported) };
-            return Ok(name.to_str().ok().and_then(Step::of_name).map_or(Told::Impossible, Told::Lacks));
+            return Ok(name
+                .to_str()
+                .ok()
+                .and_then(Step::of_name)
+                .map_or(StepAnswer::Impossible, StepAnswer::Lacks));
         };
         self.device_samplers.live[at] = Some(Live {
             raw,
@@ -163,7 +167,7 @@ impl Context {
             options,
             steps: plan.offloaded().to_vec(),
         });
-        Ok(Told::Done)
+        Ok(StepAnswer::Done)
     }
 
     /// Lets the device do nothing for `sequence` any more: its rows have logits again.
@@ -242,7 +246,7 @@ impl Context {
 }
 
 /// What a device said to samplers.
-enum Told {
+enum StepAnswer {
     Done,
     /// It has not what this one needs.
     Lacks(Step),

@@ -14,7 +14,7 @@ const MAX_DIGITS: u32 = 9;
 const JOINS: [&str; 5] = ["allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"];
 
 /// What a schema has of them.
-struct Found {
+struct MultiplesOf {
     /// Added up.
     remainders: u64,
     /// Of what is a multiple of all, but for the point.
@@ -24,7 +24,7 @@ struct Found {
     joins: bool,
 }
 
-impl Found {
+impl MultiplesOf {
     /// Those of the worst number that can become of it.
     fn most(&self) -> u64 {
         if !self.joins {
@@ -38,7 +38,7 @@ impl Found {
 
 /// Why `schema` is too hard, if it is.
 pub(super) fn refusal(schema: &Value) -> Option<String> {
-    let mut found = Found { remainders: 0, together: 1, digits: (MAX_DIGITS, 0), joins: false };
+    let mut found = MultiplesOf { remainders: 0, together: 1, digits: (MAX_DIGITS, 0), joins: false };
     if let Some(value) = look(schema, &mut found) {
         return Some(format!(
             "multipleOf {value}: at most {MAX_DIGITS} digits after the point are looked at"
@@ -63,7 +63,7 @@ pub(super) fn refusal_in_lark(text: &str) -> Option<String> {
 }
 
 /// Adds up what is in `value`; returns one that has too many digits. The depth of JSON is bounded by its parser.
-fn look(value: &Value, found: &mut Found) -> Option<f64> {
+fn look(value: &Value, found: &mut MultiplesOf) -> Option<f64> {
     match value {
         Value::Array(list) => list.iter().find_map(|value| look(value, found)),
         Value::Object(map) => map.iter().find_map(|(name, value)| {
@@ -78,7 +78,7 @@ fn look(value: &Value, found: &mut Found) -> Option<f64> {
 }
 
 /// As llguidance reads it: digits without the point, of which so many are after it.
-fn add(number: f64, found: &mut Found) -> Option<f64> {
+fn add(number: f64, found: &mut MultiplesOf) -> Option<f64> {
     let (mut value, mut digits) = (number, 0);
     while value.fract() != 0.0 {
         (value, digits) = (value * 10.0, digits + 1);

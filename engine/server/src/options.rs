@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use build_info::Bytes;
-use engine_core::cache::{Store, Wanted};
+use engine_core::cache::{PromptCacheRequest, Store};
 use engine_core::embed::Pooling;
 use engine_core::live::Live;
 use engine_core::settings::{Requested, Settings};
@@ -85,8 +85,8 @@ pub struct PromptCache {
 }
 
 impl PromptCache {
-    pub(super) fn wanted(&self, model: &Path) -> Result<Wanted> {
-        Wanted::new(Store::folder(&self.folder, self.bound, self.read_only)?, model)
+    pub(super) fn wanted(&self, model: &Path) -> Result<PromptCacheRequest> {
+        PromptCacheRequest::new(Store::folder(&self.folder, self.bound, self.read_only)?, model)
     }
 }
 

@@ -22,7 +22,7 @@ const FRESH: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// What was found in the state folder.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Found {
+pub enum CachedRoofline {
     /// Of this machine as this process may use it, and of the last 30 days.
     Fresh(Roofline),
     /// One that says nothing of this process now, and why.
@@ -37,16 +37,16 @@ pub fn path() -> Option<PathBuf> {
 }
 
 /// Looks for one that was measured on `host`.
-pub fn find(host: &Host) -> Found {
-    let Some(path) = path() else { return Found::Nothing };
+pub fn find(host: &Host) -> CachedRoofline {
+    let Some(path) = path() else { return CachedRoofline::Nothing };
     let earliest = SystemTime::now().checked_sub(FRESH).unwrap_or(SystemTime::UNIX_EPOCH);
     match read(&path) {
         Ok(roofline) => match unfit(&roofline, host, &utc(earliest)) {
-            None => Found::Fresh(roofline),
-            Some(why) => Found::Unfit(format!("{} {why}", path.display())),
+            None => CachedRoofline::Fresh(roofline),
+            Some(why) => CachedRoofline::Unfit(format!("{} {why}", path.display())),
         },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Nothing,
-        Err(error) => Found::Unfit(format!("{}: {error}", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => CachedRoofline::Nothing,
+        Err(error) => CachedRoofline::Unfit(format!("{}: {error}", path.display())),
     }
 }
 

@@ -31,7 +31,7 @@ pub struct Store {
 }
 
 /// What decides which folder of the store a tree is in.
-struct Wanted {
+struct WantedTree {
     home: PathBuf,
     /// The digest that the tree must have, where it is known before.
     digest: Option<Sha256>,
@@ -120,7 +120,7 @@ impl Store {
         std::path::absolute(&sources).with_context(|| format!("cannot make {} absolute", sources.display()))
     }
 
-    fn wanted(&self, origin: &Origin, progress: Progress<'_>) -> Result<Wanted> {
+    fn wanted(&self, origin: &Origin, progress: Progress<'_>) -> Result<WantedTree> {
         let digest = match origin {
             Origin::Crate => Some(self.pins.krate.digest.clone()),
             Origin::Sdist => Some(self.pins.sdist.digest.clone()),
@@ -137,11 +137,17 @@ impl Store {
         }
         let key = digest::of_bytes(identity.as_bytes());
         let home = self.sources()?.join(format!("{}-{}", origin.name(), key.short()));
-        Ok(Wanted { home, digest, patches })
+        Ok(WantedTree { home, digest, patches })
     }
 
     /// Fetches, verifies, patches and publishes.
-    fn make(&self, origin: &Origin, wanted: &Wanted, lock: &Lock, progress: Progress<'_>) -> Result<Tree> {
+    fn make(
+        &self,
+        origin: &Origin,
+        wanted: &WantedTree,
+        lock: &Lock,
+        progress: Progress<'_>,
+    ) -> Result<Tree> {
         let staging = lock.staging()?;
         let prepared = staging.path().join("prepared");
         let path = prepared.join(TREE);
@@ -207,7 +213,7 @@ fn tree_version(digest: &Sha256) -> String {
 }
 
 /// The tree in the store, if it is there.
-fn find(wanted: &Wanted, origin: &Origin) -> Option<Tree> {
+fn find(wanted: &WantedTree, origin: &Origin) -> Option<Tree> {
     let tree = Tree::read(&wanted.home)?;
     let is_wanted = wanted.digest.as_ref().is_none_or(|digest| *digest == tree.digest)
         && tree.tried().into_iter().eq(wanted.patches.iter().map(|patch| patch.name.as_str()));

@@ -61,7 +61,7 @@ impl Preset {
 }
 
 /// Why the drawing of weights ended early.
-enum Ended {
+enum DrawingEnd {
     Write(WriteError),
     Stopped,
 }
@@ -102,16 +102,16 @@ pub fn write(path: &Path, options: &Options<'_>) -> Result<Summary, Error> {
     let threads = options.threads.or_else(|| std::thread::available_parallelism().ok());
     let mut done = Bytes(0);
     pour::pour(&tensors, &vocabulary, options.seed, threads.map_or(1, NonZeroUsize::get), |data| {
-        writer.write_data(data).map_err(Ended::Write)?;
+        writer.write_data(data).map_err(DrawingEnd::Write)?;
         done.0 += data.len() as u64;
         match options.progress.map_or(ControlFlow::Continue(()), |progress| progress(done, total)) {
             ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Ended::Stopped),
+            ControlFlow::Break(()) => Err(DrawingEnd::Stopped),
         }
     })
     .map_err(|ended| match ended {
-        Ended::Write(error) => Error::Place(failed(error)),
-        Ended::Stopped => Error::Stopped { path: path.to_path_buf() },
+        DrawingEnd::Write(error) => Error::Place(failed(error)),
+        DrawingEnd::Stopped => Error::Stopped { path: path.to_path_buf() },
     })?;
     writer.finish().map_err(failed)?;
     partial.commit()?;

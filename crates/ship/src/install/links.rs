@@ -70,18 +70,18 @@ pub fn check(prefix: &Prefix, tree: Option<&Path>) -> Result<()> {
 }
 
 /// Links that were made for a version which is not current yet; they go again unless it becomes so.
-pub struct Made {
+pub struct PendingLinks {
     paths: Vec<PathBuf>,
 }
 
-impl Made {
+impl PendingLinks {
     /// The version is current: they stay.
     pub fn keep(mut self) {
         self.paths.clear();
     }
 }
 
-impl Drop for Made {
+impl Drop for PendingLinks {
     fn drop(&mut self) {
         for path in &self.paths {
             let _ = fs::remove_file(path);
@@ -91,9 +91,9 @@ impl Drop for Made {
 
 /// Makes the links that the version in `tree` wants and that are not there yet. They lead through `current`, so they are
 /// right for this version as soon as that is.
-pub fn make(prefix: &Prefix, tree: &Path) -> Result<Made> {
+pub fn make(prefix: &Prefix, tree: &Path) -> Result<PendingLinks> {
     check(prefix, Some(tree))?;
-    let mut made = Made { paths: Vec::new() };
+    let mut made = PendingLinks { paths: Vec::new() };
     for name in wanted(tree) {
         let path = prefix.root().join(&name);
         if is_there(&path) {

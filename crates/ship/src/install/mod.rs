@@ -17,7 +17,7 @@ use anyhow::Result;
 use build_info::Bytes;
 use lock::Lock;
 use prefix::{Prefix, is_there};
-use source::{ArchiveLocation, Source, Told};
+use source::{ArchiveLocation, Source, SourceNotes};
 
 use crate::order::{self, Install, Installed, List, Version};
 use crate::signature::Key;
@@ -33,7 +33,7 @@ pub fn install(order: &Install) -> Result<Installed> {
     }
     let prefix = Prefix::of(order.prefix.as_deref())?;
     let key = Key::configured(order.key.as_deref(), prefix.root())?;
-    let mut told = Told::default();
+    let mut told = SourceNotes::default();
     let place = source::find(order, &mut told)?;
     let name = source::name_of(&place)?;
     // What can be refused is refused before anything is fetched or made.
@@ -64,7 +64,7 @@ fn fetch_and_put(
     place: &ArchiveLocation,
     name: String,
     key: Option<&Key>,
-    mut told: Told,
+    mut told: SourceNotes,
 ) -> Result<Installed> {
     let scratch = lock::staging(prefix)?;
     let source = source::open(place, order, key, Some(scratch.path()), &mut told)?;
@@ -95,7 +95,7 @@ fn would_install(
     prefix: &Prefix,
     place: &ArchiveLocation,
     key: Option<&Key>,
-    mut told: Told,
+    mut told: SourceNotes,
 ) -> Result<Installed> {
     let name = source::name_of(place)?;
     match place {
@@ -128,7 +128,7 @@ fn would_install(
 }
 
 /// Says so when a shell here would not find what was installed.
-fn note_path(prefix: &Prefix, told: &mut Told) {
+fn note_path(prefix: &Prefix, told: &mut SourceNotes) {
     let bin = prefix.root().join("bin");
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<_> = std::env::split_paths(&path).collect();

@@ -54,7 +54,7 @@ pub enum ArchiveLocation {
 
 /// What people should know of what was found.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct SourceNotes {
     /// What was chosen, and why.
     pub notes: Vec<String>,
     /// Risks that were taken.
@@ -62,7 +62,7 @@ pub struct Told {
 }
 
 /// Finds the archive that `order` means; an index may be fetched, no archive.
-pub fn find(order: &Install, told: &mut Told) -> Result<ArchiveLocation> {
+pub fn find(order: &Install, told: &mut SourceNotes) -> Result<ArchiveLocation> {
     let from = &order.from;
     if fetch::is_url(from) {
         if from.starts_with("http:") {
@@ -136,7 +136,7 @@ pub fn open(
     order: &Install,
     key: Option<&Key>,
     scratch: Option<&Path>,
-    told: &mut Told,
+    told: &mut SourceNotes,
 ) -> Result<Source> {
     let name = name_of(place)?;
     match place {
@@ -210,7 +210,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 fn expected(
     order: &Install,
     listed: Option<&Sha256>,
-    told: &mut Told,
+    told: &mut SourceNotes,
     archive: &str,
     beside: impl FnOnce() -> Result<Option<Sha256>>,
 ) -> Result<Option<Sha256>> {

@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use super::links::{self, Made};
+use super::links::{self, PendingLinks};
 use super::prefix::{Prefix, is_there};
 use super::running::{check_still_runs, lock_installed};
-use super::source::Told;
+use super::source::SourceNotes;
 use crate::order::{Rollback, Switched};
 use crate::{files, interrupt, sums};
 
@@ -19,7 +19,7 @@ use crate::{files, interrupt, sums};
 /// # Errors
 /// When another content is there under this name and `force` does not say to replace it. Whatever fails, what was
 /// current stays so.
-pub fn put(prefix: &Prefix, name: &str, staged: &Path, force: bool, told: &mut Told) -> Result<bool> {
+pub fn put(prefix: &Prefix, name: &str, staged: &Path, force: bool, told: &mut SourceNotes) -> Result<bool> {
     // The last place to stop at: what follows is a few renames.
     interrupt::check()?;
     let place = prefix.version(name);
@@ -83,7 +83,7 @@ pub fn make_current(prefix: &Prefix, name: &str) -> Result<()> {
 
 /// Points `current` at the version `name`, for which `links` were made. They stay where it came to that, though the disk
 /// may not have taken it, which is an error too.
-pub fn point_current(prefix: &Prefix, name: &str, links: Made) -> Result<()> {
+pub fn point_current(prefix: &Prefix, name: &str, links: PendingLinks) -> Result<()> {
     let switched = files::switch_link(&prefix.current_link(), &target(name));
     if is_current(prefix, name) {
         links.keep();

@@ -167,10 +167,10 @@ pub enum Installer {
 pub const BOTH: [Installer; 2] = [Installer::Ship, Installer::Script];
 
 /// How it ended: the exit code, and what was said.
-pub type Ended = (i32, String);
+pub type InstallerEnd = (i32, String);
 
 impl Installer {
-    pub fn install(self, from: &Path, prefix: &Path) -> Ended {
+    pub fn install(self, from: &Path, prefix: &Path) -> InstallerEnd {
         self.install_with(from.to_str().unwrap(), prefix, |_| {}, &[])
     }
 
@@ -181,7 +181,7 @@ impl Installer {
         prefix: &Path,
         change: impl FnOnce(&mut Install),
         arguments: &[&str],
-    ) -> Ended {
+    ) -> InstallerEnd {
         let mut order =
             Install { from: from.to_string(), prefix: Some(prefix.to_path_buf()), ..Install::default() };
         change(&mut order);
@@ -191,7 +191,7 @@ impl Installer {
         }
     }
 
-    pub fn rollback(self, prefix: &Path) -> Ended {
+    pub fn rollback(self, prefix: &Path) -> InstallerEnd {
         let order = ship::order::Rollback { prefix: Some(prefix.to_path_buf()), dry_run: false };
         match self {
             Self::Ship => ended(ship(&Order::Rollback(order))),
@@ -199,7 +199,7 @@ impl Installer {
         }
     }
 
-    pub fn uninstall(self, prefix: &Path, all: bool) -> Ended {
+    pub fn uninstall(self, prefix: &Path, all: bool) -> InstallerEnd {
         let order = Uninstall { all, prefix: Some(prefix.to_path_buf()), ..Uninstall::default() };
         match self {
             Self::Ship => ended(ship(&Order::Uninstall(order))),
@@ -209,7 +209,7 @@ impl Installer {
     }
 }
 
-fn ended((code, reply): (i32, Reply)) -> Ended {
+fn ended((code, reply): (i32, Reply)) -> InstallerEnd {
     match reply {
         Reply::Done(answer) => (code, format!("{answer:?}")),
         Reply::Failed(failed) => (code, failed.said.join(": ")),
@@ -230,18 +230,18 @@ pub fn script_command(arguments: &[&str], prefix: &Path) -> Command {
     command
 }
 
-fn script(arguments: &[&str], prefix: &Path) -> Ended {
+fn script(arguments: &[&str], prefix: &Path) -> InstallerEnd {
     how(script_command(arguments, prefix))
 }
 
 /// install.sh on a system that has no other programs than those in `bin`.
-pub fn script_with(bin: &Path, arguments: &[&str], prefix: &Path) -> Ended {
+pub fn script_with(bin: &Path, arguments: &[&str], prefix: &Path) -> InstallerEnd {
     let mut command = script_command(arguments, prefix);
     command.env("PATH", bin);
     how(command)
 }
 
-fn how(mut command: Command) -> Ended {
+fn how(mut command: Command) -> InstallerEnd {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = [stdout, stderr].concat();
     (status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())

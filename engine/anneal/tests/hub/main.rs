@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use hub::{Error, Found, Hub, Name, Options, Patience, Watch};
+use hub::{Error, Hub, LocalModel, Name, Options, Patience, Watch};
 use server::{Act, COMMIT, Request, Server, sha256};
 
 const Q4: &str = "m-Q4_K_M.gguf";
@@ -22,13 +22,13 @@ fn tiny() -> Vec<u8> {
 
 /// What was told.
 #[derive(Default)]
-struct Told {
+struct WatchedFetch {
     begun: Vec<(String, u64, u64)>,
     last: u64,
     said: Vec<String>,
 }
 
-impl Watch for Told {
+impl Watch for WatchedFetch {
     fn begin(&mut self, file: &str, there: u64, total: u64) {
         self.begun.push((file.to_string(), there, total));
     }
@@ -65,14 +65,14 @@ impl Case {
         }
     }
 
-    fn get_with(&self, options: Options, name: &str) -> (Result<Found, Error>, Told) {
-        let mut told = Told::default();
+    fn get_with(&self, options: Options, name: &str) -> (Result<LocalModel, Error>, WatchedFetch) {
+        let mut told = WatchedFetch::default();
         let name: Name = name.parse().expect("a name");
         let found = Hub::new(options).expect("a hub").get(&name, &mut told);
         (found, told)
     }
 
-    fn get(&self, name: &str) -> (Result<Found, Error>, Told) {
+    fn get(&self, name: &str) -> (Result<LocalModel, Error>, WatchedFetch) {
         self.get_with(self.options(), name)
     }
 
@@ -105,7 +105,7 @@ fn content(
     move |request| if request.is_content() { script(request) } else { Act::Well }
 }
 
-fn said(found: Result<Found, Error>) -> (Error, String) {
+fn said(found: Result<LocalModel, Error>) -> (Error, String) {
     let error = found.expect_err("it cannot be had");
     let words = error.to_string();
     (error, words)

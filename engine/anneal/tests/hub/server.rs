@@ -140,7 +140,7 @@ impl State {
             Act::Status(status, lines, body) => {
                 return write!(
                     stream,
-                    "HTTP/1.1 {status} Told\r\nConnection: close\r\n{lines}Content-Length: {}\r\n\r\n{body}",
+                    "HTTP/1.1 {status} WatchedFetch\r\nConnection: close\r\n{lines}Content-Length: {}\r\n\r\n{body}",
                     body.len()
                 );
             }
@@ -167,14 +167,14 @@ impl State {
             let port = self.address.port();
             return write!(
                 stream,
-                "HTTP/1.1 302 Found\r\nConnection: close\r\nLocation: http://localhost:{port}/cdn/{name}\r\nContent-Length: 0\r\n\r\n"
+                "HTTP/1.1 302 LocalModel\r\nConnection: close\r\nLocation: http://localhost:{port}/cdn/{name}\r\nContent-Length: 0\r\n\r\n"
             );
         }
         let name = request.path.strip_prefix("/cdn/").unwrap_or_default();
         let Some((_, bytes)) = self.files.iter().find(|(file, _)| file == name) else {
             return write!(
                 stream,
-                "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+                "HTTP/1.1 404 Not LocalModel\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
             );
         };
         self.content(request, bytes, &act, stream)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use build_info::Bytes;
 use build_info::words::printable;
-use engine_core::cache::{PromptCache, Report, Store, Wanted};
+use engine_core::cache::{PromptCache, PromptCacheRequest, Report, Store};
 use engine_core::generate::Generation;
 use engine_core::live::Live;
 use engine_core::settings::Settings;
@@ -36,7 +36,7 @@ impl CacheFlags {
     ///
     /// # Errors
     /// Where it cannot be there, the model cannot be read, or flags are given that need another.
-    pub fn want(&self, model: &Path) -> Result<Option<Wanted>> {
+    pub fn want(&self, model: &Path) -> Result<Option<PromptCacheRequest>> {
         let Some(path) = &self.prompt_cache else {
             let alone = [
                 (self.prompt_cache_size.is_some(), "--prompt-cache-size"),
@@ -50,13 +50,13 @@ impl CacheFlags {
             };
         };
         let store = Store::at(path, self.prompt_cache_size, self.prompt_cache_ro)?;
-        Wanted::new(store, model).map(Some)
+        PromptCacheRequest::new(store, model).map(Some)
     }
 }
 
 /// The cache for `session`; none, with a word, for a model that there can be none for.
 pub fn open(
-    wanted: Wanted,
+    wanted: PromptCacheRequest,
     layouts: &Layouts,
     session: &Session,
     settings: &Settings,

@@ -114,7 +114,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
     start(args.load.verbose);
     interrupt::stop_in_order();
-    let work = Work { args, text: &text, settings: &settings, live: &live };
+    let work = EvalRun { args, text: &text, settings: &settings, live: &live };
     let found = match &args.against {
         None => work.alone()?,
         Some(reference) => work.against(reference)?,
@@ -154,14 +154,14 @@ pub fn check(chunk: u32, chunks: Option<u32>) -> llama::error::Result<()> {
     Ok(())
 }
 
-struct Work<'a> {
+struct EvalRun<'a> {
     args: &'a Args,
     text: &'a str,
     settings: &'a Settings,
     live: &'a Live,
 }
 
-impl Work<'_> {
+impl EvalRun<'_> {
     fn open(&self, path: &Path) -> Result<(Arc<Model>, Text)> {
         let model = model::open(path, self.settings, self.live)?;
         let text = Text::new(&model, self.text, self.args.chunk, self.args.chunks)?;

@@ -19,4 +19,4 @@ pub use entry::{Content, Unfit};
 pub use key::{Key, ModelDigest, UNSCOPED};
 pub use prompt::{PromptCache, Report, generate};
 pub use store::{BLOCK, DEFAULT_BOUND, Loaded, Saved, Store};
-pub use wanted::Wanted;
+pub use wanted::PromptCacheRequest;

@@ -46,7 +46,7 @@ enum CacheStorage {
 
 /// A file that begins as a prompt does.
 #[derive(Debug)]
-pub struct Found {
+pub struct CachedPrefix {
     /// How many tokens of the prompt it holds.
     pub common: usize,
     path: PathBuf,
@@ -54,7 +54,7 @@ pub struct Found {
     head: Head,
 }
 
-impl Found {
+impl CachedPrefix {
     /// Size of its file.
     pub fn size(&self) -> Bytes {
         self.head.file_size()
@@ -163,7 +163,7 @@ impl Store {
         have: usize,
         n_ctx: u32,
         notes: &mut Vec<String>,
-    ) -> Option<Found> {
+    ) -> Option<CachedPrefix> {
         let found = match &self.place {
             CacheStorage::File(path) => match look(path, key, prompt) {
                 Ok(found) => Some(found),
@@ -193,8 +193,8 @@ impl Store {
         prompt: &[Token],
         n_ctx: u32,
         notes: &mut Vec<String>,
-    ) -> Option<Found> {
-        let mut best: Option<Found> = None;
+    ) -> Option<CachedPrefix> {
+        let mut best: Option<CachedPrefix> = None;
         for path in alike(folder, key, prompt) {
             let found = match look(&path, key, prompt) {
                 Ok(found) => found,
@@ -209,7 +209,7 @@ impl Store {
             if found.head.tokens.len() > n_ctx as usize {
                 continue;
             }
-            let rank = |found: &Found| (found.common, std::cmp::Reverse(found.head.tokens.len()));
+            let rank = |found: &CachedPrefix| (found.common, std::cmp::Reverse(found.head.tokens.len()));
             if best.as_ref().is_none_or(|best| rank(&found) > rank(best)) {
                 best = Some(found);
             }
@@ -218,7 +218,7 @@ impl Store {
     }
 
     /// Reads and checks the content of what was found.
-    pub fn read(&self, mut found: Found, notes: &mut Vec<String>) -> Option<Loaded> {
+    pub fn read(&self, mut found: CachedPrefix, notes: &mut Vec<String>) -> Option<Loaded> {
         let start = Instant::now();
         match entry::read_content(&mut found.file, &found.head) {
             Ok(content) => {
@@ -353,12 +353,12 @@ impl Store {
 }
 
 /// Opens the file at `path`, reads its head, and says what `prompt` has in common with it.
-fn look(path: &Path, key: &Key, prompt: &[Token]) -> std::result::Result<Found, Unfit> {
+fn look(path: &Path, key: &Key, prompt: &[Token]) -> std::result::Result<CachedPrefix, Unfit> {
     let mut file = entry::open(path)?;
     let head = entry::read_head(&mut file)?;
     head.check(key)?;
     let common = head.tokens.iter().zip(prompt).take_while(|(one, other)| one == other).count();
-    Ok(Found { common, path: path.to_path_buf(), file, head })
+    Ok(CachedPrefix { common, path: path.to_path_buf(), file, head })
 }
 
 fn digest(tokens: &[Token]) -> [u8; 32] {

@@ -12,18 +12,18 @@ use crate::settings::Settings;
 
 /// Where it lies, and what the model is: looked at before the model is loaded, which takes longer.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct PromptCacheRequest {
     store: Store,
     digest: ModelDigest,
 }
 
-impl Wanted {
+impl PromptCacheRequest {
     /// The caches in `store` for the model at `path`.
     ///
     /// # Errors
     /// Where the model cannot be read.
     pub fn new(store: Store, path: &Path) -> Result<Self> {
-        Ok(Wanted { store, digest: ModelDigest::of(path)? })
+        Ok(PromptCacheRequest { store, digest: ModelDigest::of(path)? })
     }
 
     /// The place, and the key of what `model` evaluates in a context of `n_ctx` tokens; `split` is whether prompts have

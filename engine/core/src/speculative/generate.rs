@@ -7,7 +7,7 @@ use llama::{ALONE, Context, Token, interrupted};
 use sampling::Chain;
 
 use super::report::{DIFFERS, MIXTURE};
-use super::sameness::Found;
+use super::sameness::BatchComparison;
 use super::speculator::{Drafter, Speculator};
 use crate::generation::{Generation, Stop, Teller};
 use crate::sequence::Sequence;
@@ -160,7 +160,7 @@ fn verify(
     speculator: &mut Speculator,
     tokens: &mut Vec<Token>,
     draft: &[Token],
-    found: Found,
+    found: BatchComparison,
     generation: &mut Generation,
     teller: &mut Teller<'_>,
 ) -> Result<Option<Stop>> {
@@ -196,12 +196,17 @@ fn verify(
 }
 
 /// The token by row `at` of the last batch; `None` where rounding could have another one chosen.
-fn choose(context: &mut Context, chain: &mut Chain, at: usize, found: Found) -> Result<Option<Token>> {
+fn choose(
+    context: &mut Context,
+    chain: &mut Chain,
+    at: usize,
+    found: BatchComparison,
+) -> Result<Option<Token>> {
     let row = context.logits_at(at as i32)?;
     let token = chain.choose(row)?;
     match found {
         // Drawn tokens have no margin that could be looked at.
-        Found::Differs(worst) if chain.takes_best() => {
+        BatchComparison::Differs(worst) if chain.takes_best() => {
             let mut less = row.to_vec();
             if let Some(logit) = usize::try_from(token).ok().and_then(|token| less.get_mut(token)) {
                 *logit -= AHEAD * worst;
@@ -214,15 +219,20 @@ fn choose(context: &mut Context, chain: &mut Chain, at: usize, found: Found) -> 
 
 impl Speculator {
     /// As much of `draft` as makes a batch of a width that was looked at.
-    fn cut(&self, mut draft: Vec<Token>, held: usize, found: Option<(usize, Found)>) -> (Vec<Token>, Found) {
-        let Some((width, found)) = found else { return (Vec::new(), Found::Same) };
+    fn cut(
+        &self,
+        mut draft: Vec<Token>,
+        held: usize,
+        found: Option<(usize, BatchComparison)>,
+    ) -> (Vec<Token>, BatchComparison) {
+        let Some((width, found)) = found else { return (Vec::new(), BatchComparison::Same) };
         if draft.len() + 1 == width {
             return (draft, found);
         }
         let (width, found) = self
             .width(held, 0, draft.len() + 1)
             .and_then(|(width, found)| Some((width, found?)))
-            .unwrap_or((1, Found::Same));
+            .unwrap_or((1, BatchComparison::Same));
         draft.truncate(width - 1);
         (draft, found)
     }

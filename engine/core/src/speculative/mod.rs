@@ -26,5 +26,5 @@ pub use generate::go_on;
 pub use lookup::Lookup;
 pub use options::{MOST, Options};
 pub use report::{DIFFERS, Report};
-pub use sameness::{Found, Sameness, WIDTHS};
+pub use sameness::{BatchComparison, Sameness, WIDTHS};
 pub use speculator::{Speculator, impossible, reach_after};

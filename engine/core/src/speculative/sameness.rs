@@ -18,7 +18,7 @@ const CELLS: usize = 256;
 
 /// What a look at a batch found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Found {
+pub enum BatchComparison {
     /// The same bits.
     Same,
     /// Others; how far the logits were from each other at most.
@@ -28,12 +28,12 @@ pub enum Found {
 /// What is known of each width at each length of the context.
 #[derive(Debug, Default)]
 pub struct Sameness {
-    known: HashMap<(usize, u32), Found>,
+    known: HashMap<(usize, u32), BatchComparison>,
 }
 
 impl Sameness {
     /// What is known of batches of `width` tokens after `held` others.
-    pub fn of(&self, width: usize, held: usize) -> Option<Found> {
+    pub fn of(&self, width: usize, held: usize) -> Option<BatchComparison> {
         self.known.get(&(width, length(held + width))).copied()
     }
 
@@ -45,7 +45,7 @@ impl Sameness {
 
     /// Looks at it by the last tokens that `context` holds, `tokens`, which were evaluated one by one, and are again
     /// afterwards.
-    pub fn look(&mut self, context: &mut Context, tokens: &[Token]) -> Result<Found> {
+    pub fn look(&mut self, context: &mut Context, tokens: &[Token]) -> Result<BatchComparison> {
         let (width, held) = (tokens.len(), context.held());
         let before = held - width;
         context.keep(before);
@@ -55,7 +55,7 @@ impl Sameness {
             Ok(())
         })?;
         context.keep(before);
-        let mut found = Found::Same;
+        let mut found = BatchComparison::Same;
         for (token, row) in tokens.iter().zip(&rows) {
             context.decode(&[*token])?;
             found = worse(found, compare(row, context.logits()?));
@@ -65,15 +65,15 @@ impl Sameness {
     }
 
     /// Notes what `rows` say of batches of `width` tokens after `held` others: each as a part of a batch and alone.
-    pub fn learn(&mut self, width: usize, held: usize, rows: Vec<(Vec<f32>, Vec<f32>)>) -> Found {
-        let found = rows.iter().map(|(one, other)| compare(one, other)).fold(Found::Same, worse);
+    pub fn learn(&mut self, width: usize, held: usize, rows: Vec<(Vec<f32>, Vec<f32>)>) -> BatchComparison {
+        let found = rows.iter().map(|(one, other)| compare(one, other)).fold(BatchComparison::Same, worse);
         self.known.insert((width, length(held + width)), found);
         found
     }
 
     /// Whether anything was found to differ.
     pub fn any_differs(&self) -> bool {
-        self.known.values().any(|found| matches!(found, Found::Differs(_)))
+        self.known.values().any(|found| matches!(found, BatchComparison::Differs(_)))
     }
 }
 
@@ -82,18 +82,20 @@ fn length(tokens: usize) -> u32 {
     tokens.next_multiple_of(CELLS).ilog2()
 }
 
-fn compare(one: &[f32], other: &[f32]) -> Found {
+fn compare(one: &[f32], other: &[f32]) -> BatchComparison {
     let pairs = || one.iter().zip(other);
     if pairs().all(|(one, other)| one.to_bits() == other.to_bits()) {
-        return Found::Same;
+        return BatchComparison::Same;
     }
-    Found::Differs(pairs().map(|(one, other)| (one - other).abs()).fold(0.0, f32::max))
+    BatchComparison::Differs(pairs().map(|(one, other)| (one - other).abs()).fold(0.0, f32::max))
 }
 
-fn worse(one: Found, other: Found) -> Found {
+fn worse(one: BatchComparison, other: BatchComparison) -> BatchComparison {
     match (one, other) {
-        (Found::Differs(one), Found::Differs(other)) => Found::Differs(one.max(other)),
-        (Found::Same, found) | (found, Found::Same) => found,
+        (BatchComparison::Differs(one), BatchComparison::Differs(other)) => {
+            BatchComparison::Differs(one.max(other))
+        }
+        (BatchComparison::Same, found) | (found, BatchComparison::Same) => found,
     }
 }
 
@@ -103,13 +105,13 @@ mod tests {
 
     #[test]
     fn bits_are_compared_and_the_worst_is_told() {
-        assert_eq!(compare(&[1.0, -2.0], &[1.0, -2.0]), Found::Same);
-        assert_eq!(compare(&[1.0, 0.0], &[1.0, -0.0]), Found::Differs(0.0));
-        assert_eq!(compare(&[1.0, 2.5, 0.0], &[1.5, 2.0, 0.125]), Found::Differs(0.5));
+        assert_eq!(compare(&[1.0, -2.0], &[1.0, -2.0]), BatchComparison::Same);
+        assert_eq!(compare(&[1.0, 0.0], &[1.0, -0.0]), BatchComparison::Differs(0.0));
+        assert_eq!(compare(&[1.0, 2.5, 0.0], &[1.5, 2.0, 0.125]), BatchComparison::Differs(0.5));
         let cases = [
-            (Found::Same, Found::Same, Found::Same),
-            (Found::Same, Found::Differs(0.5), Found::Differs(0.5)),
-            (Found::Differs(0.25), Found::Differs(0.5), Found::Differs(0.5)),
+            (BatchComparison::Same, BatchComparison::Same, BatchComparison::Same),
+            (BatchComparison::Same, BatchComparison::Differs(0.5), BatchComparison::Differs(0.5)),
+            (BatchComparison::Differs(0.25), BatchComparison::Differs(0.5), BatchComparison::Differs(0.5)),
         ];
         for (one, other, expected) in cases {
             assert_eq!((worse(one, other), worse(other, one)), (expected, expected));

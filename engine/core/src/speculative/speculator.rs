@@ -11,7 +11,7 @@ use super::gain::{Clock, Gain};
 use super::lookup::Lookup;
 use super::options::Options;
 use super::report::{MIXTURE, NOT_TAKEN_BACK, Report};
-use super::sameness::{Found, Sameness, WIDTHS};
+use super::sameness::{BatchComparison, Sameness, WIDTHS};
 use crate::live::Live;
 use crate::settings::Settings;
 
@@ -98,11 +98,16 @@ impl Speculator {
     /// The width of the next batch, after `held` tokens of which the last `pure` were evaluated one by one, and with room
     /// for `room` more: the widest that is allowed and of which something is known, or the one that is to be looked at
     /// first. `None` where there is none.
-    pub(super) fn width(&self, held: usize, pure: usize, room: usize) -> Option<(usize, Option<Found>)> {
+    pub(super) fn width(
+        &self,
+        held: usize,
+        pure: usize,
+        room: usize,
+    ) -> Option<(usize, Option<BatchComparison>)> {
         let widths = WIDTHS[..=self.reach].iter().rev().copied();
         let fits = |width: &usize| *width <= room.min(self.most + 1) && !Sameness::is_between(*width, held);
         widths.filter(fits).find_map(|width| match self.sameness.of(width, held) {
-            Some(Found::Differs(_)) if !self.near => None,
+            Some(BatchComparison::Differs(_)) if !self.near => None,
             Some(found) => Some((width, Some(found))),
             None => (pure >= width).then_some((width, None)),
         })

@@ -29,14 +29,14 @@ pub(super) struct Lexeme {
     expr: ExprRef,
     /// Whether it is one character.
     pub(super) is_character: bool,
-    made_of: Made,
+    made_of: LexemeShape,
     /// Whether the empty text, which it would be else, is left out.
     not_empty: bool,
 }
 
 /// What a lexeme is made of.
 #[derive(Clone, Debug)]
-enum Made {
+enum LexemeShape {
     Part(Id),
     Character(char),
     AllOf(Vec<Id>),
@@ -55,13 +55,13 @@ impl Lexeme {
     }
 }
 
-impl Made {
+impl LexemeShape {
     fn expr(&self, regexes: &mut Regexes<'_>) -> Result<ExprRef, String> {
         match self {
-            Made::Part(id) => regexes.of(*id),
-            Made::Character(character) => regexes.make(&RegexAst::Literal(character.to_string())),
-            Made::AllOf(items) => regexes.all_of(items),
-            Made::OneOf(items) => regexes.one_of(items),
+            LexemeShape::Part(id) => regexes.of(*id),
+            LexemeShape::Character(character) => regexes.make(&RegexAst::Literal(character.to_string())),
+            LexemeShape::AllOf(items) => regexes.all_of(items),
+            LexemeShape::OneOf(items) => regexes.one_of(items),
         }
     }
 }
@@ -237,14 +237,14 @@ impl<'a> LexemePlan<'a> {
                 Node::Text(text) => text.chars().count() == 1,
                 _ => false,
             };
-            return self.lexeme(Made::Part(id), (id, 0), is_character);
+            return self.lexeme(LexemeShape::Part(id), (id, 0), is_character);
         }
         match node {
             Node::Class(_) => Err("a class of characters is no lexeme".to_string()),
             Node::Text(text) => {
                 let mut all = Vec::new();
                 for character in text.chars() {
-                    all.push(self.lexeme(Made::Character(character), (id, 0), true)?);
+                    all.push(self.lexeme(LexemeShape::Character(character), (id, 0), true)?);
                 }
                 Ok(self.in_sequence(&all))
             }
@@ -274,7 +274,7 @@ impl<'a> LexemePlan<'a> {
             let size: u64 = items[at..at + len].iter().filter_map(|item| self.sizes[*item]).sum();
             let origin = (id, at + 1);
             if len > 1 && size <= super::regular::MAX_SIZE && !self.is_cut(origin) {
-                let made_of = Made::AllOf(items[at..at + len].to_vec());
+                let made_of = LexemeShape::AllOf(items[at..at + len].to_vec());
                 all.push(self.lexeme(made_of, origin, false)?);
                 at += len;
             } else {
@@ -294,7 +294,7 @@ impl<'a> LexemePlan<'a> {
         let size: u64 = regular.iter().filter_map(|item| self.sizes[*item]).sum();
         let made = self.new_rule();
         if regular.len() > 1 && size <= super::regular::MAX_SIZE && !self.is_cut((id, ALTERNATIVES)) {
-            let one = self.lexeme(Made::OneOf(regular), (id, ALTERNATIVES), false)?;
+            let one = self.lexeme(LexemeShape::OneOf(regular), (id, ALTERNATIVES), false)?;
             self.add(made, vec![one]);
         } else {
             for item in regular {
@@ -313,7 +313,7 @@ impl<'a> LexemePlan<'a> {
     }
 
     /// A lexeme is never empty: where it could be, it may be left out.
-    fn lexeme(&mut self, made_of: Made, origin: Origin, is_character: bool) -> Result<Sym, String> {
+    fn lexeme(&mut self, made_of: LexemeShape, origin: Origin, is_character: bool) -> Result<Sym, String> {
         let expr = made_of.expr(&mut self.regexes)?;
         if expr == ExprRef::EMPTY_STRING {
             return Ok(self.in_sequence(&[]));

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use build_info::Bytes;
 use chat::Template;
-use engine_core::cache::Wanted;
+use engine_core::cache::PromptCacheRequest;
 use engine_core::core_lock::{Cores, Turns};
 use engine_core::fit::Seats;
 use engine_core::live::Live;
@@ -208,7 +208,7 @@ struct SchedulerStart {
     options: ServeOptions,
     settings: Settings,
     live: Arc<Live>,
-    cache: Option<Wanted>,
+    cache: Option<PromptCacheRequest>,
     model: Arc<Model>,
     /// The smaller model that drafts, and from which probability on.
     draft: Option<(Arc<Model>, f32)>,

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use engine_core::cache::{BLOCK, Loaded, Wanted};
+use engine_core::cache::{BLOCK, Loaded, PromptCacheRequest};
 use engine_core::live::Live;
 use engine_core::settings::Settings;
 use llama::Token;
@@ -32,7 +32,12 @@ impl Scheduler {
     ///
     /// # Errors
     /// Where there are no threads for it.
-    pub fn with_disk(mut self, cache: Option<Wanted>, settings: &Settings, live: &Live) -> Result<Self> {
+    pub fn with_disk(
+        mut self,
+        cache: Option<PromptCacheRequest>,
+        settings: &Settings,
+        live: &Live,
+    ) -> Result<Self> {
         let Some(cache) = cache else { return Ok(self) };
         let n_ctx = self.context.n_ctx();
         // Prompts have the same weights as tokens here, whatever the settings say of a split layout.

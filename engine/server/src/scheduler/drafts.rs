@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use engine_core::speculative::{self, DraftModel, Found, MOST, Sameness, WIDTHS};
+use engine_core::speculative::{self, BatchComparison, DraftModel, MOST, Sameness, WIDTHS};
 use llama::error::{Error, Result};
 use llama::{Batch, Context, Decoded, SequenceId, Token};
 
@@ -100,8 +100,8 @@ impl Scheduler {
     }
 
     /// Whether a draft may be evaluated in a batch of which that is known.
-    fn may(&self, found: Option<Found>) -> bool {
-        found == Some(Found::Same) || self.rules.drafts.near
+    fn may(&self, found: Option<BatchComparison>) -> bool {
+        found == Some(BatchComparison::Same) || self.rules.drafts.near
     }
 
     /// The width of a batch with a draft of up to `most` tokens for slot `at`: the widest that may be.

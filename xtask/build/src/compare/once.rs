@@ -73,13 +73,14 @@ pub fn rows(build: &Candidate, arguments: &[String]) -> Result<Vec<Fields>> {
     }
     command.args(arguments).args(["-r", "1", "-o", "json"]);
     let line = process::line(&command);
-    let (stdout, _) = run(&mut command, &line).map_err(|error| match error.downcast_ref::<Ended>() {
-        // The arguments are the user's.
-        Some(Ended { code: Some(2), why }) if build.program == Program::Anneal => {
-            exit::usage(format!("{} does not take these arguments: {why}", build.name))
-        }
-        _ => error.context(format!("{} failed", build.name)),
-    })?;
+    let (stdout, _) =
+        run(&mut command, &line).map_err(|error| match error.downcast_ref::<FailedProgram>() {
+            // The arguments are the user's.
+            Some(FailedProgram { code: Some(2), why }) if build.program == Program::Anneal => {
+                exit::usage(format!("{} does not take these arguments: {why}", build.name))
+            }
+            _ => error.context(format!("{} failed", build.name)),
+        })?;
     serde_json::from_slice(&stdout).with_context(|| {
         format!("{}: {line} printed no JSON that can be read: {}", build.name, tail(&stdout))
     })
@@ -159,19 +160,19 @@ pub fn start(build: &Candidate, arguments: &[&str]) -> Result<f64> {
 
 /// A program that ended with an error.
 #[derive(Debug)]
-struct Ended {
+struct FailedProgram {
     /// Absent of one that a signal ended.
     code: Option<i32>,
     why: String,
 }
 
-impl std::fmt::Display for Ended {
+impl std::fmt::Display for FailedProgram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.why)
     }
 }
 
-impl std::error::Error for Ended {}
+impl std::error::Error for FailedProgram {}
 
 /// Runs it to its end; returns its standard output, and the most memory it had resident. Ctrl-C ends it.
 fn run(command: &mut Command, line: &str) -> Result<(Vec<u8>, Option<f64>)> {
@@ -194,7 +195,7 @@ fn run(command: &mut Command, line: &str) -> Result<(Vec<u8>, Option<f64>)> {
     process::check_interrupted()?;
     if !status.success() {
         let why = format!("{line} ended with {status}{}", tail(&stderr));
-        return Err(Ended { code: status.code(), why }.into());
+        return Err(FailedProgram { code: status.code(), why }.into());
     }
     Ok((stdout, peak.map(|bytes| bytes as f64)))
 }

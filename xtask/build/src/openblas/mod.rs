@@ -145,7 +145,7 @@ pub fn provide(
 }
 
 /// A library to be.
-struct Wanted {
+struct PlannedLibrary {
     archive: Archive,
     recipe: Recipe,
     folder: PathBuf,
@@ -158,7 +158,7 @@ fn wanted(
     host: &Host,
     args: &ArchiveArgs,
     toolchain: &Toolchain,
-) -> Result<Wanted> {
+) -> Result<PlannedLibrary> {
     let archive = args.archive()?;
     let recipe =
         make::recipe(profile.isa, host, &choose::compiler(profile, toolchain, &mut Vec::new())?, toolchain)?;
@@ -173,10 +173,10 @@ fn wanted(
         libraries: vec![folder.join("lib/libopenblas.a")],
         source: Some(archive.sha256.to_string()),
     };
-    Ok(Wanted { archive, recipe, folder, library })
+    Ok(PlannedLibrary { archive, recipe, folder, library })
 }
 
-impl Wanted {
+impl PlannedLibrary {
     fn is_built(&self) -> bool {
         // Written last, before the folder gets its name.
         self.folder.join("openblas.json").is_file() && self.library.libraries[0].is_file()

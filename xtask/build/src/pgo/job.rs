@@ -245,21 +245,21 @@ impl Ready {
 }
 
 /// The build without a profile and the one with it, complete; neither is current for that.
-struct Made {
+struct ProfiledPair {
     plain: Outcome,
     course: Course,
     optimized: Plan,
     outcome: Outcome,
 }
 
-impl Made {
+impl ProfiledPair {
     fn plain_engine(&self) -> PathBuf {
         self.plain.folder.join("bin/anneal")
     }
 }
 
 /// Instruments, trains, merges and rebuilds.
-fn make(args: &Args, plan: &Plan, workloads: &[Workload], pipeline: &mut Pipeline) -> Result<Made> {
+fn make(args: &Args, plan: &Plan, workloads: &[Workload], pipeline: &mut Pipeline) -> Result<ProfiledPair> {
     let plain = pipeline.step(step::PLAIN, |pipeline| pipeline.plain(plan))?;
     let plain_engine = plain.folder.join("bin/anneal");
     let maker = Maker { workspace: pipeline.workspace, engine: Some(&plain_engine), ui: pipeline.ui };
@@ -278,7 +278,7 @@ fn make(args: &Args, plan: &Plan, workloads: &[Workload], pipeline: &mut Pipelin
 
     let optimized = plan.profiled(args.subject(), &trained.profdata);
     let outcome = pipeline.step(step::REBUILD, |pipeline| pipeline.rebuild(&optimized, trained))?;
-    Ok(Made { plain, course, optimized, outcome })
+    Ok(ProfiledPair { plain, course, optimized, outcome })
 }
 
 /// What came of the comparison.
@@ -292,7 +292,7 @@ struct Kept {
 }
 
 /// Compares the two, makes the better one current, and notes the result in both records.
-fn judge(args: &Args, plan: &Plan, made: &Made, pipeline: &mut Pipeline) -> Result<Kept> {
+fn judge(args: &Args, plan: &Plan, made: &ProfiledPair, pipeline: &mut Pipeline) -> Result<Kept> {
     let gain = pipeline.step(step::COMPARE, |pipeline| {
         let contest = Contest {
             command: "cargo xtask pgo",
@@ -323,7 +323,7 @@ fn lay_out_anew(
     args: &Args,
     plan: &Plan,
     tools: &BoltTools,
-    made: &Made,
+    made: &ProfiledPair,
     kept: &Kept,
     pipeline: &mut Pipeline,
 ) -> Result<(Outcome, bool)> {

@@ -260,7 +260,7 @@ pub struct Builds<'a> {
 }
 
 /// One build folder, as found.
-pub struct Found {
+pub struct BuildFolder {
     /// The folder.
     pub path: PathBuf,
     /// The profile whose link points at it.
@@ -274,7 +274,7 @@ impl<'a> Builds<'a> {
     }
 
     /// All of them, by name.
-    pub fn all(&self) -> Result<Vec<Found>> {
+    pub fn all(&self) -> Result<Vec<BuildFolder>> {
         let anneal = self.workspace.anneal();
         let entries = match std::fs::read_dir(&anneal) {
             Ok(entries) => entries,
@@ -300,7 +300,7 @@ impl<'a> Builds<'a> {
             })?;
             Some(link.file_name()?.to_string_lossy().into_owned())
         };
-        Ok(folders.into_iter().map(|path| Found { current_of: current_of(&path), path }).collect())
+        Ok(folders.into_iter().map(|path| BuildFolder { current_of: current_of(&path), path }).collect())
     }
 }
 

@@ -42,7 +42,7 @@ use crate::ui::Ui;
 use crate::workspace::Workspace;
 pub use engine::rust;
 use folder::Folder;
-pub use folder::{Builds, Found, Lock};
+pub use folder::{BuildFolder, Builds, Lock};
 pub use named::{executable, named};
 use state::{AUDIT, Borrowed, COMPILE, CONFIGURE, ENGINE, GATE, INSTALL, SMOKE};
 pub use state::{Build, Outcome, jobs};

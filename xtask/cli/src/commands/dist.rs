@@ -60,7 +60,7 @@ pub struct Args {
 
 /// What `dist` made.
 #[derive(Serialize)]
-struct Made {
+struct DistResult {
     name: String,
     archives: Vec<Archive>,
     installer: PathBuf,
@@ -100,7 +100,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         job.pack(&workspace, &build, &info, aside.path(), ui)?
     };
     let verified = job.check(&args, &build, &info, &packed.archives, ui)?;
-    let made = Made {
+    let made = DistResult {
         name: shipping::name(&info),
         reproduced: args.verify && info.reproducible,
         archives: place(&workspace, packed.archives, &out, ui)?,
@@ -267,7 +267,7 @@ impl Job<'_> {
     }
 }
 
-fn text(workspace: &Workspace, made: &Made) -> String {
+fn text(workspace: &Workspace, made: &DistResult) -> String {
     let line = |archive: &Archive| {
         let path = archive.path.strip_prefix(workspace.root()).unwrap_or(&archive.path);
         format!("{}  {}  {}\n", archive.sha256, archive.size, path.display())

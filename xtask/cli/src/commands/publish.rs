@@ -41,7 +41,7 @@ pub struct Args {
 
 /// What `publish` did.
 #[derive(Serialize)]
-struct Made {
+struct PublishResult {
     store: Location,
     key: String,
     kind: String,
@@ -93,7 +93,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
     let replace = args.force || !was_damaged.is_empty();
     let there = there.filter(|_| !replace);
-    let mut made = Made {
+    let mut made = PublishResult {
         key: parts.key().to_string(),
         kind: parts.kind(),
         was_there: there.is_some(),
@@ -219,7 +219,7 @@ fn audit(info: &BuildInfo) -> String {
 /// Puts what was tuned with this build beside it; how many settings are new there.
 fn tune(
     workspace: &Workspace,
-    made: &Made,
+    made: &PublishResult,
     info: &BuildInfo,
     given: Option<&Path>,
     ui: &Ui,
@@ -246,7 +246,7 @@ fn tune(
         .context("the build is published, and what was tuned is not")
 }
 
-fn summary(made: &Made, info: &BuildInfo) -> String {
+fn summary(made: &PublishResult, info: &BuildInfo) -> String {
     let what = format!("{} for {} as {}", info.profile, made.kind, made.key);
     let tuned = match made.tuned {
         0 => String::new(),

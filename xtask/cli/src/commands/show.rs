@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use build::stages::{self, Builds, Found, Lock};
+use build::stages::{self, BuildFolder, Builds, Lock};
 use build::ui::{self, Ui};
 use build::workspace::Workspace;
 use build_info::{BuildInfo, ReadError};
@@ -81,9 +81,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 }
 
 /// The folder that a build works in now: the one whose log was written last, while the lock is held.
-fn at_work(workspace: &Workspace, builds: &[Found]) -> Option<PathBuf> {
+fn at_work(workspace: &Workspace, builds: &[BuildFolder]) -> Option<PathBuf> {
     let written =
-        |found: &&Found| found.path.join("build.log").metadata().and_then(|log| log.modified()).ok();
+        |found: &&BuildFolder| found.path.join("build.log").metadata().and_then(|log| log.modified()).ok();
     let newest = builds.iter().max_by_key(written)?;
     Lock::is_held(workspace).then(|| newest.path.clone())
 }

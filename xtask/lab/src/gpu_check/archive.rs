@@ -78,7 +78,7 @@ pub struct Item {
 
 /// How large an archive became, and what of it each file takes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Made {
+pub struct PackedArchive {
     /// The file.
     pub path: PathBuf,
     /// Its size in bytes.
@@ -139,7 +139,7 @@ fn version((major, minor): (u32, u32)) -> String {
 /// # Errors
 /// When a file cannot be read or the archive not be written; when it is too large, with the size of each part: then nothing
 /// is written.
-pub fn write(path: &Path, items: &[Item], contents: Contents, most: u64) -> Result<Made> {
+pub fn write(path: &Path, items: &[Item], contents: Contents, most: u64) -> Result<PackedArchive> {
     fs::check_target(path)?;
     let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::best()));
     // What is in a compressor yet counts for the next one: a few kilobytes.
@@ -178,10 +178,10 @@ pub fn write(path: &Path, items: &[Item], contents: Contents, most: u64) -> Resu
         );
     }
     fs::write_atomically(path, &bytes)?;
-    Ok(Made { path: path.to_path_buf(), bytes: bytes.len() as u64, contents })
+    Ok(PackedArchive { path: path.to_path_buf(), bytes: bytes.len() as u64, contents })
 }
 
-impl std::fmt::Display for Made {
+impl std::fmt::Display for PackedArchive {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "{} ({} of {})", self.path.display(), megabytes(self.bytes), megabytes(MOST))?;
         for program in &self.contents.programs {

@@ -19,7 +19,7 @@ const TAIL: usize = 8;
 
 /// A program that has ended by itself.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct EndedChild {
     /// Its exit code; none of one that a signal ended.
     pub code: Option<i32>,
     /// What it printed.
@@ -35,7 +35,7 @@ pub struct Ended {
 ///
 /// # Errors
 /// When it cannot be started, or takes too long; an interruption when the user stopped it.
-pub fn run(mut command: Command, limit: Duration, look: &mut dyn FnMut(u32, &[u8])) -> Result<Ended> {
+pub fn run(mut command: Command, limit: Duration, look: &mut dyn FnMut(u32, &[u8])) -> Result<EndedChild> {
     process::check_interrupted()?;
     let line = line_without_folders(&command);
     let started = Instant::now();
@@ -83,10 +83,10 @@ pub fn run(mut command: Command, limit: Duration, look: &mut dyn FnMut(u32, &[u8
             last_said(stderr.as_bytes(), TAIL)
         );
     }
-    Ok(Ended { code: status.code(), stdout, stderr, line, how: status.to_string() })
+    Ok(EndedChild { code: status.code(), stdout, stderr, line, how: status.to_string() })
 }
 
-impl Ended {
+impl EndedChild {
     /// An error unless it ended well.
     pub fn check(self) -> Result<Self> {
         if self.code != Some(0) {
@@ -100,7 +100,7 @@ impl Ended {
 mod tests {
     use super::*;
 
-    fn sh(script: &str, limit: Duration) -> Result<Ended> {
+    fn sh(script: &str, limit: Duration) -> Result<EndedChild> {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
         run(command, limit, &mut |_, _| {})

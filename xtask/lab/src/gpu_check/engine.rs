@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::bench::{self, Output};
-use super::child::{self, Ended};
+use super::child::{self, EndedChild};
 use super::report::{Placement, Wait};
 
 /// A tuning record that is not there: nothing is tuned, and the engine says nothing of it.
@@ -254,7 +254,7 @@ impl Engine {
     }
 
     /// How it ends where CUDA shows no GPU, asked for one token with default settings.
-    pub fn without_gpu(&self, model: &Path, limit: Duration) -> Result<Ended> {
+    pub fn without_gpu(&self, model: &Path, limit: Duration) -> Result<EndedChild> {
         let mut command = self.command(&["run", "-p", PROMPT, "-n", "1", "--greedy", "-m"]);
         command.arg(model).env("CUDA_VISIBLE_DEVICES", "");
         child::run(command, limit, &mut |_, _| {})
@@ -300,7 +300,7 @@ fn placement(told: Value) -> Result<Placement> {
     Ok(Placement { full: faults.is_empty(), faults, told })
 }
 
-fn json(ended: &Ended) -> Result<Value> {
+fn json(ended: &EndedChild) -> Result<Value> {
     serde_json::from_slice(&ended.stdout).context("`anneal info --json` printed no JSON")
 }
 

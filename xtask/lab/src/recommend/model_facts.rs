@@ -213,7 +213,7 @@ impl ModelFacts {
             .iter()
             .find(|tensor| tensor.name == "token_embd.weight")
             .and_then(|tensor| tensor.dims.get(1).copied());
-        let work = Work::of(&tensors, experts, tied);
+        let work = TokenWork::of(&tensors, experts, tied);
         let types = type_shares(&tensors);
         let named = metadata.number("general.file_type").and_then(|number| u32::try_from(number).ok());
         let quantisation = named
@@ -258,7 +258,7 @@ impl ModelFacts {
 
     /// The same model with its tensors of other types.
     pub fn with_types(&self, quantisation: &str, tensors: Vec<Tensor>) -> Self {
-        let work = Work::of(&tensors, self.experts, self.tied);
+        let work = TokenWork::of(&tensors, self.experts, self.tied);
         let expert = tensors.iter().filter(|tensor| tensor.is_experts()).map(Tensor::bytes);
         Self {
             quantisation: quantisation.to_string(),
@@ -288,13 +288,13 @@ impl ModelFacts {
 }
 
 /// What one token costs.
-struct Work {
+struct TokenWork {
     bytes: u64,
     active: u64,
     macs: Macs,
 }
 
-impl Work {
+impl TokenWork {
     fn of(tensors: &[Tensor], experts: Option<Experts>, tied: bool) -> Self {
         let mut work = Self { bytes: 0, active: 0, macs: Macs::default() };
         for tensor in tensors {

@@ -93,13 +93,13 @@ pub struct Run {
     /// Name of the program.
     pub program: String,
     /// What it told.
-    pub told: Told,
+    pub told: ServingFigures,
 }
 
 /// What a program told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Told {
+pub enum ServingFigures {
     /// A server.
     Served(Box<Sample>),
     /// `anneal bench`, by itself.
@@ -116,15 +116,15 @@ struct Measure {
     name: &'static str,
     unit: &'static str,
     quantity: Quantity,
-    read: fn(&Told) -> Option<f64>,
+    read: fn(&ServingFigures) -> Option<f64>,
 }
 
 /// A value of a server's run.
 macro_rules! served {
     ($sample:ident => $value:expr) => {
         |told| match told {
-            Told::Served($sample) => Some($value),
-            Told::Bench { .. } => None,
+            ServingFigures::Served($sample) => Some($value),
+            ServingFigures::Bench { .. } => None,
         }
     };
 }
@@ -142,8 +142,8 @@ const MEASURES: [Measure; 10] = [
         unit: "t/s",
         quantity: Quantity::Rate,
         read: |told| match told {
-            Told::Served(sample) => Some(sample.stream_per_second),
-            Told::Bench { decode_per_second, .. } => Some(*decode_per_second),
+            ServingFigures::Served(sample) => Some(sample.stream_per_second),
+            ServingFigures::Bench { decode_per_second, .. } => Some(*decode_per_second),
         },
     },
     Measure {
@@ -175,8 +175,8 @@ const MEASURES: [Measure; 10] = [
         unit: "µs/token",
         quantity: Quantity::Time,
         read: |told| match told {
-            Told::Served(sample) => sample.outside_us,
-            Told::Bench { .. } => None,
+            ServingFigures::Served(sample) => sample.outside_us,
+            ServingFigures::Bench { .. } => None,
         },
     },
     Measure {
@@ -184,8 +184,8 @@ const MEASURES: [Measure; 10] = [
         unit: "ms",
         quantity: Quantity::Time,
         read: |told| match told {
-            Told::Served(sample) => Some(sample.ready_ms),
-            Told::Bench { load_ms, .. } => Some(*load_ms),
+            ServingFigures::Served(sample) => Some(sample.ready_ms),
+            ServingFigures::Bench { load_ms, .. } => Some(*load_ms),
         },
     },
     Measure {
@@ -302,7 +302,7 @@ impl Served {
             });
         }
         let cores = self.runs.iter().filter_map(|run| match &run.told {
-            Told::Served(sample) if run.round > 0 => Some(sample.client_cores),
+            ServingFigures::Served(sample) if run.round > 0 => Some(sample.client_cores),
             _ => None,
         });
         let most = cores.fold(0.0, f64::max);
@@ -314,7 +314,7 @@ impl Served {
     pub fn failed(&self) -> (usize, Vec<String>) {
         let (mut failed, mut words) = (0, Vec::new());
         for run in &self.runs {
-            if let Told::Served(sample) = &run.told {
+            if let ServingFigures::Served(sample) = &run.told {
                 failed += sample.failed;
                 words.extend(sample.errors.iter().map(|error| format!("{}: {error}", run.program)));
             }
@@ -342,8 +342,8 @@ mod tests {
     use load::Drive;
     use measure::Round;
 
-    fn sample(speed: f64, between: f64, memory: u64, outside: Option<f64>) -> Told {
-        Told::Served(Box::new(Sample {
+    fn sample(speed: f64, between: f64, memory: u64, outside: Option<f64>) -> ServingFigures {
+        ServingFigures::Served(Box::new(Sample {
             ready_ms: 10.0,
             idle_bytes: memory,
             after_bytes: memory,
@@ -372,7 +372,7 @@ mod tests {
             let turned = if round == 0 { 0.01 } else { 1.0 };
             add("ours", sample(120.0 * jitter * turned, 8.0, 1 << 20, Some(15.0)));
             add("theirs", sample(100.0 * jitter, 10.0, 2 << 20, None));
-            add("bench", Told::Bench { decode_per_second: 125.0, load_ms: 9.0 });
+            add("bench", ServingFigures::Bench { decode_per_second: 125.0, load_ms: 9.0 });
         }
         let programs: Vec<Contender> =
             ["ours", "theirs", "bench"].iter().map(|name| Contender::new(name, None)).collect();

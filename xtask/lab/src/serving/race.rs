@@ -14,9 +14,9 @@ use measure::schedule;
 use plan::exit;
 
 use super::equal::{self, Equal};
-use super::figures::{Run, Served, Told, figures};
+use super::figures::{Run, Served, ServingFigures, figures};
 use super::prompts::Prompts;
-use super::sample::{Work, sample};
+use super::sample::{ClientLoad, sample};
 use super::server::{Server, Settings, Subject};
 
 /// What is measured.
@@ -210,7 +210,7 @@ impl Race {
             // In the order in which they ran, as the record has them.
             told.push(match &all[number] {
                 Turn::Server(subject) => {
-                    let work = Work {
+                    let work = ClientLoad {
                         prompts,
                         round: round as u64,
                         clients,
@@ -220,7 +220,7 @@ impl Race {
                     };
                     let sample = sample(subject, &self.settings(clients), &work)
                         .with_context(|| format!("{} with {clients} clients", subject.name()))?;
-                    (subject.name().to_string(), Told::Served(Box::new(sample)))
+                    (subject.name().to_string(), ServingFigures::Served(Box::new(sample)))
                 }
                 Turn::Bench => (self.bench_name(), self.bench()?),
             });
@@ -232,7 +232,7 @@ impl Race {
     }
 
     /// `anneal bench` behind a prompt of the same length, and the time that loading takes.
-    fn bench(&self) -> Result<Told> {
+    fn bench(&self) -> Result<ServingFigures> {
         let build = Candidate { program: Program::Anneal, ..self.subjects[0].build.clone() };
         let request = Request {
             model: &self.model,
@@ -245,7 +245,7 @@ impl Race {
         let value = |wanted: Phase| {
             told.iter().find(|(phase, _)| *phase == wanted).map_or(f64::NAN, |(_, value)| *value)
         };
-        Ok(Told::Bench { decode_per_second: value(Phase::Decode), load_ms: value(Phase::Load) })
+        Ok(ServingFigures::Bench { decode_per_second: value(Phase::Decode), load_ms: value(Phase::Load) })
     }
 
     fn keep(&self, served: &Served) -> Result<()> {

@@ -19,7 +19,7 @@ const WARM_UP: u32 = 8;
 
 /// What the clients ask for.
 #[derive(Clone, Copy, Debug)]
-pub struct Work<'a> {
+pub struct ClientLoad<'a> {
     /// Their prompts.
     pub prompts: &'a Prompts,
     /// Number of the round: prompts are others in each.
@@ -70,7 +70,7 @@ pub struct Sample {
 }
 
 /// Starts a server, warms it up, lets the clients ask, looks at it, and stops it.
-pub fn sample(subject: &Subject, settings: &Settings, work: &Work<'_>) -> Result<Sample> {
+pub fn sample(subject: &Subject, settings: &Settings, work: &ClientLoad<'_>) -> Result<Sample> {
     let mut server = Server::start(subject, settings)?;
     let idle = memory(server.pid()).map_or(0, |(resident, _)| resident);
     let (address, interface) = server.address(work.interface);

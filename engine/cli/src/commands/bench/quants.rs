@@ -89,7 +89,7 @@ pub fn run(
         Some(path) => super::super::read_text(path)?,
         None => built_in_text(),
     };
-    let work = Work { args, source, settings, prefill, decode, live, text };
+    let work = QuantBench { args, source, settings, prefill, decode, live, text };
     // Before the long part: every type, the folder, the room in it.
     let all = work.options()?;
     let folder = Folder::new(source, args.quants.keep.as_deref())?;
@@ -120,7 +120,7 @@ fn usage(why: &str) -> anyhow::Error {
     Error::Usage(why.to_string()).into()
 }
 
-struct Work<'a> {
+struct QuantBench<'a> {
     args: &'a Args,
     source: &'a Path,
     settings: &'a Settings,
@@ -130,7 +130,7 @@ struct Work<'a> {
     text: String,
 }
 
-impl Work<'_> {
+impl QuantBench<'_> {
     fn rounds(&self) -> usize {
         self.args.quants.rounds.map_or(FEWEST_PAIRS, |rounds| rounds as usize)
     }
@@ -306,7 +306,7 @@ impl Work<'_> {
 
 /// One row of the table.
 struct QuantRow<'a> {
-    work: &'a Work<'a>,
+    work: &'a QuantBench<'a>,
     contestant: &'a Contestant,
     facts: &'a Facts,
     source: &'a Contestant,

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tune::bench::work::{Test, Work, cache_bytes};
 use tune::bench::{Record, utc};
 use tune::roofline_cache as roof;
-use tune::roofline_cache::Found;
+use tune::roofline_cache::CachedRoofline;
 
 use super::args::Args;
 use super::lists::flat;
@@ -166,15 +166,15 @@ impl Roof {
     pub fn find(live: &Live) -> Option<Self> {
         let host = live.host.as_ref()?;
         match roof::find(host) {
-            Found::Fresh(roofline) => {
+            CachedRoofline::Fresh(roofline) => {
                 Some(Roof { roofline, caches: roofline::last_level_caches(host), said: Cell::new(false) })
             }
-            Found::Unfit(why) => {
+            CachedRoofline::Unfit(why) => {
                 let mend = "so no share of the roof is told; measure it again with anneal bench --roofline";
                 let _ = writeln!(io::stderr(), "note: {why}, {mend}");
                 None
             }
-            Found::Nothing => None,
+            CachedRoofline::Nothing => None,
         }
     }
 

@@ -38,10 +38,10 @@ pub fn visit(server: &Server, known: &[Known], random: &mut Random) -> (&'static
     let one = &known[number];
     let cache = random.below(2) == 0;
     let Some(socket) = &server.socket else { return ("none", Visit::Wrong("no socket".to_string())) };
-    let judged = |answer: Result<Told, String>| match answer {
-        Ok(Told::Busy) => Visit::Busy,
-        Ok(Told::Answer(answer)) if one.is(&answer) => Visit::Right,
-        Ok(Told::Answer(answer)) => Visit::Doubtful(number, answer),
+    let judged = |answer: Result<VisitReply, String>| match answer {
+        Ok(VisitReply::Busy) => Visit::Busy,
+        Ok(VisitReply::Answer(answer)) if one.is(&answer) => Visit::Right,
+        Ok(VisitReply::Answer(answer)) => Visit::Doubtful(number, answer),
         Err(why) => Visit::Wrong(format!("prompt {number}: {why}")),
     };
     match random.below(20) {
@@ -68,13 +68,19 @@ fn refused(refused: Result<(), String>) -> Visit {
 }
 
 /// What a server told to a request that it should answer.
-enum Told {
+enum VisitReply {
     Answer(Answer),
     Busy,
 }
 
 /// Over the socket.
-fn lines(socket: &Address, known: &Known, stream: bool, cache: bool, half: bool) -> Result<Told, String> {
+fn lines(
+    socket: &Address,
+    known: &Known,
+    stream: bool,
+    cache: bool,
+    half: bool,
+) -> Result<VisitReply, String> {
     let mut request = equal::request(&known.prompt, LONG);
     request["stream"] = stream.into();
     request["cache_prompt"] = cache.into();
@@ -97,7 +103,7 @@ fn lines(socket: &Address, known: &Known, stream: bool, cache: bool, half: bool)
                 if !stream {
                     tokens = equal::read_tokens(&line).map_err(|why| why.to_string())?;
                 }
-                return Ok(Told::Answer(Answer { tokens, asked: LONG }));
+                return Ok(VisitReply::Answer(Answer { tokens, asked: LONG }));
             }
             let token = line.get("token").and_then(Value::as_u64).and_then(|token| u32::try_from(token).ok());
             tokens.push(token.ok_or_else(|| format!("a line without a token: {line:.200}"))?);
@@ -109,19 +115,19 @@ fn lines(socket: &Address, known: &Known, stream: bool, cache: bool, half: bool)
     }
 }
 
-fn busy(error: &Value) -> Result<Told, String> {
+fn busy(error: &Value) -> Result<VisitReply, String> {
     let text = error.to_string();
-    if text.contains("busy") { Ok(Told::Busy) } else { Err(text.chars().take(300).collect()) }
+    if text.contains("busy") { Ok(VisitReply::Busy) } else { Err(text.chars().take(300).collect()) }
 }
 
 /// Over TCP.
-fn over_http(address: &Address, known: &Known, stream: bool, cache: bool) -> Result<Told, String> {
+fn over_http(address: &Address, known: &Known, stream: bool, cache: bool) -> Result<VisitReply, String> {
     let request = body(&known.prompt, SHORT, stream, cache).to_string();
     let (status, body) = fetch(address, &http("POST", "/v1/completions", request.as_bytes()), PATIENCE)?;
     let body = String::from_utf8(body).map_err(|_| "an answer that is not UTF-8".to_string())?;
     match status {
         200 => {}
-        429 => return Ok(Told::Busy),
+        429 => return Ok(VisitReply::Busy),
         _ => return Err(format!("status {status}: {body:.300}")),
     }
     let parse = |text: &str| serde_json::from_str::<Value>(text).map_err(|why| format!("no JSON: {why}"));
@@ -147,7 +153,7 @@ fn over_http(address: &Address, known: &Known, stream: bool, cache: bool) -> Res
 }
 
 /// An answer of `tokens`; nothing where they are the known ones, and their text is not.
-fn with_text(known: &Known, tokens: Option<Vec<u32>>, text: &str) -> Option<Told> {
+fn with_text(known: &Known, tokens: Option<Vec<u32>>, text: &str) -> Option<VisitReply> {
     let answer = Answer { tokens: tokens?, asked: SHORT };
-    (!known.is(&answer) || text == known.text).then_some(Told::Answer(answer))
+    (!known.is(&answer) || text == known.text).then_some(VisitReply::Answer(answer))
 }
