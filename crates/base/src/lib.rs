@@ -7,7 +7,7 @@
 //! - [`Pending`] is a file under a temporary name; [`Pending::commit`] renames it to its destination.
 //! - [`replace`] and [`replace_with`] replace a file atomically.
 //! - [`switch_link`] changes the target of a symbolic link atomically.
-//! - [`Pending::commit_durably`], [`switch_link_durably`] and [`sync_folder`] also wait for the disk.
+//! - [`Pending::commit_durably`] and [`sync_folder`] also wait for the disk.
 //! - [`scratch`] and [`scratch_in`] create a private folder; [`unnamed`] creates a file without a name.
 //! - [`open_or_create`] opens a lock file or a partial download, and never follows a link.
 //! - [`open`], [`read`] and [`read_text`] read regular files alone, with a limit.
@@ -33,9 +33,9 @@ pub mod status_line;
 mod unfinished;
 
 pub use in_place::open_or_create;
-pub use pending::{Access, Pending, sync_folder};
+pub use pending::{Access, Pending, folder_of, sync_folder};
 pub use read::{open, read, read_text, read_text_or_pipe, to_end};
-pub use replace::{link_target, replace, replace_with, switch_link, switch_link_durably};
+pub use replace::{link_target, replace, replace_with, switch_link};
 pub use scratch::{is_scratch, scratch, scratch_in, unnamed};
 pub use status_line::StatusLine;
 /// Folder that is removed with its contents on drop.

@@ -156,8 +156,8 @@ impl Write for Pending {
     }
 }
 
-/// Folder of the file at `path`.
-pub(crate) fn folder_of(path: &Path) -> &Path {
+/// Folder of the file at `path`: `.` if the path names none.
+pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use crate::pending::{Access, Pending, folder_of, named, sync_folder};
+use crate::pending::{Access, Pending, folder_of, named};
 use crate::unfinished;
 
 /// Replaces `path` with a file that contains `content`. Readers find the old file or the new one, even after a crash.
@@ -44,15 +44,6 @@ pub fn switch_link(link: &Path, target: &Path) -> io::Result<()> {
     let made = named(&prefix, unfinished::SUFFIX, 0o600)
         .make_in(folder_of(link), |beside| symlink(target, beside))?;
     made.into_temp_path().persist(link).map_err(|error| error.error)
-}
-
-/// Points the symbolic link `link` at `target`, as [`switch_link`] does, so that it survives a power failure.
-///
-/// # Errors
-/// As [`switch_link`], and if the disk reports an error.
-pub fn switch_link_durably(link: &Path, target: &Path) -> io::Result<()> {
-    switch_link(link, target)?;
-    sync_folder(folder_of(link))
 }
 
 /// Resolves the symbolic links in `path`, so that replacing the result keeps the links. Returns a path that does not exist

@@ -47,8 +47,10 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
 
 /// Points the symbolic link `link` at `target` by one rename.
 pub fn switch_link(link: &Path, target: &Path) -> Result<()> {
-    base::switch_link_durably(link, target)
-        .with_context(|| format!("cannot point {} at {}", link.display(), target.display()))
+    base::switch_link(link, target)
+        .with_context(|| format!("cannot point {} at {}", link.display(), target.display()))?;
+    // By then the link is switched: an error tells that the disk may not have it.
+    sync_folder(base::folder_of(link))
 }
 
 /// Copies `from` to `to` and returns how many bytes it were; ends when the user asks for it.

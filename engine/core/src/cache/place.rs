@@ -27,7 +27,7 @@ pub fn check_file(path: &Path, read_only: bool) -> Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return failed(error.to_string()),
         _ => {}
     }
-    let folder = folder_of(path);
+    let folder = base::folder_of(path);
     match fs::metadata(folder) {
         _ if read_only => Ok(()),
         Ok(found) if found.is_dir() => check_writable(folder),
@@ -71,11 +71,6 @@ fn check_writable(folder: &Path) -> Result<()> {
             ),
         }),
     }
-}
-
-/// The folder of the file at `path`.
-pub fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Writes `parts` one after the other to a file beside `path`, for this user alone, and puts it in its place when it is

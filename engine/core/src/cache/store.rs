@@ -285,7 +285,7 @@ impl Store {
                 let parts = Parts::new(key, tokens, logits, state);
                 put(path, &parts)?;
                 let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-                place::remove_left_behind(place::folder_of(path), |of| of == name);
+                place::remove_left_behind(base::folder_of(path), |of| of == name);
                 Ok(Saved::Written(parts.size()))
             }
             CacheStorage::Folder { path, bound } => self.save_in(path, *bound, key, tokens, logits, state),
