@@ -43,6 +43,26 @@ fn the_file_is_of_this_server() {
     }
 }
 
+#[test]
+fn what_the_file_names_is_answered_by_its_method_alone() {
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--name", "smith"]);
+    let (_, _, text) = tcp(&server, "GET", "/openapi.json", &[], b"");
+    let file: Value = serde_json::from_str(&text).expect("JSON");
+    let paths = file["paths"].as_object().expect("paths");
+    assert!(paths.len() >= 11, "{paths:?}");
+    for (path, methods) in paths {
+        let methods = methods.as_object().expect("methods");
+        let path = path.replace("{name}", "smith");
+        for method in ["GET", "POST"] {
+            let body: &[u8] = if method == "POST" { b"{}" } else { b"" };
+            let (status, _, answer) = tcp(&server, method, &path, &[], body);
+            let is_named = methods.contains_key(&method.to_lowercase());
+            assert_eq!(status != 405, is_named, "{method} {path}: {status} {answer}");
+            assert_ne!(status, 404, "{method} {path}: {answer}");
+        }
+    }
+}
+
 /// JSON schemas, and JavaScript, make no difference between 7 and 7.0.
 #[test]
 fn whole_numbers_may_have_a_point() {

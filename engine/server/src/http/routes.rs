@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::respond::refuse;
 use super::{chat, completions, embeddings, openapi, other, status};
@@ -19,9 +19,9 @@ pub(super) struct Endpoint {
     path: &'static str,
     /// Path in the log and in the reference.
     shown: &'static str,
-    /// Handler, with the method that it answers.
-    handler: fn() -> MethodRouter<Arc<ModelRegistry>>,
-    /// Schema of the request; `POST` requests have one.
+    /// Handler of requests by the method that it is given.
+    handler: fn(MethodFilter) -> MethodRouter<Arc<ModelRegistry>>,
+    /// Schema of the request. An endpoint that has one takes `POST`, any other `GET`.
     pub(super) request: Option<&'static str>,
     /// Content of the answer.
     pub(super) answer: Answer,
@@ -34,10 +34,8 @@ pub(super) struct Endpoint {
     /// Explanation in Markdown, for the reference that a test writes.
     #[cfg_attr(not(test), expect(dead_code, reason = "only the reference has it"))]
     reference: &'static str,
-    /// How the log treats its requests.
+    /// How the log treats its requests. Those of watchers are also answered where there are too many connections.
     loudness: Loudness,
-    /// True if it is also answered where there are too many connections.
-    is_watching: bool,
     /// True if it is also served at the address of `--health-listen`.
     at_health_door: bool,
 }
@@ -86,81 +84,81 @@ const NAMED: &[ApiErrorKind] = &[ApiErrorKind::Invalid, ApiErrorKind::NoModel, A
 #[rustfmt::skip]
 pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
-        path: "/v1/completions", shown: "/v1/completions", handler: || post(completions::completions),
+        path: "/v1/completions", shown: "/v1/completions", handler: |by| on(by, completions::completions),
         request: Some("CompletionRequest"), answer: Answer::Streamed("Completion", "CompletionChunk"), errors: &[BODY, GENERATE],
         id: "completions", summary: "Goes on with a text.",
         reference: "as OpenAI's; in one piece, or with `stream` as server-sent events that end with `[DONE]`",
-        loudness: Loudness::Generates, is_watching: false, at_health_door: false,
+        loudness: Loudness::Generates, at_health_door: false,
     },
     Endpoint {
-        path: "/v1/chat/completions", shown: "/v1/chat/completions", handler: || post(chat::chat),
+        path: "/v1/chat/completions", shown: "/v1/chat/completions", handler: |by| on(by, chat::chat),
         request: Some("ChatRequest"), answer: Answer::Streamed("ChatCompletion", "ChatChunk"), errors: &[BODY, GENERATE],
         id: "chat", summary: "Answers a conversation.",
         reference: "as OpenAI's; in one piece, or with `stream` as server-sent events: the role, the text in parts, `finish_reason`, the usage if requested, `[DONE]`",
-        loudness: Loudness::Generates, is_watching: false, at_health_door: false,
+        loudness: Loudness::Generates, at_health_door: false,
     },
     Endpoint {
-        path: "/v1/embeddings", shown: "/v1/embeddings", handler: || post(embeddings::embeddings),
+        path: "/v1/embeddings", shown: "/v1/embeddings", handler: |by| on(by, embeddings::embeddings),
         request: Some("EmbeddingRequest"), answer: Answer::Json("Embeddings"), errors: &[BODY, GENERATE],
         id: "embeddings", summary: "Makes numbers of texts.",
         reference: "as OpenAI's: [embeddings](#embeddings)",
-        loudness: Loudness::Normal, is_watching: false, at_health_door: false,
+        loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
-        path: "/v1/models", shown: "/v1/models", handler: || get(other::models),
+        path: "/v1/models", shown: "/v1/models", handler: |by| on(by, other::models),
         request: None, answer: Answer::Json("Models"), errors: &[],
         id: "models", summary: "The models.",
         reference: "the models, each with its `state` (`unloaded`, `loading`, `loaded`, `leaving`, `failed` with `error`), and, if it is loaded, `description`, `context`, `slots`",
-        loudness: Loudness::Normal, is_watching: false, at_health_door: false,
+        loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
-        path: "/v1/models/{*name}", shown: "/v1/models/NAME", handler: || get(other::model),
+        path: "/v1/models/{*name}", shown: "/v1/models/NAME", handler: |by| on(by, other::model),
         request: None, answer: Answer::Json("Model"), errors: &[NAMED],
         id: "model", summary: "The model of this name.",
         reference: "one of them; a name may contain slashes",
-        loudness: Loudness::Normal, is_watching: false, at_health_door: false,
+        loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
-        path: "/tokenize", shown: "/tokenize", handler: || post(other::tokenize),
+        path: "/tokenize", shown: "/tokenize", handler: |by| on(by, other::tokenize),
         request: Some("Text"), answer: Answer::Json("Tokens"), errors: &[BODY, MODEL],
         id: "tokenize", summary: "Cuts a text into tokens.",
         reference: "takes `{\"content\": TEXT}`, with `model` if there are several; returns `{\"tokens\": […]}`, the tokens of a prompt with this text. The text has at most as many bytes as the context can hold",
-        loudness: Loudness::Normal, is_watching: false, at_health_door: false,
+        loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
-        path: "/detokenize", shown: "/detokenize", handler: || post(other::detokenize),
+        path: "/detokenize", shown: "/detokenize", handler: |by| on(by, other::detokenize),
         request: Some("Tokens"), answer: Answer::Json("Text"), errors: &[BODY, MODEL],
         id: "detokenize", summary: "Makes a text of tokens.",
         reference: "takes `{\"tokens\": […]}`, with `model` likewise; returns `{\"content\": TEXT}`",
-        loudness: Loudness::Normal, is_watching: false, at_health_door: false,
+        loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
-        path: "/health", shown: "/health", handler: || get(other::health),
+        path: "/health", shown: "/health", handler: |by| on(by, other::health),
         request: None, answer: Answer::Json("Health"), errors: &[],
         id: "health", summary: "Whether it takes requests; needs no key.",
         reference: "`{\"status\": \"ok\"}`. `\"degraded\"` after a part of the server has panicked: its requests failed, others are answered, and the log has the cause. Needs no key",
-        loudness: Loudness::Quiet, is_watching: true, at_health_door: true,
+        loudness: Loudness::Quiet, at_health_door: true,
     },
     Endpoint {
-        path: "/metrics", shown: "/metrics", handler: || get(other::metrics),
+        path: "/metrics", shown: "/metrics", handler: |by| on(by, other::metrics),
         request: None, answer: Answer::Text, errors: &[],
         id: "metrics", summary: "Counters and gauges for Prometheus.",
         reference: "counters and gauges for Prometheus",
-        loudness: Loudness::Quiet, is_watching: true, at_health_door: true,
+        loudness: Loudness::Quiet, at_health_door: true,
     },
     Endpoint {
-        path: "/status", shown: "/status", handler: || get(status::status),
+        path: "/status", shown: "/status", handler: |by| on(by, status::status),
         request: None, answer: Answer::Json("Status"), errors: &[],
         id: "status", summary: "Slots, queue, speed, memory: what `anneal top` shows.",
         reference: "slots, queue, speed and memory, as in `anneal top`: [the status](#the-status)",
-        loudness: Loudness::Quiet, is_watching: true, at_health_door: false,
+        loudness: Loudness::Quiet, at_health_door: false,
     },
     Endpoint {
-        path: "/openapi.json", shown: "/openapi.json", handler: || get(openapi::openapi),
+        path: "/openapi.json", shown: "/openapi.json", handler: |by| on(by, openapi::openapi),
         request: None, answer: Answer::Object, errors: &[],
         id: "openapi", summary: "This file.",
         reference: "the description of the API in OpenAPI 3.1: every field with its range and default, every answer and error, with the limits of this server",
-        loudness: Loudness::Normal, is_watching: false, at_health_door: false,
+        loudness: Loudness::Normal, at_health_door: false,
     },
 ];
 
@@ -170,9 +168,13 @@ impl Endpoint {
         self.path.replace("{*", "{")
     }
 
-    /// True if it takes `POST`, false for `GET`.
-    pub(super) fn is_post(&self) -> bool {
-        self.request.is_some()
+    /// Method, as HTTP spells it.
+    pub(super) fn method(&self) -> &'static str {
+        if self.request.is_some() { "POST" } else { "GET" }
+    }
+
+    fn route(&self) -> MethodRouter<Arc<ModelRegistry>> {
+        (self.handler)(if self.request.is_some() { MethodFilter::POST } else { MethodFilter::GET })
     }
 
     fn is_at(&self, path: &str) -> bool {
@@ -193,7 +195,7 @@ pub(super) fn logged(path: &str) -> LoggedRoute {
 
 /// True if `path` is also answered where there are too many connections.
 pub(super) fn is_watching(path: &str) -> bool {
-    ENDPOINTS.iter().any(|endpoint| endpoint.is_watching && endpoint.is_at(path))
+    logged(path).loudness == Loudness::Quiet
 }
 
 async fn nothing_here(request: Request) -> Response {
@@ -232,7 +234,7 @@ impl Routes {
         let router = ENDPOINTS
             .iter()
             .filter(served)
-            .fold(Router::new(), |router, endpoint| router.route(endpoint.path, (endpoint.handler)()))
+            .fold(Router::new(), |router, endpoint| router.route(endpoint.path, endpoint.route()))
             .fallback(nothing_here)
             .method_not_allowed_fallback(wrong_method)
             .with_state(Arc::clone(registry));
@@ -268,8 +270,7 @@ mod tests {
         let (before, rest) = text.split_once("<!-- endpoints -->\n").expect("the table begins");
         let (_, after) = rest.split_once("<!-- end of endpoints -->\n").expect("the table ends");
         let row = |endpoint: &Endpoint| {
-            let method = if endpoint.is_post() { "POST" } else { "GET" };
-            format!("| `{method} {}` | {} |\n", endpoint.shown, endpoint.reference)
+            format!("| `{} {}` | {} |\n", endpoint.method(), endpoint.shown, endpoint.reference)
         };
         let rows: String = ENDPOINTS.iter().map(row).collect();
         let table = format!("| endpoint | meaning |\n| --- | --- |\n{rows}");

@@ -48,7 +48,7 @@ fn document(facts: &ServerFacts) -> Value {
 fn paths(facts: &ServerFacts) -> Value {
     let mut paths = Map::new();
     for endpoint in ENDPOINTS {
-        let method = if endpoint.is_post() { "post" } else { "get" };
+        let method = endpoint.method().to_lowercase();
         paths.insert(endpoint.openapi_path(), json!({ method: operation(endpoint, facts) }));
     }
     Value::Object(paths)
