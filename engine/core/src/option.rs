@@ -15,7 +15,7 @@ pub struct OptionSpec<T: 'static> {
     /// Part of the command line and of the configuration file that lists it.
     pub group: Group,
     /// Value that is used where none is given.
-    pub default: Default,
+    pub default: DefaultValue,
     /// What the option does, as help texts and the printed configuration say it. A sampling parameter's own table says it.
     pub help: &'static str,
     /// Type and range of its value, and the function that stores one.
@@ -164,7 +164,7 @@ impl Group {
 
 /// Value of an option that nobody sets.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Default {
+pub enum DefaultValue {
     /// A number.
     Number(f64),
     /// A word or a list, as flags have it.
@@ -183,20 +183,20 @@ pub enum Default {
     OfParameter(&'static str),
 }
 
-impl Default {
+impl DefaultValue {
     /// A default in words, and an example as TOML.
     pub const fn depends(words: &'static str, example: &'static str) -> Self {
-        Default::Depends { words, example }
+        DefaultValue::Depends { words, example }
     }
 
     /// The default in words, as help texts end with it.
     pub fn words(&self) -> String {
         match self {
-            Default::Number(number) => number.to_string(),
-            Default::Text(text) => (*text).to_string(),
-            Default::Truth(truth) => truth.to_string(),
-            Default::Depends { words, .. } => (*words).to_string(),
-            Default::OfParameter(name) => parameter(name).default_text(),
+            DefaultValue::Number(number) => number.to_string(),
+            DefaultValue::Text(text) => (*text).to_string(),
+            DefaultValue::Truth(truth) => truth.to_string(),
+            DefaultValue::Depends { words, .. } => (*words).to_string(),
+            DefaultValue::OfParameter(name) => parameter(name).default_text(),
         }
     }
 }

@@ -14,7 +14,7 @@ mod tests;
 mod threads;
 mod tuned;
 
-pub use crate::option::{Bare, Default, Flag, Form, Group, Key, OptionSpec, Slot, Value, merge};
+pub use crate::option::{Bare, DefaultValue, Flag, Form, Group, Key, OptionSpec, Slot, Value, merge};
 pub use check::check;
 pub use context::context_warning;
 pub use explain::Explained;

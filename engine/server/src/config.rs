@@ -105,9 +105,13 @@ impl Config {
 
     /// What is asked for here, with `other` where nothing is.
     #[must_use]
-    pub fn or(mut self, other: Config) -> Self {
-        self.models = if self.models.is_empty() { self.before(other.models.clone()) } else { self.models };
-        self.workloads = if self.workloads.is_empty() { other.workloads.clone() } else { self.workloads };
+    pub fn or(mut self, mut other: Config) -> Self {
+        if self.models.is_empty() {
+            self.models = self.before(std::mem::take(&mut other.models));
+        }
+        if self.workloads.is_empty() {
+            self.workloads = std::mem::take(&mut other.workloads);
+        }
         self.fill_from(&other);
         self
     }

@@ -30,18 +30,19 @@ macro_rules! with_option {
 impl Key {
     /// Every key, in the order of the printed file: groups in the order of [`Group`].
     pub fn all() -> Vec<Key> {
-        let server = OPTIONS.iter().map(Key::Server);
-        let mut all: Vec<Key> = server
-            .chain(settings::OPTIONS.iter().map(Key::Engine))
-            .filter(|key| key.found_name().is_some())
-            .collect();
+        let mut all: Vec<Key> = Key::each().collect();
         all.sort_by_key(|key| key.group());
         all
     }
 
+    fn each() -> impl Iterator<Item = Key> {
+        let server = OPTIONS.iter().map(Key::Server);
+        server.chain(settings::OPTIONS.iter().map(Key::Engine)).filter(|key| key.found_name().is_some())
+    }
+
     /// The key `name`.
     pub fn named(name: &str) -> Option<Key> {
-        Key::all().into_iter().find(|key| key.name() == name)
+        Key::each().find(|key| key.name() == name)
     }
 
     fn found_name(self) -> Option<String> {
@@ -75,7 +76,7 @@ impl Key {
     /// Explanation.
     pub fn help(self) -> String {
         with_option!(self, option => match option.default {
-            settings::Default::Depends { words, .. } => format!("{}. Default: {words}.", option.help()),
+            settings::DefaultValue::Depends { words, .. } => format!("{}. Default: {words}.", option.help()),
             _ => format!("{}.", option.help()),
         })
     }
@@ -98,7 +99,7 @@ impl Key {
 
 /// The default of `option` as TOML, or its example.
 fn example<T>(option: &OptionSpec<T>) -> String {
-    use settings::Default::{Depends, Number, OfParameter, Text, Truth};
+    use settings::DefaultValue::{Depends, Number, OfParameter, Text, Truth};
     match (option.default, &option.value) {
         (Depends { example, .. }, _) => example.to_string(),
         (Truth(truth), _) => truth.to_string(),
