@@ -60,7 +60,7 @@ pub struct BenchRow {
     /// True if each thread is bound to one CPU.
     #[serde(deserialize_with = "lenient")]
     pub cpu_strict: Option<bool>,
-    /// How eagerly threads wait for work, 0 (sleep) to 100 (spin).
+    /// Eagerness of waiting threads, 0 (sleep) to 100 (spin).
     #[serde(deserialize_with = "lenient")]
     pub poll: Option<u32>,
     /// Type of the K cache.
@@ -75,7 +75,7 @@ pub struct BenchRow {
     /// Layers whose experts stay on the CPU.
     #[serde(deserialize_with = "lenient")]
     pub n_cpu_moe: Option<u32>,
-    /// How GPUs share a model: `layer`, `row`, `tensor` or `none`.
+    /// Split of a model between GPUs: `layer`, `row`, `tensor` or `none`.
     #[serde(deserialize_with = "lenient")]
     pub split_mode: Option<String>,
     /// Position of the main GPU among `devices`.
@@ -96,7 +96,7 @@ pub struct BenchRow {
     /// llama-bench's overrides of buffer types; `none` in Anneal.
     #[serde(deserialize_with = "lenient")]
     pub tensor_buft_overrides: Option<String>,
-    /// How the model is loaded.
+    /// Load mode of the model.
     #[serde(deserialize_with = "lenient")]
     pub load_mode: Option<String>,
     /// llama-bench's lazy mode; `auto` in Anneal.
@@ -183,7 +183,7 @@ pub struct BenchRow {
     /// Speed as a share of what the machine can do at most; 1 is the roof.
     #[serde(deserialize_with = "lenient")]
     pub roof_share: Option<f64>,
-    /// What bounds the test: `memory` or `compute`.
+    /// Bound of the test: `memory` or `compute`.
     #[serde(deserialize_with = "lenient")]
     pub roof_bound: Option<String>,
     /// Graphs computed for generated tokens.

@@ -8,15 +8,15 @@ use std::path::PathBuf;
 pub struct OptionSpec<T: 'static> {
     /// Name of the flag, without its dashes. With underscores in place of dashes it is the key.
     pub name: &'static str,
-    /// How the command line takes it.
+    /// Form on the command line.
     pub flag: Flag,
-    /// How the configuration file takes it.
+    /// Form in the configuration file.
     pub key: Key,
     /// Part of the command line and of the configuration file that lists it.
     pub group: Group,
     /// Value that is used where none is given.
     pub default: DefaultValue,
-    /// What the option does, as help texts and the printed configuration say it. A sampling parameter's own table says it.
+    /// Explanation for help texts and the printed configuration. Empty for a sampling parameter, whose own table has one.
     pub help: &'static str,
     /// Type and range of its value, and the function that stores one.
     pub value: Value<T>,
@@ -24,7 +24,7 @@ pub struct OptionSpec<T: 'static> {
     pub slot: Slot<T>,
 }
 
-/// How the command line takes an option.
+/// Form of an option on the command line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Flag {
     /// Not at all.
@@ -86,7 +86,7 @@ impl Flag {
     }
 }
 
-/// How the configuration file takes an option.
+/// Form of an option in the configuration file.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Key {
     /// Name of the key, where it is not the flag's.

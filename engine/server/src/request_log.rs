@@ -62,11 +62,11 @@ const FIELDS: [&str; 32] = [
 pub struct LoggedRoute {
     /// Name in the log.
     pub name: &'static str,
-    /// How the log treats its requests.
+    /// Treatment of its requests in the log.
     pub loudness: Loudness,
 }
 
-/// How the log treats the requests of a route.
+/// Treatment of the requests of a route in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loudness {
     /// A line for each, with what was generated.

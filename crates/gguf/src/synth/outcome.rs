@@ -6,7 +6,7 @@ use build_info::Bytes;
 
 use crate::partial::PlaceError;
 
-/// What was made.
+/// A model that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Number of tensors.
@@ -17,7 +17,7 @@ pub struct Summary {
     pub tensor_bytes: Bytes,
 }
 
-/// Why a model was not made.
+/// Reason why a model was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file could not be written or put in its place.

@@ -20,11 +20,11 @@ option_flags! {
     ThreadFlags: Requested = OPTIONS, Threads Placement
 }
 option_flags! {
-    /// Where threads run.
+    /// CPUs that threads run on.
     PlacementFlags: Requested = OPTIONS, Placement
 }
 option_flags! {
-    /// How the weights lie in memory.
+    /// Layout of the weights in memory.
     LayoutFlags: Requested = OPTIONS, Loading
 }
 option_flags! {
@@ -48,11 +48,11 @@ option_flags! {
     VariantFlags: Requested = OPTIONS, Adapters Rope
 }
 option_flags! {
-    /// How tokens are chosen, as far as the settings know of it.
+    /// Sampling, as far as the settings know of it.
     SamplingFlags: Requested = OPTIONS, Sampling
 }
 
-/// How the weights are loaded.
+/// Loading of the weights.
 #[derive(clap::Args, Debug, Default)]
 pub struct LoadFlags {
     #[command(flatten)]

@@ -124,7 +124,7 @@ pub const DEFAULT_CTX: u32 = 4096;
 /// all in proportion to its length, as the gain is, so this only keeps it away from where neither matters.
 pub const DEFAULT_SPLIT_FROM: u32 = 64;
 
-/// How eagerly threads wait for work where nothing is asked for: llama.cpp's default.
+/// Eagerness of waiting threads where nothing is asked for: llama.cpp's default.
 pub const DEFAULT_POLL: u32 = 50;
 
 /// Tokens in one call where nothing is asked for: llama.cpp's default.

@@ -75,12 +75,12 @@ impl<T> Setting<T> {
         variable.map_or(self, |value| Self::new(value, Source::Environment))
     }
 
-    /// What was asked for, else `default`.
+    /// The value that was asked for, else `default`.
     pub(super) fn or_default(asked: Option<Self>, default: T) -> Self {
         asked.unwrap_or(Self::new(default, Source::Default))
     }
 
-    /// What was asked for, else the tuning record's value, else `default`.
+    /// The value that was asked for, else the tuning record's value, else `default`.
     pub(super) fn pick(asked: Option<Self>, tuned: Option<T>, default: T) -> Self {
         match (asked, tuned) {
             (None, Some(value)) => Self::new(value, Source::TuningRecord),

@@ -59,7 +59,7 @@ pub struct Parameter {
 macro_rules! parameters {
     ($($name:ident: $kind:ident = $default:literal, $flag:literal [$($alias:literal)*],
        $min:literal..=$max:literal, $range:literal, $doc:literal;)*) => {
-        /// How the next token is chosen. Defaults and names are llama.cpp's.
+        /// Options of the sampler. Defaults and names are llama.cpp's.
         ///
         /// In JSON, a field may be missing or null, fields with other names are ignored, and a field with an invalid value is
         /// refused with the values that can be given.

@@ -34,7 +34,7 @@ pub(super) struct Endpoint {
     /// Explanation in Markdown, for the reference that a test writes.
     #[cfg_attr(not(test), expect(dead_code, reason = "only the reference has it"))]
     reference: &'static str,
-    /// How the log treats its requests. Those of watchers are also answered where there are too many connections.
+    /// Treatment of its requests in the log. Those of watchers are also answered where there are too many connections.
     loudness: Loudness,
     /// True if it is also served at the address of `--health-listen`.
     at_health_door: bool,

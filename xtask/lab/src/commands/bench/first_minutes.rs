@@ -90,7 +90,7 @@ struct Measured {
     cpu_seconds: Vec<f64>,
     /// CPU seconds of each run of the other commit.
     against_cpu_seconds: Vec<f64>,
-    /// How many times as long the commit takes.
+    /// Time of the commit as a multiple of the other commit's.
     ratio: Ratio,
 }
 
