@@ -11,7 +11,7 @@ pub struct Gate {
     /// What the logits were compared with.
     pub reference: Reference,
     /// What is accepted.
-    pub limits: Limits,
+    pub limits: GateLimits,
     /// Every architecture, with and without flash attention and repacked weights, as a whole and token by token.
     pub cases: Vec<Case>,
     /// Whether the same input on the same threads gave the same logits twice, bit for bit.
@@ -35,14 +35,14 @@ pub struct Reference {
 /// What is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Limits {
+pub struct GateLimits {
     /// Greatest mean KL divergence, in nats.
     pub mean_kld: f64,
     /// Least share of positions where both find the same token the most likely, 0 to 1.
     pub top1: f64,
 }
 
-impl Limits {
+impl GateLimits {
     /// The design's, for small models that rounding hardly moves: Q8_0 against F16 is 2.4e-4 and 99.2 % on real models,
     /// and a rebuild must stay far inside that.
     pub const GATE: Self = Self { mean_kld: 5e-5, top1: 0.998 };
@@ -111,7 +111,7 @@ pub struct Greedy {
 
 impl Case {
     /// Whether it is within `limits`. A mean that is no number never is.
-    pub fn passes(&self, limits: &Limits) -> bool {
+    pub fn passes(&self, limits: &GateLimits) -> bool {
         limits.hold(self.mean_kld, self.top1)
     }
 }

@@ -350,10 +350,10 @@ impl BuildInfo {
         let damaged = |source| ReadError::Damaged { path: path.to_path_buf(), source };
         // The version first: the rest of a newer major may look like anything.
         #[derive(Deserialize)]
-        struct Version {
+        struct RecordVersion {
             schema_version: String,
         }
-        let Version { schema_version: found } = serde_json::from_slice(text).map_err(damaged)?;
+        let RecordVersion { schema_version: found } = serde_json::from_slice(text).map_err(damaged)?;
         let major = |version: &str| version.split('.').next().and_then(|major| major.parse::<u32>().ok());
         match (major(&found), major(SCHEMA_VERSION)) {
             (Some(theirs), Some(ours)) if theirs <= ours => {}

@@ -1,6 +1,6 @@
 //! The tuning record: which settings were found fastest, for which build, CPU, model and purpose.
 //!
-//! Like FFTW's wisdom it is never wrong, only of no use: an entry counts where all of its [`Key`] is as it was when
+//! Like FFTW's wisdom it is never wrong, only of no use: an entry counts where all of its [`TuningKey`] is as it was when
 //! it was measured. Pure: the engine reads and writes the file.
 
 use std::fmt;
@@ -27,7 +27,7 @@ pub struct TuningRecord {
 /// What an entry is good for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Key {
+pub struct TuningKey {
     /// The engine: its plan's hash, or the versions of llama.cpp and Anneal where it has no record.
     pub build: String,
     /// What its profile wanted of it, which decides where the model lies and is no part of the plan's hash; none before 1.1 of
@@ -146,7 +146,7 @@ pub struct Chosen {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Entry {
     /// What it is good for.
-    pub key: Key,
+    pub key: TuningKey,
     /// What was decided; nothing where the defaults are as fast.
     pub chosen: Chosen,
     /// When it was finished, RFC 3339 in UTC. For people: nothing is decided by it.
@@ -341,10 +341,10 @@ impl TuningRecord {
     pub fn parse(text: &[u8]) -> Result<Self, TuningError> {
         // The version first: the rest of a newer major may look like anything.
         #[derive(Deserialize)]
-        struct Version {
+        struct TuningVersion {
             schema_version: String,
         }
-        let Version { schema_version: found } = serde_json::from_slice(text)?;
+        let TuningVersion { schema_version: found } = serde_json::from_slice(text)?;
         let major = |version: &str| version.split('.').next().and_then(|major| major.parse::<u32>().ok());
         match (major(&found), major(SCHEMA_VERSION)) {
             (Some(theirs), Some(ours)) if theirs <= ours => {}
@@ -533,7 +533,7 @@ mod tests {
 
     fn entry(build: &str, cpu: CpuKey, model: ModelShape, objective: &str, poll: u32) -> Entry {
         Entry {
-            key: Key {
+            key: TuningKey {
                 build: build.to_string(),
                 defaults: Defaults::default(),
                 cpu,

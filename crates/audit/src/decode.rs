@@ -2,7 +2,7 @@
 
 use iced_x86::{Code, CpuidFeature, Decoder, DecoderOptions, Instruction, Mnemonic};
 
-use crate::elf::{self, Kind, Range, Section};
+use crate::elf::{self, Range, RangeKind, Section};
 use crate::feature::Feature;
 use crate::packed::{Width, is_arithmetic};
 use crate::program::{Function, Program, Unknown, Use};
@@ -38,11 +38,11 @@ impl Decode {
     pub fn range(&mut self, section: &Section, range: Range, program: &mut Program) {
         let bytes = section.slice(&range);
         match range.kind {
-            elf::Kind::Data => program.data += bytes.len() as u64,
+            elf::RangeKind::Data => program.data += bytes.len() as u64,
             // Linkers fill with zeros what no function needs.
-            Kind::Gap if bytes.iter().all(|byte| *byte == 0) => program.padding += bytes.len() as u64,
-            Kind::Gap => self.function(bytes, range.start, &[], program),
-            Kind::Function(names) => self.function(bytes, range.start, names, program),
+            RangeKind::Gap if bytes.iter().all(|byte| *byte == 0) => program.padding += bytes.len() as u64,
+            RangeKind::Gap => self.function(bytes, range.start, &[], program),
+            RangeKind::Function(names) => self.function(bytes, range.start, names, program),
         }
     }
 

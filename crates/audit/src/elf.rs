@@ -43,12 +43,12 @@ struct Symbol {
 pub struct Range<'a> {
     pub start: u64,
     pub end: u64,
-    pub kind: Kind<'a>,
+    pub kind: RangeKind<'a>,
 }
 
 /// What the symbol table says of a stretch.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Kind<'a> {
+pub enum RangeKind<'a> {
     /// A function of these names.
     Function(&'a [String]),
     /// Between two functions.
@@ -236,14 +236,14 @@ fn fill<'a>(ranges: &mut Vec<Range<'a>>, mut at: u64, end: u64, outer: Option<&'
         at = push(ranges, at, outer.end.min(end), outer);
     }
     if at < end {
-        ranges.push(Range { start: at, end, kind: Kind::Gap });
+        ranges.push(Range { start: at, end, kind: RangeKind::Gap });
     }
     at.max(end)
 }
 
 fn push<'a>(ranges: &mut Vec<Range<'a>>, at: u64, end: u64, symbol: &'a Symbol) -> u64 {
     if at < end {
-        let kind = if symbol.data { Kind::Data } else { Kind::Function(&symbol.names) };
+        let kind = if symbol.data { RangeKind::Data } else { RangeKind::Function(&symbol.names) };
         ranges.push(Range { start: at, end, kind });
     }
     at.max(end)
@@ -278,9 +278,9 @@ mod tests {
             .iter()
             .map(|range| {
                 let kind = match range.kind {
-                    Kind::Function(names) => names.join("+"),
-                    Kind::Gap => "gap".to_string(),
-                    Kind::Data => "data".to_string(),
+                    RangeKind::Function(names) => names.join("+"),
+                    RangeKind::Gap => "gap".to_string(),
+                    RangeKind::Data => "data".to_string(),
                 };
                 format!("{:x}-{:x} {kind}", range.start, range.end)
             })

@@ -10,7 +10,7 @@ use crate::rules::{Kernel, Pattern, Rules};
 
 /// What a native program makes of its CPU.
 #[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
+pub struct NativeVerdict {
     /// The instruction sets that ggml has kernels for.
     pub instruction_sets: Vec<InstructionSet>,
     /// The kernels that were found, by name.
@@ -66,7 +66,7 @@ impl KernelWidth {
     }
 }
 
-impl Verdict {
+impl NativeVerdict {
     /// Whether enough kernels were found to say anything.
     pub fn knows_the_kernels(&self) -> bool {
         self.kernels.len() >= self.least_kernels
@@ -87,9 +87,9 @@ pub fn check(
     rules: &Rules,
     isa: &BTreeSet<String>,
     offered: &BTreeSet<String>,
-) -> Verdict {
+) -> NativeVerdict {
     let functions: Vec<&Function> = programs.iter().flat_map(|program| &program.functions).collect();
-    Verdict {
+    NativeVerdict {
         instruction_sets: instruction_sets(&functions, rules, isa, offered),
         kernels: kernels(&functions, rules, isa),
         least_kernels: rules.least_kernels,

@@ -11,7 +11,7 @@ use crate::rules::Rules;
 
 /// What was found beyond x86-64-v3, or beyond what each program may use.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Verdict {
+pub struct PortableVerdict {
     /// What is on no list.
     pub violations: Vec<Violation>,
     /// Code that the disassembler does not know: it may be anything, so it is not portable until somebody has looked.
@@ -93,13 +93,17 @@ pub struct Allowed {
 }
 
 /// Looks for instructions that not every x86-64-v3 CPU has.
-pub fn check(programs: &[Program], rules: &Rules) -> Verdict {
+pub fn check(programs: &[Program], rules: &Rules) -> PortableVerdict {
     check_each(programs, |_| Ceiling::level(Level::V3), rules)
 }
 
 /// Looks for instructions beyond what each of the programs may use.
-pub fn check_each(programs: &[Program], ceiling: impl Fn(&Program) -> Ceiling, rules: &Rules) -> Verdict {
-    let mut verdict = Verdict { unknown: strange(programs, rules), ..Verdict::default() };
+pub fn check_each(
+    programs: &[Program],
+    ceiling: impl Fn(&Program) -> Ceiling,
+    rules: &Rules,
+) -> PortableVerdict {
+    let mut verdict = PortableVerdict { unknown: strange(programs, rules), ..PortableVerdict::default() };
     for program in programs {
         let ceiling = ceiling(program);
         for function in &program.functions {

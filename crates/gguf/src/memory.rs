@@ -158,7 +158,7 @@ mod tests {
     fn the_file_of_a_model_tells_both() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tiny.gguf");
-        crate::synth::write(&path, &crate::synth::Options::new(crate::synth::Preset::Tiny)).unwrap();
+        crate::synth::write(&path, &crate::synth::SynthOptions::new(crate::synth::Preset::Tiny)).unwrap();
         let file = GgufFile::open(&path).unwrap();
         assert_eq!(file.weights().unwrap(), file.total_tensor_bytes());
         // 4 layers of 2 KV heads with 64 values each.

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 use edit::{Edit, Put};
 use gguf::probe::Probe;
-use gguf::synth::{self, Options, Preset};
+use gguf::synth::{self, Preset, SynthOptions};
 use gguf::{GgufFile, check};
 
 /// The good model of `preset`, in `folder`.
 fn good(folder: &Path, preset: Preset) -> PathBuf {
     let path = folder.join(format!("{preset}.gguf"));
-    synth::write(&path, &Options::new(preset)).unwrap();
+    synth::write(&path, &SynthOptions::new(preset)).unwrap();
     path
 }
 

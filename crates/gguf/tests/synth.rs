@@ -8,7 +8,7 @@ use std::path::Path;
 
 use build_info::Bytes;
 use gguf::partial::PlaceError;
-use gguf::synth::{self, Options, Precision, Preset};
+use gguf::synth::{self, Precision, Preset, SynthOptions};
 use gguf::write::{Header, WriteError, Writer};
 use gguf::{GgufFile, Scalar, Value};
 use sha2::{Digest, Sha256};
@@ -23,7 +23,7 @@ fn the_seed_alone_decides_the_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let made = |preset, seed, threads| {
         let path = folder.path().join("m.gguf");
-        let options = Options { seed, threads: NonZeroUsize::new(threads), ..Options::new(preset) };
+        let options = SynthOptions { seed, threads: NonZeroUsize::new(threads), ..SynthOptions::new(preset) };
         synth::write(&path, &options).unwrap();
         digest(&path)
     };
@@ -54,7 +54,7 @@ fn a_model_is_complete_and_reads_back() {
             last.set((done, total));
             ControlFlow::Continue(())
         };
-        let options = Options { precision, progress: Some(&progress), ..Options::new(preset) };
+        let options = SynthOptions { precision, progress: Some(&progress), ..SynthOptions::new(preset) };
         let summary = synth::write(&path, &options).unwrap();
         let file = GgufFile::open(&path).unwrap();
         let text = Value::Scalar(Scalar::String(architecture.into()));
@@ -90,7 +90,7 @@ fn presets_are_known_by_their_names() {
 #[test]
 fn a_place_that_cannot_be_written_keeps_what_it_had() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options::new(Preset::Tiny);
+    let options = SynthOptions::new(Preset::Tiny);
     let error = synth::write(folder.path(), &options).unwrap_err();
     assert!(matches!(error, synth::Error::Place(PlaceError::IsFolder { .. })), "{error}");
     let error = synth::write(&folder.path().join("no/m.gguf"), &options).unwrap_err();
@@ -108,7 +108,7 @@ fn who_watches_the_progress_can_stop_it() {
         calls.set(calls.get() + 1);
         if calls.get() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    let options = Options { progress: Some(&stop_at_third), ..Options::new(Preset::Tiny) };
+    let options = SynthOptions { progress: Some(&stop_at_third), ..SynthOptions::new(Preset::Tiny) };
     let error = synth::write(&path, &options).unwrap_err();
     assert!(matches!(&error, synth::Error::Stopped { path: stopped } if *stopped == path), "{error}");
     assert_eq!(calls.get(), 3, "it went on");

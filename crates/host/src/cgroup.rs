@@ -9,7 +9,7 @@ use crate::root::Root;
 
 /// The tightest limits found.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Limits {
+pub(crate) struct CgroupLimits {
     /// In cores.
     pub cpu_quota: Option<f64>,
     /// In bytes.
@@ -27,8 +27,8 @@ struct Mount {
     controllers: Option<Vec<String>>,
 }
 
-pub(crate) fn limits(root: &Root, warnings: &mut Vec<String>) -> Limits {
-    let mut limits = Limits::default();
+pub(crate) fn limits(root: &Root, warnings: &mut Vec<String>) -> CgroupLimits {
+    let mut limits = CgroupLimits::default();
     let Some(groups) = root.read("/proc/self/cgroup") else { return limits };
     let mounts = mounts(&root.read("/proc/self/mountinfo").unwrap_or_default());
     for line in groups.lines() {
@@ -61,7 +61,7 @@ pub(crate) fn limits(root: &Root, warnings: &mut Vec<String>) -> Limits {
     limits
 }
 
-impl Limits {
+impl CgroupLimits {
     fn take_cpu(&mut self, quota: Option<f64>) {
         self.cpu_quota = match (self.cpu_quota, quota) {
             (Some(a), Some(b)) => Some(a.min(b)),

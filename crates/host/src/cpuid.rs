@@ -6,10 +6,10 @@ use raw_cpuid::CpuIdResult;
 
 /// A source of CPUID leaves and of XCR0, the mask of register states that the operating system saves.
 #[derive(Clone, Debug)]
-pub struct Cpuid(Source);
+pub struct Cpuid(CpuidSource);
 
 #[derive(Clone, Debug)]
-enum Source {
+enum CpuidSource {
     #[cfg(target_arch = "x86_64")]
     Live,
     Recorded {
@@ -22,7 +22,7 @@ impl Cpuid {
     /// The CPU this process runs on; `None` where it has no CPUID.
     pub fn live() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
-        return Some(Self(Source::Live));
+        return Some(Self(CpuidSource::Live));
         #[cfg(not(target_arch = "x86_64"))]
         return None;
     }
@@ -31,14 +31,14 @@ impl Cpuid {
     pub fn recorded(leaves: impl IntoIterator<Item = ((u32, u32), [u32; 4])>, xcr0: u64) -> Self {
         let result = |[eax, ebx, ecx, edx]: [u32; 4]| CpuIdResult { eax, ebx, ecx, edx };
         let leaves = leaves.into_iter().map(|(key, registers)| (key, result(registers))).collect();
-        Self(Source::Recorded { leaves, xcr0 })
+        Self(CpuidSource::Recorded { leaves, xcr0 })
     }
 
     fn read(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
         match &self.0 {
             #[cfg(target_arch = "x86_64")]
-            Source::Live => raw_cpuid::native_cpuid::cpuid_count(leaf, subleaf),
-            Source::Recorded { leaves, .. } => {
+            CpuidSource::Live => raw_cpuid::native_cpuid::cpuid_count(leaf, subleaf),
+            CpuidSource::Recorded { leaves, .. } => {
                 let zeros = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
                 leaves.get(&(leaf, subleaf)).copied().unwrap_or(zeros)
             }
@@ -49,8 +49,8 @@ impl Cpuid {
     fn xcr0(&self) -> u64 {
         match &self.0 {
             #[cfg(target_arch = "x86_64")]
-            Source::Live => live_xcr0(),
-            Source::Recorded { xcr0, .. } => *xcr0,
+            CpuidSource::Live => live_xcr0(),
+            CpuidSource::Recorded { xcr0, .. } => *xcr0,
         }
     }
 }

@@ -58,9 +58,9 @@ impl CpuInfo {
     }
 
     fn arm(&self) -> Cpu {
-        let kinds: BTreeSet<Kind> = self.processors.iter().filter_map(Kind::of).collect();
-        let names: BTreeSet<String> = kinds.iter().map(Kind::name).collect();
-        let common = |of: fn(&Kind) -> u32| {
+        let kinds: BTreeSet<ArmCore> = self.processors.iter().filter_map(ArmCore::of).collect();
+        let names: BTreeSet<String> = kinds.iter().map(ArmCore::name).collect();
+        let common = |of: fn(&ArmCore) -> u32| {
             let values: BTreeSet<u32> = kinds.iter().map(of).collect();
             values.first().copied().filter(|_| values.len() == 1)
         };
@@ -84,13 +84,13 @@ impl CpuInfo {
 
 /// What tells one kind of ARM core from another (MIDR_EL1).
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Kind {
+struct ArmCore {
     implementer: u32,
     part: u32,
     revision: u32,
 }
 
-impl Kind {
+impl ArmCore {
     fn of(block: &BTreeMap<String, String>) -> Option<Self> {
         let number = |name: &str| {
             let text = block.get(name)?;

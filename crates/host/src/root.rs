@@ -17,13 +17,13 @@ pub struct Root {
     cpuid: Option<Cpuid>,
     nvidia_smi: NvidiaSmi,
     nvml: Option<LibrarySource>,
-    cuda: Cuda,
+    cuda: CudaEnvironment,
     is_live: bool,
 }
 
 /// What the environment says of CUDA's devices.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cuda {
+pub(crate) struct CudaEnvironment {
     /// `CUDA_VISIBLE_DEVICES`.
     pub visible: Option<String>,
     /// `CUDA_DEVICE_ORDER`.
@@ -59,7 +59,10 @@ impl Root {
             cpuid: Cpuid::live(),
             nvidia_smi: NvidiaSmi::OnPath(std::env::var_os("PATH").unwrap_or_default()),
             nvml: Some(LibrarySource::System),
-            cuda: Cuda { visible: variable("CUDA_VISIBLE_DEVICES"), order: variable("CUDA_DEVICE_ORDER") },
+            cuda: CudaEnvironment {
+                visible: variable("CUDA_VISIBLE_DEVICES"),
+                order: variable("CUDA_DEVICE_ORDER"),
+            },
             is_live: true,
         }
     }
@@ -89,7 +92,7 @@ impl Root {
             cpuid: None,
             nvidia_smi: NvidiaSmi::Never,
             nvml: None,
-            cuda: Cuda::default(),
+            cuda: CudaEnvironment::default(),
             is_live: false,
         }
     }
@@ -114,7 +117,8 @@ impl Root {
 
     /// Takes `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` to be these.
     pub fn with_cuda(mut self, visible: Option<&str>, order: Option<&str>) -> Self {
-        self.cuda = Cuda { visible: visible.map(str::to_string), order: order.map(str::to_string) };
+        self.cuda =
+            CudaEnvironment { visible: visible.map(str::to_string), order: order.map(str::to_string) };
         self
     }
 
@@ -150,7 +154,7 @@ impl Root {
         self.nvml.is_some() || !matches!(self.nvidia_smi, NvidiaSmi::Never)
     }
 
-    pub(crate) fn cuda(&self) -> &Cuda {
+    pub(crate) fn cuda(&self) -> &CudaEnvironment {
         &self.cuda
     }
 

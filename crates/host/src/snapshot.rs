@@ -43,7 +43,7 @@ pub(crate) struct Snapshot {
 pub(crate) fn parse(text: &str) -> Result<Snapshot, SnapshotError> {
     let lines: Vec<(usize, &str)> =
         text.lines().map(str::trim).enumerate().map(|(at, line)| (at + 1, line)).collect();
-    let mut reader = Reader::default();
+    let mut reader = SnapshotReader::default();
     let mut rest = lines.as_slice();
     while let Some((&(number, line), after)) = rest.split_first() {
         rest = after;
@@ -81,7 +81,7 @@ enum Open {
 }
 
 #[derive(Default)]
-struct Reader {
+struct SnapshotReader {
     arch: Option<String>,
     leaves: BTreeMap<(u32, u32), [u32; 4]>,
     xcr0: u64,
@@ -90,7 +90,7 @@ struct Reader {
     open: Open,
 }
 
-impl Reader {
+impl SnapshotReader {
     fn line(&mut self, line: &str) -> Result<(), String> {
         if let Some(content) = line.strip_prefix('|') {
             let content = content.strip_prefix(' ').unwrap_or(content);

@@ -34,7 +34,7 @@ fn cards_and_their_figures_are_read() {
         );
         // An H100's 3.35 TB/s.
         assert_eq!(limits.memory_bandwidth().map(|bandwidth| (bandwidth / 1e10).round()), Some(335.0));
-        assert_eq!(devices[1].limits(), host::nvml::Limits::default());
+        assert_eq!(devices[1].limits(), host::nvml::CardLimits::default());
         // What a card does not tell is no fault.
         let sample = devices[1].sample().unwrap();
         assert_eq!((sample.utilisation, sample.watts, devices[1].uuid()), (None, None, None));

@@ -7,14 +7,14 @@ const LONGEST_HEAD: usize = 64 << 10;
 /// What of an answer was read so far.
 #[derive(Debug)]
 pub struct Decoder {
-    state: State,
+    state: ParserState,
     /// A head or a chunk's size that has not come whole.
     part: Vec<u8>,
     status: u16,
 }
 
 #[derive(Debug, PartialEq)]
-enum State {
+enum ParserState {
     Head,
     /// So many bytes are missing.
     Counted(u64),
@@ -32,7 +32,7 @@ enum State {
 
 impl Default for Decoder {
     fn default() -> Self {
-        Self { state: State::Head, part: Vec::new(), status: 0 }
+        Self { state: ParserState::Head, part: Vec::new(), status: 0 }
     }
 }
 
@@ -44,12 +44,12 @@ impl Decoder {
 
     /// Whether the answer is complete.
     pub fn is_over(&self) -> bool {
-        self.state == State::Over
+        self.state == ParserState::Over
     }
 
     /// Whether it is complete when the connection ends now.
     pub fn may_end(&self) -> bool {
-        matches!(self.state, State::Over | State::Open)
+        matches!(self.state, ParserState::Over | ParserState::Open)
     }
 
     /// Takes `bytes` as they came; what is of the body is added to `body`.
@@ -59,44 +59,44 @@ impl Decoder {
     pub fn feed(&mut self, mut bytes: &[u8], body: &mut Vec<u8>) -> Result<(), String> {
         while !bytes.is_empty() {
             match &mut self.state {
-                State::Head => match self.line(&mut bytes, LONGEST_HEAD, b"\r\n\r\n")? {
+                ParserState::Head => match self.line(&mut bytes, LONGEST_HEAD, b"\r\n\r\n")? {
                     Some(head) => self.begin(&head)?,
                     None => return Ok(()),
                 },
-                State::Counted(left) | State::Chunk(left) => {
+                ParserState::Counted(left) | ParserState::Chunk(left) => {
                     let take = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
                     body.extend_from_slice(&bytes[..take]);
                     bytes = &bytes[take..];
                     *left -= take as u64;
                     if *left == 0 {
-                        let chunk = matches!(self.state, State::Chunk(_));
-                        self.state = if chunk { State::ChunkEnd } else { State::Over };
+                        let chunk = matches!(self.state, ParserState::Chunk(_));
+                        self.state = if chunk { ParserState::ChunkEnd } else { ParserState::Over };
                     }
                 }
-                State::Open => {
+                ParserState::Open => {
                     body.extend_from_slice(bytes);
                     return Ok(());
                 }
-                State::ChunkEnd => match self.line(&mut bytes, 2, b"\r\n")? {
-                    Some(line) if line.is_empty() => self.state = State::ChunkSize,
+                ParserState::ChunkEnd => match self.line(&mut bytes, 2, b"\r\n")? {
+                    Some(line) if line.is_empty() => self.state = ParserState::ChunkSize,
                     Some(_) => return Err("a chunk is longer than it says".to_string()),
                     None => return Ok(()),
                 },
-                State::ChunkSize => match self.line(&mut bytes, 64, b"\r\n")? {
+                ParserState::ChunkSize => match self.line(&mut bytes, 64, b"\r\n")? {
                     Some(line) => {
                         self.state = match size(&line)? {
-                            0 => State::Trailer,
-                            size => State::Chunk(size),
+                            0 => ParserState::Trailer,
+                            size => ParserState::Chunk(size),
                         }
                     }
                     None => return Ok(()),
                 },
-                State::Trailer => match self.line(&mut bytes, LONGEST_HEAD, b"\r\n")? {
-                    Some(line) if line.is_empty() => self.state = State::Over,
+                ParserState::Trailer => match self.line(&mut bytes, LONGEST_HEAD, b"\r\n")? {
+                    Some(line) if line.is_empty() => self.state = ParserState::Over,
                     Some(_) => {}
                     None => return Ok(()),
                 },
-                State::Over => return Err("there is something behind the answer".to_string()),
+                ParserState::Over => return Err("there is something behind the answer".to_string()),
             }
         }
         Ok(())
@@ -126,7 +126,7 @@ impl Decoder {
         let status = status.and_then(|rest| rest.get(..3)?.parse().ok());
         self.status =
             status.ok_or_else(|| format!("no HTTP/1.1: {:.60}", first.escape_debug().to_string()))?;
-        let mut state = State::Open;
+        let mut state = ParserState::Open;
         for line in lines {
             let Some((name, value)) = line.split_once(':') else {
                 return Err(format!("a header without a colon: {:.60}", line.escape_debug().to_string()));
@@ -134,18 +134,18 @@ impl Decoder {
             let value = value.trim();
             if name.eq_ignore_ascii_case("content-length") {
                 let length = value.parse().map_err(|_| format!("a length that is no number: {value:.60}"))?;
-                state = if length == 0 { State::Over } else { State::Counted(length) };
+                state = if length == 0 { ParserState::Over } else { ParserState::Counted(length) };
             } else if name.eq_ignore_ascii_case("transfer-encoding") {
                 if !value.eq_ignore_ascii_case("chunked") {
                     return Err(format!("a transfer encoding that is not known: {value:.60}"));
                 }
                 // Goes before a length (RFC 9112, 6.3).
-                self.state = State::ChunkSize;
+                self.state = ParserState::ChunkSize;
                 return Ok(());
             }
         }
         // 100 Continue, which is followed by the real head.
-        self.state = if self.status == 100 { State::Head } else { state };
+        self.state = if self.status == 100 { ParserState::Head } else { state };
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use build_info::GpuUse;
-use host::nvml::{Device, Identity, LibrarySource, Nvml, Sample, Selection};
+use host::nvml::{CardSample, Device, Identity, LibrarySource, Nvml, Selection};
 
 /// Between two looks, which take some tens of microseconds a card: a thousandth of a core at most. What the driver calls
 /// utilisation is itself a mean of a sixth of a second or more.
@@ -243,7 +243,7 @@ impl Card {
         Self { name: name.to_string(), number, ..Self::default() }
     }
 
-    fn add(&mut self, seen: Result<Sample, host::nvml::Fault>, settled: bool) {
+    fn add(&mut self, seen: Result<CardSample, host::nvml::Fault>, settled: bool) {
         let sample = match seen {
             Ok(sample) => sample,
             Err(fault) => {
@@ -362,13 +362,13 @@ mod tests {
 
     #[test]
     fn the_first_look_is_of_before_and_the_others_make_the_mean() {
-        let sample = |utilisation, watts, mhz, memory, joules| Sample {
+        let sample = |utilisation, watts, mhz, memory, joules| CardSample {
             utilisation: Some(utilisation),
             watts: Some(watts),
             sm_mhz: Some(mhz),
             memory_used: Some(memory),
             joules: Some(joules),
-            ..Sample::default()
+            ..CardSample::default()
         };
         let mut card = Card::new("x", None);
         card.add(Ok(sample(0.0, 70.0, 345, 10, 1.0)), true);

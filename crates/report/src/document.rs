@@ -8,7 +8,7 @@ use crate::table::Table;
 
 /// A page.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct ReportPage {
     /// What it is of.
     pub title: String,
     /// One sentence under it.
@@ -51,12 +51,12 @@ pub struct Plot {
     /// What a reader has to know: what was measured, how to read it.
     pub caption: String,
     /// The picture.
-    pub kind: Kind,
+    pub kind: PlotKind,
 }
 
 /// What a plot shows.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub enum PlotKind {
     /// Ratios with their intervals.
     Intervals(Intervals),
     /// Values over a quantity.
@@ -67,7 +67,7 @@ pub enum Kind {
     Roofline(Roofline),
 }
 
-impl Report {
+impl ReportPage {
     /// All plots, in order.
     pub fn plots(&self) -> impl Iterator<Item = &Plot> {
         self.sections.iter().flat_map(|section| &section.blocks).filter_map(|block| match block {

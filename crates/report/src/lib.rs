@@ -17,7 +17,7 @@ mod table;
 mod words;
 
 pub use curves::{Curves, Series};
-pub use document::{Block, Kind, Plot, Report, Section, slug};
+pub use document::{Block, Plot, PlotKind, ReportPage, Section, slug};
 pub use intervals::{Interval, Intervals};
 pub use page::is_page;
 pub use roofline::{Point, Roof, Roofline};

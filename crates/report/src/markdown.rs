@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use crate::document::{Block, Report};
+use crate::document::{Block, ReportPage};
 use crate::table::Table;
 use crate::words::{tidy, tidy_command};
 
-pub fn markdown(report: &Report, folder: &str) -> String {
+pub fn markdown(report: &ReportPage, folder: &str) -> String {
     let mut text = format!("# {}\n\n{}\n", line(&report.title), paragraph(&report.lead));
     for section in &report.sections {
         let _ = write!(text, "\n## {}\n", line(&section.title));

@@ -1,13 +1,13 @@
 //! The page as HTML. Every word in it comes through [`words`], which escapes it.
 
-use crate::document::{Block, Plot, Report, Section, slug};
+use crate::document::{Block, Plot, ReportPage, Section, slug};
 use crate::svg::{self, escaped};
 use crate::table::Table;
 use crate::words::{tidy, tidy_command};
 
 const STYLE: &str = include_str!("page.css");
 
-pub fn page(report: &Report) -> String {
+pub fn page(report: &ReportPage) -> String {
     let sections: Vec<(String, &Section)> =
         report.sections.iter().enumerate().map(|(number, section)| (id(number, section), section)).collect();
     let links = sections

@@ -1,6 +1,6 @@
 //! A page and its plots as text.
 
-use crate::document::{Kind, Plot, Report};
+use crate::document::{Plot, PlotKind, ReportPage};
 use crate::table::Table;
 use crate::{curves, intervals, markdown, page, roofline, spreads, svg};
 
@@ -8,10 +8,10 @@ impl Plot {
     /// The picture. Widths are in per cent, heights and text in pixels: it fits any width and its text stays legible.
     pub fn svg(&self) -> String {
         match &self.kind {
-            Kind::Intervals(plot) => intervals::svg(plot, &self.title),
-            Kind::Curves(plot) => curves::svg(plot, &self.title),
-            Kind::Spreads(plot) => spreads::svg(plot, &self.title),
-            Kind::Roofline(plot) => roofline::svg(plot, &self.title),
+            PlotKind::Intervals(plot) => intervals::svg(plot, &self.title),
+            PlotKind::Curves(plot) => curves::svg(plot, &self.title),
+            PlotKind::Spreads(plot) => spreads::svg(plot, &self.title),
+            PlotKind::Roofline(plot) => roofline::svg(plot, &self.title),
         }
     }
 
@@ -23,15 +23,15 @@ impl Plot {
     /// The same in figures, for readers who do not see it.
     pub fn table(&self) -> Table {
         match &self.kind {
-            Kind::Intervals(plot) => plot.table(),
-            Kind::Curves(plot) => plot.table(),
-            Kind::Spreads(plot) => plot.table(),
-            Kind::Roofline(plot) => plot.table(),
+            PlotKind::Intervals(plot) => plot.table(),
+            PlotKind::Curves(plot) => plot.table(),
+            PlotKind::Spreads(plot) => plot.table(),
+            PlotKind::Roofline(plot) => plot.table(),
         }
     }
 }
 
-impl Report {
+impl ReportPage {
     /// The whole as one HTML file.
     pub fn html(&self) -> String {
         page::page(self)

@@ -1,8 +1,8 @@
 //! Pages of little and of much, of numbers that are none, and of words that mean harm.
 
 use report::{
-    Block, Curves, Interval, Intervals, Kind, Plot, Point, Report, Roof, Roofline, Section, Series, Spread,
-    Spreads, Table,
+    Block, Curves, Interval, Intervals, Plot, PlotKind, Point, ReportPage, Roof, Roofline, Section, Series,
+    Spread, Spreads, Table,
 };
 
 /// Names of all elements, in order. Fails where one is not closed, or closed by another; `html` has elements without
@@ -54,7 +54,7 @@ fn attributes(text: &str) -> Vec<String> {
 fn plots(words: &str, value: f64, rows: usize) -> Vec<Plot> {
     let name = |number: usize| format!("{words}{number}");
     let kinds = [
-        Kind::Intervals(Intervals {
+        PlotKind::Intervals(Intervals {
             rows: (0..rows)
                 .map(|number| Interval {
                     group: name(number / 3),
@@ -68,7 +68,7 @@ fn plots(words: &str, value: f64, rows: usize) -> Vec<Plot> {
                 })
                 .collect(),
         }),
-        Kind::Curves(Curves {
+        PlotKind::Curves(Curves {
             x: words.to_string(),
             y: words.to_string(),
             series: (0..rows)
@@ -78,7 +78,7 @@ fn plots(words: &str, value: f64, rows: usize) -> Vec<Plot> {
                 })
                 .collect(),
         }),
-        Kind::Spreads(Spreads {
+        PlotKind::Spreads(Spreads {
             unit: words.to_string(),
             rows: (0..rows)
                 .map(|number| Spread {
@@ -90,7 +90,7 @@ fn plots(words: &str, value: f64, rows: usize) -> Vec<Plot> {
                 })
                 .collect(),
         }),
-        Kind::Roofline(Roofline {
+        PlotKind::Roofline(Roofline {
             bandwidth: value * 1e9,
             roofs: (0..rows).map(|number| Roof { name: name(number), macs: value * 1e11 }).collect(),
             points: (0..rows)
@@ -112,7 +112,7 @@ fn plots(words: &str, value: f64, rows: usize) -> Vec<Plot> {
     kinds.into_iter().enumerate().map(plot).collect()
 }
 
-fn page(words: &str, value: f64, rows: usize) -> Report {
+fn page(words: &str, value: f64, rows: usize) -> ReportPage {
     let text = || words.to_string();
     let mut blocks = vec![
         Block::Heading(text()),
@@ -121,10 +121,10 @@ fn page(words: &str, value: f64, rows: usize) -> Report {
         Block::Commands(vec![text(); rows]),
     ];
     blocks.extend(plots(words, value, rows).into_iter().map(Block::Plot));
-    Report { title: text(), lead: text(), sections: vec![Section { title: text(), blocks }] }
+    ReportPage { title: text(), lead: text(), sections: vec![Section { title: text(), blocks }] }
 }
 
-fn check(page: &Report) {
+fn check(page: &ReportPage) {
     let html = page.html();
     let names = elements(&html, true).unwrap_or_else(|why| panic!("{why} in {html:.2000}"));
     for forbidden in ["script", "img", "iframe", "object", "link", "b", "foreignObject"] {
@@ -159,7 +159,7 @@ fn any_number_of_rows_is_a_page() {
     for rows in [0, 1, 2, 40] {
         check(&page("words", 1.02, rows));
     }
-    check(&Report { sections: vec![Section::default(), Section::default()], ..page("words", 1.0, 1) });
+    check(&ReportPage { sections: vec![Section::default(), Section::default()], ..page("words", 1.0, 1) });
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn long_labels_of_times_are_shown_whole() {
             p95: 2.0,
             p99: 3.0,
         });
-        let kind = Kind::Spreads(Spreads { unit: "milliseconds".to_string(), rows: rows.collect() });
+        let kind = PlotKind::Spreads(Spreads { unit: "milliseconds".to_string(), rows: rows.collect() });
         Plot { name: String::new(), title: String::new(), caption: String::new(), kind }.file()
     };
     let short = drawn(&["decode 8, 1 thread", "decode 8, 2 threads"]);
@@ -241,7 +241,7 @@ fn long_labels_of_times_are_shown_whole() {
     assert!(drawn(&[&"endless, ".repeat(60)]).contains('…'));
 }
 
-fn small() -> Report {
+fn small() -> ReportPage {
     let interval = |label: &str, series, median: f64| Interval {
         group: "qwen · 512".to_string(),
         label: label.to_string(),
@@ -256,7 +256,7 @@ fn small() -> Report {
         name: "01-prefill".to_string(),
         title: "Prefill".to_string(),
         caption: "Right of 1 is faster.".to_string(),
-        kind: Kind::Intervals(Intervals {
+        kind: PlotKind::Intervals(Intervals {
             rows: vec![interval("native", 0, 1.26), interval("native-lto", 1, 1.25)],
         }),
     };
@@ -264,7 +264,7 @@ fn small() -> Report {
         header: vec!["build".to_string(), "compiler".to_string()],
         rows: vec![vec!["native".to_string(), "clang 22 | <lld>".to_string()]],
     };
-    Report {
+    ReportPage {
         title: "What was measured".to_string(),
         lead: "Of 1 comparison.".to_string(),
         sections: vec![

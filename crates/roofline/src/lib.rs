@@ -22,4 +22,4 @@ mod team;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 pub use error::Error;
-pub use measured::{Kernels, Measured, last_level_caches, measure, thread_counts};
+pub use measured::{Kernels, MeasuredRoof, last_level_caches, measure, thread_counts};

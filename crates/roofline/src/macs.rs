@@ -10,7 +10,7 @@ use crate::team;
 
 /// A loop for each kind of operands: the one with the most multiply-adds that this CPU has.
 #[derive(Clone, Copy, Debug)]
-pub struct Chosen {
+pub struct ChosenLoops {
     /// 8-bit integers into 32-bit sums.
     pub int8: Kernel,
     /// 32-bit floats.
@@ -26,9 +26,9 @@ const ROUNDS: u64 = 1 << 19;
 const PASS: Duration = Duration::from_millis(10);
 
 /// The best loops of this CPU.
-pub fn kernels() -> Chosen {
+pub fn kernels() -> ChosenLoops {
     let best = |kernels: Vec<Kernel>| kernels.into_iter().next_back();
-    Chosen {
+    ChosenLoops {
         int8: best(int8()).unwrap_or(PORTABLE_INT8),
         f32: best(f32()).unwrap_or(PORTABLE_F32),
         bf16: best(bf16()),

@@ -20,7 +20,7 @@ const LEAST: Bytes = Bytes(256 << 20);
 
 /// What was measured, and with what.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
+pub struct MeasuredRoof {
     /// The best pass of each rate.
     pub roofline: Roofline,
     /// The median pass, in the same order.
@@ -52,7 +52,7 @@ pub fn measure(
     thread_counts: &[u32],
     date: String,
     say: &mut dyn FnMut(&str),
-) -> Result<Measured, Error> {
+) -> Result<MeasuredRoof, Error> {
     let budget = threads::budget(host, Policy::Max);
     let most = budget.cores.min(u32::try_from(budget.cpus.len()).unwrap_or(u32::MAX));
     if let Some(&threads) = thread_counts.iter().find(|threads| !(1..=most).contains(threads)) {
@@ -97,7 +97,7 @@ pub fn measure(
         f32: kernels.f32.name,
         bf16: kernels.bf16.map(|kernel| kernel.name),
     };
-    Ok(Measured { roofline, medians, kernels })
+    Ok(MeasuredRoof { roofline, medians, kernels })
 }
 
 /// What the threads read, together, before they come to the same memory again: far more than the caches hold.

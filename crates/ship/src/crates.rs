@@ -35,7 +35,7 @@ impl Crate {
 
 /// Content of a Cargo.lock.
 #[derive(Deserialize)]
-pub struct Lock {
+pub struct CargoLock {
     /// Every package.
     pub package: Vec<Locked>,
 }
@@ -75,7 +75,7 @@ pub fn linked(rust: &Rust, target: &str) -> Result<Vec<Crate>> {
     let tree = cargo(rust, tree.into_iter().chain(form).chain(features.iter().map(String::as_str)))?;
     let lock = rust.workspace.join("Cargo.lock");
     let text = std::fs::read_to_string(&lock).with_context(|| format!("cannot read {}", lock.display()))?;
-    let lock: Lock =
+    let lock: CargoLock =
         toml::from_str(&text).with_context(|| format!("cannot understand {}", lock.display()))?;
     let lines = String::from_utf8(tree).context("cannot understand `cargo tree`")?;
     let lines = lines.lines().filter(|line| !line.is_empty()).map(line).collect::<Result<Vec<_>>>()?;

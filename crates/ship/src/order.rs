@@ -68,7 +68,7 @@ pub enum Answer {
     /// Of [`Order::Uninstall`].
     Uninstalled(Uninstalled),
     /// Of [`Order::List`].
-    Listed(Vec<Version>),
+    Listed(Vec<InstalledVersion>),
 }
 
 /// Make the archives of a build.
@@ -359,7 +359,7 @@ pub struct List {
 
 /// One installed version.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Version {
+pub struct InstalledVersion {
     /// Its name.
     pub name: String,
     /// Whether it is the current one.

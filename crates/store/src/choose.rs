@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use ship::exit;
 
 use crate::entry::{self, Entry, LARGEST_LIST, Newest, Pointer};
-use crate::order::{Choose, Chosen};
+use crate::order::{Choose, ChosenBuild};
 use crate::place::{self, Refused, StoreBackend};
 use crate::{ask, download, layout, tuned};
 
@@ -15,12 +15,12 @@ use crate::{ask, download, layout, tuned};
 ///
 /// # Errors
 /// With exit code 69 when there is none, and why.
-pub fn choose(order: &Choose) -> Result<Chosen> {
+pub fn choose(order: &Choose) -> Result<ChosenBuild> {
     let place = place::open(&order.store)?;
     let mut notes = Vec::new();
     let (entry, archive) = find(&*place, order, &mut notes)?;
     let tuning = tuned::fetch(&*place, &entry, order.cpu.as_ref(), &mut notes);
-    Ok(Chosen { entry, archive, tuning, notes })
+    Ok(ChosenBuild { entry, archive, tuning, notes })
 }
 
 /// Whether `entry`, which a list of `kind` led to, is what was asked for: a list is written by whoever may write, and a

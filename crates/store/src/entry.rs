@@ -153,10 +153,10 @@ impl Entry {
 /// Refuses what a later Anneal wrote: it may look like anything.
 fn newer(text: &[u8]) -> Result<(), Refused> {
     #[derive(Deserialize)]
-    struct Version {
+    struct EntryVersion {
         schema: u32,
     }
-    let Version { schema } = serde_json::from_slice(text).map_err(damaged)?;
+    let EntryVersion { schema } = serde_json::from_slice(text).map_err(damaged)?;
     match schema <= SCHEMA {
         true => Ok(()),
         false => Err(Refused::Newer { schema }),

@@ -46,7 +46,7 @@ pub enum Answer {
     /// Of [`Order::Tune`].
     Tuned(Tuned),
     /// Of [`Order::Choose`].
-    Chosen(Box<Chosen>),
+    Chosen(Box<ChosenBuild>),
 }
 
 /// Say whether a build is there.
@@ -183,7 +183,7 @@ pub struct Choose {
 
 /// What was chosen.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Chosen {
+pub struct ChosenBuild {
     /// The entry.
     pub entry: Entry,
     /// The archive, under the name that it had when it was packed.

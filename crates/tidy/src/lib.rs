@@ -5,6 +5,7 @@ mod crates;
 mod files;
 mod modules;
 mod paths;
+mod type_names;
 mod unit_tests;
 mod unsafe_code;
 
@@ -12,5 +13,6 @@ pub use circles::{Circle, Edge, circles};
 pub use crates::{Member, members, upward};
 pub use files::rust_files;
 pub use modules::{Imports, imports};
+pub use type_names::type_names;
 pub use unit_tests::misplaced_tests;
 pub use unsafe_code::unsafe_code;

@@ -23,7 +23,7 @@ struct Module {
 /// A text that names the file that cannot be read.
 pub fn imports(root: &Path) -> Result<Imports, String> {
     let source = root.parent().unwrap_or(Path::new("."));
-    let mut reader = Reader { source, modules: BTreeMap::new(), found: Vec::new() };
+    let mut reader = ModuleReader { source, modules: BTreeMap::new(), found: Vec::new() };
     reader.file(root, &[], source)?;
     let mut all = Imports::new();
     for module in reader.modules.values() {
@@ -42,14 +42,14 @@ pub fn imports(root: &Path) -> Result<Imports, String> {
 
 type ModulePath = Vec<String>;
 
-struct Reader<'a> {
+struct ModuleReader<'a> {
     source: &'a Path,
     modules: BTreeMap<ModulePath, Module>,
     /// Each path with the module that it stands in.
     found: Vec<(ModulePath, Vec<String>)>,
 }
 
-impl Reader<'_> {
+impl ModuleReader<'_> {
     /// Reads the file of `module`, whose child modules lie in `folder`.
     fn file(&mut self, path: &Path, module: &[String], folder: &Path) -> Result<(), String> {
         let failed = |why: &dyn std::fmt::Display| format!("cannot read {}: {why}", path.display());

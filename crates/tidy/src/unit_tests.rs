@@ -57,7 +57,7 @@ fn fixtures(module: &syn::ItemMod, wrong: &mut Vec<(usize, String)>) {
 }
 
 /// True for a `cfg` that mentions `test`, but not in a `not(…)`.
-fn names_test(attribute: &syn::Attribute) -> bool {
+pub(crate) fn names_test(attribute: &syn::Attribute) -> bool {
     match &attribute.meta {
         syn::Meta::List(list) => list.path.is_ident("cfg") && mentions_test(list.tokens.clone()),
         _ => false,

@@ -1,9 +1,10 @@
 //! The structure of the repository: crates in layers, modules without circles, a small library.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tidy::{circles, imports, members, misplaced_tests, rust_files, unsafe_code, upward};
+use tidy::{circles, imports, members, misplaced_tests, rust_files, type_names, unsafe_code, upward};
 
 /// All crates, the lowest layer first. A crate depends on crates of lower layers alone.
 const LAYERS: &[&[&str]] = &[
@@ -28,6 +29,12 @@ const UNSAFE: &[&str] = &["host", "llama", "llama-link", "llama-sys", "roofline"
 /// Files with unsafe code in other crates, and the reason for each.
 const UNSAFE_FILES: &[(&str, &str)] =
     &[("engine/anneal/src/auditable.rs", "puts the list of dependencies into a section of the program")];
+
+/// Names of types that each program or crate has by convention: clap's, and what can fail.
+const CONVENTIONAL: &[&str] = &["Args", "Command", "Error"];
+
+/// So many types may have the same name.
+const SAME_NAME: usize = 3;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
@@ -163,5 +170,38 @@ fn unit_tests_follow_one_convention() {
             }));
         }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A name that many types have says what none of them is.
+#[test]
+fn types_are_named_for_what_they_are() {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for member in members(&root()).expect("manifests") {
+        let source = root().join(&member.folder).join("src");
+        if !source.is_dir() {
+            continue;
+        }
+        for path in rust_files(&source).expect("a crate") {
+            let (file, text) = (relative(&path), std::fs::read_to_string(&path).expect("a file"));
+            let inside = path.strip_prefix(&source).expect("a file of src");
+            let found = type_names(inside, &text).unwrap_or_else(|why| panic!("{file}: {why}"));
+            for (line, name) in found {
+                places.entry(name).or_default().push(format!("{file}:{line}"));
+            }
+        }
+    }
+    assert!(places.len() > 1000, "{}", places.len());
+    places.retain(|name, places| places.len() > SAME_NAME && !CONVENTIONAL.contains(&name.as_str()));
+    let wrong: Vec<String> = places
+        .into_iter()
+        .map(|(name, places)| {
+            format!(
+                "{} types are called {name}, and at most {SAME_NAME} may be. Name one for what it is: {}",
+                places.len(),
+                places.join(", ")
+            )
+        })
+        .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -8,7 +8,7 @@ use build_info::record::Tool;
 
 use crate::cache::{Question, answers};
 use crate::probe::Refusal;
-use crate::search::{Program, SearchPath, entries, file_name};
+use crate::search::{SearchPath, ToolProgram, entries, file_name};
 use crate::setup::requirement::PROGRAMS;
 use crate::tools::{CMAKE_AT_LEAST, Compiler, Cuda, CudaHome, Emulator, Toolchain, Version, ZIG};
 use crate::{blas, cuda, libraries, parse};
@@ -104,7 +104,7 @@ fn programs(search: &SearchPath) -> BTreeSet<&'static str> {
 
 /// The candidates, and what they answered.
 struct Asked {
-    programs: Vec<Program>,
+    programs: Vec<ToolProgram>,
     answers: BTreeMap<PathBuf, String>,
     /// What nvcc answered when it was asked for its architectures.
     gpu_codes: BTreeMap<PathBuf, String>,
@@ -163,7 +163,7 @@ impl Asked {
 
     /// The programs with one of these names that answered, with the answers; the first name first, then
     /// in the order of the path.
-    fn texts<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = (&'a Program, &'a str)> {
+    fn texts<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = (&'a ToolProgram, &'a str)> {
         let called =
             names.iter().flat_map(|name| self.programs.iter().filter(move |program| program.stem == **name));
         called.filter_map(|program| Some((program, self.answers.get(&program.path)?.as_str())))
@@ -261,7 +261,7 @@ impl Asked {
     /// What CMake takes by itself: the first of `cc`, `gcc`, `clang` on the path.
     fn default_compiler(&self) -> Option<Compiler> {
         ["cc", "gcc", "clang"].into_iter().find_map(|name| {
-            let on_path = |program: &&Program| program.on_path && program.suffix.is_empty();
+            let on_path = |program: &&ToolProgram| program.on_path && program.suffix.is_empty();
             let program = self.programs.iter().find(|program| program.stem == name && on_path(program))?;
             self.pair(program)
         })
@@ -275,7 +275,7 @@ impl Asked {
     }
 
     /// A C driver with its C++ driver, where both are the same compiler: llama.cpp needs both.
-    fn pair(&self, program: &Program) -> Option<Compiler> {
+    fn pair(&self, program: &ToolProgram) -> Option<Compiler> {
         let (_, cxx) = DRIVERS.iter().find(|(cc, _)| *cc == program.stem)?;
         let cxx = program.sibling(cxx)?;
         let read = |path: &Path| parse::compiler(self.answers.get(path)?);
@@ -294,7 +294,7 @@ fn emulator(search: &SearchPath, tool: Tool) -> Option<Emulator> {
 /// What rustc is asked, of the compiler itself, where rustup's proxy can be seen through: the proxy takes 30 ms,
 /// and its own file does not change when the toolchain does. Else all that decides on the proxy's answer
 /// goes into the question.
-fn rustc_question(search: &SearchPath, program: &Program, args: &'static [&'static str]) -> Question {
+fn rustc_question(search: &SearchPath, program: &ToolProgram, args: &'static [&'static str]) -> Question {
     let proxy = file_name(&program.canonical) == "rustup";
     let mut question = Question::new(&program.path, args);
     let Some(rustup) = search.rustup_home.as_ref().filter(|_| proxy) else { return question };

@@ -98,7 +98,7 @@ impl SearchPath {
     /// All programs whose name is one of `stems`, with or without a version behind it: first those on the
     /// path, in its order, then those in well-known places. Within a folder the versioned name comes
     /// first: `gcc-12` stays what it is when the distribution's `gcc` moves on.
-    pub(crate) fn programs(&self, stems: &[&str]) -> Vec<Program> {
+    pub(crate) fn programs(&self, stems: &[&str]) -> Vec<ToolProgram> {
         let mut seen = BTreeSet::new();
         let mut found = Vec::new();
         let on_path = self.dirs.iter().map(|dir| (dir.clone(), true));
@@ -109,8 +109,8 @@ impl SearchPath {
             if !dir.is_absolute() || !seen.insert(real) {
                 continue;
             }
-            let mut here: Vec<Program> =
-                entries(&dir).into_iter().filter_map(|path| Program::of(path, stems, on_path)).collect();
+            let mut here: Vec<ToolProgram> =
+                entries(&dir).into_iter().filter_map(|path| ToolProgram::of(path, stems, on_path)).collect();
             here.sort_by(|a, b| (a.suffix.is_empty(), &a.path).cmp(&(b.suffix.is_empty(), &b.path)));
             found.append(&mut here);
         }
@@ -140,7 +140,7 @@ impl SearchPath {
 
 /// One program that may be a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Program {
+pub(crate) struct ToolProgram {
     /// Where it was found, as the folder spells it.
     pub path: PathBuf,
     /// What it is behind all links.
@@ -153,7 +153,7 @@ pub(crate) struct Program {
     pub on_path: bool,
 }
 
-impl Program {
+impl ToolProgram {
     fn of(path: PathBuf, stems: &[&str], on_path: bool) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         let (stem, suffix) = split(name);

@@ -77,7 +77,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 /// What a server may take and say before it counts as gone or as none of ours.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct PeerLimits {
     /// Until a connection stands.
     connect: Duration,
     /// Until an answer that needs no model is there: its state, its health.
@@ -96,7 +96,7 @@ struct Limits {
 /// it tells nothing (the socket is there already), and five minutes are enough for 40 GB from a hard disk. A machine takes a
 /// connection in far less than ten seconds, also on the other side of the earth. Embeddings of a full request are tens of
 /// megabytes.
-const LIMITS: Limits = Limits {
+const LIMITS: PeerLimits = PeerLimits {
     connect: Duration::from_secs(10),
     answer: Duration::from_secs(30),
     silence: Duration::from_secs(300),
@@ -151,7 +151,7 @@ impl ServerAddress {
         }
     }
 
-    async fn connect(&self, limits: &Limits) -> Result<Box<dyn Io>> {
+    async fn connect(&self, limits: &PeerLimits) -> Result<Box<dyn Io>> {
         let connecting = async {
             match self {
                 ServerAddress::Socket(path) => {
@@ -187,7 +187,7 @@ impl ServerAddress {
         self.get_within(path, &LIMITS).await
     }
 
-    async fn get_within(&self, path: &str, limits: &Limits) -> Result<Value> {
+    async fn get_within(&self, path: &str, limits: &PeerLimits) -> Result<Value> {
         let asked = self.http(Method::GET, path, Body::empty(), limits);
         // In this process nothing is answered before the model is loaded.
         if matches!(self, ServerAddress::Inside(_)) {
@@ -208,13 +208,17 @@ impl ServerAddress {
         self.post_within(path, body, &LIMITS).await
     }
 
-    async fn post_within(&self, path: &str, body: &Value, limits: &Limits) -> Result<Value> {
+    async fn post_within(&self, path: &str, body: &Value, limits: &PeerLimits) -> Result<Value> {
         let asked = self.http(Method::POST, path, Body::from(body.to_string()), limits);
         self.while_it_is_well(limits, asked).await
     }
 
     /// Waits for `work`, which the server does, until that hangs.
-    async fn while_it_is_well<T>(&self, limits: &Limits, work: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn while_it_is_well<T>(
+        &self,
+        limits: &PeerLimits,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         // What is in this process lives as long as it does.
         if matches!(self, ServerAddress::Inside(_)) {
             return work.await;
@@ -226,7 +230,7 @@ impl ServerAddress {
                 return done;
             }
             // A machine that takes no connection says nothing, either.
-            let patient = Limits { connect: 2 * limits.answer, ..*limits };
+            let patient = PeerLimits { connect: 2 * limits.answer, ..*limits };
             let health = timeout(limits.answer, self.http(Method::GET, "/health", Body::empty(), &patient));
             tokio::select! {
                 biased;
@@ -255,7 +259,7 @@ impl ServerAddress {
         }
     }
 
-    async fn http(&self, method: Method, path: &str, body: Body, limits: &Limits) -> Result<Value> {
+    async fn http(&self, method: Method, path: &str, body: Body, limits: &PeerLimits) -> Result<Value> {
         let (host, key) = match self {
             ServerAddress::Address { authority, key } => (authority.as_str(), key.as_deref()),
             _ => ("localhost", None),
@@ -293,7 +297,7 @@ impl ServerAddress {
         self.lines_within(request, &LIMITS).await
     }
 
-    async fn lines_within(&self, request: &Value, limits: &Limits) -> Result<Lines> {
+    async fn lines_within(&self, request: &Value, limits: &PeerLimits) -> Result<Lines> {
         let mut stream = self.connect(limits).await?;
         let mut line = request.to_string();
         line.push('\n');
@@ -335,7 +339,7 @@ fn refused(error: &Value) -> Failure {
 pub struct Lines {
     reader: BufReader<Box<dyn Io>>,
     place: ServerAddress,
-    limits: Limits,
+    limits: PeerLimits,
 }
 
 impl Lines {
@@ -441,7 +445,7 @@ mod tests {
     }
 
     /// Limits that a test can wait for; connecting is to something that listens.
-    const SHORT: Limits = Limits {
+    const SHORT: PeerLimits = PeerLimits {
         connect: Duration::from_secs(10),
         answer: Duration::from_millis(50),
         silence: Duration::from_millis(20),
@@ -507,7 +511,7 @@ mod tests {
             },
             async |place| {
                 place
-                    .lines_within(&Value::Null, &Limits { answer: LIMITS.answer, ..SHORT })
+                    .lines_within(&Value::Null, &PeerLimits { answer: LIMITS.answer, ..SHORT })
                     .await?
                     .next()
                     .await
@@ -545,7 +549,7 @@ mod tests {
                 authority: listener.local_addr().expect("an address").to_string(),
                 key: None,
             };
-            let limits = Limits { answer: LIMITS.answer, ..SHORT };
+            let limits = PeerLimits { answer: LIMITS.answer, ..SHORT };
             let serve = async {
                 let (mut work, _) = listener.accept().await.expect("a client");
                 // More often than one that takes no connection is waited for.

@@ -10,7 +10,7 @@ use llama::options::{ContextOptions, KvType};
 use llama::{Collector, Context, Model};
 
 use crate::context_options::{cache_size, check_generates, context_options};
-use crate::fit::{Seats, Subject};
+use crate::fit::{EstimatedModel, Seats};
 use crate::live::Live;
 use crate::settings::{CTX_STEP, Settings};
 use crate::threads;
@@ -107,7 +107,7 @@ fn explained(
         let others = file.other_parts().ok()?;
         let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
         let checked = gguf::check::model(&parts).ok()?;
-        let subject = Subject::new(&parts, &checked, settings, live, placed, seats).ok()?;
+        let subject = EstimatedModel::new(&parts, &checked, settings, live, placed, seats).ok()?;
         let offload = model.plan().map_or_else(|| settings.offload(), |plan| plan.offload.clone());
         llama::fit::lack_beside_weights(&subject.needs(&offload).ok()?)
     };

@@ -33,12 +33,12 @@ impl Cores {
 /// behind the others.
 #[derive(Debug, Default)]
 pub struct Turns {
-    state: Mutex<State>,
+    state: Mutex<LockState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LockState {
     /// The number that the next one gets.
     next: u64,
     /// Those who have a turn or wait for one, in the order in which they came.
@@ -71,7 +71,7 @@ impl Turns {
         Seat { turns: Arc::clone(self), cores }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LockState> {
         // A list and a number are whole between two calls.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,7 +84,7 @@ impl Seat {
         let number = state.next;
         state.next += 1;
         state.line.push_back((number, Arc::clone(&self.cores)));
-        let waits = |state: &State| {
+        let waits = |state: &LockState| {
             let mut before = state.line.iter().take_while(|(other, _)| *other != number);
             before.any(|(_, cores)| cores.meet(&self.cores))
         };

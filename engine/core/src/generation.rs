@@ -11,7 +11,7 @@ use sampling::{Chain, DeviceReport};
 use serde::Serialize;
 
 use crate::sequence::HandOver;
-use crate::speculative::report::Report;
+use crate::speculative::report::DraftReport;
 use crate::stream_utf8::StreamUtf8;
 
 /// What to generate.
@@ -63,7 +63,7 @@ pub struct Generation {
     /// Handing the sequence over from the weights of prefill to those of decode, where they are not the same.
     pub hand_over: Option<HandOver>,
     /// What drafts brought, where there were to be any.
-    pub speculation: Option<Report>,
+    pub speculation: Option<DraftReport>,
     /// What devices did of choosing the tokens.
     pub device: DeviceReport,
     /// Graphs that were computed after the prompt.

@@ -13,7 +13,7 @@ use llama::{Model, ModelOptions, notice};
 
 pub use crate::context::{context, context_collecting, context_of, context_with, shared_context};
 pub use crate::context_options::{cache_size, check_generates, context_options, n_ctx};
-use crate::fit::{Seats, Subject};
+use crate::fit::{EstimatedModel, Seats};
 use crate::gpu;
 use crate::live::Live;
 pub use crate::model_files::{adapters_size, read_files};
@@ -100,7 +100,7 @@ pub fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Seats) -> 
     let loaded = Model::load_as(&checked, &options, &settings.variant);
     let model = loaded.map_err(|error| match error {
         Error::Load { path, why } if placed.is_offloaded() => {
-            let subject = Subject::new(&parts, &checked, settings, live, &placed, seats);
+            let subject = EstimatedModel::new(&parts, &checked, settings, live, &placed, seats);
             let lack = subject.and_then(|subject| subject.needs(&options.offload)).ok();
             let lack = lack
                 .and_then(|needs| llama::fit::lack(&needs))
@@ -133,7 +133,7 @@ fn plan(
     seats: Seats,
 ) -> Option<LayerPlan> {
     let found =
-        Subject::new(parts, checked, settings, live, placed, seats).and_then(|subject| subject.plan());
+        EstimatedModel::new(parts, checked, settings, live, placed, seats).and_then(|subject| subject.plan());
     match found {
         Ok(Some(plan)) => {
             match plan.is_whole(settings.n_cpu_moe.value) {
@@ -182,7 +182,7 @@ mod tests {
     fn a_cache_is_estimated_only_where_all_layers_keep_as_much() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (plain, layered) = (folder.path().join("plain.gguf"), folder.path().join("layered.gguf"));
-        let options = gguf::synth::Options::new(gguf::synth::Preset::Tiny);
+        let options = gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny);
         gguf::synth::write(&plain, &options).expect("the tiny model");
 
         // A number of KV heads for each of its four layers: 24 bytes more, and 8 in the name, so that the data

@@ -20,7 +20,7 @@ use crate::live::Live;
 use crate::model;
 use crate::sequence::{HandOver, Sequence};
 use crate::settings::Settings;
-use crate::speculative::options::Options as SpeculativeOptions;
+use crate::speculative::options::SpeculativeOptions;
 use crate::speculative::speculator::Speculator;
 
 /// A model in one layout or in two.
@@ -201,21 +201,21 @@ struct Prefill {
     /// Tokens of the shortest prompt that it takes.
     from: usize,
     /// Where the sequence is; nowhere as long as it is empty.
-    at: Option<Phase>,
+    at: Option<SplitPhase>,
     used: bool,
     handed: Option<HandOver>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum SplitPhase {
     Prefill,
     Decode,
 }
 
 impl Prefill {
     /// What evaluating `tokens` tokens at once is. A single token is generation, whatever the threshold.
-    fn phase(&self, tokens: usize) -> Phase {
-        if tokens > 1 && tokens >= self.from { Phase::Prefill } else { Phase::Decode }
+    fn phase(&self, tokens: usize) -> SplitPhase {
+        if tokens > 1 && tokens >= self.from { SplitPhase::Prefill } else { SplitPhase::Decode }
     }
 }
 
@@ -279,7 +279,7 @@ impl Session {
         self.clear();
         self.decode.restore(state)?;
         if let Some(prefill) = &mut self.prefill {
-            prefill.at = Some(Phase::Decode);
+            prefill.at = Some(SplitPhase::Decode);
         }
         Ok(())
     }
@@ -297,8 +297,8 @@ impl Session {
                 let phase = prefill.phase(tokens);
                 prefill.at = Some(phase);
                 match phase {
-                    Phase::Prefill => &mut prefill.context,
-                    Phase::Decode => &mut self.decode,
+                    SplitPhase::Prefill => &mut prefill.context,
+                    SplitPhase::Decode => &mut self.decode,
                 }
             }
         };
@@ -334,14 +334,14 @@ impl Sequence for Session {
         let Some(prefill) = &mut self.prefill else { return Ok(&mut self.decode) };
         let phase = prefill.phase(tokens);
         let (from, to) = match phase {
-            Phase::Prefill => (&mut self.decode, &mut prefill.context),
-            Phase::Decode => (&mut prefill.context, &mut self.decode),
+            SplitPhase::Prefill => (&mut self.decode, &mut prefill.context),
+            SplitPhase::Decode => (&mut prefill.context, &mut self.decode),
         };
         if prefill.at.is_some_and(|at| at != phase) {
             let start = Instant::now();
             let state = from.save()?;
             to.restore(&state)?;
-            if phase == Phase::Decode {
+            if phase == SplitPhase::Decode {
                 from.rest_prefill_threads();
             }
             let before = prefill.handed.map_or((0, Duration::ZERO), |handed| (handed.size.0, handed.time));
@@ -349,13 +349,13 @@ impl Sequence for Session {
             prefill.handed = Some(HandOver { size, time: before.1 + start.elapsed() });
         }
         prefill.at = Some(phase);
-        prefill.used |= phase == Phase::Prefill;
+        prefill.used |= phase == SplitPhase::Prefill;
         Ok(to)
     }
 
     fn current(&mut self) -> &mut Context {
         match &mut self.prefill {
-            Some(Prefill { context, at: Some(Phase::Prefill), .. }) => context,
+            Some(Prefill { context, at: Some(SplitPhase::Prefill), .. }) => context,
             _ => &mut self.decode,
         }
     }
@@ -393,7 +393,7 @@ impl Sequence for Session {
 
 #[cfg(test)]
 mod tests {
-    use gguf::synth::{self, Options, Preset};
+    use gguf::synth::{self, Preset, SynthOptions};
 
     use super::*;
     use crate::settings::Requested;
@@ -404,10 +404,10 @@ mod tests {
         let path = folder.path().join("model.gguf");
         let live = Live::default();
         let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
-        synth::write(&path, &Options::new(Preset::Tiny)).expect("the tiny model");
+        synth::write(&path, &SynthOptions::new(Preset::Tiny)).expect("the tiny model");
         let model = model::open(&path, &settings, &live).expect("it loads");
         assert!(as_in_file(&path, &model, &settings).is_ok(), "the same file was refused");
-        synth::write(&path, &Options::new(Preset::MoeTiny)).expect("another model");
+        synth::write(&path, &SynthOptions::new(Preset::MoeTiny)).expect("another model");
         let changed = as_in_file(&path, &model, &settings).err();
         assert!(matches!(changed, Some(Error::Changed { .. })), "{changed:?}");
     }

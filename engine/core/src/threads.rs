@@ -102,7 +102,7 @@ mod tests {
     fn an_unbound_run_after_a_bound_one_has_all_cpus_again() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("tiny.gguf");
-        let options = gguf::synth::Options::new(gguf::synth::Preset::Tiny);
+        let options = gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny);
         gguf::synth::write(&path, &options).expect("the tiny model");
         let live = Live::read();
         let before = mask();

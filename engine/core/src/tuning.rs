@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::{fs, io};
 
-use build_info::tuning::{Chosen, CpuKey, Entry, Key, Miss, ModelShape, TuningError};
+use build_info::tuning::{Chosen, CpuKey, Entry, Miss, ModelShape, TuningError, TuningKey};
 use build_info::{Bytes, TuningRecord};
 use gguf::partial::free_space;
 use gguf::{GgufFile, Scalar, Value};
@@ -235,14 +235,14 @@ pub fn build_of(live: &Live) -> String {
 ///
 /// # Errors
 /// When the model cannot be read, or nothing is known of the machine.
-pub fn key_of(path: &Path, objective: &str, live: &Live) -> Result<Key> {
+pub fn key_of(path: &Path, objective: &str, live: &Live) -> Result<TuningKey> {
     let Some(host) = &live.host else {
         return Err(Error::Tune(
             "nothing could be read of this machine, so a record could not be kept for it".into(),
         ));
     };
     let model = shape_of(path)?;
-    Ok(Key {
+    Ok(TuningKey {
         build: build_of(live),
         defaults: live.defaults().cloned().unwrap_or_default(),
         cpu: CpuKey::of(host),

@@ -13,7 +13,7 @@ const SHOWN: usize = 40;
 
 /// The files of a model, the first first; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct ModelFiles {
     /// One, or the parts in their order.
     pub files: Vec<HubFile>,
 }
@@ -22,7 +22,7 @@ pub struct Choice {
 ///
 /// # Errors
 /// What is not there, and what is.
-pub fn choose(entries: &[HubFile], wanted: Option<&str>) -> Result<Choice, String> {
+pub fn choose(entries: &[HubFile], wanted: Option<&str>) -> Result<ModelFiles, String> {
     let mut models: Vec<&HubFile> = entries.iter().filter(|entry| is_model(&entry.path)).collect();
     // The shortest name first: the plain one before variants of it.
     models.sort_by_key(|entry| (entry.path.len(), &entry.path));
@@ -42,7 +42,7 @@ pub fn choose(entries: &[HubFile], wanted: Option<&str>) -> Result<Choice, Strin
     let first =
         first.ok_or_else(|| format!("it has no {}; there are {}", wanted.unwrap_or(DEFAULT), there()))?;
     let Some((prefix, _, count)) = part(&first.path) else {
-        return Ok(Choice { files: vec![(*first).clone()] });
+        return Ok(ModelFiles { files: vec![(*first).clone()] });
     };
     let named = |number: u32| format!("{prefix}-{number:05}-of-{count:05}.gguf");
     let files = (1..=count).map(|number| {
@@ -52,7 +52,7 @@ pub fn choose(entries: &[HubFile], wanted: Option<&str>) -> Result<Choice, Strin
             format!("{} is one of {count} parts, and {path} is missing; there are {}", first.path, there())
         })
     });
-    Ok(Choice { files: files.collect::<Result<_, _>>()? })
+    Ok(ModelFiles { files: files.collect::<Result<_, _>>()? })
 }
 
 fn is_model(path: &str) -> bool {
@@ -106,7 +106,7 @@ mod tests {
         paths.iter().map(|path| HubFile { path: path.to_string(), size: None, sha256: None }).collect()
     }
 
-    fn paths(choice: &Choice) -> Vec<&str> {
+    fn paths(choice: &ModelFiles) -> Vec<&str> {
         choice.files.iter().map(|entry| entry.path.as_str()).collect()
     }
 

@@ -7,11 +7,11 @@ use gguf::GgufFile;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 
-use crate::choose::{Choice, choose};
+use crate::choose::{ModelFiles, choose};
 use crate::error::Error;
 use crate::listing::{self, Listing};
 use crate::name::Name;
-use crate::options::{Options, Watch};
+use crate::options::{HubOptions, Watch};
 use crate::place::{CachedRepository, Folders};
 use crate::{request, transfer};
 
@@ -31,7 +31,7 @@ pub struct LocalModel {
 
 /// The hub, and the cache of what was fetched from it.
 pub struct Hub {
-    options: Options,
+    options: HubOptions,
     api: Api,
 }
 
@@ -40,7 +40,7 @@ impl Hub {
     ///
     /// # Errors
     /// Where no client can be made of them.
-    pub fn new(options: Options) -> Result<Self, Error> {
+    pub fn new(options: HubOptions) -> Result<Self, Error> {
         let token = options.token.clone();
         let api = ApiBuilder::from_cache(Cache::new(options.folder.clone()))
             .with_endpoint(options.endpoint.clone())
@@ -128,11 +128,11 @@ impl Hub {
     }
 }
 
-fn chosen(name: &Name, files: &[listing::HubFile]) -> Result<Choice, Error> {
+fn chosen(name: &Name, files: &[listing::HubFile]) -> Result<ModelFiles, Error> {
     choose(files, name.file()).map_err(|why| Error::NoFile { name: name.to_string(), why })
 }
 
-fn found(place: &CachedRepository, commit: &str, choice: &Choice, fetched: u64) -> LocalModel {
+fn found(place: &CachedRepository, commit: &str, choice: &ModelFiles, fetched: u64) -> LocalModel {
     let first = &choice.files[0].path;
     LocalModel { path: place.pointer(commit, first), name: first.clone(), fetched }
 }

@@ -21,4 +21,4 @@ mod transfer;
 pub use client::{Hub, LocalModel};
 pub use error::Error;
 pub use name::Name;
-pub use options::{ENDPOINT, Options, Patience, Watch};
+pub use options::{ENDPOINT, HubOptions, Patience, Watch};

@@ -26,7 +26,7 @@ pub struct HubFile {
 
 /// As it comes.
 #[derive(Deserialize)]
-struct Answer {
+struct ListingJson {
     sha: Option<String>,
     #[serde(default)]
     siblings: Vec<Sibling>,
@@ -52,7 +52,7 @@ impl Listing {
     /// # Errors
     /// What is wrong with it.
     pub fn read(json: &[u8]) -> Result<Self, String> {
-        let answer: Answer = serde_json::from_slice(json).map_err(|why| why.to_string())?;
+        let answer: ListingJson = serde_json::from_slice(json).map_err(|why| why.to_string())?;
         let commit = answer.sha.ok_or("it names no commit")?;
         if !is_hex(&commit, 40) {
             return Err("what it names as the commit is none".to_string());

@@ -25,7 +25,7 @@ impl Default for Patience {
 
 /// What the environment says of the hub.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct HubOptions {
     /// The hub or a mirror of it.
     pub endpoint: String,
     /// The cache.

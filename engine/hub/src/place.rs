@@ -15,12 +15,12 @@ use hf_hub::{Cache, Repo, RepoType};
 use super::error::Error;
 use super::listing::{HubFile, is_hex};
 use super::name::Name;
-use super::options::{ENDPOINT, Options, Patience};
+use super::options::{ENDPOINT, HubOptions, Patience};
 
 /// Folders in a snapshot that are looked into.
 const DEPTH: u32 = 4;
 
-impl Options {
+impl HubOptions {
     /// What the environment says, as huggingface_hub reads it.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl Options {
         let token = token.or_else(|| if is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN") { None } else { file() });
         let token = token.map(|token| token.trim().to_string()).filter(|token| is_token(token));
         let may = is_private(&endpoint);
-        Ok(Options {
+        Ok(HubOptions {
             token_withheld: token.is_some() && !may,
             token: token.filter(|_| may),
             endpoint,
@@ -115,7 +115,7 @@ impl Folders {
 pub struct CachedRepository(Folders);
 
 /// The right to write a blob; given back when dropped.
-pub struct Lock(#[expect(dead_code, reason = "held")] File);
+pub struct BlobLock(#[expect(dead_code, reason = "held")] File);
 
 impl CachedRepository {
     /// The repository in `folders`.
@@ -150,7 +150,7 @@ impl CachedRepository {
     }
 
     /// Makes the folders, and takes the right to write `sha256`; `wait` is called where another process has it.
-    pub fn lock(&self, sha256: &str, wait: impl FnOnce()) -> Result<Lock, Error> {
+    pub fn lock(&self, sha256: &str, wait: impl FnOnce()) -> Result<BlobLock, Error> {
         let folders = [self.0.repo.join("blobs"), self.0.locks.clone()];
         for folder in folders {
             fs::create_dir_all(&folder).map_err(Error::disk("make the folder", &folder))?;
@@ -166,7 +166,7 @@ impl CachedRepository {
             }
             Err(TryLockError::Error(why)) => return Err(failed(why)),
         }
-        Ok(Lock(file))
+        Ok(BlobLock(file))
     }
 
     /// Makes `file` appear in the snapshot of `commit`.
@@ -261,7 +261,7 @@ mod tests {
         ] {
             assert_eq!(is_private(endpoint), expected, "{endpoint}");
             for token_withheld in [false, true] {
-                let options = Options {
+                let options = HubOptions {
                     endpoint: endpoint.to_string(),
                     folder: PathBuf::new(),
                     token: None,
@@ -273,7 +273,7 @@ mod tests {
                 assert_eq!(words.is_none(), expected, "{endpoint}: {words:?}");
                 let told = words.is_some_and(|words| words.contains("token is not sent"));
                 assert_eq!(told, token_withheld && !expected);
-                assert_eq!(Options { offline: true, ..options }.warning(), None);
+                assert_eq!(HubOptions { offline: true, ..options }.warning(), None);
             }
         }
         for (token, expected) in [("hf_abc", true), ("", false), ("a b", false), ("a\r\nX: y", false)] {

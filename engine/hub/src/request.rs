@@ -12,7 +12,7 @@ use ureq::{Body, RequestBuilder};
 use super::error::Error;
 use super::listing::Listing;
 use super::name::Name;
-use super::options::{Options, Patience};
+use super::options::{HubOptions, Patience};
 
 /// Bytes of the longest list of files that is read.
 const MAX_LISTING: u64 = 32 << 20;
@@ -53,7 +53,7 @@ pub fn header<'a>(answer: &'a Response<Body>, name: &str) -> Option<&'a str> {
 }
 
 /// What is in the repository.
-pub fn list(repo: &ApiRepo, name: &Name, options: &Options) -> Result<Listing, Error> {
+pub fn list(repo: &ApiRepo, name: &Name, options: &HubOptions) -> Result<Listing, Error> {
     let mut tries = 0;
     loop {
         let (error, asked) = match list_once(repo, name, options) {
@@ -68,7 +68,11 @@ pub fn list(repo: &ApiRepo, name: &Name, options: &Options) -> Result<Listing, E
     }
 }
 
-fn list_once(repo: &ApiRepo, name: &Name, options: &Options) -> Result<Listing, (Error, Option<Duration>)> {
+fn list_once(
+    repo: &ApiRepo,
+    name: &Name,
+    options: &HubOptions,
+) -> Result<Listing, (Error, Option<Duration>)> {
     let what = || format!("look up {name} at {}", options.endpoint);
     let failed = |why: String| (network(what(), why), None);
     let request = repo.info_request().query("blobs", "true");
@@ -94,7 +98,7 @@ pub fn network(what: String, why: String) -> Error {
 }
 
 /// What is wrong, where the server does not answer with what was asked for.
-pub fn refused(what: String, mut answer: Response<Body>, options: &Options) -> Error {
+pub fn refused(what: String, mut answer: Response<Body>, options: &HubOptions) -> Error {
     let status = answer.status().as_u16();
     let mend = match (status, &options.token) {
         (401 | 403, Some(_)) => {

@@ -16,7 +16,7 @@ use ureq::http::{Response, StatusCode};
 use super::error::Error;
 use super::listing::HubFile;
 use super::name::Name;
-use super::options::{Options, Watch};
+use super::options::{HubOptions, Watch};
 use super::place::CachedRepository;
 use super::request::{asked_rest, call, header, network, refused, rest};
 
@@ -33,7 +33,7 @@ pub struct From<'a> {
     /// What was asked for.
     pub name: &'a Name,
     /// The hub.
-    pub options: &'a Options,
+    pub options: &'a HubOptions,
 }
 
 /// A file that is being fetched.

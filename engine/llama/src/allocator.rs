@@ -19,26 +19,26 @@ static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Who serves memory, and whose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Memory {
+pub struct AllocatorInUse {
     /// The allocator.
     pub name: Allocator,
     /// Whether C and C++ get theirs from it as Rust does: looked up in the running process.
     pub serves_cpp: bool,
 }
 
-impl Memory {
+impl AllocatorInUse {
     /// As it is in this process.
     pub fn of_this_program() -> Self {
         #[cfg(feature = "jemalloc")]
-        return Memory { name: Allocator::Jemalloc, serves_cpp: crate::allocator_serves_cpp() };
+        return AllocatorInUse { name: Allocator::Jemalloc, serves_cpp: crate::allocator_serves_cpp() };
         #[cfg(all(feature = "mimalloc", not(feature = "jemalloc")))]
-        return Memory { name: Allocator::Mimalloc, serves_cpp: crate::allocator_serves_cpp() };
+        return AllocatorInUse { name: Allocator::Mimalloc, serves_cpp: crate::allocator_serves_cpp() };
         #[cfg(not(any(feature = "jemalloc", feature = "mimalloc")))]
-        Memory { name: Allocator::System, serves_cpp: true }
+        AllocatorInUse { name: Allocator::System, serves_cpp: true }
     }
 }
 
-impl fmt::Display for Memory {
+impl fmt::Display for AllocatorInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whose = if self.serves_cpp { "Rust and C++" } else { "Rust alone" };
         write!(f, "{}, for {whose}", self.name)
@@ -52,7 +52,7 @@ mod tests {
     /// Says something in a build with `--features mimalloc` or `jemalloc`.
     #[test]
     fn cpp_gets_its_memory_from_the_same_allocator() {
-        let memory = Memory::of_this_program();
+        let memory = AllocatorInUse::of_this_program();
         assert!(memory.serves_cpp, "{memory}");
         let named = [(cfg!(feature = "jemalloc"), "jemalloc"), (cfg!(feature = "mimalloc"), "mimalloc")];
         let expected = named.iter().find(|(on, _)| *on).map_or("system", |(_, name)| name);

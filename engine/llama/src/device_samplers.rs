@@ -9,7 +9,7 @@ use llama_sys as sys;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::sampler::{ChainParams, RawChain};
-use crate::sampling::{SamplingOptions, SamplingPlan, Step};
+use crate::sampling::{SamplingOptions, SamplingPlan, SamplingStep};
 use crate::token::{SequenceId, Token};
 
 /// The samplers that a context's device runs.
@@ -18,7 +18,7 @@ pub(super) struct DeviceSamplers {
     /// By sequence.
     live: Vec<Option<Live>>,
     /// What the device was asked for once, and has not: every question makes llama.cpp plan its graphs anew.
-    lacks: Vec<Step>,
+    lacks: Vec<SamplingStep>,
     /// Whether it has nothing at all.
     impossible: bool,
 }
@@ -31,7 +31,7 @@ struct Live {
     chooses: bool,
     /// What they were made of, without a seed: others of the same need no other graph.
     options: SamplingOptions,
-    steps: Vec<Step>,
+    steps: Vec<SamplingStep>,
 }
 
 /// What a device is to do for a text.
@@ -99,7 +99,7 @@ impl Context {
     ) -> Result<StepAnswer> {
         let options = SamplingOptions { seed: None, constraint: None, ..plan.device(asked.options) };
         let params = ChainParams::new(&options, asked.seed)?;
-        let end = match (plan.chooses(), plan.offloaded().contains(&Step::Temperature)) {
+        let end = match (plan.chooses(), plan.offloaded().contains(&SamplingStep::Temperature)) {
             (true, _) => sys::ANNEAL_DEVICE_CHOOSES,
             (false, true) => sys::ANNEAL_DEVICE_TEMPERS,
             (false, false) => sys::ANNEAL_DEVICE_CUTS,
@@ -157,7 +157,7 @@ impl Context {
             return Ok(name
                 .to_str()
                 .ok()
-                .and_then(Step::of_name)
+                .and_then(SamplingStep::of_name)
                 .map_or(StepAnswer::Impossible, StepAnswer::Lacks));
         };
         self.device_samplers.live[at] = Some(Live {
@@ -249,7 +249,7 @@ impl Context {
 enum StepAnswer {
     Done,
     /// It has not what this one needs.
-    Lacks(Step),
+    Lacks(SamplingStep),
     /// It takes none.
     Impossible,
 }

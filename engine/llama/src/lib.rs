@@ -60,7 +60,7 @@ pub use host::process::{ThreadClock, thread_time};
 pub use log::{LogLevel, log_to};
 pub use model::Model;
 pub use model_options::ModelOptions;
-pub use placement::{Buffer, Kept, Operation, Seen, Watch};
+pub use placement::{Buffer, GraphsSeen, Kept, Operation, Watch};
 pub use sampler::{Candidate, RawChain};
 #[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
 pub use system::allocator_serves_cpp;

@@ -14,7 +14,7 @@ use crate::system::start;
 
 /// What was seen of a context's graphs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct GraphsSeen {
     /// Kinds of buffers.
     pub buffers: Vec<Buffer>,
     /// What outlives a graph.
@@ -131,7 +131,7 @@ impl Watch {
     }
 
     /// What was noted down.
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> GraphsSeen {
         let notes = self.notes.0.as_ptr();
         let places = (0..).map_while(|index| {
             let mut place = sys::anneal_place {
@@ -197,6 +197,6 @@ impl Watch {
                 })
             }
         });
-        Seen { buffers: places.collect(), held: held.collect(), ops: ops.collect() }
+        GraphsSeen { buffers: places.collect(), held: held.collect(), ops: ops.collect() }
     }
 }

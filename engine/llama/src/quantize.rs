@@ -101,7 +101,7 @@ impl std::str::FromStr for Type {
 
 /// How a model is quantised.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct QuantizeOptions {
     /// The mixture.
     pub kind: Type,
     /// Threads.
@@ -122,7 +122,7 @@ pub struct Options {
     pub imatrix: Option<Imatrix>,
 }
 
-impl Options {
+impl QuantizeOptions {
     /// The mixture `kind` on `threads` threads, and nothing else.
     pub fn new(kind: Type, threads: u32) -> Self {
         Self {
@@ -155,12 +155,12 @@ pub struct Imatrix {
 }
 
 /// Writes `input`, quantised as `options` say, to `output`. Blocks; see [`progress`].
-pub fn run(input: &Path, output: &Path, options: &Options) -> Result<()> {
+pub fn run(input: &Path, output: &Path, options: &QuantizeOptions) -> Result<()> {
     call(input, output, options, false)
 }
 
 /// What [`run`] would do, in llama.cpp's words: a line for each tensor among others. Writes nothing.
-pub fn plan(input: &Path, output: &Path, options: &Options) -> Result<String> {
+pub fn plan(input: &Path, output: &Path, options: &QuantizeOptions) -> Result<String> {
     call(input, output, options, true)?;
     // SAFETY: a size of 0 copies nothing.
     let size = unsafe { sys::anneal_quantize_plan(std::ptr::NonNull::dangling().as_ptr(), 0) };
@@ -179,7 +179,7 @@ pub fn progress() -> (u32, u32) {
     (done.max(0).cast_unsigned(), total.max(0).cast_unsigned())
 }
 
-fn call(input: &Path, output: &Path, options: &Options, dry_run: bool) -> Result<()> {
+fn call(input: &Path, output: &Path, options: &QuantizeOptions, dry_run: bool) -> Result<()> {
     start(false);
     let (c_input, c_output) = (c_path(input)?, c_path(output)?);
     let matrix = Matrix::new(options)?;
@@ -238,7 +238,7 @@ struct Matrix {
 }
 
 impl Matrix {
-    fn new(options: &Options) -> Result<Option<Self>> {
+    fn new(options: &QuantizeOptions) -> Result<Option<Self>> {
         let Some(imatrix) = &options.imatrix else { return Ok(None) };
         let mut kept = Vec::new();
         for (name, entry) in &imatrix.entries {
@@ -274,7 +274,7 @@ fn overrides(types: &[(String, GgmlType)]) -> Result<Overrides> {
 }
 
 /// What llama-quantize notes in the model of the matrix that it used.
-fn metadata(options: &Options) -> Vec<sys::llama_model_kv_override> {
+fn metadata(options: &QuantizeOptions) -> Vec<sys::llama_model_kv_override> {
     let mut list = Vec::new();
     if let Some(imatrix) = &options.imatrix {
         list.push(text_key("quantize.imatrix.file", &imatrix.file));

@@ -278,7 +278,8 @@ mod tests {
     fn the_model_says_what_is_missing() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("tiny.gguf");
-        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny))
+            .expect("a model");
         let file = GgufFile::open(&path).expect("a model");
         let cases = [
             (Rope { scaling: Some(RopeScaling::Yarn), ..Rope::default() }, "4096 tokens"),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use llama::error::{Error, Result};
 use llama::options::DeviceSampling;
-use llama::sampling::{DeviceReport, SamplingOptions, Step};
+use llama::sampling::{DeviceReport, SamplingOptions, SamplingStep};
 use llama::{Candidate, Context, DeviceAsked, Model, RawChain, SequenceId, Token};
 
 use crate::guide::Guide;
@@ -59,7 +59,7 @@ impl Chain {
         let seed = options.seed.unwrap_or_else(draw_seed);
         let raw = RawChain::new(options, seed, model)?;
         static LAST: AtomicU64 = AtomicU64::new(0);
-        let on_host = Step::of(options, model.n_vocab());
+        let on_host = SamplingStep::of(options, model.n_vocab());
         Ok(Chain {
             raw,
             rest: None,

@@ -12,5 +12,5 @@ mod watch;
 pub use alone::check_gbnf;
 pub use chain::{Chain, asks_devices};
 pub use llama::sampling::{
-    Bias, Constraint, DeviceReport, PARAMETERS, Parameter, SamplingOptions, SamplingPlan, Step, whole,
+    Bias, Constraint, DeviceReport, PARAMETERS, Parameter, SamplingOptions, SamplingPlan, SamplingStep, whole,
 };

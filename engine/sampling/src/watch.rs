@@ -18,7 +18,7 @@ const ROUND: Duration = Duration::from_millis(50);
 const QUIET: u32 = 20;
 
 /// A step that somebody takes at this moment.
-struct Step {
+struct WatchedStep {
     id: u64,
     /// Of the thread that takes it.
     clock: ThreadClock,
@@ -28,7 +28,7 @@ struct Step {
 }
 
 struct Watched {
-    steps: Vec<Step>,
+    steps: Vec<WatchedStep>,
     next: u64,
     asleep: bool,
 }
@@ -49,7 +49,7 @@ pub(super) fn watched<T>(handle: Option<CancellationHandle>, work: impl FnOnce()
         let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
         watched.next += 1;
         let id = watched.next;
-        watched.steps.push(Step { id, clock, end, handle });
+        watched.steps.push(WatchedStep { id, clock, end, handle });
         if std::mem::take(&mut watched.asleep) {
             WAKE.notify_one();
         }
@@ -64,7 +64,7 @@ fn watch() {
     let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut seen, mut quiet) = (0, 0);
     loop {
-        let late = |step: &&Step| step.clock.time().is_some_and(|time| time > step.end);
+        let late = |step: &&WatchedStep| step.clock.time().is_some_and(|time| time > step.end);
         watched.steps.iter().filter(late).for_each(|step| step.handle.cancel());
         quiet = if watched.next == seen && watched.steps.is_empty() { quiet + 1 } else { 0 };
         seen = watched.next;

@@ -65,7 +65,7 @@ impl From<IpAddr> for Network {
 /// Step of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Phase {
+pub enum ConnectionPhase {
     /// The head of a request is expected: the first one, or one that has begun.
     Expecting,
     /// The body of a request is read.
@@ -132,17 +132,17 @@ pub struct ConnectionState {
 
 impl ConnectionState {
     /// The step that it is at.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> ConnectionPhase {
         match self.phase.load(Ordering::Relaxed) {
-            0 => Phase::Expecting,
-            1 => Phase::Reading,
-            2 => Phase::Answering,
-            _ => Phase::Resting,
+            0 => ConnectionPhase::Expecting,
+            1 => ConnectionPhase::Reading,
+            2 => ConnectionPhase::Answering,
+            _ => ConnectionPhase::Resting,
         }
     }
 
     /// Goes on to `phase`.
-    pub fn set(&self, phase: Phase) {
+    pub fn set(&self, phase: ConnectionPhase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
         self.touch();
     }
@@ -170,7 +170,7 @@ impl ConnectionState {
 
     /// True if it rests, and all that was answered has been sent.
     fn is_idle(&self) -> bool {
-        self.phase() == Phase::Resting && !self.writing.load(Ordering::Relaxed)
+        self.phase() == ConnectionPhase::Resting && !self.writing.load(Ordering::Relaxed)
     }
 
     /// Notes that its client has shown a valid key, or, where none is needed, sent a valid request.
@@ -285,7 +285,7 @@ impl Gate {
             network,
             reserve,
             opened: now,
-            phase: AtomicU8::new(Phase::Expecting as u8),
+            phase: AtomicU8::new(ConnectionPhase::Expecting as u8),
             proven: AtomicBool::new(false),
             writing: AtomicBool::new(false),
             unread: AtomicBool::new(false),
@@ -327,7 +327,9 @@ impl Gate {
         if reserve().count() < RESERVE {
             return true;
         }
-        let Some(oldest) = reserve().find(|state| state.phase() != Phase::Answering) else { return false };
+        let Some(oldest) = reserve().find(|state| state.phase() != ConnectionPhase::Answering) else {
+            return false;
+        };
         let number = oldest.number;
         self.evict(open, number, Evicted::Reserve);
         true
@@ -347,7 +349,8 @@ fn victim<'a>(
     states: impl Iterator<Item = &'a Arc<ConnectionState>> + Clone,
     now: Instant,
 ) -> Option<(u64, Evicted)> {
-    let unproven = || states.clone().filter(|state| !state.is_proven() && state.phase() != Phase::Answering);
+    let unproven =
+        || states.clone().filter(|state| !state.is_proven() && state.phase() != ConnectionPhase::Answering);
     let mut counts: HashMap<Option<Network>, usize> = HashMap::new();
     for state in unproven() {
         *counts.entry(state.network).or_default() += 1;
@@ -383,7 +386,7 @@ mod tests {
         gate.lock().iter().any(|state| state.number == admitted.state.number)
     }
 
-    fn proven(gate: &Arc<Gate>, last: u8, phase: Phase) -> Admitted {
+    fn proven(gate: &Arc<Gate>, last: u8, phase: ConnectionPhase) -> Admitted {
         let admitted = gate.admit(network(last), BOUNDS).expect("a place");
         admitted.state.prove();
         admitted.state.set(phase);
@@ -402,7 +405,7 @@ mod tests {
     #[test]
     fn a_flood_pushes_out_its_own_connections_first() {
         let (gate, metrics) = gate();
-        let keyed = proven(&gate, 1, Phase::Resting);
+        let keyed = proven(&gate, 1, ConnectionPhase::Resting);
         let newcomer = gate.admit(network(2), BOUNDS).expect("a place");
         let flood: Vec<Admitted> =
             (0..20).map(|_| gate.admit(network(3), BOUNDS).expect("a place")).collect();
@@ -445,14 +448,15 @@ mod tests {
     fn answers_are_not_cut_and_the_reserve_is_left() {
         let (gate, metrics) = gate();
         let bounds = ConnectionBounds { total: 2, per_network: 2 };
-        let (one, other) = (proven(&gate, 1, Phase::Answering), proven(&gate, 2, Phase::Reading));
+        let (one, other) =
+            (proven(&gate, 1, ConnectionPhase::Answering), proven(&gate, 2, ConnectionPhase::Reading));
         let probe = gate.admit(network(3), bounds).expect("a place of the reserve");
         assert_eq!(probe.state.reserve(), Some(Full::Total));
         let more: Vec<Admitted> =
             (0..40).map(|_| gate.admit(network(3), bounds).expect("a place of the reserve")).collect();
         assert!(!is_open(&gate, &probe) && is_open(&gate, &one) && is_open(&gate, &other));
         assert_eq!(metrics.connections_evicted[Evicted::Reserve as usize].get(), 41 - RESERVE as u64);
-        more.iter().for_each(|admitted| admitted.state.set(Phase::Answering));
+        more.iter().for_each(|admitted| admitted.state.set(ConnectionPhase::Answering));
         assert!(gate.admit(network(3), bounds).is_none());
         assert_eq!(metrics.connections_refused[Full::Total as usize].get(), 1);
     }
@@ -461,7 +465,7 @@ mod tests {
     fn a_proven_connection_goes_only_when_it_has_rested() {
         let (gate, metrics) = gate();
         let bounds = ConnectionBounds { total: 1, per_network: 1 };
-        let _rested = proven(&gate, 1, Phase::Resting);
+        let _rested = proven(&gate, 1, ConnectionPhase::Resting);
         let newcomer = gate.admit(network(2), bounds).expect("a place");
         assert!(newcomer.state.reserve().is_some(), "its next request may be on its way");
         drop(newcomer);

@@ -226,7 +226,8 @@ impl Config {
             (mode, Who::Off) => mode,
             _ => DeviceSampling::Off,
         };
-        let least_p = self.draft_p_min.unwrap_or(engine_core::speculative::Options::default().least_p);
+        let least_p =
+            self.draft_p_min.unwrap_or(engine_core::speculative::SpeculativeOptions::default().least_p);
         if !(0.0..=1.0).contains(&least_p) {
             return Err(Error::Usage(format!("draft_p_min = {least_p}: use 0 to 1")));
         }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use engine_core::cache::{BLOCK, Digest, Key, Loaded, Saved, Store, Unfit};
+use engine_core::cache::{BLOCK, CacheKey, Digest, Loaded, Saved, Store, Unfit};
 use llama::Token;
 use llama::error::{Error, Result};
 
@@ -117,7 +117,7 @@ impl<Job: Send + 'static> Disk<Job> {
     ///
     /// # Errors
     /// Where there are no threads to be had.
-    pub fn start(store: Store, key: Key, n_ctx: u32, metrics: Arc<Metrics>) -> Result<Self> {
+    pub fn start(store: Store, key: CacheKey, n_ctx: u32, metrics: Arc<Metrics>) -> Result<Self> {
         let (waiting, cost, said, read) = Default::default();
         let shared = Arc::new(Shared { metrics, waiting, cost, said, read });
         let store = Arc::new(store);
@@ -250,7 +250,7 @@ impl<Job: Send + 'static> Disk<Job> {
 
 fn look_up<Job>(
     store: &Store,
-    key: &Key,
+    key: &CacheKey,
     n_ctx: u32,
     lookup: &Lookup<Job>,
     shared: &Arc<Shared>,
@@ -274,7 +274,7 @@ fn look_up<Job>(
     loaded
 }
 
-fn write(store: &Store, key: &Key, save: Save, shared: &Shared) {
+fn write(store: &Store, key: &CacheKey, save: Save, shared: &Shared) {
     let start = Instant::now();
     let saved = match store.key_in(key, save.scope) {
         Ok(Some(key)) => store.save(&key, &save.tokens, &[], save.state),
@@ -306,7 +306,7 @@ mod tests {
 
     fn disk(folder: &std::path::Path, read_only: bool) -> (Disk<u32>, Arc<Metrics>) {
         let store = Store::folder(folder, Bytes::gib(1), read_only).expect("a folder");
-        let key = Key { model: [1; 32], build: [2; 32], settings: [3; 32], scope: [0; 32] };
+        let key = CacheKey { model: [1; 32], build: [2; 32], settings: [3; 32], scope: [0; 32] };
         let metrics = Arc::new(Metrics::default());
         (Disk::start(store, key, 1000, Arc::clone(&metrics)).expect("threads"), metrics)
     }

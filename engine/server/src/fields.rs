@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use super::api_error::{ApiError, ApiErrorKind};
 use super::budget::SharedCharge;
 use super::count::Count;
-use super::input::{self, Fault, Input, sketch};
+use super::input::{self, Input, InputFault, sketch};
 
 /// Fields that are read without a tree.
 const STRAIGHT: [&str; 6] = ["content", "embed", "input", "messages", "prompt", "tokens"];
@@ -160,7 +160,7 @@ impl Fields {
     }
 
     /// The texts or tokens of `name`, of [`STRAIGHT`]: of a list at most `most` texts.
-    pub fn input(&mut self, name: &'static str, most: usize) -> Option<Result<Input, Fault>> {
+    pub fn input(&mut self, name: &'static str, most: usize) -> Option<Result<Input, InputFault>> {
         self.raw(name).map(|raw| input::read(&raw, most))
     }
 

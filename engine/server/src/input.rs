@@ -21,7 +21,7 @@ pub enum Input {
 
 /// Reason why a value is not an [`Input`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Fault {
+pub enum InputFault {
     /// Neither a text nor a list.
     Kind(Value),
     /// A list of tokens contains something else.
@@ -35,16 +35,16 @@ pub enum Fault {
 }
 
 /// Reads `raw`. A list may have at most `most` texts or lists of tokens.
-pub fn read(raw: &RawValue, most: usize) -> Result<Input, Fault> {
+pub fn read(raw: &RawValue, most: usize) -> Result<Input, InputFault> {
     let text = raw.get();
-    let json = |error: serde_json::Error| Fault::Json(error.to_string());
+    let json = |error: serde_json::Error| InputFault::Json(error.to_string());
     match text.as_bytes().first() {
         Some(b'"') => serde_json::from_str(text).map(Input::Text).map_err(json),
         Some(b'[') => {
             let mut reader = serde_json::Deserializer::from_str(text);
-            reader.deserialize_seq(List(most)).map_err(json)?
+            reader.deserialize_seq(BoundedList(most)).map_err(json)?
         }
-        _ => Err(Fault::Kind(sketch(raw))),
+        _ => Err(InputFault::Kind(sketch(raw))),
     }
 }
 
@@ -62,10 +62,10 @@ fn token(number: &Value) -> Option<Token> {
 }
 
 /// Visitor that reads a list of at most this many texts or lists of tokens.
-struct List(usize);
+struct BoundedList(usize);
 
-impl<'de> Visitor<'de> for List {
-    type Value = Result<Input, Fault>;
+impl<'de> Visitor<'de> for BoundedList {
+    type Value = Result<Input, InputFault>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list")
@@ -82,10 +82,10 @@ impl<'de> Visitor<'de> for List {
                         tokens.push(token);
                         continue;
                     }
-                    None => Some(Fault::Token(value)),
+                    None => Some(InputFault::Token(value)),
                 },
-                other if !tokens.is_empty() => Some(Fault::Token(other.sketch())),
-                Element::Text(_) | Element::Tokens(_) if count > self.0 => Some(Fault::Many(count)),
+                other if !tokens.is_empty() => Some(InputFault::Token(other.sketch())),
+                Element::Text(_) | Element::Tokens(_) if count > self.0 => Some(InputFault::Many(count)),
                 Element::Text(text) => {
                     items.push(Input::Text(text));
                     continue;
@@ -94,8 +94,8 @@ impl<'de> Visitor<'de> for List {
                     items.push(Input::Tokens(tokens));
                     continue;
                 }
-                Element::Wrong(value) => Some(Fault::Token(value)),
-                Element::Scalar(value) => Some(Fault::Item(value)),
+                Element::Wrong(value) => Some(InputFault::Token(value)),
+                Element::Scalar(value) => Some(InputFault::Item(value)),
             };
             break;
         }
@@ -104,7 +104,7 @@ impl<'de> Visitor<'de> for List {
             count += 1;
         }
         Ok(match fault {
-            Some(Fault::Many(_)) => Err(Fault::Many(count)),
+            Some(InputFault::Many(_)) => Err(InputFault::Many(count)),
             Some(fault) => Err(fault),
             None if items.is_empty() => Ok(Input::Tokens(tokens)),
             None => Ok(Input::List(items)),
@@ -210,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    fn parsed(json: &str) -> Result<Input, Fault> {
+    fn parsed(json: &str) -> Result<Input, InputFault> {
         read(&RawValue::from_string(json.to_string()).expect("JSON"), 2)
     }
 
@@ -222,21 +222,21 @@ mod tests {
             (r#""a\u00e9""#, Ok(text("aé"))),
             ("[1, 2.0, -3]", Ok(Input::Tokens(vec![1, 2, -3]))),
             ("[]", Ok(Input::Tokens(Vec::new()))),
-            (r#"["a", [1], []]"#, Err(Fault::Many(3))),
+            (r#"["a", [1], []]"#, Err(InputFault::Many(3))),
             (r#"["a", [1, 2]]"#, Ok(Input::List(vec![text("a"), Input::Tokens(vec![1, 2])]))),
             ("[[]]", Ok(Input::List(vec![Input::Tokens(Vec::new())]))),
-            (r#"[1, "a"]"#, Err(Fault::Token(json!("a")))),
-            ("[1, [2]]", Err(Fault::Token(json!([])))),
-            ("[1.5]", Err(Fault::Token(json!(1.5)))),
-            ("[99999999999]", Err(Fault::Token(json!(99_999_999_999_u64)))),
-            ("[[1, [2]]]", Err(Fault::Token(json!([])))),
-            (r#"["a", 1]"#, Err(Fault::Item(json!(1)))),
-            ("[null]", Err(Fault::Item(json!(null)))),
-            (r#"[{"a": 1}]"#, Err(Fault::Item(json!({})))),
-            ("7", Err(Fault::Kind(json!(7)))),
-            (r#"{"a": 1}"#, Err(Fault::Kind(json!({})))),
-            (r#""\ud800""#, Err(Fault::Json("unexpected end of hex escape at line 1 column 8".into()))),
-            (&deep, Err(Fault::Token(json!([])))),
+            (r#"[1, "a"]"#, Err(InputFault::Token(json!("a")))),
+            ("[1, [2]]", Err(InputFault::Token(json!([])))),
+            ("[1.5]", Err(InputFault::Token(json!(1.5)))),
+            ("[99999999999]", Err(InputFault::Token(json!(99_999_999_999_u64)))),
+            ("[[1, [2]]]", Err(InputFault::Token(json!([])))),
+            (r#"["a", 1]"#, Err(InputFault::Item(json!(1)))),
+            ("[null]", Err(InputFault::Item(json!(null)))),
+            (r#"[{"a": 1}]"#, Err(InputFault::Item(json!({})))),
+            ("7", Err(InputFault::Kind(json!(7)))),
+            (r#"{"a": 1}"#, Err(InputFault::Kind(json!({})))),
+            (r#""\ud800""#, Err(InputFault::Json("unexpected end of hex escape at line 1 column 8".into()))),
+            (&deep, Err(InputFault::Token(json!([])))),
         ];
         for (json, expected) in cases {
             let short: String = json.chars().take(40).collect();

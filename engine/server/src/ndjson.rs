@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 
-use super::admission::{ConnectionState, Late, Phase};
+use super::admission::{ConnectionPhase, ConnectionState, Late};
 use super::api_error::{ApiError, ApiErrorKind};
 use super::budget::{ByteBounds, Charge};
 use super::client::Client;
@@ -73,14 +73,14 @@ pub async fn serve(
         return;
     }
     loop {
-        connection.state.set(Phase::Resting);
+        connection.state.set(ConnectionPhase::Resting);
         let line = tokio::select! {
             biased;
             line = connection.line() => line,
             _ = stopping.wait_for(|stopping| *stopping) => return,
         };
         let Ok(Some((line, charge))) = line else { return };
-        connection.state.set(Phase::Answering);
+        connection.state.set(ConnectionPhase::Answering);
         // A client that is gone is nobody's concern.
         let request_log = RequestLog::new("LINE", LINES, &connection.client);
         if request_log.during(connection.answer(line, charge)).await.is_err() {
@@ -143,7 +143,7 @@ impl Connection {
             }
             if seen > 0 && begin.is_none() {
                 // A line that has begun is no rest, and comes as fast as a body must.
-                self.state.set(Phase::Reading);
+                self.state.set(ConnectionPhase::Reading);
                 begin = Some(Time::now());
             }
             let late = begin.map(|begin| arrival::deadline(begin, seen));

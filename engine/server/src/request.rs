@@ -12,7 +12,7 @@ use super::budget::SharedCharge;
 use super::conversation::Conversation;
 use super::drafts::{self, Drafting, Wish};
 use super::fields::{Fields, shown, wrong};
-use super::input::{Fault, Input};
+use super::input::{Input, InputFault};
 use super::logprobs;
 use super::scope::SALT_CHARACTERS;
 use super::workloads::{WorkloadThreads, Workloads};
@@ -134,10 +134,12 @@ pub fn prompt(fields: &mut Fields) -> Result<Prompt, ApiError> {
             Some(Input::Text(text)) => Ok(Prompt::Text(text)),
             _ => Err(wrong(NAME, "a list holds tokens", &Value::Array(Vec::new()))),
         },
-        Err(Fault::Many(_)) => Err(ApiError::field(NAME, "one text a request; send several requests")),
-        Err(Fault::Token(value) | Fault::Item(value)) => Err(wrong(NAME, "a list holds tokens", &value)),
-        Err(Fault::Kind(value)) => Err(wrong(NAME, "use a text or a list of tokens", &value)),
-        Err(Fault::Json(why)) => Err(ApiError::field(NAME, format!("is not JSON: {why}"))),
+        Err(InputFault::Many(_)) => Err(ApiError::field(NAME, "one text a request; send several requests")),
+        Err(InputFault::Token(value) | InputFault::Item(value)) => {
+            Err(wrong(NAME, "a list holds tokens", &value))
+        }
+        Err(InputFault::Kind(value)) => Err(wrong(NAME, "use a text or a list of tokens", &value)),
+        Err(InputFault::Json(why)) => Err(ApiError::field(NAME, format!("is not JSON: {why}"))),
     }
 }
 

@@ -24,9 +24,9 @@ struct NetworkRecord {
 
 /// Rows by network; `None` is the row that the networks beyond [`MOST`] share.
 #[derive(Debug, Default)]
-struct Table(Option<HashMap<Option<Network>, NetworkRecord>>);
+struct RefusalTable(Option<HashMap<Option<Network>, NetworkRecord>>);
 
-impl Table {
+impl RefusalTable {
     /// Returns the number of lines that were suppressed for `network` since its last line, if a line is due at `now`.
     fn admit(&mut self, network: Network, now: Instant) -> Option<u64> {
         let rows = self.0.get_or_insert_default();
@@ -48,7 +48,7 @@ impl Table {
     }
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Table(None));
+static TABLE: Mutex<RefusalTable> = Mutex::new(RefusalTable(None));
 
 /// Returns the number of lines that were suppressed for `network` since its last line, if a line is due.
 pub fn admit(network: Network) -> Option<u64> {
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_network_gets_a_line_a_minute_that_counts_the_others() {
-        let (mut table, begin) = (Table::default(), Instant::now());
+        let (mut table, begin) = (RefusalTable::default(), Instant::now());
         let (one, other) = (Network::V6(1), Network::V6(2));
         assert_eq!(table.admit(one, begin), Some(0));
         for second in 1..60 {
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn many_networks_neither_grow_the_table_nor_gain_lines() {
-        let (mut table, begin) = (Table::default(), Instant::now());
+        let (mut table, begin) = (RefusalTable::default(), Instant::now());
         let lines =
             (0..100_000).filter(|network| table.admit(Network::V6(*network), begin).is_some()).count();
         assert_eq!(lines, MOST + 1);

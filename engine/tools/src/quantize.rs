@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use gguf::{GgmlType, GgufFile};
 use llama::error::{Error, Result};
-use llama::quantize::Options;
+use llama::quantize::QuantizeOptions;
 
 mod plan;
 
-pub use plan::{Planned, QuantizePlan};
+pub use plan::{PlannedTensor, QuantizePlan};
 
 /// What `options` make of `input`: everything that can be said before the long part.
 ///
 /// # Errors
 /// When `input` is no model, is quantised already, or needs an importance matrix that is not there or does not fit.
-pub fn plan(input: &Path, options: &Options) -> Result<QuantizePlan> {
+pub fn plan(input: &Path, options: &QuantizeOptions) -> Result<QuantizePlan> {
     let parts = parts(input)?;
     engine_core::trial::of_quantising(&parts)?;
     // llama.cpp looks at the output's name only when it writes.
@@ -49,7 +49,7 @@ pub fn plan(input: &Path, options: &Options) -> Result<QuantizePlan> {
 ///
 /// # Errors
 /// Those of [`plan`].
-pub fn idle_overrides(input: &Path, options: &Options, plan: &QuantizePlan) -> Result<Vec<String>> {
+pub fn idle_overrides(input: &Path, options: &QuantizeOptions, plan: &QuantizePlan) -> Result<Vec<String>> {
     let mut idle = Vec::new();
     for (number, (pattern, kind)) in options.tensor_types.iter().enumerate() {
         let mut without = options.clone();
@@ -68,7 +68,7 @@ pub fn idle_overrides(input: &Path, options: &Options, plan: &QuantizePlan) -> R
 pub fn quantize(
     input: &Path,
     output: &Path,
-    options: &Options,
+    options: &QuantizeOptions,
     on_progress: &mut dyn FnMut(u32, u32) -> bool,
 ) -> Result<()> {
     refuse_the_same(input, output)?;
@@ -131,10 +131,10 @@ fn parts(input: &Path) -> Result<Vec<GgufFile>> {
 
 /// The first override that llama.cpp takes in no model like `input`, if it takes the model without any: mostly one that
 /// is no regular expression.
-fn wrong_override(input: &Path, options: &Options) -> Option<Error> {
+fn wrong_override(input: &Path, options: &QuantizeOptions) -> Option<Error> {
     let plan_with = |tensor_types: &[(String, GgmlType)]| {
         let tensor_types = tensor_types.to_vec();
-        llama::quantize::plan(input, Path::new("none"), &Options { tensor_types, ..options.clone() })
+        llama::quantize::plan(input, Path::new("none"), &QuantizeOptions { tensor_types, ..options.clone() })
     };
     plan_with(&[]).ok()?;
     options.tensor_types.iter().find_map(|one| match plan_with(std::slice::from_ref(one)) {

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use llama_source::{Origin, Tree};
 
-use crate::link::{Kind, Link, SCHEMA};
+use crate::link::{Link, Linkage, SCHEMA};
 use crate::{features, fingerprint};
 
 /// The flag that aims a compiler at this CPU.
@@ -120,7 +120,7 @@ fn write_link(compilers: &Compilers, prefix: &Path) -> Result<()> {
     let isa_required = features::of_compiler(std::env::consts::ARCH, compilers.c.as_os_str(), &flags)?;
     let link = Link {
         schema: SCHEMA,
-        kind: Kind::Static,
+        kind: Linkage::Static,
         include: vec!["include".into()],
         search: vec!["lib".into()],
         libraries: ["llama", "ggml", "ggml-cpu", "ggml-base"].map(str::to_string).to_vec(),

@@ -16,7 +16,7 @@ pub struct Link {
     /// Always [`SCHEMA`].
     pub schema: u32,
     /// How the libraries are linked.
-    pub kind: Kind,
+    pub kind: Linkage,
     /// Folders of headers.
     pub include: Vec<PathBuf>,
     /// Folders of libraries.
@@ -59,7 +59,7 @@ pub struct Link {
 /// Whether the libraries become part of the executable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum Linkage {
     /// Archives.
     Static,
     /// Shared libraries.
@@ -100,9 +100,9 @@ impl Link {
         // `-bundle`: the archives may hold LTO bitcode, which must reach the linker as it is.
         for library in &self.libraries {
             let kind = match self.kind {
-                Kind::Static if self.whole.contains(library) => "static:+whole-archive,-bundle",
-                Kind::Static => "static:-bundle",
-                Kind::Dylib => "dylib",
+                Linkage::Static if self.whole.contains(library) => "static:+whole-archive,-bundle",
+                Linkage::Static => "static:-bundle",
+                Linkage::Dylib => "dylib",
             };
             println!("cargo::rustc-link-lib={kind}={library}");
             self.watch(library);

@@ -9,13 +9,13 @@ use anyhow::{Context, Result};
 use crate::digest::checked_name;
 
 /// A file, and its path within the tree.
-pub(crate) type File = (PathBuf, String);
+pub(crate) type TreeFile = (PathBuf, String);
 
 /// The source files of a user's folder. Left out are `.git`, builds (a folder with a `CMakeCache.txt`, and what
 /// CMake leaves beside the sources), caches of interpreters, and models: anything `*.gguf` but the vocabularies
 /// that llama.cpp's tests read. Links are followed, except for those that lead nowhere or back up; `skipped` is
 /// told of these.
-pub(crate) fn sources(root: &Path, skipped: &mut dyn FnMut(&str)) -> Result<Vec<File>> {
+pub(crate) fn sources(root: &Path, skipped: &mut dyn FnMut(&str)) -> Result<Vec<TreeFile>> {
     let mut files = Vec::new();
     let mut above = vec![real(root)?];
     walk(root, "", &mut above, &mut files, skipped)?;
@@ -26,7 +26,7 @@ fn walk(
     dir: &Path,
     prefix: &str,
     above: &mut Vec<PathBuf>,
-    files: &mut Vec<File>,
+    files: &mut Vec<TreeFile>,
     skipped: &mut dyn FnMut(&str),
 ) -> Result<()> {
     let failed = || format!("cannot list {}", dir.display());
@@ -76,7 +76,7 @@ fn real(dir: &Path) -> Result<PathBuf> {
 
 /// Copies `files` into the new folder `tree`. The copies belong to the store: writable (a registry may be
 /// read-only), executable where the original is.
-pub(crate) fn copy(files: &[File], tree: &Path) -> Result<()> {
+pub(crate) fn copy(files: &[TreeFile], tree: &Path) -> Result<()> {
     fs::create_dir_all(tree).with_context(|| format!("cannot create {}", tree.display()))?;
     let mut made = PathBuf::new();
     for (from, path) in files {

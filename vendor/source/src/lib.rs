@@ -29,9 +29,9 @@ mod workspace;
 
 pub use origin::Origin;
 pub use pins::{CratePin, GitPin, Pins, SdistPin};
-pub use progress::Progress;
+pub use progress::FetchProgress;
 pub use store::Store;
-pub use tools::{Program, Tools};
+pub use tools::{SourceTool, Tools};
 pub use tree::Tree;
 pub use workspace::{
     check, crate_manifest, ensure, patches, patches_dir, pins_file, root_for_build_script, workspace_pins,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use build_info::Sha256;
 
 use crate::digest::{self, Listing};
-use crate::progress::Progress;
+use crate::progress::FetchProgress;
 use crate::tools::{Tools, run};
 
 /// One patch, read and found to have a header.
@@ -62,7 +62,7 @@ pub(crate) fn apply(
     tree: &Path,
     before: &Listing,
     tools: &Tools,
-    progress: Progress<'_>,
+    progress: FetchProgress<'_>,
 ) -> Result<Option<Listing>> {
     let tree = tree.canonicalize().with_context(|| format!("cannot open {}", tree.display()))?;
     let above = tree.parent().context("the tree has no parent folder")?;

@@ -1,4 +1,4 @@
 //! Reports of what is going on.
 
 /// Told what is going on, one line at a time.
-pub type Progress<'a> = &'a mut dyn FnMut(&str);
+pub type FetchProgress<'a> = &'a mut dyn FnMut(&str);

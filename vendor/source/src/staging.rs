@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::progress::Progress;
+use crate::progress::FetchProgress;
 
 const PREFIX: &str = ".staging-";
 
 /// The right to change the store. Given back on drop, or by the system when the process dies.
-pub(crate) struct Lock {
+pub(crate) struct StoreLock {
     _file: File,
     store: PathBuf,
 }
 
-impl Lock {
+impl StoreLock {
     /// Waits for the store at `store`, which is created if it is not there, and sweeps it.
-    pub(crate) fn acquire(store: &Path, progress: Progress<'_>) -> Result<Self> {
+    pub(crate) fn acquire(store: &Path, progress: FetchProgress<'_>) -> Result<Self> {
         fs::create_dir_all(store).with_context(|| format!("cannot create {}", store.display()))?;
         let file = open(store)?;
         let failed = || format!("cannot lock {}", store.join(".lock").display());
@@ -70,7 +70,7 @@ impl Lock {
 /// A folder to prepare things in.
 pub(crate) struct Staging<'a> {
     folder: base::TempDir,
-    _lock: &'a Lock,
+    _lock: &'a StoreLock,
 }
 
 impl Staging<'_> {

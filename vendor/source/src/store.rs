@@ -10,9 +10,9 @@ use crate::fetch::{self, Fetched};
 use crate::origin::Origin;
 use crate::patch::{self, Patch};
 use crate::pins::Pins;
-use crate::progress::Progress;
-use crate::staging::Lock;
-use crate::tools::{Program, Tools};
+use crate::progress::FetchProgress;
+use crate::staging::StoreLock;
+use crate::tools::{SourceTool, Tools};
 use crate::tree::{self, TREE, Tree};
 
 /// Where trees are kept, and everything that decides what is in them.
@@ -51,14 +51,14 @@ impl Store {
     }
 
     /// The tree of `origin`: the one in the store, or else fetched, verified and patched. See [`crate::workspace::ensure`].
-    pub fn ensure(&self, origin: &Origin, progress: Progress<'_>) -> Result<Tree> {
+    pub fn ensure(&self, origin: &Origin, progress: FetchProgress<'_>) -> Result<Tree> {
         let wanted = self.wanted(origin, progress)?;
         let sources = self.sources()?;
         if let Some(tree) = find(&wanted, origin) {
-            Lock::sweep_if_idle(&sources);
+            StoreLock::sweep_if_idle(&sources);
             return Ok(tree);
         }
-        let lock = Lock::acquire(&sources, progress)?;
+        let lock = StoreLock::acquire(&sources, progress)?;
         // Another process may have made it while we waited.
         if let Some(tree) = find(&wanted, origin) {
             return Ok(tree);
@@ -67,7 +67,7 @@ impl Store {
     }
 
     /// The programs besides cargo that [`ensure`](Self::ensure) would run now: none when the tree is there.
-    pub fn programs(&self, origin: &Origin) -> Result<Vec<Program>> {
+    pub fn programs(&self, origin: &Origin) -> Result<Vec<SourceTool>> {
         let patched = !patch::load(&self.patches)?.is_empty();
         // Neither fetches with them, and a folder would be hashed to see whether its tree is there.
         if matches!(origin, Origin::Crate | Origin::Path(_)) && !patched {
@@ -78,10 +78,10 @@ impl Store {
         }
         let mut programs = Vec::new();
         if *origin == Origin::Sdist && !fetch::sdist::kept(&self.pins.sdist, &self.sources()?).exists() {
-            programs.push(Program::Pip);
+            programs.push(SourceTool::Pip);
         }
         if *origin == Origin::Git || patched {
-            programs.push(Program::Git);
+            programs.push(SourceTool::Git);
         }
         Ok(programs)
     }
@@ -120,7 +120,7 @@ impl Store {
         std::path::absolute(&sources).with_context(|| format!("cannot make {} absolute", sources.display()))
     }
 
-    fn wanted(&self, origin: &Origin, progress: Progress<'_>) -> Result<WantedTree> {
+    fn wanted(&self, origin: &Origin, progress: FetchProgress<'_>) -> Result<WantedTree> {
         let digest = match origin {
             Origin::Crate => Some(self.pins.krate.digest.clone()),
             Origin::Sdist => Some(self.pins.sdist.digest.clone()),
@@ -145,8 +145,8 @@ impl Store {
         &self,
         origin: &Origin,
         wanted: &WantedTree,
-        lock: &Lock,
-        progress: Progress<'_>,
+        lock: &StoreLock,
+        progress: FetchProgress<'_>,
     ) -> Result<Tree> {
         let staging = lock.staging()?;
         let prepared = staging.path().join("prepared");

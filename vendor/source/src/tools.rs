@@ -20,7 +20,7 @@ pub struct Tools {
 
 /// A program that not every machine has. (Cargo runs us.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
+pub enum SourceTool {
     /// git.
     Git,
     /// pip, as a module of Python.

@@ -7,14 +7,14 @@ use anyhow::{Context, Result};
 use crate::origin::Origin;
 use crate::patch;
 use crate::pins::Pins;
-use crate::progress::Progress;
+use crate::progress::FetchProgress;
 use crate::store::Store;
 use crate::tree::Tree;
 
 /// The tree of `origin` under `root` (xtask passes `target/anneal`), fetched, verified and patched if it is
 /// not there yet, by this workspace's pins and patches. When it is there, only its `source.json` is read
 /// (but for [`Origin::Path`], whose folder is hashed each time, because it may have changed).
-pub fn ensure(origin: &Origin, root: &Path, progress: Progress<'_>) -> Result<Tree> {
+pub fn ensure(origin: &Origin, root: &Path, progress: FetchProgress<'_>) -> Result<Tree> {
     Store::of_workspace(root)?.ensure(origin, progress)
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use common::{Bench, FILES, paths, write_tree, zeros};
-use llama_source::{Origin, Program};
+use llama_source::{Origin, SourceTool};
 
 fn git(bench: &Bench, args: &[&str]) -> Result<String> {
     let output = Command::new("git")
@@ -64,7 +64,7 @@ fn another_commit_needs_no_digest_and_is_held_to_the_first_fetch() -> Result<()>
 #[test]
 fn what_was_fetched_once_needs_no_repository() -> Result<()> {
     let mut bench = bench()?;
-    assert_eq!(bench.store.programs(&Origin::Git)?, [Program::Git]);
+    assert_eq!(bench.store.programs(&Origin::Git)?, [SourceTool::Git]);
     assert_eq!(bench.store.programs(&Origin::Crate)?, []);
     let tree = bench.ensure(&Origin::Git).0?;
     assert_eq!(bench.store.programs(&Origin::Git)?, []);

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use common::{Bench, FILES, paths, zeros};
 use flate2::{Compression, write::GzEncoder};
-use llama_source::{Origin, Program, digest};
+use llama_source::{Origin, SourceTool, digest};
 use tar::{Builder, EntryType, Header};
 
 /// An entry by its raw name: the tar crate would not write a hostile one.
@@ -114,7 +114,7 @@ fn a_kept_archive_is_used_again_and_a_damaged_one_is_not() -> Result<()> {
     let mut bench = Bench::new()?;
     let archive = archive(&mut bench, &[])?;
     deliver(&mut bench, &archive)?;
-    assert_eq!(bench.store.programs(&Origin::Sdist)?, [Program::Pip]);
+    assert_eq!(bench.store.programs(&Origin::Sdist)?, [SourceTool::Pip]);
     let first = bench.ensure(&Origin::Sdist).0?;
     assert_eq!(bench.store.programs(&Origin::Sdist)?, []);
     let online = std::mem::replace(&mut bench.store.tools.python, "no-such-python".into());
@@ -122,7 +122,7 @@ fn a_kept_archive_is_used_again_and_a_damaged_one_is_not() -> Result<()> {
     bench.patch("a.patch", "Why: x\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+new\n")?;
     assert_eq!(
         bench.store.programs(&Origin::Sdist)?,
-        [Program::Git],
+        [SourceTool::Git],
         "the archive is here; git applies patches"
     );
     let second = bench.ensure(&Origin::Sdist).0?;

@@ -10,8 +10,8 @@ use build_info::record::StageTime;
 use plan::Plan;
 use plan::bolt::BoltTools;
 
-use crate::pgo::compare::{Contest, FEWEST};
-use crate::pgo::train::Course;
+use crate::pgo::compare::{FEWEST, PgoContest};
+use crate::pgo::train::TrainingCourse;
 use crate::stages::{Build, Builds, Outcome, bolt, planned};
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
@@ -25,7 +25,7 @@ pub fn pairs(text: &str) -> Result<usize, String> {
 }
 
 /// What is done to a build.
-pub struct Job<'a> {
+pub struct BoltJob<'a> {
     /// Who is told.
     pub ui: &'a Ui,
     /// `llvm-bolt` and its companions.
@@ -33,7 +33,7 @@ pub struct Job<'a> {
     /// Counters or branch records.
     pub method: BoltMethod,
     /// What trains, and whose models are compared on.
-    pub course: &'a Course,
+    pub course: &'a TrainingCourse,
     /// Threads of the comparison.
     pub threads: u32,
     /// Pairs of runs for each model.
@@ -44,12 +44,12 @@ pub struct Job<'a> {
     pub hostname: bool,
 }
 
-impl Job<'_> {
+impl BoltJob<'_> {
     /// Rewrites `base`, compares with `rival`, and makes the one current that is to be kept. The times are those of the
     /// stages and of the comparison.
     pub fn run(&self, base: &Build, rival: &Build) -> Result<(Outcome, Vec<StageTime>)> {
         let before = rival.complete(self.hostname)?;
-        let request = bolt::Request {
+        let request = bolt::BoltRequest {
             tools: self.tools,
             method: self.method,
             training: self.course.digest()?.to_string(),
@@ -59,7 +59,7 @@ impl Job<'_> {
         let mut bolted = bolt::optimize(base, &request, &mut train)?;
 
         let started = Instant::now();
-        let contest = Contest {
+        let contest = PgoContest {
             command: "cargo xtask bolt",
             ours: (&format!("{} by BOLT", name_of(&bolted.info)), &bolted.folder.join("bin/anneal")),
             theirs: &before.folder.join("bin/anneal"),

@@ -12,8 +12,8 @@ use store::Location;
 
 use crate::openblas::{self, ArchiveArgs};
 use crate::scratch::Scratch;
-use crate::stages::{Build, Lock, Outcome};
-use crate::storing::{self, Request, StoreArgs};
+use crate::stages::{Build, CheckoutLock, Outcome};
+use crate::storing::{self, StoreArgs, TakeRequest};
 use crate::tools::{self, Cache};
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
@@ -142,7 +142,7 @@ pub fn make_prefix(profile: &str, yes: bool, ui: &Ui) -> Result<PathBuf> {
     let workspace = Workspace::find()?;
     let profile = profile::load_with(&workspace.build_profiles(), profile, &[])?;
     let (host, source) = (tools::host(ui), tools::SourceArgs::default());
-    let _lock = Lock::take(&workspace)?;
+    let _lock = CheckoutLock::take(&workspace)?;
     let toolchain = setup::ready(&workspace, &profile, &source, yes, ui)?;
     let tree = tools::fetch(&workspace, &source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
@@ -177,7 +177,7 @@ pub fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     if profile.gpu == Gpu::Cuda {
         plan::cuda::check_before_setup(&profile, &host, &tools::toolchain(&workspace, ui))?;
     }
-    let _lock = Lock::take(&workspace)?;
+    let _lock = CheckoutLock::take(&workspace)?;
     let mut toolchain = setup::ready(&workspace, &profile, &args.common.source, args.common.yes, ui)?;
     let hostname = !args.common.no_hostname;
     if let Some(store) = &store {
@@ -195,7 +195,7 @@ pub fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
         if build.there().is_some() {
             return finished(&workspace, &profile, build.run(hostname)?, ui).map(Some);
         }
-        let request = Request { workspace: &workspace, store, build: &build, host: &host, hostname };
+        let request = TakeRequest { workspace: &workspace, store, build: &build, host: &host, hostname };
         if let Some(outcome) = storing::take(&request, ui)? {
             plan.notes.iter().for_each(|note| ui.warn(note));
             build.make_current()?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use build_info::Bytes;
-use gguf::synth::{self, Options, Precision, Preset};
+use gguf::synth::{self, Precision, Preset, SynthOptions};
 use plan::exit;
 
 use crate::process::{self, Log, Run};
@@ -53,7 +53,7 @@ impl Maker<'_> {
             progress.borrow_mut().step(done.0 >> 20, total.0 >> 20, "MiB");
             if process::interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let options = Options { precision, seed, progress: Some(&step), ..Options::new(preset) };
+        let options = SynthOptions { precision, seed, progress: Some(&step), ..SynthOptions::new(preset) };
         let written = synth::write(out, &options);
         progress.into_inner().finish();
         match written {

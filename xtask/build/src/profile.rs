@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use plan::profile::{self, Files, Override, Profile};
 
 /// The files of a folder.
-struct Folder<'a>(&'a Path);
+struct ProfileFolder<'a>(&'a Path);
 
-impl Files for Folder<'_> {
+impl Files for ProfileFolder<'_> {
     fn folder(&self) -> &Path {
         self.0
     }
@@ -39,7 +39,7 @@ impl Files for Folder<'_> {
 
 /// Names of the profiles in `folder` that can be built.
 pub fn names(folder: &Path) -> Result<Vec<String>> {
-    profile::names(&Folder(folder))
+    profile::names(&ProfileFolder(folder))
 }
 
 /// Names of those in `folder` whose programs compute on a GPU.
@@ -47,7 +47,7 @@ pub fn names(folder: &Path) -> Result<Vec<String>> {
 /// # Errors
 /// When the folder cannot be read.
 pub fn names_for_gpus(folder: &Path) -> Result<Vec<String>> {
-    profile::names_for_gpus(&Folder(folder))
+    profile::names_for_gpus(&ProfileFolder(folder))
 }
 
 /// Reads the profile `name` from `folder`. A name may carry keys that override the file's, as
@@ -58,5 +58,5 @@ pub fn load(folder: &Path, name: &str) -> Result<Profile> {
 
 /// Reads the profile `name` with the keys of `overrides` in place of its own.
 pub fn load_with(folder: &Path, name: &str, overrides: &[Override]) -> Result<Profile> {
-    profile::load_with(&Folder(folder), name, overrides)
+    profile::load_with(&ProfileFolder(folder), name, overrides)
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use build_info::switches::Allocator;
-use llama_source::Program;
+use llama_source::SourceTool;
 use plan::exit;
 use plan::profile::{Blas, CompilerChoice, Gpu, Lto, Profile, Target, Threading};
 use toolchain::Toolchain;
 use toolchain::setup::{
-    Consent, Console, Declined, Needs, Outcome, Requirement, SetupError, SetupPlan, Step, examine, list,
+    Consent, Console, Declined, InstallStep, Needs, Requirement, SetupError, SetupOutcome, SetupPlan,
+    examine, list,
 };
 
 use crate::process;
@@ -72,15 +73,13 @@ fn optional_needs(plan: &SetupPlan) -> Needs {
     Needs { required: Vec::new(), recommended }
 }
 
-/// Tools that the tests need. A test that lacks a recommended tool is skipped and named.
+/// Tools that the tests need beside those of a native build. Tests of other profiles and CPUs are left to [`needs_of_ci`].
 pub fn needs_of_tests() -> Needs {
     let mut needs = needs_of_program_tests();
-    // The tests of the sources fetch with git and pip, and zig builds portable and universal. Other tests build with make and
-    // with the system's compilers.
+    // The tests of the sources fetch with git and pip. Other tests build with make and with the system's compilers.
     needs.required.extend([
         Requirement::Git,
         Requirement::Pip,
-        Requirement::Zig,
         Requirement::Make,
         Requirement::SystemCompiler,
     ]);
@@ -93,18 +92,16 @@ pub fn needs_of_tests() -> Needs {
     ]);
     if cfg!(target_os = "linux") {
         needs.required.extend([Requirement::Curl, Requirement::Zstd]);
-        needs.recommended.push(Requirement::Bolt);
     }
     needs
 }
 
-/// Tools that the tests of the engine and of the program need: those of a native build, an emulator of other CPUs for
-/// the tests of the CPU guard, and small system programs that minimal installations lack.
-pub fn needs_of_program_tests() -> Needs {
-    let mut needs = Needs::native();
+/// Tools that continuous integration needs: zig builds portable and universal, and an emulator of other CPUs tests their guards.
+pub fn needs_of_ci() -> Needs {
+    let mut needs = needs_of_tests();
+    needs.required.push(Requirement::Zig);
     if cfg!(target_os = "linux") {
-        needs.required.extend([Requirement::Procps, Requirement::UtilLinux]);
-        needs.recommended.push(Requirement::Iproute);
+        needs.recommended.push(Requirement::Bolt);
     }
     if cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         needs.required.push(Requirement::QemuUser);
@@ -112,8 +109,19 @@ pub fn needs_of_program_tests() -> Needs {
     needs
 }
 
+/// Tools that the tests of the engine and of the program need: those of a native build, and small system programs that
+/// minimal installations lack.
+pub fn needs_of_program_tests() -> Needs {
+    let mut needs = Needs::native();
+    if cfg!(target_os = "linux") {
+        needs.required.extend([Requirement::Procps, Requirement::UtilLinux]);
+        needs.recommended.push(Requirement::Iproute);
+    }
+    needs
+}
+
 /// Installs missing tools of `needs`. Asks first on a terminal, unless `yes` is true.
-pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Result<(Toolchain, Outcome)> {
+pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Result<(Toolchain, SetupOutcome)> {
     let mut toolchain = tools::toolchain(workspace, ui);
     let cuda = needs.required.iter().any(|needed| matches!(needed, Requirement::Cuda | Requirement::NewCuda));
     // A user who names a toolkit wants that one. If another one is used, the plan says so.
@@ -199,8 +207,10 @@ fn ready_with(
 ) -> Result<Toolchain> {
     needs.required.extend(needs_of(source, workspace)?);
     let (toolchain, outcome) = ensure(workspace, &needs, yes, ui)?;
-    if let Outcome::WithoutRecommended { plan, declined: Some(Declined::NobodyToAsk | Declined::NoRights) } =
-        outcome
+    if let SetupOutcome::WithoutRecommended {
+        plan,
+        declined: Some(Declined::NobodyToAsk | Declined::NoRights),
+    } = outcome
     {
         ui.warn(format_args!(
             "missing, but not required: {}\nhint: to install it, run\n  {}",
@@ -225,8 +235,8 @@ pub fn ready_to_fetch(workspace: &Workspace, source: &SourceArgs, yes: bool, ui:
 fn needs_of(source: &SourceArgs, workspace: &Workspace) -> Result<Vec<Requirement>> {
     let programs = source.store(workspace)?.programs(&source.origin())?;
     let requirement = |program| match program {
-        Program::Git => Requirement::Git,
-        Program::Pip => Requirement::Pip,
+        SourceTool::Git => Requirement::Git,
+        SourceTool::Pip => Requirement::Pip,
     };
     Ok(programs.into_iter().map(requirement).collect())
 }
@@ -284,7 +294,7 @@ impl Console for Talk<'_> {
         self.ui.warn(text);
     }
 
-    fn command(&mut self, step: &Step) {
+    fn command(&mut self, step: &InstallStep) {
         self.quiet();
         self.ui.say(format_args!("$ {step}"));
         self.progress = Some(self.ui.progress("setup"));

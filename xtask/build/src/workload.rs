@@ -90,7 +90,7 @@ impl From<Synthetic> for String {
 /// A file as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct WorkloadFile {
     description: String,
     models: Vec<Synthetic>,
     runs: Vec<Vec<String>>,
@@ -131,7 +131,7 @@ fn read(folder: &Path, name: &str) -> Result<Workload> {
     let path = folder.join(format!("{name}.toml"));
     let text =
         crate::fs::text(&path).with_context(|| format!("cannot read the workload {}", path.display()))?;
-    let File { description, models, runs } =
+    let WorkloadFile { description, models, runs } =
         toml::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))?;
     if models.is_empty() || runs.is_empty() || runs.iter().any(Vec::is_empty) {
         bail!("{} runs nothing: it needs `models`, and `runs` with arguments of anneal", path.display());

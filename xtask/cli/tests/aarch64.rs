@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use build_info::BuildInfo;
-use gguf::synth::{self, Options, Preset};
+use gguf::synth::{self, Preset, SynthOptions};
 use serde_json::Value;
 use toolchain::{SearchPath, Toolchain};
 
@@ -80,7 +80,7 @@ fn a_build_for_aarch64_gives_the_tokens_of_this_machines_own() {
 
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("tiny.gguf");
-    synth::write(&model, &Options::new(Preset::Tiny)).unwrap();
+    synth::write(&model, &SynthOptions::new(Preset::Tiny)).unwrap();
     let emulator = tools().aarch64.expect("qemu-aarch64 with the C library of aarch64");
     let on_cpu = |cpu: &str, arguments: &[&str]| {
         let mut command = Command::new(&emulator.tool.path);

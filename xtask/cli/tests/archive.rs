@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use gguf::synth::{self, Options, Preset};
+use gguf::synth::{self, Preset, SynthOptions};
 use serde_json::Value;
 
 const PROFILE: &str = "universal-few";
@@ -75,7 +75,7 @@ fn carries_its_list_of_crates(prefix: &Path) {
 fn archives_are_made_alike_twice_installed_run_and_taken_back() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("tiny.gguf");
-    synth::write(&model, &Options::new(Preset::Tiny)).unwrap();
+    synth::write(&model, &SynthOptions::new(Preset::Tiny)).unwrap();
     let model = model.to_str().unwrap();
     let archive = dist(PROFILE, &folder.path().join("one"));
     let second = dist(PROFILE, &folder.path().join("two"));

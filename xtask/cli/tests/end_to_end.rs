@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use build_info::BuildInfo;
 use build_info::audit::Rule;
-use gguf::synth::{self, Options, Preset};
+use gguf::synth::{self, Preset, SynthOptions};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use toolchain::setup::Requirement;
 
@@ -41,7 +41,7 @@ fn on_cpu(cpu: &str, program: &Path, args: &[&str]) -> Output {
 fn tiny() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("tiny.gguf");
-    synth::write(&model, &Options::new(Preset::Tiny)).unwrap();
+    synth::write(&model, &SynthOptions::new(Preset::Tiny)).unwrap();
     let name = model.to_str().unwrap().to_string();
     (folder, name)
 }
@@ -265,8 +265,8 @@ fn the_engines_reference_in_docs_is_that_of_the_program() {
         lines.join("\n").trim_end().to_string()
     };
     let mut text = String::from(
-        "# `anneal`\n\nGenerated from the program: `UPDATE_DOCS=1 cargo test -p xtask --test end_to_end reference` \
-         writes it.\n",
+        "# `anneal`\n\nGenerated from the program: `UPDATE_DOCS=1 cargo test -p xtask --features long-tests --test end_to_end \
+         reference` writes it.\n",
     );
     text += &format!("\n## `anneal`\n\n```text\n{}\n```\n", help(&[]));
     // Every command that the program names.
@@ -288,6 +288,6 @@ fn the_engines_reference_in_docs_is_that_of_the_program() {
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         written == text,
-        "run `UPDATE_DOCS=1 cargo test -p xtask --test end_to_end reference` and review the change"
+        "run `UPDATE_DOCS=1 cargo test -p xtask --features long-tests --test end_to_end reference` and review the change"
     );
 }

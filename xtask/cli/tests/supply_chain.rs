@@ -6,7 +6,7 @@ use std::process::Command;
 
 use semver::{Version, VersionReq};
 use serde::Deserialize;
-use ship::crates::{Lock, Locked};
+use ship::crates::{CargoLock, Locked};
 
 /// Every lock file of the repository.
 const LOCKS: [&str; 3] = ["Cargo.lock", "vendor/source/crate/Cargo.lock", "fuzz/Cargo.lock"];
@@ -21,7 +21,7 @@ fn read(path: &str) -> String {
 
 /// Packages of a lock file that are not part of this repository.
 fn foreign(lock: &str) -> Vec<Locked> {
-    let Lock { package } = toml::from_str(&read(lock)).unwrap_or_else(|error| panic!("{lock}: {error}"));
+    let CargoLock { package } = toml::from_str(&read(lock)).unwrap_or_else(|error| panic!("{lock}: {error}"));
     let own = |package: &Locked| {
         let places = ["", "crates/", "engine/", "vendor/", "xtask/"]
             .map(|folder| format!("{folder}{}/Cargo.toml", package.name));

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use build_info::BuildInfo;
 use build_info::audit::Rule;
-use gguf::synth::{self, Options, Preset};
+use gguf::synth::{self, Preset, SynthOptions};
 use serde_json::Value;
 
 const PROFILE: &str = "universal-few";
@@ -40,7 +40,7 @@ fn unpacked() -> (tempfile::TempDir, PathBuf) {
 
 fn tiny(folder: &Path) -> String {
     let model = folder.join("tiny.gguf");
-    synth::write(&model, &Options::new(Preset::Tiny)).unwrap();
+    synth::write(&model, &SynthOptions::new(Preset::Tiny)).unwrap();
     model.to_str().unwrap().to_string()
 }
 

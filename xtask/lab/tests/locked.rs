@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use build::stages::Lock;
+use build::stages::CheckoutLock;
 use build::workspace::Workspace;
 
 #[test]
@@ -16,7 +16,7 @@ fn wrong_usage_is_told_of_at_once_though_another_build_is_running() {
         let file = format!("{name}.toml");
         std::fs::copy(own.join(&file), profiles.join(&file)).unwrap();
     }
-    let _lock = Lock::take(&Workspace::at(checkout.path())).unwrap();
+    let _lock = CheckoutLock::take(&Workspace::at(checkout.path())).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_lab"))
         .args(["bench", "build", "--profile", "nope"])
         .env("ANNEAL_WORKSPACE", checkout.path())

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use gguf::synth::{self, Options, Preset};
+use gguf::synth::{self, Preset, SynthOptions};
 
 /// The current build of `profile`. Without one these tests fail rather than pass unseen.
 #[track_caller]
@@ -23,7 +23,7 @@ fn xtask(args: &[&str]) -> Output {
 fn tiny() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("tiny.gguf");
-    synth::write(&model, &Options::new(Preset::Tiny)).unwrap();
+    synth::write(&model, &SynthOptions::new(Preset::Tiny)).unwrap();
     let name = model.to_str().unwrap().to_string();
     (folder, name)
 }

@@ -18,7 +18,7 @@ mod glibc;
 mod overrides;
 
 pub use choices::{Blas, CompilerChoice, CudaMulMat, Gpu, Isa, Linkage, Lto, PgoScope, Target, Threading};
-use file::File;
+use file::ProfileFile;
 pub use overrides::Override;
 
 /// One profile, complete.
@@ -157,7 +157,7 @@ pub fn load_with(from: &dyn Files, name: &str, overrides: &[Override]) -> Result
 }
 
 /// The file of the profile `name`, and those that it inherits from, the child first.
-fn read(from: &dyn Files, name: &str) -> Result<Vec<File>> {
+fn read(from: &dyn Files, name: &str) -> Result<Vec<ProfileFile>> {
     let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     if !plain || !from.has(name) {
         return Err(exit::usage(format!(
@@ -166,7 +166,7 @@ fn read(from: &dyn Files, name: &str) -> Result<Vec<File>> {
             names(from)?.join(", ")
         )));
     }
-    let mut files: Vec<File> = Vec::new();
+    let mut files: Vec<ProfileFile> = Vec::new();
     let mut seen = vec![name.to_string()];
     let mut next = Some(name.to_string());
     while let Some(current) = next {
@@ -176,7 +176,7 @@ fn read(from: &dyn Files, name: &str) -> Result<Vec<File>> {
             .with_context(|| format!("cannot read the build profile {}", path.display()))?;
         let cannot = || format!("cannot understand {}", path.display());
         let table: toml::Table = toml::from_str(&text).with_context(cannot)?;
-        let file = File::from_table(table).map_err(anyhow::Error::msg).with_context(cannot)?;
+        let file = ProfileFile::from_table(table).map_err(anyhow::Error::msg).with_context(cannot)?;
         next = file.keys.inherits.clone();
         if file.keys.set.is_some() && !files.is_empty() {
             bail!(
@@ -199,7 +199,7 @@ fn path_of(files: &dyn Files, name: &str) -> PathBuf {
     files.folder().join(format!("{name}.toml"))
 }
 
-fn resolve(name: String, description: String, files: &[File]) -> Result<Profile> {
+fn resolve(name: String, description: String, files: &[ProfileFile]) -> Result<Profile> {
     // The child stands first, so the first that has a key decides.
     macro_rules! resolve {
         ($key:ident) => {
@@ -241,7 +241,7 @@ fn resolve(name: String, description: String, files: &[File]) -> Result<Profile>
 }
 
 /// The switches of the profile `name`: of each, the first file that has it decides.
-fn switches(name: &str, files: &[File]) -> Result<Switches> {
+fn switches(name: &str, files: &[ProfileFile]) -> Result<Switches> {
     let mut all = toml::Table::new();
     for file in files.iter().rev() {
         all.extend(file.switches.clone());

@@ -1,10 +1,10 @@
 //! Mixtures of experts.
 
-use super::hyperparameters::{Model, PerLayer};
+use super::hyperparameters::{CheckedModel, PerLayer};
 use crate::check::architectures::{DEFAULT_GATING, NEEDS_EXPERTS, NEEDS_GATING, ONE_EXPERT_IS_NONE};
 use crate::read::ReadError;
 
-pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
+pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     let count = model.number("expert_count").unwrap_or(0);
     let used = model.per_layer("expert_used_count")?;
     if count <= 1 && model.is_one_of(ONE_EXPERT_IS_NONE) {
@@ -34,7 +34,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
 }
 
 /// Checks the gating function, which turns a router's outputs into weights.
-fn gating(model: &Model<'_>) -> Result<(), ReadError> {
+fn gating(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     const ALLOWED: &str =
         "1 (softmax), 2 (sigmoid), 3 (softmax of the chosen) or 4 (square root of softplus)";
     let found = model.number("expert_gating_func").unwrap_or(0);
@@ -50,7 +50,7 @@ fn gating(model: &Model<'_>) -> Result<(), ReadError> {
 }
 
 /// Checks the groups of experts.
-fn groups(model: &Model<'_>, count: i128) -> Result<(), ReadError> {
+fn groups(model: &CheckedModel<'_>, count: i128) -> Result<(), ReadError> {
     let groups = model.number("expert_group_count").unwrap_or(0);
     let used = model.number("expert_group_used_count").unwrap_or(0);
     let (key, used_key) = (model.key("expert_group_count"), model.key("expert_group_used_count"));
@@ -70,7 +70,7 @@ fn groups(model: &Model<'_>, count: i128) -> Result<(), ReadError> {
 }
 
 /// Checks that each layer with a router uses at least one expert.
-fn routed_layers(model: &Model<'_>, used: &PerLayer) -> Result<(), ReadError> {
+fn routed_layers(model: &CheckedModel<'_>, used: &PerLayer) -> Result<(), ReadError> {
     let names = model.parts.iter().flat_map(|part| part.tensors()).map(|tensor| tensor.name.as_str());
     for name in names {
         let layer = name.strip_prefix("blk.").and_then(|rest| rest.strip_suffix(".ffn_gate_inp.weight"));

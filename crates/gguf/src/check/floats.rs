@@ -1,13 +1,13 @@
 //! Floating-point hyperparameters, and enumerations in words.
 
-use super::hyperparameters::{Model, text};
+use super::hyperparameters::{CheckedModel, text};
 use crate::read::ReadError;
 use crate::value::{Scalar, Value};
 
 /// Kinds of RoPE scaling, `LLAMA_ROPE_SCALING_TYPES`.
 const ROPE_SCALING: [&str; 4] = ["none", "linear", "yarn", "longrope"];
 
-pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
+pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     let prefix = model.key("");
     let mut floats: Vec<(&str, f64)> = model
         .first

@@ -1,6 +1,6 @@
 //! Attention heads and their elements that RoPE rotates.
 
-use super::hyperparameters::{MOST_LAYERS, Model, PerLayer};
+use super::hyperparameters::{CheckedModel, MOST_LAYERS, PerLayer};
 use crate::check::architectures::{
     EQUAL_HEADS, FIRST_LAYER_ATTENDS, HALF_ROPE, NO_ROPE, ROPE_SECTIONS, WHOLE_ROPE,
 };
@@ -16,7 +16,7 @@ struct Lengths {
     value: i128,
 }
 
-pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
+pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     sections(model)?;
     let Some(heads) = model.per_layer("attention.head_count")? else { return Ok(()) };
     let kv_heads = model.per_layer("attention.head_count_kv")?;
@@ -60,7 +60,12 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
 }
 
 /// Checks lists of heads against each layer's matrices: llama.cpp compares shapes with the first layer's heads alone.
-fn rows(model: &Model<'_>, heads: &PerLayer, kv_heads: &PerLayer, length: i128) -> Result<(), ReadError> {
+fn rows(
+    model: &CheckedModel<'_>,
+    heads: &PerLayer,
+    kv_heads: &PerLayer,
+    length: i128,
+) -> Result<(), ReadError> {
     let keys = model.is_one_of(EQUAL_HEADS) || model.is_one_of(FIRST_LAYER_ATTENDS);
     for (found, matrix, name, known) in [
         (heads, "attn_q.weight", "attention.head_count", model.is_one_of(WHOLE_ROPE)),
@@ -86,7 +91,7 @@ fn rows(model: &Model<'_>, heads: &PerLayer, kv_heads: &PerLayer, length: i128) 
 /// Checks the number of elements of a head that RoPE rotates, in all layers and in those with a sliding window.
 ///
 /// ggml's CPU kernel never ends if the number is 0: it goes back to the element that it is about to skip.
-fn rotated(model: &Model<'_>, lengths: Lengths, of_one_kind: bool) -> Result<(), ReadError> {
+fn rotated(model: &CheckedModel<'_>, lengths: Lengths, of_one_kind: bool) -> Result<(), ReadError> {
     const NAME: &str = "rope.dimension_count";
     const SLIDING: &str = "rope.dimension_count_swa";
     if model.is_one_of(NO_ROPE) {
@@ -115,7 +120,7 @@ fn rotated(model: &Model<'_>, lengths: Lengths, of_one_kind: bool) -> Result<(),
 }
 
 /// Checks the sections of a head that RoPE rotates by time, height and width.
-fn sections(model: &Model<'_>) -> Result<(), ReadError> {
+fn sections(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     const NAME: &str = "rope.dimension_sections";
     let key = model.key(NAME);
     let found = match model.first.get(&key) {

@@ -17,13 +17,13 @@ pub(super) fn text<'a>(file: &'a GgufFile, key: &str) -> Option<&'a str> {
 }
 
 /// A model under check.
-pub(super) struct Model<'a> {
+pub(super) struct CheckedModel<'a> {
     pub(super) parts: &'a [&'a GgufFile],
     pub(super) first: &'a GgufFile,
     pub(super) architecture: &'a str,
 }
 
-impl<'a> Model<'a> {
+impl<'a> CheckedModel<'a> {
     pub(super) fn new(parts: &'a [&'a GgufFile]) -> Option<Self> {
         let first = parts.first()?;
         Some(Self { parts, first, architecture: text(first, "general.architecture").unwrap_or_default() })

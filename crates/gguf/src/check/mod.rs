@@ -17,7 +17,7 @@ mod vocabulary;
 
 use std::path::{Path, PathBuf};
 
-use hyperparameters::{Model, text};
+use hyperparameters::{CheckedModel, text};
 
 use crate::read::{GgufFile, ReadError};
 
@@ -69,7 +69,7 @@ pub fn model(parts: &[&GgufFile]) -> Result<Checked, ReadError> {
 /// # Errors
 /// [`ReadError::Unusable`] with the first value that would end the process, what is allowed and what to do.
 pub fn for_quantising(parts: &[&GgufFile]) -> Result<(), ReadError> {
-    let Some(model) = Model::new(parts) else { return Ok(()) };
+    let Some(model) = CheckedModel::new(parts) else { return Ok(()) };
     model.check_parts()?;
     tensors::check(&model)?;
     // A projector has tensors alone, and only `quantize` takes it.

@@ -1,6 +1,6 @@
 //! Layers with a state: Mamba, gated delta nets, RWKV.
 
-use super::hyperparameters::Model;
+use super::hyperparameters::CheckedModel;
 use crate::check::architectures::{DELTA_NET, MAMBA_2, RWKV, TWICE_AS_WIDE};
 use crate::read::ReadError;
 
@@ -9,7 +9,7 @@ const HEADS: &str = "ssm.time_step_rank";
 const GROUPS: &str = "ssm.group_count";
 const STATE: &str = "ssm.state_size";
 
-pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
+pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     rwkv(model)?;
     if let (Some(inner), Some(width)) = (model.number(INNER), model.number("embedding_length"))
         && model.is_one_of(TWICE_AS_WIDE)
@@ -49,7 +49,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
     Ok(())
 }
 
-fn rwkv(model: &Model<'_>) -> Result<(), ReadError> {
+fn rwkv(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     let Some((_, shifted)) = RWKV.iter().find(|(name, _)| *name == model.architecture) else { return Ok(()) };
     positive(model, &["wkv.head_size"])?;
     divisor(model, "wkv.head_size", "embedding_length")?;
@@ -60,7 +60,7 @@ fn rwkv(model: &Model<'_>) -> Result<(), ReadError> {
 }
 
 /// Refuses 0. llama.cpp itself refuses a missing value or sets a default.
-fn positive(model: &Model<'_>, names: &[&str]) -> Result<(), ReadError> {
+fn positive(model: &CheckedModel<'_>, names: &[&str]) -> Result<(), ReadError> {
     match names.iter().find(|name| model.number(name) == Some(0)) {
         Some(name) => Err(model.wrong(&model.key(name), 0, "at least 1")),
         None => Ok(()),
@@ -68,7 +68,7 @@ fn positive(model: &Model<'_>, names: &[&str]) -> Result<(), ReadError> {
 }
 
 /// Checks that one hyperparameter divides another.
-fn divisor(model: &Model<'_>, divisor: &str, of: &str) -> Result<(), ReadError> {
+fn divisor(model: &CheckedModel<'_>, divisor: &str, of: &str) -> Result<(), ReadError> {
     match (model.number(divisor), model.number(of)) {
         (Some(found), Some(all)) if found != 0 && all % found != 0 => Err(model.wrong(
             &model.key(divisor),

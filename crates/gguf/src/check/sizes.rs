@@ -1,6 +1,6 @@
 //! Ranges of hyperparameters.
 
-use super::hyperparameters::{MOST_LAYERS, Model};
+use super::hyperparameters::{CheckedModel, MOST_LAYERS};
 use crate::check::architectures::{AT_LEAST, FIRST_LAYER_ATTENDS};
 use crate::read::ReadError;
 
@@ -45,7 +45,7 @@ const RANGES: &[(&str, i128, i128)] = &[
     ("wkv.head_size", 0, HEADS),
 ];
 
-pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
+pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     for &(name, least, most) in RANGES {
         range(model, name, least, most)?;
     }
@@ -70,7 +70,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
     Ok(())
 }
 
-fn range(model: &Model<'_>, name: &str, least: i128, most: i128) -> Result<(), ReadError> {
+fn range(model: &CheckedModel<'_>, name: &str, least: i128, most: i128) -> Result<(), ReadError> {
     let Some(values) = model.per_layer(name)? else { return Ok(()) };
     match values.values().iter().find(|value| !(least..=most).contains(*value)) {
         Some(found) => Err(model.wrong(&model.key(name), found, format!("{least} to {most}"))),

@@ -3,7 +3,7 @@
 //! From `LLM_TENSOR_INFOS` of llama-arch.cpp, which gives each tensor its operation, and from ggml's CPU kernels
 //! (ggml-cpu.c, ops.cpp, binary-ops.cpp), which implement each operation for some types.
 
-use super::hyperparameters::Model;
+use super::hyperparameters::CheckedModel;
 use crate::ggml_type::GgmlType;
 use crate::read::{ReadError, TensorInfo};
 
@@ -106,7 +106,7 @@ fn without_block(name: &str) -> &str {
     if number.bytes().all(|byte| byte.is_ascii_digit()) { base } else { rest }
 }
 
-pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
+pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     for part in model.parts {
         for tensor in part.tensors() {
             check_tensor(tensor).map_err(|what| ReadError::Unusable {

@@ -5,7 +5,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
 use super::floats::shortened;
-use super::hyperparameters::{Model, text};
+use super::hyperparameters::{CheckedModel, text};
 use crate::read::{ReadError, Texts};
 use crate::value::{Scalar, Value, ValueType};
 
@@ -73,7 +73,7 @@ impl Defaults {
     }
 }
 
-pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
+pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     let Some(tokenizer) = text(model.first, "tokenizer.ggml.model") else { return Ok(()) };
     if WITHOUT_TEXTS.contains(&tokenizer) {
         return check_size(model);
@@ -100,7 +100,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
 }
 
 /// Checks the size of a vocabulary without texts: llama.cpp allocates memory for it before it reads any tensor.
-fn check_size(model: &Model<'_>) -> Result<(), ReadError> {
+fn check_size(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     let Some(size) = model.number("vocab_size") else { return Ok(()) };
     let embedding =
         model.parts.iter().flat_map(|part| part.tensors()).find(|tensor| tensor.name == "token_embd.weight");
@@ -115,7 +115,7 @@ fn check_size(model: &Model<'_>) -> Result<(), ReadError> {
 }
 
 /// Checks that texts are unique: llama.cpp asserts that there are as many texts as tokens.
-fn check_texts(model: &Model<'_>, tokens: &Texts, longest: usize) -> Result<(), ReadError> {
+fn check_texts(model: &CheckedModel<'_>, tokens: &Texts, longest: usize) -> Result<(), ReadError> {
     // Hashes are sorted rather than put into a map: with 262,144 tokens it takes half the time. Their key is random, so
     // that no file can be made of texts with one hash.
     let state = RandomState::new();
@@ -157,7 +157,7 @@ fn as_read(token: &[u8], number: usize) -> Cow<'_, [u8]> {
 }
 
 /// Returns the error for a text that two tokens have.
-fn twice(model: &Model<'_>, first: usize, second: usize, token: &[u8]) -> ReadError {
+fn twice(model: &CheckedModel<'_>, first: usize, second: usize, token: &[u8]) -> ReadError {
     let token = shortened(&String::from_utf8_lossy(token));
     model.refuse(format!(
         "{TOKENS} has {token:?} twice, as token {first} and as token {second}, but texts must be unique"
@@ -165,7 +165,7 @@ fn twice(model: &Model<'_>, first: usize, second: usize, token: &[u8]) -> ReadEr
 }
 
 /// Checks the scores, by which tokenizers order their merges.
-fn check_scores(model: &Model<'_>) -> Result<(), ReadError> {
+fn check_scores(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     const SCORES: &str = "tokenizer.ggml.scores";
     let scores = model.first.floats(SCORES)?.unwrap_or_default();
     match scores.iter().position(|score| score.is_nan()) {
@@ -175,7 +175,7 @@ fn check_scores(model: &Model<'_>) -> Result<(), ReadError> {
 }
 
 /// Checks that no token stands for a byte: llama.cpp aborts on one in a vocabulary of word pieces.
-fn check_no_bytes(model: &Model<'_>) -> Result<(), ReadError> {
+fn check_no_bytes(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     const TYPES: &str = "tokenizer.ggml.token_type";
     // `LLAMA_TOKEN_TYPE_BYTE`.
     const BYTE: i128 = 6;
@@ -190,7 +190,7 @@ fn check_no_bytes(model: &Model<'_>) -> Result<(), ReadError> {
 }
 
 /// Checks that the tokens that are added to every text exist: llama.cpp asserts it at the first text.
-fn check_added(model: &Model<'_>, tokenizer: &str, tokens: u64) -> Result<(), ReadError> {
+fn check_added(model: &CheckedModel<'_>, tokenizer: &str, tokens: u64) -> Result<(), ReadError> {
     let pre = if tokenizer == "gemma4" {
         "gemma4"
     } else {

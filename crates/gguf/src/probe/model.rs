@@ -5,7 +5,7 @@ use super::blocks::{self as b, Recipe};
 use crate::write::{Meta, TensorSpec};
 
 /// One of llama.cpp's architectures, made small.
-pub(super) struct Shape {
+pub(super) struct ProbeShape {
     pub(super) architecture: &'static str,
     pub(super) vocabulary: u32,
     pub(super) embedding: u32,
@@ -30,7 +30,7 @@ pub(super) struct Shape {
 }
 
 /// An odd vocabulary: the output matrix cannot be repacked, and its rows end in the middle of every tile.
-const LLAMA: Shape = Shape {
+const LLAMA: ProbeShape = ProbeShape {
     architecture: "llama",
     vocabulary: 127,
     embedding: 256,
@@ -51,7 +51,7 @@ const LLAMA: Shape = Shape {
 };
 
 /// Rows of two and three superblocks; a vocabulary of whole groups of 8 rows but not of 16.
-const QWEN2: Shape = Shape {
+const QWEN2: ProbeShape = ProbeShape {
     architecture: "qwen2",
     vocabulary: 120,
     embedding: 512,
@@ -71,7 +71,7 @@ const QWEN2: Shape = Shape {
     ],
 };
 
-const QWEN3MOE: Shape = Shape {
+const QWEN3MOE: ProbeShape = ProbeShape {
     architecture: "qwen3moe",
     vocabulary: 120,
     embedding: 256,
@@ -113,7 +113,7 @@ pub(super) struct Tensor {
 }
 
 impl Probe {
-    pub(super) fn shape(self) -> &'static Shape {
+    pub(super) fn shape(self) -> &'static ProbeShape {
         match self {
             Self::Llama => &LLAMA,
             Self::Qwen2 => &QWEN2,
@@ -123,7 +123,7 @@ impl Probe {
 }
 
 /// The file's metadata. There is no tokenizer: the gate feeds token numbers.
-pub(super) fn metadata(shape: &Shape) -> Vec<(String, Meta)> {
+pub(super) fn metadata(shape: &ProbeShape) -> Vec<(String, Meta)> {
     let a = shape.architecture;
     let text = |value: &str| Meta::String(value.into());
     let mut all = vec![
@@ -157,7 +157,7 @@ pub(super) fn metadata(shape: &Shape) -> Vec<(String, Meta)> {
 }
 
 /// The tensors in the order of the file.
-pub(super) fn tensors(shape: &Shape) -> Vec<Tensor> {
+pub(super) fn tensors(shape: &ProbeShape) -> Vec<Tensor> {
     let mut list = List(Vec::new());
     let (width, vocabulary) = (u64::from(shape.embedding), u64::from(shape.vocabulary));
     list.push("token_embd.weight", &[width, vocabulary], shape.embedding_type, 0.0, 1.0);
@@ -190,7 +190,7 @@ impl List {
         self.push(name, &[len], b::F32, mean, mean * SPREAD);
     }
 
-    fn attention(&mut self, shape: &Shape, layer: usize, types: &[Recipe; 7], gain: f64) {
+    fn attention(&mut self, shape: &ProbeShape, layer: usize, types: &[Recipe; 7], gain: f64) {
         let width = u64::from(shape.embedding);
         let head = u64::from(shape.head);
         let (queries, keys) = (u64::from(shape.heads) * head, u64::from(shape.kv_heads) * head);
@@ -213,7 +213,7 @@ impl List {
         self.linear(name("attn_output.weight"), &[queries, width], types[3], gain);
     }
 
-    fn feed_forward(&mut self, shape: &Shape, layer: usize, types: &[Recipe; 7], gain: f64) {
+    fn feed_forward(&mut self, shape: &ProbeShape, layer: usize, types: &[Recipe; 7], gain: f64) {
         let (width, inner) = (u64::from(shape.embedding), u64::from(shape.feed_forward));
         let experts = u64::from(shape.experts);
         let name = |part: &str| format!("blk.{layer}.{part}");

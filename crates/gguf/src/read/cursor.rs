@@ -12,21 +12,21 @@ use super::error::ReadError;
 const HEADER_LIMIT: u64 = 256 << 20;
 
 /// What is read from: a file, or a file's content in memory.
-pub(super) trait Source: Read + Seek {}
+pub(super) trait ByteSource: Read + Seek {}
 
-impl<T: Read + Seek> Source for T {}
+impl<T: Read + Seek> ByteSource for T {}
 
 /// A place in a file.
 pub(super) struct Cursor<'a> {
     path: &'a Path,
-    file: BufReader<Box<dyn Source + 'a>>,
+    file: BufReader<Box<dyn ByteSource + 'a>>,
     size: u64,
     offset: u64,
 }
 
 impl<'a> Cursor<'a> {
     /// At the beginning of `file`, which has `size` bytes.
-    pub(super) fn new(path: &'a Path, file: impl Source + 'a, size: u64) -> Self {
+    pub(super) fn new(path: &'a Path, file: impl ByteSource + 'a, size: u64) -> Self {
         Self { path, file: BufReader::with_capacity(1 << 16, Box::new(file)), size, offset: 0 }
     }
 

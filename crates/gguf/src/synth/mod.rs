@@ -28,11 +28,11 @@ pub use preset::{Precision, Preset};
 
 /// Called with the bytes of weights written so far and to be written in all, every half mebibyte or so. To break
 /// is to stop, with [`Error::Stopped`].
-pub type Progress<'a> = &'a dyn Fn(Bytes, Bytes) -> ControlFlow<()>;
+pub type SynthProgress<'a> = &'a dyn Fn(Bytes, Bytes) -> ControlFlow<()>;
 
 /// What to make.
 #[derive(Clone, Copy)]
-pub struct Options<'a> {
+pub struct SynthOptions<'a> {
     /// The shape.
     pub preset: Preset,
     /// The weights: the same seed gives the same bytes, on any number of threads.
@@ -42,10 +42,10 @@ pub struct Options<'a> {
     /// Threads that draw weights, beside the one that writes; by default as many as the process may use.
     pub threads: Option<NonZeroUsize>,
     /// Is told of the progress, on the calling thread.
-    pub progress: Option<Progress<'a>>,
+    pub progress: Option<SynthProgress<'a>>,
 }
 
-impl Options<'_> {
+impl SynthOptions<'_> {
     /// `preset` as F16 with seed 0.
     pub fn new(preset: Preset) -> Self {
         Self { preset, seed: 0, precision: Precision::F16, threads: None, progress: None }
@@ -67,7 +67,7 @@ enum DrawingEnd {
 }
 
 /// Vocabulary, tensors and header of a model.
-fn parts(options: &Options<'_>) -> (Vocabulary, Vec<model::Tensor>, Header) {
+fn parts(options: &SynthOptions<'_>) -> (Vocabulary, Vec<model::Tensor>, Header) {
     let shape = options.preset.shape();
     let vocabulary = Vocabulary::new(shape.vocabulary as usize, shape.tokenizer.control);
     let tensors = model::tensors(shape, options.precision);
@@ -80,7 +80,7 @@ fn parts(options: &Options<'_>) -> (Vocabulary, Vec<model::Tensor>, Header) {
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write_header(out: impl std::io::Write, options: &Options<'_>) -> Result<(), WriteError> {
+pub fn write_header(out: impl std::io::Write, options: &SynthOptions<'_>) -> Result<(), WriteError> {
     let (_, _, header) = parts(options);
     Writer::new(out, &header).map(drop)
 }
@@ -89,7 +89,7 @@ pub fn write_header(out: impl std::io::Write, options: &Options<'_>) -> Result<(
 /// fails or is stopped, whatever was there stays.
 ///
 /// Memory stays below 100 MB whatever the preset: weights go to the file as they are drawn.
-pub fn write(path: &Path, options: &Options<'_>) -> Result<Summary, Error> {
+pub fn write(path: &Path, options: &SynthOptions<'_>) -> Result<Summary, Error> {
     let (vocabulary, tensors, header) = parts(options);
     let total = options.preset.tensor_bytes(options.precision);
 

@@ -16,7 +16,7 @@ const CHUNK: u64 = 1 << 18;
 const AHEAD: usize = 8;
 
 /// A run of whole rows of one tensor.
-struct Job {
+struct PourJob {
     tensor: usize,
     /// Place among the tensor's chunks: with seed and tensor it keys the generator.
     chunk: u64,
@@ -56,14 +56,14 @@ pub(super) fn pour<E>(
     })
 }
 
-fn jobs(tensors: &[Tensor]) -> Vec<Job> {
+fn jobs(tensors: &[Tensor]) -> Vec<PourJob> {
     let mut jobs = Vec::new();
     for (index, tensor) in tensors.iter().enumerate() {
         let rows = tensor.spec.dims[1..].iter().product::<u64>();
         let step = (CHUNK / tensor.spec.dims[0]).max(1);
         for chunk in 0..rows.div_ceil(step) {
             let start = chunk * step;
-            jobs.push(Job { tensor: index, chunk, rows: start..rows.min(start + step) });
+            jobs.push(PourJob { tensor: index, chunk, rows: start..rows.min(start + step) });
         }
     }
     jobs
@@ -71,7 +71,7 @@ fn jobs(tensors: &[Tensor]) -> Vec<Job> {
 
 /// One thread: draws its jobs until they are done or nobody listens any more.
 fn draw<'a>(
-    jobs: impl Iterator<Item = &'a Job>,
+    jobs: impl Iterator<Item = &'a PourJob>,
     tensors: &[Tensor],
     vocabulary: &Vocabulary,
     seed: u64,

@@ -7,7 +7,7 @@ use build_info::Bytes;
 use build_info::host::Gpu;
 
 use super::{Card, Driver, are_alike};
-use crate::root::Cuda;
+use crate::root::CudaEnvironment;
 
 /// What there is, and what went wrong with single cards.
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ impl Listed {
 }
 
 /// What `CUDA_VISIBLE_DEVICES` and MIG leave to a program.
-pub(super) fn visible(listed: Listed, cuda: &Cuda, warnings: &mut Vec<String>) -> Driver {
+pub(super) fn visible(listed: Listed, cuda: &CudaEnvironment, warnings: &mut Vec<String>) -> Driver {
     let Listed { gpus, driver, cuda: newest, warnings: said } = listed;
     warnings.extend(said);
     let (gpus, identities): (Vec<Card>, Vec<Identity>) = gpus.into_iter().unzip();

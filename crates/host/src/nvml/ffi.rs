@@ -8,7 +8,7 @@ use super::fault::{Fault, code};
 
 /// Bytes of a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct CardMemory {
     /// All there are.
     pub total: u64,
     /// Those that anybody uses, the driver included.
@@ -17,7 +17,7 @@ pub struct Memory {
 
 /// What a card is doing. What it does not tell is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Sample {
+pub struct CardSample {
     /// Share of the last moment (a sixth of a second to a second) in which a kernel ran, 0 to 1.
     pub utilisation: Option<f64>,
     /// Bytes in use, by whomever.
@@ -69,7 +69,7 @@ pub struct Pcie {
 
 /// What a card can do at most. What it does not tell is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct CardLimits {
     /// Highest clock of the multiprocessors in MHz.
     pub sm_mhz: Option<u32>,
     /// Highest clock of the memory in MHz.
@@ -78,7 +78,7 @@ pub struct Limits {
     pub memory_bus_bits: Option<u32>,
 }
 
-impl Limits {
+impl CardLimits {
     /// Bytes a second that the memory can move by its clock and its bus: two words of the bus's width a clock, as the driver
     /// counts clocks of GDDR and of HBM (an H100's 2,619 MHz and 5,120 bits are the 3.35 TB/s of its data sheet). No program
     /// reaches it.
@@ -323,11 +323,11 @@ impl Functions {
         u32::try_from(major).ok().zip(u32::try_from(minor).ok()).ok_or(code::UNKNOWN)
     }
 
-    pub fn memory(&self, Handle(device): Handle) -> Result<Memory, u32> {
+    pub fn memory(&self, Handle(device): Handle) -> Result<CardMemory, u32> {
         let mut memory = RawMemory::default();
         // SAFETY: a place of the struct's size.
         done(unsafe { (self.memory)(device, &mut memory) })?;
-        Ok(Memory { total: memory.total, used: memory.used })
+        Ok(CardMemory { total: memory.total, used: memory.used })
     }
 
     pub fn is_partitioned(&self, Handle(device): Handle) -> Result<bool, u32> {
@@ -353,7 +353,7 @@ impl Functions {
     }
 
     /// The highest clocks of the multiprocessors and of the memory in MHz, and the width of the memory's bus in bits.
-    pub fn limits(&self, Handle(device): Handle) -> Limits {
+    pub fn limits(&self, Handle(device): Handle) -> CardLimits {
         let clock = |kind: c_uint| {
             let most = self.most_clock?;
             // SAFETY: a place for the number.
@@ -363,7 +363,11 @@ impl Functions {
             // SAFETY: a place for the number.
             number(|place| unsafe { width(device, place) }).ok()
         };
-        Limits { sm_mhz: clock(SM), memory_mhz: clock(MEMORY), memory_bus_bits: self.bus_width.and_then(bus) }
+        CardLimits {
+            sm_mhz: clock(SM),
+            memory_mhz: clock(MEMORY),
+            memory_bus_bits: self.bus_width.and_then(bus),
+        }
     }
 
     /// Waits 20 ms for each direction while the driver counts. It tells KB, which are taken as 1,000 bytes.
@@ -378,10 +382,10 @@ impl Functions {
     }
 
     /// An error where all that the library can ask failed, and not only for want of such a figure.
-    pub fn sample(&self, handle @ Handle(device): Handle) -> Result<Sample, u32> {
+    pub fn sample(&self, handle @ Handle(device): Handle) -> Result<CardSample, u32> {
         let mut failed = None;
         let mut keep = |code: u32| failed = failed.or(Some(code).filter(|code| *code != code::NOT_SUPPORTED));
-        let mut sample = Sample::default();
+        let mut sample = CardSample::default();
         if let Some(utilisation) = self.utilisation {
             let mut rates = RawUtilisation::default();
             // SAFETY: a place of the struct's size.
@@ -423,7 +427,7 @@ impl Functions {
             }
         }
         match failed {
-            Some(code) if sample == Sample::default() => Err(code),
+            Some(code) if sample == CardSample::default() => Err(code),
             _ => Ok(sample),
         }
     }

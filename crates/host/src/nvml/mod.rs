@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub use asked::{PATIENCE, Unanswered, ask};
 pub use fault::Fault;
-pub use ffi::{ComputeMode, Limits, Memory, Pcie, Sample, Throttling};
+pub use ffi::{CardLimits, CardMemory, CardSample, ComputeMode, Pcie, Throttling};
 pub use visible::{Identity, Selection};
 
 use ffi::{Functions, Handle};
@@ -134,7 +134,7 @@ impl Device<'_> {
     }
 
     /// Its memory. Cards that share the CPU's (GB10, Jetson) do not tell.
-    pub fn memory(&self) -> Result<Memory, Fault> {
+    pub fn memory(&self) -> Result<CardMemory, Fault> {
         self.nvml.functions.memory(self.handle).map_err(|code| self.fault("memory", code))
     }
 
@@ -167,7 +167,7 @@ impl Device<'_> {
     ///
     /// # Errors
     /// Only where the card answers nothing any more; a figure that it does not have is absent.
-    pub fn sample(&self) -> Result<Sample, Fault> {
+    pub fn sample(&self) -> Result<CardSample, Fault> {
         self.nvml.functions.sample(self.handle).map_err(|code| self.fault("state", code))
     }
 
@@ -180,7 +180,7 @@ impl Device<'_> {
     }
 
     /// What it can do at most.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> CardLimits {
         self.nvml.functions.limits(self.handle)
     }
 

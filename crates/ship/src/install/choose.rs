@@ -8,7 +8,7 @@ use crate::{exit, name};
 
 /// The archive that was chosen.
 #[derive(Debug)]
-pub struct Chosen {
+pub struct ChosenArchive {
     /// Its file.
     pub file: String,
     /// Why this one.
@@ -28,11 +28,11 @@ fn rank(profile: &str) -> usize {
 
 /// Chooses among `names`, some of which are archives, for this machine: the newest version, and of that the profile that
 /// runs on most machines.
-pub fn choose<'a>(names: impl Iterator<Item = &'a str>, folder: &str) -> Result<Chosen> {
+pub fn choose<'a>(names: impl Iterator<Item = &'a str>, folder: &str) -> Result<ChosenArchive> {
     choose_for(std::env::consts::ARCH, names, folder)
 }
 
-fn choose_for<'a>(arch: &str, names: impl Iterator<Item = &'a str>, folder: &str) -> Result<Chosen> {
+fn choose_for<'a>(arch: &str, names: impl Iterator<Item = &'a str>, folder: &str) -> Result<ChosenArchive> {
     let mut ours = Vec::new();
     let mut others = Vec::new();
     for file in names {
@@ -65,7 +65,7 @@ fn choose_for<'a>(arch: &str, names: impl Iterator<Item = &'a str>, folder: &str
         (_, 2) => "the newest version; no universal or portable build of it is there".to_string(),
         _ => format!("the newest version, of which the {profile} build runs on most machines"),
     };
-    Ok(Chosen { file: (*file).to_string(), why: format!("{file}: {reason}") })
+    Ok(ChosenArchive { file: (*file).to_string(), why: format!("{file}: {reason}") })
 }
 
 #[cfg(test)]

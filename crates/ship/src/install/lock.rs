@@ -23,11 +23,11 @@ const WORK: [&str; 4] = [STAGING, ".current.", ".previous.", ".folders."];
 
 /// Held while a prefix is changed; the system frees it when the process ends, however it does.
 #[derive(Debug)]
-pub struct Lock {
+pub struct PrefixLock {
     _file: File,
 }
 
-impl Lock {
+impl PrefixLock {
     /// Takes the lock of `prefix`, whose folder must be there, and removes what killed installers left.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ mod tests {
         let victim = folder.path().join("victim");
         fs::write(&victim, "precious").unwrap();
         std::os::unix::fs::symlink(&victim, prefix.home().join(FILE)).unwrap();
-        let error = format!("{:#}", Lock::take(&prefix, "install").unwrap_err());
+        let error = format!("{:#}", PrefixLock::take(&prefix, "install").unwrap_err());
         assert!(error.contains("it is a symbolic link"), "{error}");
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }
@@ -143,12 +143,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let prefix = Prefix::of(Some(folder.path())).unwrap();
         fs::create_dir_all(prefix.home()).unwrap();
-        let held = Lock::take(&prefix, "install").unwrap();
-        let error = Lock::take(&prefix, "uninstall").unwrap_err();
+        let held = PrefixLock::take(&prefix, "install").unwrap();
+        let error = PrefixLock::take(&prefix, "uninstall").unwrap_err();
         assert_eq!(exit::code_of(&error), 75);
         let holder = format!("install of process {} is at work", std::process::id());
         assert!(error.to_string().contains(&holder), "{error}");
         drop(held);
-        Lock::take(&prefix, "uninstall").unwrap();
+        PrefixLock::take(&prefix, "uninstall").unwrap();
     }
 }

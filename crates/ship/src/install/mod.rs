@@ -15,12 +15,12 @@ mod switch;
 
 use anyhow::Result;
 use build_info::Bytes;
-use lock::Lock;
+use lock::PrefixLock;
 use prefix::{Prefix, is_there};
 use source::{ArchiveLocation, Source, SourceNotes};
 
-use crate::order::{self, Install, Installed, List, Version};
-use crate::signature::Key;
+use crate::order::{self, Install, Installed, InstalledVersion, List};
+use crate::signature::SigningKeys;
 use crate::{exit, files, sums};
 
 pub use remove::uninstall;
@@ -32,7 +32,7 @@ pub fn install(order: &Install) -> Result<Installed> {
         return Err(exit::usage("--no-check and --sha256 exclude each other: give one"));
     }
     let prefix = Prefix::of(order.prefix.as_deref())?;
-    let key = Key::configured(order.key.as_deref(), prefix.root())?;
+    let key = SigningKeys::configured(order.key.as_deref(), prefix.root())?;
     let mut told = SourceNotes::default();
     let place = source::find(order, &mut told)?;
     let name = source::name_of(&place)?;
@@ -48,7 +48,7 @@ pub fn install(order: &Install) -> Result<Installed> {
     }
 
     prefix.make_folder("lib/anneal/versions")?;
-    let _lock = Lock::take(&prefix, "install")?;
+    let _lock = PrefixLock::take(&prefix, "install")?;
     let installed = fetch_and_put(order, &prefix, &place, name, key.as_ref(), told);
     if installed.is_err() && prefix.is_empty() {
         // Where the first installation was refused, nothing is installed, and no uninstaller will come.
@@ -63,7 +63,7 @@ fn fetch_and_put(
     prefix: &Prefix,
     place: &ArchiveLocation,
     name: String,
-    key: Option<&Key>,
+    key: Option<&SigningKeys>,
     mut told: SourceNotes,
 ) -> Result<Installed> {
     let scratch = lock::staging(prefix)?;
@@ -94,7 +94,7 @@ fn would_install(
     order: &Install,
     prefix: &Prefix,
     place: &ArchiveLocation,
-    key: Option<&Key>,
+    key: Option<&SigningKeys>,
     mut told: SourceNotes,
 ) -> Result<Installed> {
     let name = source::name_of(place)?;
@@ -152,14 +152,14 @@ fn note_path(prefix: &Prefix, told: &mut SourceNotes) {
 }
 
 /// Lists the versions below a prefix, and whether each is still what was installed.
-pub fn list(order: &List) -> Result<Vec<Version>> {
+pub fn list(order: &List) -> Result<Vec<InstalledVersion>> {
     let prefix = Prefix::of(order.prefix.as_deref())?;
     let (current, previous) = (prefix.current()?, prefix.way_back()?);
     let describe = |name: String| {
         let folder = prefix.version(&name);
         let size = |name: &String| folder.join(name).metadata().map_or(0, |meta| meta.len());
         let bytes = files::tree(&folder).unwrap_or_default().iter().map(size).sum();
-        Ok(order::Version {
+        Ok(order::InstalledVersion {
             current: current.as_ref() == Some(&name),
             previous: previous.as_ref() == Some(&name),
             size: Bytes(bytes),

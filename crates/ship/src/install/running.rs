@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 
-use super::lock::Lock;
+use super::lock::PrefixLock;
 use super::prefix::Prefix;
 use crate::{program, sums};
 
@@ -16,9 +16,9 @@ pub(crate) fn check_still_runs(prefix: &Prefix, name: &str) -> Result<()> {
 
 /// Takes the lock of a prefix in which something is installed; where `all` shall go, whatever a killed installer left is
 /// something.
-pub(crate) fn lock_installed(prefix: &Prefix, what: &str, all: bool) -> Result<Lock> {
+pub(crate) fn lock_installed(prefix: &Prefix, what: &str, all: bool) -> Result<PrefixLock> {
     if !prefix.home().is_dir() || (!all && prefix.all()?.is_empty()) {
         bail!("nothing is installed in {}: name the prefix with --prefix DIR", prefix.root().display());
     }
-    Lock::take(prefix, what)
+    PrefixLock::take(prefix, what)
 }

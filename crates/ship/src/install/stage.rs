@@ -16,7 +16,7 @@ const LARGEST_RECORD: u64 = 8 << 20;
 
 /// What is read of build_info.json: any version of it will do, the program itself reads the rest.
 #[derive(Deserialize)]
-struct Record {
+struct RecordHead {
     target: String,
 }
 
@@ -77,7 +77,7 @@ pub fn check(folder: &Path) -> Result<String> {
     sums::check(folder)?;
     let record = folder.join("build_info.json");
     let text = files::read_small(&record, LARGEST_RECORD)?;
-    let Record { target } =
+    let RecordHead { target } =
         serde_json::from_slice(&text).with_context(|| format!("cannot understand {}", record.display()))?;
     let mut parts = target.split('-');
     let here = (std::env::consts::ARCH, std::env::consts::OS);

@@ -27,12 +27,12 @@ pub struct Described {
 
 /// What `cargo metadata` tells.
 #[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
+struct CargoMetadata {
+    packages: Vec<CargoPackage>,
 }
 
 #[derive(Deserialize)]
-struct Package {
+struct CargoPackage {
     name: String,
     version: String,
     license: Option<String>,
@@ -46,8 +46,8 @@ pub fn described(rust: &Rust, target: &str) -> Result<Vec<Described>> {
     let linked = crates::linked(rust, target)?;
     let told =
         crates::cargo(rust, ["metadata", "--locked", "--format-version", "1", "--filter-platform", target])?;
-    let told: Metadata = serde_json::from_slice(&told).context("cannot understand `cargo metadata`")?;
-    let mut known: BTreeMap<(String, String), Package> = told
+    let told: CargoMetadata = serde_json::from_slice(&told).context("cannot understand `cargo metadata`")?;
+    let mut known: BTreeMap<(String, String), CargoPackage> = told
         .packages
         .into_iter()
         .map(|package| ((package.name.clone(), package.version.clone()), package))

@@ -22,11 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const STALE: Duration = Duration::from_secs(24 * 3600);
 
 /// A store in a folder.
-pub struct Folder {
+pub struct FolderStore {
     root: PathBuf,
 }
 
-impl Folder {
+impl FolderStore {
     /// That at `root`, which may not be there yet.
     pub fn at(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
@@ -99,7 +99,7 @@ impl Folder {
     }
 }
 
-impl StoreBackend for Folder {
+impl StoreBackend for FolderStore {
     fn small(&self, path: &str, most: Bytes) -> Result<Option<Vec<u8>>> {
         let path = self.path(path);
         match fs::metadata(&path) {

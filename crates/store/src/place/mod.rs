@@ -15,7 +15,7 @@ pub use medium::{Refused, StoreBackend};
 /// The place at `location`.
 pub fn open(location: &Location) -> Result<Box<dyn StoreBackend>> {
     Ok(match location {
-        Location::Folder(path) => Box::new(folder::Folder::at(path)),
+        Location::Folder(path) => Box::new(folder::FolderStore::at(path)),
         Location::Http(url) => Box::new(http::Http::at(url)),
         #[cfg(feature = "s3")]
         Location::S3 { bucket, prefix } => {

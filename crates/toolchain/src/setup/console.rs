@@ -1,13 +1,13 @@
 //! The interface by which an installation asks and reports.
 
-use super::plan::{SetupPlan, Step};
+use super::plan::{InstallStep, SetupPlan};
 
 /// Where questions are asked and progress is shown.
 pub trait Console {
     /// Something the user should know.
     fn note(&mut self, text: &str);
     /// A command is about to run.
-    fn command(&mut self, step: &Step);
+    fn command(&mut self, step: &InstallStep);
     /// A line that a command printed.
     fn output(&mut self, line: &str);
     /// Asks whether to run the steps of `plan`.

@@ -12,7 +12,7 @@ use std::path::Path;
 
 pub use console::Console;
 pub use manager::Manager;
-pub use plan::{Rights, SetupPlan, Step, StepKind, quote};
+pub use plan::{InstallStep, Rights, SetupPlan, StepKind, quote};
 pub use requirement::{Needs, Requirement};
 pub use run::StepError;
 
@@ -33,7 +33,7 @@ pub enum Consent {
 
 /// How an [`ensure`] ended well.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SetupOutcome {
     /// Everything is there, and was.
     Ready,
     /// Everything is there now.
@@ -135,7 +135,7 @@ pub fn ensure(
     cache: Option<&Path>,
     consent: Consent,
     console: &mut dyn Console,
-) -> Result<Outcome, SetupError> {
+) -> Result<SetupOutcome, SetupError> {
     // sudo can ask for a password where there is someone to type it.
     let may_prompt = match consent {
         Consent::Ask => true,
@@ -144,7 +144,7 @@ pub fn ensure(
     };
     let (mut plan, rights) = plan_now(needs, toolchain, search, false, may_prompt);
     if plan.is_complete() {
-        return Ok(Outcome::Ready);
+        return Ok(SetupOutcome::Ready);
     }
     let declined = if plan.steps.is_empty() {
         None
@@ -162,7 +162,7 @@ pub fn ensure(
     }
     if let Some(why) = declined {
         return if plan.missing.is_empty() {
-            Ok(Outcome::WithoutRecommended { plan, declined: Some(why) })
+            Ok(SetupOutcome::WithoutRecommended { plan, declined: Some(why) })
         } else {
             Err(SetupError::Declined { plan: Box::new(plan), why })
         };
@@ -183,12 +183,12 @@ pub fn ensure(
         return Err(SetupError::StillMissing { plan: Box::new(plan) });
     }
     if plan.recommended.is_empty() {
-        return Ok(Outcome::Installed);
+        return Ok(SetupOutcome::Installed);
     }
     if plan.recommended.contains(&Requirement::Clang) {
         console.note(WITHOUT_CLANG);
     }
-    Ok(Outcome::WithoutRecommended { plan, declined: None })
+    Ok(SetupOutcome::WithoutRecommended { plan, declined: None })
 }
 
 const WITHOUT_CLANG: &str = "no clang 18 or later could be had here; gcc will do. It costs speed: on a Zen 5, clang 22 evaluated \

@@ -80,7 +80,7 @@ pub enum StepKind {
 
 /// One command of an installation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct InstallStep {
     /// What it does.
     pub kind: StepKind,
     /// The command, with `sudo` in front where that is needed.
@@ -93,7 +93,7 @@ pub struct Step {
     pub optional: bool,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for InstallStep {
     /// The command as a shell takes it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted: Vec<String> = self.command.iter().map(|word| quote(word)).collect();
@@ -119,7 +119,7 @@ pub struct SetupPlan {
     /// Missing, and worth having.
     pub recommended: Vec<Requirement>,
     /// The commands, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<InstallStep>,
     /// What no command brings, and why.
     pub unavailable: Vec<(Requirement, String)>,
 }
@@ -137,7 +137,7 @@ impl SetupPlan {
 
     /// All commands in one line for a shell.
     pub fn command_line(&self) -> String {
-        let commands: Vec<String> = self.steps.iter().map(Step::to_string).collect();
+        let commands: Vec<String> = self.steps.iter().map(InstallStep::to_string).collect();
         commands.join(" && ")
     }
 }
@@ -291,7 +291,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn steps(&self) -> Vec<Step> {
+    fn steps(&self) -> Vec<InstallStep> {
         let mut steps = Vec::new();
         if let Some(manager) = self.facts.manager {
             let any = !self.required.is_empty() || !self.optional.is_empty();
@@ -311,7 +311,7 @@ impl<'a> Planner<'a> {
             steps.extend(self.install(manager, &self.optional, "what makes the build faster", true));
         }
         steps.extend(self.pip());
-        steps.extend(self.rust_aarch64.then(|| Step {
+        steps.extend(self.rust_aarch64.then(|| InstallStep {
             kind: StepKind::Install,
             command: ["rustup", "target", "add", AARCH64].map(str::to_string).to_vec(),
             why: "what Rust programs for aarch64 are made of".to_string(),
@@ -321,27 +321,33 @@ impl<'a> Planner<'a> {
         steps
     }
 
-    fn install(&self, manager: Manager, packages: &[String], why: &str, optional: bool) -> Option<Step> {
+    fn install(
+        &self,
+        manager: Manager,
+        packages: &[String],
+        why: &str,
+        optional: bool,
+    ) -> Option<InstallStep> {
         (!packages.is_empty())
             .then(|| self.as_root(StepKind::Install, manager.install(packages), why, optional))
     }
 
-    fn as_root(&self, kind: StepKind, mut command: Vec<String>, why: &str, optional: bool) -> Step {
+    fn as_root(&self, kind: StepKind, mut command: Vec<String>, why: &str, optional: bool) -> InstallStep {
         let needs_root = self.facts.manager.is_some_and(Manager::needs_root);
         if needs_root && self.facts.rights == Rights::Sudo {
             command.insert(0, "sudo".to_string());
         }
-        Step { kind, command, why: why.to_string(), needs_root, optional }
+        InstallStep { kind, command, why: why.to_string(), needs_root, optional }
     }
 
     /// cmake, ninja, zig, CUDA and MKL as wheels, unpacked into folders of the checkout: nothing of the user's Python
     /// changes, and no virtual environment is needed, which Debian's Python cannot make without
     /// another package.
-    fn pip(&self) -> Vec<Step> {
+    fn pip(&self) -> Vec<InstallStep> {
         if self.wheels.is_empty() && !self.mkl && !self.zig && !self.cuda {
             return Vec::new();
         }
-        let own = |command: Vec<String>, why: &str| Step {
+        let own = |command: Vec<String>, why: &str| InstallStep {
             kind: StepKind::Own,
             command,
             why: why.to_string(),

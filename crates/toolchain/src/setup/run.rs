@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 use super::console::Console;
-use super::plan::{Step, StepKind};
+use super::plan::{InstallStep, StepKind};
 use crate::search::SearchPath;
 
 /// Lines of a command's output that go into its error.
@@ -50,7 +50,11 @@ pub enum StepError {
 ///
 /// It stays in our process group, so that sudo may ask for a password; a terminal's ctrl-C reaches it there. A
 /// package manager is not killed by us: it knows best where it can stop.
-pub(crate) fn run(step: &Step, search: &SearchPath, console: &mut dyn Console) -> Result<(), StepError> {
+pub(crate) fn run(
+    step: &InstallStep,
+    search: &SearchPath,
+    console: &mut dyn Console,
+) -> Result<(), StepError> {
     console.command(step);
     let start = |reason| StepError::Start { command: step.to_string(), reason };
     let path = std::env::join_paths(&search.dirs).map_err(|error| start(io::Error::other(error)))?;

@@ -17,7 +17,7 @@ impl Console for Listener {
         self.notes.push(text.to_string());
     }
 
-    fn command(&mut self, step: &Step) {
+    fn command(&mut self, step: &InstallStep) {
         self.commands.push(step.to_string());
     }
 
@@ -77,7 +77,7 @@ fn ensure_on(
     machine: &Machine,
     consent: Consent,
     listener: &mut Listener,
-) -> (Toolchain, Result<Outcome, SetupError>) {
+) -> (Toolchain, Result<SetupOutcome, SetupError>) {
     let search = machine.search();
     let mut toolchain = look(machine);
     let outcome = ensure(&Needs::native(), &mut toolchain, &search, None, consent, listener);
@@ -89,7 +89,7 @@ fn a_bare_machine_is_made_ready() {
     let machine = debian(0);
     let mut listener = Listener::default();
     let (toolchain, outcome) = ensure_on(&machine, Consent::Given, &mut listener);
-    assert_eq!(outcome.unwrap(), Outcome::Installed, "{:?}", listener.notes);
+    assert_eq!(outcome.unwrap(), SetupOutcome::Installed, "{:?}", listener.notes);
     assert_eq!(toolchain.compilers[0].version.major, 22);
     assert_eq!(toolchain, look(&machine), "what is given back is what is there");
     assert_eq!(
@@ -102,7 +102,7 @@ fn a_bare_machine_is_made_ready() {
     assert_eq!(listener.asked, 0);
 
     let (_, again) = ensure_on(&machine, Consent::Withheld, &mut listener);
-    assert_eq!(again.unwrap(), Outcome::Ready);
+    assert_eq!(again.unwrap(), SetupOutcome::Ready);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn sudo_is_used_where_it_asks_for_nothing_or_can_ask() {
         machine.link("usr/bin/true", "/bin/true");
         let mut listener = Listener { yes: true, ..Listener::default() };
         let (_, outcome) = ensure_on(&machine, consent, &mut listener);
-        assert_eq!(outcome.unwrap(), Outcome::Installed);
+        assert_eq!(outcome.unwrap(), SetupOutcome::Installed);
         assert!(
             listener.commands.iter().all(|command| command.starts_with("sudo ")),
             "{:?}",
@@ -153,7 +153,9 @@ fn gcc_does_where_clang_cannot_be_had() {
     machine.file("broken", "clang-22\n");
     let mut listener = Listener::default();
     let (toolchain, outcome) = ensure_on(&machine, Consent::Given, &mut listener);
-    let Ok(Outcome::WithoutRecommended { plan, declined: None }) = outcome else { panic!("{outcome:?}") };
+    let Ok(SetupOutcome::WithoutRecommended { plan, declined: None }) = outcome else {
+        panic!("{outcome:?}")
+    };
     assert_eq!(plan.recommended, [Requirement::Clang, Requirement::Lld]);
     assert!(toolchain.cmake.is_some() && toolchain.ninja.is_some());
     let notes = listener.notes.join("\n");
@@ -164,7 +166,7 @@ fn gcc_does_where_clang_cannot_be_had() {
     let (_, outcome) = ensure_on(&machine, Consent::Withheld, &mut Listener::default());
     let declined = Some(Declined::NobodyToAsk);
     assert!(
-        matches!(&outcome, Ok(Outcome::WithoutRecommended { declined: why, .. }) if *why == declined),
+        matches!(&outcome, Ok(SetupOutcome::WithoutRecommended { declined: why, .. }) if *why == declined),
         "{outcome:?}"
     );
 }

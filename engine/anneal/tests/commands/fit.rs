@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use crate::common::worker::{Worker, has_rpc};
 use crate::common::{anneal, parts};
-use gguf::synth::{Options, Preset};
+use gguf::synth::{Preset, SynthOptions};
 use serde_json::Value;
 
 /// By how many percent an estimate may be off.
@@ -21,7 +21,7 @@ fn model(preset: Preset) -> PathBuf {
     if !path.exists() {
         // Two tests may write it at once.
         let own = tempfile::NamedTempFile::new_in(folder.path()).expect("a file");
-        gguf::synth::write(own.path(), &Options::new(preset)).expect("a model");
+        gguf::synth::write(own.path(), &SynthOptions::new(preset)).expect("a model");
         own.persist(&path).expect("renamed");
     }
     path

@@ -222,7 +222,7 @@ fn models_of_other_kinds_are_all_on_a_device() {
         [(Preset::MoeTiny, "experts"), (Preset::SmallQwen2, "output"), (Preset::SwaTiny, "attention")]
     {
         let path = folder.path().join("model.gguf");
-        gguf::synth::write(&path, &gguf::synth::Options::new(preset)).expect("a model");
+        gguf::synth::write(&path, &gguf::synth::SynthOptions::new(preset)).expect("a model");
         let path = path.to_str().expect("a path in UTF-8");
         let (code, stdout, stderr) =
             parts(&anneal(["info", "--json", "--placement", "-m", path, "--rpc", worker.address.as_str()]));

@@ -23,7 +23,7 @@ fn done(arguments: &[&str]) -> String {
 /// A mixture of experts of some megabytes.
 fn experts(folder: &Path) -> PathBuf {
     let path = folder.join("moe.gguf");
-    let options = gguf::synth::Options::new(gguf::synth::Preset::MoeTiny);
+    let options = gguf::synth::SynthOptions::new(gguf::synth::Preset::MoeTiny);
     gguf::synth::write(&path, &options).expect("a model");
     path
 }

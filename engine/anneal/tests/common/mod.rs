@@ -21,7 +21,7 @@ pub fn tiny() -> &'static Path {
     let (_, path) = MODEL.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("tiny.gguf");
-        let options = gguf::synth::Options::new(gguf::synth::Preset::Tiny);
+        let options = gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny);
         gguf::synth::write(&path, &options).expect("a tiny model");
         (folder, path)
     });

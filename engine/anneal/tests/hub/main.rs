@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use hub::{Error, Hub, LocalModel, Name, Options, Patience, Watch};
+use hub::{Error, Hub, HubOptions, LocalModel, Name, Patience, Watch};
 use server::{Act, COMMIT, Request, Server, sha256};
 
 const Q4: &str = "m-Q4_K_M.gguf";
@@ -54,8 +54,8 @@ impl Case {
         Case { folder: tempfile::tempdir().expect("a folder"), server: Server::new(files, script) }
     }
 
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> HubOptions {
+        HubOptions {
             endpoint: self.server.endpoint(),
             folder: self.folder.path().join("hub"),
             token: None,
@@ -65,7 +65,7 @@ impl Case {
         }
     }
 
-    fn get_with(&self, options: Options, name: &str) -> (Result<LocalModel, Error>, WatchedFetch) {
+    fn get_with(&self, options: HubOptions, name: &str) -> (Result<LocalModel, Error>, WatchedFetch) {
         let mut told = WatchedFetch::default();
         let name: Name = name.parse().expect("a name");
         let found = Hub::new(options).expect("a hub").get(&name, &mut told);
@@ -133,7 +133,7 @@ fn a_model_is_fetched_once_and_lies_where_other_tools_look() {
     assert_eq!(again.expect("the model").fetched, 0);
     assert_eq!(case.server.ranges().len(), 1);
     // Neither the first nor the second needs anyone.
-    let offline = Options { offline: true, endpoint: "http://127.0.0.1:1".to_string(), ..case.options() };
+    let offline = HubOptions { offline: true, endpoint: "http://127.0.0.1:1".to_string(), ..case.options() };
     let before = case.server.log().len();
     let (found, _) = case.get_with(offline.clone(), "a/b");
     assert_eq!(found.expect("the model").name, Q4);
@@ -283,7 +283,7 @@ fn refusals_say_what_to_do() {
                 true => Act::Status(status, "X-Error-Message: its own words\r\n", "{}"),
                 false => Act::Well,
             });
-            let options = Options { token: token.map(str::to_string), ..case.options() };
+            let options = HubOptions { token: token.map(str::to_string), ..case.options() };
             let (error, words) = said(case.get_with(options, "a/b").0);
             assert_eq!(error.is_temporary(), temporary, "{words}");
             let what = if of_content { "fetch m-Q4_K_M.gguf of a/b" } else { "look up a/b" };
@@ -320,12 +320,12 @@ fn one_that_says_nothing_is_left() {
             false => Act::Well,
         });
         let patience = Patience { tries: 1, wait: Duration::ZERO, silence: Duration::from_millis(100) };
-        let (error, words) = said(case.get_with(Options { patience, ..case.options() }, "a/b").0);
+        let (error, words) = said(case.get_with(HubOptions { patience, ..case.options() }, "a/b").0);
         assert!(error.is_temporary() && words.contains("timeout"), "{words}");
     }
     // Nobody at all.
     let case = Case::new(&[], |_| Act::Well);
-    let nobody = Options { endpoint: "http://127.0.0.1:1".to_string(), ..case.options() };
+    let nobody = HubOptions { endpoint: "http://127.0.0.1:1".to_string(), ..case.options() };
     let (error, words) = said(case.get_with(nobody, "a/b").0);
     assert!(
         error.is_temporary() && words.contains("http://127.0.0.1:1") && words.contains("--offline"),
@@ -360,7 +360,7 @@ fn the_token_goes_to_the_hub_and_nowhere_else() {
             false => Act::Status(401, "", ""),
         }
     });
-    let options = Options { token: Some("hf_secret".to_string()), ..case.options() };
+    let options = HubOptions { token: Some("hf_secret".to_string()), ..case.options() };
     assert!(case.get_with(options, "a/b").0.is_ok());
 }
 

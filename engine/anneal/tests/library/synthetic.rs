@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engine_core::live::Live;
 use engine_core::model;
 use engine_core::settings::{Requested, Settings};
-use gguf::synth::{self, Options, Preset};
+use gguf::synth::{self, Preset, SynthOptions};
 use llama::{Context, Model};
 
 /// The presets that are small enough for a test: a dense one, a mixture of experts, and one with a sliding window.
@@ -14,7 +14,7 @@ const PRESETS: [Preset; 3] = [Preset::Tiny, Preset::MoeTiny, Preset::SwaTiny];
 
 fn load(folder: &Path, preset: Preset) -> (Arc<Model>, Context) {
     let path = folder.join(format!("{preset}.gguf"));
-    synth::write(&path, &Options::new(preset)).expect("a synthetic model");
+    synth::write(&path, &SynthOptions::new(preset)).expect("a synthetic model");
     let live = Live::read();
     let requested = Requested { n_ctx: Some(256), decode_threads: Some(1), ..Requested::default() };
     let settings = Settings::resolve(&requested, &live).expect("valid settings");

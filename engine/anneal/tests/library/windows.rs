@@ -9,7 +9,7 @@ use crate::common::{anneal, parts};
 
 fn made(folder: &Path, preset: Preset) -> PathBuf {
     let path = folder.join(format!("{preset}.gguf"));
-    synth::write(&path, &synth::Options::new(preset)).expect("a model");
+    synth::write(&path, &synth::SynthOptions::new(preset)).expect("a model");
     path
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use gguf::synth::{self, Options, Preset};
+use gguf::synth::{self, Preset, SynthOptions};
 use serde_json::{Value, json};
 
 use crate::client::{Server, greedy, http};
@@ -12,7 +12,7 @@ use crate::common;
 fn start(preset: Preset, more: &[&str]) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let model = folder.path().join("model.gguf");
-    synth::write(&model, &Options::new(preset)).expect("a model");
+    synth::write(&model, &SynthOptions::new(preset)).expect("a model");
     let mut command = common::command();
     command.args(["serve", "--json", "-t", "1", "-m"]).arg(&model).args(more);
     command.arg("--socket").arg(folder.path().join("a.sock"));

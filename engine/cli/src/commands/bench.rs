@@ -24,7 +24,7 @@ use engine_core::tuning;
 use gguf::GgufFile;
 use llama::start;
 use tune::bench::work::Work;
-use tune::bench::{Case, Path, Record, Repeat, end_to_end, kernel};
+use tune::bench::{BenchRecord, Case, Path, Repeat, end_to_end, kernel};
 
 pub use self::args::Args;
 use self::lists::flat;
@@ -166,14 +166,14 @@ impl Bench<'_> {
         case: &Case,
         settings: &Settings,
         depth: &mut Option<(u32, Vec<u8>)>,
-    ) -> llama::error::Result<Record> {
+    ) -> llama::error::Result<BenchRecord> {
         let repeat = Repeat { samples: self.args.repetitions, warm_up: !self.args.no_warmup };
         let samples = match path(self.args) {
             Path::EndToEnd => end_to_end(layouts, case, settings, self.live, repeat)?,
             Path::Kernel => kernel(layouts, case, settings, self.live, repeat, depth)?,
         };
         let settings = settings.for_model(layouts.model());
-        Ok(Record::new(path(self.args), *case, layouts.model(), &self.commit, &settings, samples))
+        Ok(BenchRecord::new(path(self.args), *case, layouts.model(), &self.commit, &settings, samples))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use build_info::Bytes;
 use build_info::words::printable;
-use engine_core::cache::{PromptCache, PromptCacheRequest, Report, Store};
+use engine_core::cache::{PromptCache, PromptCacheReport, PromptCacheRequest, Store};
 use engine_core::generate::Generation;
 use engine_core::live::Live;
 use engine_core::settings::Settings;
@@ -77,7 +77,7 @@ fn warn(text: &str) {
 }
 
 /// A line on stderr on what was read and written, and the warnings.
-pub fn say(report: &Report, generation: &Generation) {
+pub fn say(report: &PromptCacheReport, generation: &Generation) {
     report.notes.iter().for_each(|note| warn(note));
     let milliseconds = |time: &Duration| time.as_secs_f64() * 1e3;
     let mut parts = Vec::new();
@@ -94,7 +94,7 @@ pub fn say(report: &Report, generation: &Generation) {
 }
 
 /// The same for `--json`.
-pub fn to_json(report: &Report) -> Value {
+pub fn to_json(report: &PromptCacheReport) -> Value {
     let milliseconds = |time: &Duration| time.as_secs_f64() * 1e3;
     json!({
         "read_bytes": report.read.as_ref().map(|(size, _)| size),

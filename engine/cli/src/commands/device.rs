@@ -4,14 +4,14 @@ use std::io::Write;
 
 use anyhow::Result;
 use engine_core::settings::Settings;
-use engine_core::speculative::Options;
+use engine_core::speculative::SpeculativeOptions;
 use llama::error::Error;
 use llama::options::{DeviceSampling, Drafts};
 use sampling::DeviceReport;
 use serde_json::Value;
 
 /// An error where it was asked for and what else is asked for needs logits.
-pub fn check(settings: &Settings, speculation: &Options, has_cache: bool) -> Result<()> {
+pub fn check(settings: &Settings, speculation: &SpeculativeOptions, has_cache: bool) -> Result<()> {
     let other = if settings.device_sampling.value != DeviceSampling::On {
         return Ok(());
     } else if speculation.drafts != Drafts::Off {

@@ -15,7 +15,7 @@ use engine_core::model;
 use engine_core::settings::{Requested, Settings};
 use llama::{Model, start};
 use serde::Serialize;
-use tools::eval::{self, Evaluation, Reference, Text, built_in_text};
+use tools::eval::{self, ChunkedText, Evaluation, Reference, built_in_text};
 
 use super::bar::Bar;
 use super::flags::{DeviceFlags, LoadFlags, ThreadFlags, whole};
@@ -55,7 +55,7 @@ pub struct Args {
     one_at_a_time: bool,
     /// Output: md or json
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
-    output: Format,
+    output: EvalFormat,
     /// Say nothing of the progress
     #[arg(short, long)]
     quiet: bool,
@@ -69,18 +69,18 @@ pub struct Args {
 
 /// How the result is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+enum EvalFormat {
     Markdown,
     Json,
 }
 
-impl FromStr for Format {
+impl FromStr for EvalFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "md" => Ok(Format::Markdown),
-            "json" => Ok(Format::Json),
+            "md" => Ok(EvalFormat::Markdown),
+            "json" => Ok(EvalFormat::Json),
             _ => Err(format!("unknown format {text:?}: use md or json")),
         }
     }
@@ -88,7 +88,7 @@ impl FromStr for Format {
 
 /// What is printed as JSON.
 #[derive(Serialize)]
-struct Report<'a> {
+struct EvalJson<'a> {
     model: &'a Path,
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<&'a Path>,
@@ -162,9 +162,9 @@ struct EvalRun<'a> {
 }
 
 impl EvalRun<'_> {
-    fn open(&self, path: &Path) -> Result<(Arc<Model>, Text)> {
+    fn open(&self, path: &Path) -> Result<(Arc<Model>, ChunkedText)> {
         let model = model::open(path, self.settings, self.live)?;
-        let text = Text::new(&model, self.text, self.args.chunk, self.args.chunks)?;
+        let text = ChunkedText::new(&model, self.text, self.args.chunk, self.args.chunks)?;
         let trained = model.n_ctx_train();
         if self.args.chunk > trained {
             let _ = writeln!(
@@ -231,9 +231,9 @@ impl EvalRun<'_> {
 fn print(args: &Args, found: &Evaluation) -> std::io::Result<()> {
     let mut out = engine_core::terminal::stdout();
     let text = args.file.as_ref().map_or("built-in".to_string(), |path| path.display().to_string());
-    if args.output == Format::Json {
+    if args.output == EvalFormat::Json {
         let report =
-            Report { model: &args.model, reference: args.against.as_deref(), text, evaluation: found };
+            EvalJson { model: &args.model, reference: args.against.as_deref(), text, evaluation: found };
         serde_json::to_writer_pretty(&mut out, &report)?;
         return writeln!(out);
     }

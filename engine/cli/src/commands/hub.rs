@@ -9,7 +9,7 @@ use base::StatusLine;
 use base::status_line::seconds_left;
 use build_info::Bytes;
 use build_info::words::printable;
-use hub::{Hub, Name, Options, Watch};
+use hub::{Hub, HubOptions, Name, Watch};
 use server::reload::Fetch;
 
 use super::bar::time_left;
@@ -67,7 +67,7 @@ impl HubFlags {
 }
 
 fn fetch(name: &Name, offline: bool) -> llama::error::Result<PathBuf> {
-    let options = Options::from_env(offline).map_err(failed)?;
+    let options = HubOptions::from_env(offline).map_err(failed)?;
     if let Some(warning) = options.warning() {
         llama::notice::warn(&warning);
     }

@@ -12,7 +12,7 @@ use engine_core::settings::{Requested, Settings};
 use gguf::GgufFile;
 use llama::quantize::Imatrix;
 use llama::start;
-use tools::eval::{self, Text, built_in_text};
+use tools::eval::{self, ChunkedText, built_in_text};
 use tools::imatrix::{self, collect};
 use tools::quantize::refuse_the_same;
 
@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     start(args.load.verbose);
     interrupt::stop_in_order();
     let model = model::open(&args.model, &settings, &live)?;
-    let text = Text::new(&model, &text, args.chunk, args.chunks)?;
+    let text = ChunkedText::new(&model, &text, args.chunk, args.chunks)?;
     let mut bar = Bar::new("collect", "chunks", args.quiet || args.load.verbose);
     let mut show = |done, all| bar.show(done, all);
     let collected = collect(&model, &text, args.process_output, &settings, &live, &mut show);

@@ -9,12 +9,12 @@ use build_info::host::Gpu;
 use build_info::optimized::Pgo;
 use build_info::words::printable;
 use build_info::{Bytes, Host};
-use engine_core::gpu::{self, State};
+use engine_core::gpu::{self, GpuState};
 use engine_core::live::Live;
-use engine_core::placement::{self, Report};
+use engine_core::placement::{self, PlacementReport};
 use engine_core::settings::{Explained, Requested, Settings};
 use engine_core::{fit, model};
-use llama::allocator::Memory;
+use llama::allocator::AllocatorInUse;
 use llama::fit::{Estimate, LayerPlan};
 use llama::kernels::Loaded;
 use llama::options::RequireGpu;
@@ -128,7 +128,7 @@ struct Described {
     model: Value,
     takes: Takes,
     /// Where it computes, if that is wanted.
-    placed: Option<Report>,
+    placed: Option<PlacementReport>,
     /// What it is given, which is known when it is loaded.
     settings: Settings,
 }
@@ -186,7 +186,7 @@ fn json(
     settings: &Settings,
     model: Option<Value>,
     takes: Option<Takes>,
-    placed: Option<Report>,
+    placed: Option<PlacementReport>,
 ) -> Value {
     let mut result = json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -198,7 +198,7 @@ fn json(
         "devices": devices(live),
         "gpu": gpu::state(live),
         "blas": live.blas,
-        "allocator": Memory::of_this_program(),
+        "allocator": AllocatorInUse::of_this_program(),
         "huge_pages": llama::huge_pages(),
         "openmp": crate::openmp::runtime(),
         "kernels": llama::kernels::loaded(),
@@ -309,7 +309,7 @@ fn text(
         lines.extend(kernel_lines(kernels));
     }
     lines.push(("uses", llama::system_info()));
-    lines.push(("memory by", Memory::of_this_program().to_string()));
+    lines.push(("memory by", AllocatorInUse::of_this_program().to_string()));
     lines.push(("pages", pages(llama::huge_pages())));
     if let Some(runtime) = crate::openmp::runtime() {
         lines.push(("openmp", runtime.to_string()));
@@ -363,7 +363,7 @@ fn model_line(model: &Value) -> String {
 }
 
 /// What the build was made for, and why it is not there.
-fn promise_lines(state: &State) -> Vec<(&'static str, String)> {
+fn promise_lines(state: &GpuState) -> Vec<(&'static str, String)> {
     let Some(promised) = &state.promised else { return Vec::new() };
     let came = match state.devices.is_empty() {
         true => "no device came up".to_string(),

@@ -12,9 +12,9 @@ use engine_core::settings::{Requested, Settings, THREADS};
 use gguf::GgmlType;
 use gguf::partial::{PartialFile, refuse_foreign};
 use llama::error::Error;
-use llama::quantize::{Options, Type};
+use llama::quantize::{QuantizeOptions, Type};
 use llama::{exit_now, interrupted, start};
-use tools::quantize::{Planned, QuantizePlan, idle_overrides, plan, quantize};
+use tools::quantize::{PlannedTensor, QuantizePlan, idle_overrides, plan, quantize};
 
 use super::bar::Bar;
 use super::flags::whole;
@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let requested = Requested { prefill_threads: args.threads, ..Requested::default() };
     let threads = Settings::resolve(&requested, &live)?.prefill_threads.value;
     start(args.verbose);
-    let options = Options {
+    let options = QuantizeOptions {
         kind: args.kind,
         threads,
         allow_requantize: args.allow_requantize,
@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 pub fn run_with_bar(
     input: &Path,
     output: &Path,
-    options: &Options,
+    options: &QuantizeOptions,
     bar: &mut Bar,
 ) -> llama::error::Result<()> {
     let mut on_progress = |done: u32, total: u32| {
@@ -133,7 +133,7 @@ pub fn run_with_bar(
 }
 
 /// Says what is probably not meant.
-fn warn(input: &Path, options: &Options, plan: &QuantizePlan) -> llama::error::Result<()> {
+fn warn(input: &Path, options: &QuantizeOptions, plan: &QuantizePlan) -> llama::error::Result<()> {
     let mut stderr = std::io::stderr().lock();
     for idle in idle_overrides(input, options, plan)? {
         let _ = writeln!(
@@ -173,7 +173,7 @@ fn print(args: &Args, plan: &QuantizePlan) -> std::io::Result<()> {
     let names: Vec<_> = plan.tensors.iter().map(|tensor| printable(&tensor.name)).collect();
     let width = names.iter().map(|name| name.len()).max().unwrap_or(0);
     for (name, tensor) in names.iter().zip(&plan.tensors) {
-        let Planned { from, to, bytes, .. } = tensor;
+        let PlannedTensor { from, to, bytes, .. } = tensor;
         let to = if from == to { "stays".to_string() } else { to.to_string() };
         writeln!(out, "{name:width$}  {from:>8}  {to:>8}  {:>10}", bytes.to_string())?;
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use base::exit::INTERRUPTED;
-use engine_core::cache::Report;
+use engine_core::cache::PromptCacheReport;
 use engine_core::generate::{Generation, Request, Stop, generate};
 use engine_core::settings::{Requested, Settings};
 use engine_core::split::{Layouts, Session};
@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let (generation, report) = match &cache {
         Some(cache) => engine_core::cache::generate(&mut session, &mut chain, &request, cache, &mut on_text)?,
-        None => (generate(&mut session, &mut chain, &request, &mut on_text)?, Report::default()),
+        None => (generate(&mut session, &mut chain, &request, &mut on_text)?, PromptCacheReport::default()),
     };
     match outlet.finish() {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use engine_core::generate::Generation;
-use engine_core::speculative::Options;
+use engine_core::speculative::SpeculativeOptions;
 use llama::options::Drafts;
 
 use super::flags::whole;
@@ -38,10 +38,10 @@ pub struct SpeculativeFlags {
 
 impl SpeculativeFlags {
     /// What they ask for.
-    pub fn options(&self) -> Result<Options> {
-        let default = Options::default();
+    pub fn options(&self) -> Result<SpeculativeOptions> {
+        let default = SpeculativeOptions::default();
         let implied = if self.draft_model.is_some() { Drafts::Model } else { Drafts::Off };
-        let options = Options {
+        let options = SpeculativeOptions {
             drafts: self.speculative.unwrap_or(implied),
             model: self.draft_model.clone(),
             most: self.draft_max.unwrap_or(default.most),

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tune::bench::{PartRecord, Path, Record};
+use tune::bench::{BenchRecord, PartRecord, Path};
 
 use super::sql;
 
@@ -56,16 +56,16 @@ pub trait ResultRow: Serialize {
 pub type Extra = (&'static str, usize, String);
 
 /// How far a table is, for ctrl-C. Held while a row is written, so that no half of one stays behind.
-static STATE: Mutex<State> = Mutex::new(State { open: None, rows: 0, expected: None });
+static STATE: Mutex<PrinterState> = Mutex::new(PrinterState { open: None, rows: 0, expected: None });
 
-struct State {
+struct PrinterState {
     /// The format, from [`Table::begin`] to [`Table::end`].
     open: Option<Format>,
     rows: usize,
     expected: Option<usize>,
 }
 
-fn state() -> MutexGuard<'static, State> {
+fn state() -> MutexGuard<'static, PrinterState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -190,7 +190,7 @@ fn plain(record: &impl ResultRow) -> serde_json::Result<Vec<(String, Value)>> {
     Ok(record.fields()?.into_iter().filter(|(_, value)| !value.is_array()).collect())
 }
 
-impl ResultRow for Record {
+impl ResultRow for BenchRecord {
     fn table(&self) -> &'static str {
         // llama-bench's name, whose fields these are.
         "llama_bench"
@@ -227,7 +227,7 @@ impl ResultRow for Record {
 type Column = (&'static str, usize, String);
 
 /// What `record` has besides llama-bench's columns.
-fn more(record: &Record) -> Vec<Column> {
+fn more(record: &BenchRecord) -> Vec<Column> {
     let mut columns: Vec<Column> = Vec::new();
     if record.path == Path::EndToEnd {
         columns.push(("first token ms", 14, format!("{:.1}", record.first_token_ms())));

@@ -20,7 +20,7 @@ use llama::options::RequireGpu;
 use measure::conditions::{self, Condition};
 use tune::tuner::process::{Processes, own_command};
 use tune::tuner::space::{Surroundings, stages};
-use tune::tuner::{Event, Objective, Progress, Stop, Task, may_replace, report, tune};
+use tune::tuner::{Objective, Stop, Task, TuningEvent, TuningProgress, may_replace, report, tune};
 
 use super::flags::RequireFlag;
 use super::hub::HubFlags;
@@ -200,7 +200,7 @@ fn carry_out(
         .with_context(|| {
             format!("cannot make a folder beside {}: name another record with --tuning", path.display())
         })?;
-    let mut save = |progress: &Progress| -> std::result::Result<(), String> {
+    let mut save = |progress: &TuningProgress| -> std::result::Result<(), String> {
         let text = serde_json::to_string(progress).map_err(|error| error.to_string())?;
         tuning::write_atomically(&partial, text.as_bytes())
             .map_err(|error| format!("cannot write {}: {error}", partial.display()))
@@ -266,14 +266,14 @@ fn say(conditions: &[Condition]) {
 }
 
 /// What an earlier tuning of the same left behind.
-fn resume(args: &Args, partial: &Path, task: &Task) -> Progress {
-    let new = Progress::new(task);
+fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
+    let new = TuningProgress::new(task);
     if args.fresh {
         return new;
     }
     let Ok(text) = fs::read(partial) else { return new };
     let stderr = &mut io::stderr();
-    match serde_json::from_slice::<Progress>(&text) {
+    match serde_json::from_slice::<TuningProgress>(&text) {
         Ok(progress) if progress.is_of(task) && progress.is_sound() => {
             let decided = progress.done.iter().filter(|stage| stage.is_decided());
             let decided: Vec<&str> = decided.map(|stage| stage.name.as_str()).collect();
@@ -306,7 +306,7 @@ fn is_old(path: &Path) -> bool {
     written.and_then(|written| written.elapsed().ok()).is_some_and(|age| age > RESUMED)
 }
 
-fn stopped(stop: Stop, progress: &Progress) -> Result<ExitCode> {
+fn stopped(stop: Stop, progress: &TuningProgress) -> Result<ExitCode> {
     let kept = match progress.done.iter().any(|stage| stage.is_decided()) {
         false => "nothing was decided yet; the tuning record is as it was",
         true => "what was decided is kept, the tuning record is as it was: the same command goes on",
@@ -326,10 +326,10 @@ fn stopped(stop: Stop, progress: &Progress) -> Result<ExitCode> {
 }
 
 /// Prints what happens to stderr: every line on its own, but for a line of the state on a terminal.
-fn printer() -> impl FnMut(Event<'_>) {
+fn printer() -> impl FnMut(TuningEvent<'_>) {
     let mut line = StatusLine::new();
     move |event| {
-        if let Event::Rung { round, left, best } = event {
+        if let TuningEvent::Rung { round, left, best } = event {
             let best = best.map_or(String::new(), |(name, ratio)| format!(", {name} {ratio:.3}"));
             line.show(&format!("  round {round}, {left} against what there is{best}"));
             return;
@@ -338,18 +338,18 @@ fn printer() -> impl FnMut(Event<'_>) {
         let mut stderr = io::stderr().lock();
         // What a worker said before it died may hold anything.
         let _ = match event {
-            Event::Stage { name, candidates, left } if left > 0.0 => {
+            TuningEvent::Stage { name, candidates, left } if left > 0.0 => {
                 writeln!(stderr, "{name}: {candidates} candidates, {left:.0} s left for tuning")
             }
-            Event::Stage { name, candidates, .. } => {
+            TuningEvent::Stage { name, candidates, .. } => {
                 writeln!(stderr, "{name}: {candidates} candidates")
             }
-            Event::Rung { .. } => Ok(()),
-            Event::Dropped { name, why } => {
+            TuningEvent::Rung { .. } => Ok(()),
+            TuningEvent::Dropped { name, why } => {
                 writeln!(stderr, "  {name}: dropped, {}", printable(why))
             }
-            Event::Decided(stage) => writeln!(stderr, "{}", printable(&report::stage(stage))),
-            Event::Warning(text) => writeln!(stderr, "warning: {}", printable(text)),
+            TuningEvent::Decided(stage) => writeln!(stderr, "{}", printable(&report::stage(stage))),
+            TuningEvent::Warning(text) => writeln!(stderr, "warning: {}", printable(text)),
         };
     }
 }

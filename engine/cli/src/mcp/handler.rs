@@ -13,7 +13,7 @@ use rmcp::{Peer, RoleServer};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::tools::{self, Kind, TOOLS};
+use super::tools::{self, TOOLS, ToolKind};
 use crate::remote::{Failure, ServerAddress};
 
 /// Calls that go to the server at a time; the others wait here, where they cost nothing.
@@ -33,7 +33,7 @@ pub struct Handler {
 }
 
 /// What a tool gives: a text to read, and the same and more for programs.
-struct Answer {
+struct ToolOutput {
     text: Option<String>,
     value: Value,
 }
@@ -46,28 +46,28 @@ impl Handler {
 
     async fn call(
         &self,
-        kind: Kind,
+        kind: ToolKind,
         arguments: JsonObject,
         context: &RequestContext<RoleServer>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<ToolOutput, Failure> {
         // Closed by nobody.
         let _turn = self.calls.acquire().await;
         match kind {
-            Kind::Generate | Kind::Chat => {
-                let progress = Progress::wanted(context, &arguments);
+            ToolKind::Generate | ToolKind::Chat => {
+                let progress = ProgressNotifier::wanted(context, &arguments);
                 self.generate(arguments, progress).await
             }
-            Kind::Embed => self.embed(arguments).await,
-            Kind::Tokenize => self.tokenize(arguments).await,
-            Kind::Info => self.info().await,
+            ToolKind::Embed => self.embed(arguments).await,
+            ToolKind::Tokenize => self.tokenize(arguments).await,
+            ToolKind::Info => self.info().await,
         }
     }
 
     async fn generate(
         &self,
         mut request: JsonObject,
-        mut progress: Option<Progress>,
-    ) -> Result<Answer, Failure> {
+        mut progress: Option<ProgressNotifier>,
+    ) -> Result<ToolOutput, Failure> {
         // Tokens one by one only where somebody wants to know.
         request.insert("stream".to_string(), progress.is_some().into());
         let mut lines = self.place.lines(&Value::Object(request)).await?;
@@ -81,7 +81,7 @@ impl Handler {
                     progress.finish().await;
                 }
                 line["text"] = text.clone().into();
-                return Ok(Answer { text: Some(text), value: only(&line, &GENERATED) });
+                return Ok(ToolOutput { text: Some(text), value: only(&line, &GENERATED) });
             }
             if let Some(progress) = &mut progress {
                 progress.tell(piece).await;
@@ -89,7 +89,7 @@ impl Handler {
         }
     }
 
-    async fn embed(&self, mut arguments: JsonObject) -> Result<Answer, Failure> {
+    async fn embed(&self, mut arguments: JsonObject) -> Result<ToolOutput, Failure> {
         let texts = arguments.remove("texts").unwrap_or_default();
         // The server takes lists of tokens as well; here they would be a mistake.
         if !texts.as_array().is_some_and(|texts| texts.iter().all(Value::is_string)) {
@@ -103,10 +103,10 @@ impl Handler {
             .next()
             .await
             .map_err(|failure| renamed(failure, "embed", "texts"))?;
-        Ok(Answer { text: None, value: only(&line, &["embeddings", "usage"]) })
+        Ok(ToolOutput { text: None, value: only(&line, &["embeddings", "usage"]) })
     }
 
-    async fn tokenize(&self, mut arguments: JsonObject) -> Result<Answer, Failure> {
+    async fn tokenize(&self, mut arguments: JsonObject) -> Result<ToolOutput, Failure> {
         let text = arguments.remove("text").ok_or_else(|| wrong("text: is missing"))?;
         let mut request = json!({ "content": text });
         if let Some(model) = arguments.remove("model") {
@@ -115,12 +115,12 @@ impl Handler {
         let answer = self.place.post("/tokenize", &request).await;
         let answer = answer.map_err(|failure| renamed(failure, "content", "text"))?;
         let count = answer["tokens"].as_array().map_or(0, Vec::len);
-        Ok(Answer { text: None, value: json!({ "tokens": answer["tokens"], "count": count }) })
+        Ok(ToolOutput { text: None, value: json!({ "tokens": answer["tokens"], "count": count }) })
     }
 
-    async fn info(&self) -> Result<Answer, Failure> {
+    async fn info(&self) -> Result<ToolOutput, Failure> {
         let status = self.place.get("/status").await?;
-        Ok(Answer {
+        Ok(ToolOutput {
             text: None,
             value: only(&status, &["version", "llama_version", "models", "queue", "threads", "memory"]),
         })
@@ -152,7 +152,7 @@ fn renamed(failure: Failure, theirs: &str, ours: &str) -> Failure {
 }
 
 /// Tells a client what goes on, since it asked for that.
-struct Progress {
+struct ProgressNotifier {
     peer: Peer<RoleServer>,
     told: ProgressNotificationParam,
     last: Option<Instant>,
@@ -160,11 +160,11 @@ struct Progress {
     new: String,
 }
 
-impl Progress {
+impl ProgressNotifier {
     fn wanted(context: &RequestContext<RoleServer>, arguments: &JsonObject) -> Option<Self> {
         let mut told = ProgressNotificationParam::new(context.meta.get_progress_token()?, 0.0);
         told.total = arguments.get("max_tokens").and_then(Value::as_f64);
-        Some(Progress { peer: context.peer.clone(), told, last: None, new: String::new() })
+        Some(ProgressNotifier { peer: context.peer.clone(), told, last: None, new: String::new() })
     }
 
     /// There is another token, with this text.
@@ -193,10 +193,10 @@ impl Progress {
 }
 
 /// What a client gets of a call: a failure is told as the tool's, so that its model reads it and can do better.
-fn result(answer: Result<Answer, Failure>) -> CallToolResult {
+fn result(answer: Result<ToolOutput, Failure>) -> CallToolResult {
     match answer {
-        Ok(Answer { text: None, value }) => CallToolResult::structured(value),
-        Ok(Answer { text: Some(text), value }) => {
+        Ok(ToolOutput { text: None, value }) => CallToolResult::structured(value),
+        Ok(ToolOutput { text: Some(text), value }) => {
             let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
             result.structured_content = Some(value);
             result

@@ -11,7 +11,7 @@ use server::request::{STOP_CHARACTERS, STOPS};
 
 /// Which tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ToolKind {
     Generate,
     Chat,
     Embed,
@@ -20,13 +20,13 @@ pub enum Kind {
 }
 
 /// Every tool, in the order in which they are listed.
-pub static TOOLS: LazyLock<Vec<(Kind, Tool)>> = LazyLock::new(|| {
+pub static TOOLS: LazyLock<Vec<(ToolKind, Tool)>> = LazyLock::new(|| {
     vec![
-        (Kind::Generate, generate()),
-        (Kind::Chat, chat()),
-        (Kind::Embed, embed()),
-        (Kind::Tokenize, tokenize()),
-        (Kind::Info, info()),
+        (ToolKind::Generate, generate()),
+        (ToolKind::Chat, chat()),
+        (ToolKind::Embed, embed()),
+        (ToolKind::Tokenize, tokenize()),
+        (ToolKind::Info, info()),
     ]
 });
 
@@ -34,7 +34,7 @@ pub static TOOLS: LazyLock<Vec<(Kind, Tool)>> = LazyLock::new(|| {
 const NUMBERS: [&str; 5] = ["temperature", "top_k", "top_p", "min_p", "repeat_penalty"];
 
 /// The tool called `name`.
-pub fn named(name: &str) -> Option<&'static (Kind, Tool)> {
+pub fn named(name: &str) -> Option<&'static (ToolKind, Tool)> {
     TOOLS.iter().find(|(_, tool)| tool.name == name)
 }
 

@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::digest::Digest;
 use super::format::{MAGIC, VERSION};
-use super::key::Key;
+use super::key::CacheKey;
 
 /// Bytes before the tokens.
 const HEAD: usize = 224;
@@ -66,7 +66,7 @@ pub enum Unfit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// What it is of.
-    pub key: Key,
+    pub key: CacheKey,
     /// The tokens that were evaluated.
     pub tokens: Vec<Token>,
     /// Logits after the last of them; 0 or as many as the vocabulary has tokens.
@@ -93,7 +93,7 @@ impl Head {
     }
 
     /// Whether it is of what `key` says.
-    pub fn check(&self, key: &Key) -> Result<(), Unfit> {
+    pub fn check(&self, key: &CacheKey) -> Result<(), Unfit> {
         match () {
             () if self.key.model != key.model => Err(Unfit::Model),
             () if self.key.build != key.build => Err(Unfit::Build),
@@ -132,7 +132,7 @@ pub struct Parts {
 
 impl Parts {
     /// The parts of a file for `tokens`, with the logits after the last one where they are known.
-    pub fn new(key: &Key, tokens: &[Token], logits: &[f32], state: Vec<u8>) -> Self {
+    pub fn new(key: &CacheKey, tokens: &[Token], logits: &[f32], state: Vec<u8>) -> Self {
         let logits: Vec<u8> = logits.iter().flat_map(|value| value.to_le_bytes()).collect();
         let content = Sha256::new().chain_update(&logits).chain_update(&state).finalize();
         let head = Head {
@@ -209,7 +209,7 @@ pub fn read_head(file: &mut File) -> Result<Head, Unfit> {
     }
     let (tokens, _) = bytes.as_chunks::<4>();
     Ok(Head {
-        key: Key { model: digest(32), build: digest(64), settings: digest(96), scope: digest(128) },
+        key: CacheKey { model: digest(32), build: digest(64), settings: digest(96), scope: digest(128) },
         tokens: tokens.iter().map(|token| Token::from_le_bytes(*token)).collect(),
         logits,
         state,
@@ -267,8 +267,8 @@ mod tests {
 
     use super::*;
 
-    fn key() -> Key {
-        Key { model: [1; 32], build: [2; 32], settings: [3; 32], scope: [4; 32] }
+    fn key() -> CacheKey {
+        CacheKey { model: [1; 32], build: [2; 32], settings: [3; 32], scope: [4; 32] }
     }
 
     fn bytes() -> Vec<u8> {
@@ -323,9 +323,10 @@ mod tests {
 
     #[test]
     fn what_it_is_not_of_is_named() {
-        let other = [Key { model: [9; 32], ..key() }, Key { build: [9; 32], ..key() }];
+        let other = [CacheKey { model: [9; 32], ..key() }, CacheKey { build: [9; 32], ..key() }];
         let other = other.into_iter();
-        let other = other.chain([Key { settings: [9; 32], ..key() }, Key { scope: [9; 32], ..key() }]);
+        let other =
+            other.chain([CacheKey { settings: [9; 32], ..key() }, CacheKey { scope: [9; 32], ..key() }]);
         let words = ["another model", "another build", "other settings", "another client"];
         for (key, words) in other.zip(words) {
             let bytes = Parts::new(&key, &[1], &[], vec![1]).slices().concat();

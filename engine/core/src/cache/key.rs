@@ -21,7 +21,7 @@ const SAMPLE: u64 = 4096;
 
 /// What the K and V of a prompt depend on, besides its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
+pub struct CacheKey {
     /// The model's file.
     pub model: Digest,
     /// The build of this program.
@@ -35,7 +35,7 @@ pub struct Key {
 /// Scope of what `anneal run` keeps, and of requests of the user who runs a server.
 pub const UNSCOPED: Digest = [0; 32];
 
-impl Key {
+impl CacheKey {
     /// The key of what `model` evaluates, in a context of `n_ctx` tokens.
     pub fn new(
         digest: &ModelDigest,
@@ -45,7 +45,7 @@ impl Key {
         settings: &Settings,
         live: &Live,
     ) -> Self {
-        Key {
+        CacheKey {
             model: digest.digest,
             build: of(&build(live)),
             settings: of(&words(model, n_ctx, split, settings)),
@@ -56,7 +56,7 @@ impl Key {
     /// The same key in the scope `scope`.
     #[must_use]
     pub fn in_scope(self, scope: Digest) -> Self {
-        Key { scope, ..self }
+        CacheKey { scope, ..self }
     }
 
     /// As the names of files begin.
@@ -196,7 +196,8 @@ mod tests {
 
     fn tiny(folder: &Path) -> PathBuf {
         let path = folder.join("tiny.gguf");
-        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny))
+            .expect("a model");
         path
     }
 
@@ -240,7 +241,7 @@ mod tests {
         let model = crate::model::open(&path, &plain, &live).expect("it loads");
         let digest = ModelDigest::of(&path).expect("a model");
         let key =
-            |n_ctx, split, settings: &Settings| Key::new(&digest, &model, n_ctx, split, settings, &live);
+            |n_ctx, split, settings: &Settings| CacheKey::new(&digest, &model, n_ctx, split, settings, &live);
         let first = key(512, false, &plain);
         let none = Requested::default();
         let same = [

@@ -1,6 +1,6 @@
 //! The prompt cache on the disk: what a context held of a prompt, for the next start.
 //!
-//! [`Store`] keeps files and finds them again, [`Key`] says what they are of, [`generate`] is what `anneal run` does with
+//! [`Store`] keeps files and finds them again, [`CacheKey`] says what they are of, [`generate`] is what `anneal run` does with
 //! them. See docs/src/guide/prompt-cache.md.
 
 mod digest;
@@ -16,7 +16,7 @@ mod wanted;
 
 pub use digest::Digest;
 pub use entry::{Content, Unfit};
-pub use key::{Key, ModelDigest, UNSCOPED};
-pub use prompt::{PromptCache, Report, generate};
+pub use key::{CacheKey, ModelDigest, UNSCOPED};
+pub use prompt::{PromptCache, PromptCacheReport, generate};
 pub use store::{BLOCK, DEFAULT_BOUND, Loaded, Saved, Store};
 pub use wanted::PromptCacheRequest;

@@ -12,7 +12,7 @@ use llama::options::DeviceSampling;
 use sampling::Chain;
 
 use super::entry::Unfit;
-use super::key::Key;
+use super::key::CacheKey;
 use super::store::{Loaded, Saved, Store};
 use crate::generate::{Generation, Request, Stop, check_prompt, go_on, has_nan, prefill};
 use crate::sequence::Sequence;
@@ -22,12 +22,12 @@ use crate::split::Session;
 #[derive(Debug)]
 pub struct PromptCache {
     store: Arc<Store>,
-    key: Key,
+    key: CacheKey,
 }
 
 /// What the cache did for a generation.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct PromptCacheReport {
     /// What was read: size of the file, and the time for finding, reading, checking it and putting it into the context.
     pub read: Option<(Bytes, Duration)>,
     /// What was written: tokens, size, and the time that the thread took for it while tokens were generated.
@@ -38,7 +38,7 @@ pub struct Report {
 
 impl PromptCache {
     /// The caches in `store` that are of `key`.
-    pub fn new(store: Store, key: Key) -> Self {
+    pub fn new(store: Store, key: CacheKey) -> Self {
         PromptCache { store: Arc::new(store), key }
     }
 }
@@ -54,9 +54,9 @@ pub fn generate(
     request: &Request<'_>,
     cache: &PromptCache,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
-) -> Result<(Generation, Report)> {
+) -> Result<(Generation, PromptCacheReport)> {
     let start = Instant::now();
-    let mut report = Report::default();
+    let mut report = PromptCacheReport::default();
     let context = session.current();
     context.model().check_length(request.prompt.len(), context.n_ctx())?;
     let prompt = context.model().tokenize(request.prompt)?;
@@ -104,7 +104,12 @@ struct Begun {
 }
 
 /// Puts what the cache holds of `prompt` into the session.
-fn begin(session: &mut Session, cache: &PromptCache, prompt: &[Token], report: &mut Report) -> Begun {
+fn begin(
+    session: &mut Session,
+    cache: &PromptCache,
+    prompt: &[Token],
+    report: &mut PromptCacheReport,
+) -> Begun {
     let start = Instant::now();
     let nothing = |is_of_use| Begun { is_of_use, ..Begun::default() };
     let notes = &mut report.notes;
@@ -153,7 +158,7 @@ fn keep(
     session: &mut Session,
     cache: &PromptCache,
     prompt: &[Token],
-    report: &mut Report,
+    report: &mut PromptCacheReport,
 ) -> Option<Writing> {
     if cache.store.is_read_only() {
         return None;

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::digest::{Digest, hex};
 use super::entry::{self, Content, Head, Parts, Unfit};
-use super::key::Key;
+use super::key::CacheKey;
 use super::{place, salt};
 
 /// Tokens that a prompt must have in common with a file of a folder, and new ones that it must have to be written: fewer
@@ -143,7 +143,7 @@ impl Store {
     ///
     /// # Errors
     /// A message if the folder's salt cannot be read or created.
-    pub fn key_in(&self, key: &Key, scope: Digest) -> std::result::Result<Option<Key>, String> {
+    pub fn key_in(&self, key: &CacheKey, scope: Digest) -> std::result::Result<Option<CacheKey>, String> {
         match &self.place {
             // A file serves one user: only folders are shared by the clients of a server.
             CacheStorage::File(_) => Ok(Some(key.in_scope(scope))),
@@ -158,7 +158,7 @@ impl Store {
     /// them. What is wrong with a file is said to `notes`.
     pub fn find(
         &self,
-        key: &Key,
+        key: &CacheKey,
         prompt: &[Token],
         have: usize,
         n_ctx: u32,
@@ -189,7 +189,7 @@ impl Store {
     fn find_in(
         &self,
         folder: &Path,
-        key: &Key,
+        key: &CacheKey,
         prompt: &[Token],
         n_ctx: u32,
         notes: &mut Vec<String>,
@@ -273,7 +273,7 @@ impl Store {
     /// Why it could not be written, in words.
     pub fn save(
         &self,
-        key: &Key,
+        key: &CacheKey,
         tokens: &[Token],
         logits: &[f32],
         state: Vec<u8>,
@@ -307,7 +307,7 @@ impl Store {
         &self,
         folder: &Path,
         bound: Bytes,
-        key: &Key,
+        key: &CacheKey,
         tokens: &[Token],
         logits: &[f32],
         state: Vec<u8>,
@@ -326,7 +326,7 @@ impl Store {
 
     /// Whether a file that fits a context of `n_ctx` tokens holds `tokens`: in a folder, but for fewer than [`BLOCK`] of
     /// them. Looks at the heads of those that begin the same.
-    pub fn holds(&self, key: &Key, tokens: &[Token], n_ctx: u32) -> bool {
+    pub fn holds(&self, key: &CacheKey, tokens: &[Token], n_ctx: u32) -> bool {
         let common = |path: &Path| {
             let found = look(path, key, tokens).ok();
             found.filter(|found| found.head.tokens.len() <= n_ctx as usize).map_or(0, |found| found.common)
@@ -341,7 +341,7 @@ impl Store {
 
     /// Removes files that `tokens` go on from: the new one serves whoever they served. Not much shorter ones, which are
     /// read in a fraction of the time, by prompts that have no more in common.
-    fn remove_superseded(&self, folder: &Path, key: &Key, tokens: &[Token], but: &Path) {
+    fn remove_superseded(&self, folder: &Path, key: &CacheKey, tokens: &[Token], but: &Path) {
         for path in alike(folder, key, tokens) {
             let Ok(found) = look(&path, key, tokens) else { continue };
             let held = found.head.tokens.len();
@@ -353,7 +353,7 @@ impl Store {
 }
 
 /// Opens the file at `path`, reads its head, and says what `prompt` has in common with it.
-fn look(path: &Path, key: &Key, prompt: &[Token]) -> std::result::Result<CachedPrefix, Unfit> {
+fn look(path: &Path, key: &CacheKey, prompt: &[Token]) -> std::result::Result<CachedPrefix, Unfit> {
     let mut file = entry::open(path)?;
     let head = entry::read_head(&mut file)?;
     head.check(key)?;
@@ -367,11 +367,11 @@ fn digest(tokens: &[Token]) -> [u8; 32] {
 }
 
 /// How the names begin of files of `key` whose first tokens are those of `tokens`.
-fn beginning(key: &Key, tokens: &[Token]) -> String {
+fn beginning(key: &CacheKey, tokens: &[Token]) -> String {
     format!("{}-{}-", key.short(), hex(&digest(&tokens[..BLOCK.min(tokens.len())]), 16))
 }
 
-fn name(key: &Key, tokens: &[Token]) -> String {
+fn name(key: &CacheKey, tokens: &[Token]) -> String {
     format!("{}{}{ENDING}", beginning(key, tokens), hex(&digest(tokens), 32))
 }
 
@@ -384,7 +384,7 @@ fn is_ours(name: &str) -> bool {
 }
 
 /// The files of `folder` that begin as `tokens` do.
-fn alike(folder: &Path, key: &Key, tokens: &[Token]) -> Vec<PathBuf> {
+fn alike(folder: &Path, key: &CacheKey, tokens: &[Token]) -> Vec<PathBuf> {
     if tokens.len() < BLOCK {
         return Vec::new();
     }
@@ -447,8 +447,8 @@ mod tests {
 
     use super::*;
 
-    fn key() -> Key {
-        Key { model: [1; 32], build: [2; 32], settings: [3; 32], scope: [4; 32] }
+    fn key() -> CacheKey {
+        CacheKey { model: [1; 32], build: [2; 32], settings: [3; 32], scope: [4; 32] }
     }
 
     /// `common` tokens that all have, then `more` of its own.
@@ -494,7 +494,7 @@ mod tests {
         for (prompt, expected) in cases {
             assert_eq!(common(&store, &prompt), (expected, vec![]), "{} tokens", prompt.len());
         }
-        let foreign = Key { settings: [9; 32], ..key() };
+        let foreign = CacheKey { settings: [9; 32], ..key() };
         let mut notes = Vec::new();
         assert!(store.find(&foreign, &tokens(400, 1, 600), 0, 100_000, &mut notes).is_none());
         // Not where a context is too small, or a slot has nearly as much.
@@ -587,7 +587,7 @@ mod tests {
         save(&store, &second).expect("written");
         assert_eq!((common(&store, &first).0, common(&store, &second).0), (0, 20));
 
-        let foreign = Key { model: [9; 32], ..key() };
+        let foreign = CacheKey { model: [9; 32], ..key() };
         store.save(&foreign, &first, &[], vec![1]).expect("written");
         let (found, notes) = common(&store, &first);
         assert!(found == 0 && notes[0].contains("another model; it is written anew"), "{notes:?}");

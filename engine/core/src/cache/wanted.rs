@@ -5,7 +5,7 @@ use std::path::Path;
 use llama::Model;
 use llama::error::{Error, Result};
 
-use super::key::{Key, ModelDigest};
+use super::key::{CacheKey, ModelDigest};
 use super::store::Store;
 use crate::live::Live;
 use crate::settings::Settings;
@@ -39,7 +39,7 @@ impl PromptCacheRequest {
         split: bool,
         settings: &Settings,
         live: &Live,
-    ) -> Result<(Store, Key)> {
+    ) -> Result<(Store, CacheKey)> {
         let failed = |why: String| Err(Error::Cache { path: self.store.path().to_path_buf(), why });
         if !model.has_plain_cache() {
             return failed(format!(
@@ -51,7 +51,7 @@ impl PromptCacheRequest {
         if !self.digest.is_unchanged() {
             return failed(format!("{} changed while it was loaded", model.path().display()));
         }
-        let key = Key::new(&self.digest, model, n_ctx, split, settings, live);
+        let key = CacheKey::new(&self.digest, model, n_ctx, split, settings, live);
         Ok((self.store, key))
     }
 }

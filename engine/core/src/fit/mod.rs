@@ -3,7 +3,7 @@
 //! llama.cpp adds it up itself: a model can be loaded without memory (`no_alloc`), and a context of it made, which then tells
 //! what each kind of buffer would be of: weights as they are laid out there, K and V and recurrent states, and the buffers of
 //! its largest graph. That takes as long as reading the header does, and is exact but for what a device's own library takes
-//! ([`CUDA_RUNTIME`]).
+//! ([`llama::fit::CUDA_RUNTIME`]).
 
 #[cfg(test)]
 mod tests;
@@ -42,7 +42,7 @@ impl Default for Seats {
 }
 
 /// A model that is to be estimated.
-pub struct Subject<'a> {
+pub struct EstimatedModel<'a> {
     checked: &'a Checked,
     settings: &'a Settings,
     seats: Seats,
@@ -59,7 +59,7 @@ pub struct Subject<'a> {
     is_mixture: bool,
 }
 
-impl<'a> Subject<'a> {
+impl<'a> EstimatedModel<'a> {
     /// The model whose files begin with `parts`, on the devices of `placed`, whose memory is asked for.
     pub fn new(
         parts: &[&GgufFile],
@@ -207,7 +207,7 @@ pub fn estimate(path: &Path, settings: &Settings, live: &Live) -> Result<Estimat
     let (file, others) = crate::model_files::read_files(path)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
     let checked = crate::trial::of_load(&parts, settings)?;
-    let subject = Subject::new(&parts, &checked, settings, live, &placed, Seats::default())?;
+    let subject = EstimatedModel::new(&parts, &checked, settings, live, &placed, Seats::default())?;
     let plan = subject.plan()?;
     let needs = match &plan {
         Some(plan) => plan.needs.clone(),
@@ -220,7 +220,11 @@ pub fn estimate(path: &Path, settings: &Settings, live: &Live) -> Result<Estimat
 ///
 /// # Errors
 /// Where the context cannot be made, or llama.cpp does not tell.
-pub fn used(model: &Arc<Model>, settings: &Settings, report: &crate::placement::Report) -> Result<Vec<Need>> {
+pub fn used(
+    model: &Arc<Model>,
+    settings: &Settings,
+    report: &crate::placement::PlacementReport,
+) -> Result<Vec<Need>> {
     let mut taken = context(model, settings, Seats::default())?.taken()?;
     for one in taken.iter_mut().filter(|one| one.is_host && one.weights > 0) {
         // Of a mapped file the range in which its tensors lie, and with it others'.

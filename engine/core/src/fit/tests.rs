@@ -6,7 +6,7 @@ use llama::offload::{CpuMoe, Offload, Placed};
 use llama::options::LoadMode;
 use llama::{Device, DeviceKind};
 
-use super::{Seats, Subject, context};
+use super::{EstimatedModel, Seats, context};
 use crate::live::Live;
 use crate::settings::{Requested, Settings};
 
@@ -67,7 +67,7 @@ fn layers_go_whole_and_experts_stay_first() {
 fn contexts_of_several_sequences_are_estimated_as_they_are_made() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("tiny.gguf");
-    gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+    gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny)).expect("a model");
     let file = gguf::GgufFile::open(&path).expect("a model");
     let checked = gguf::check::model(&[&file]).expect("a good model");
     let live = Live::default();
@@ -79,7 +79,8 @@ fn contexts_of_several_sequences_are_estimated_as_they_are_made() {
         let seats = Seats { contexts: 1, sequences, rows };
         let needs = |contexts| {
             let seats = Seats { contexts, ..seats };
-            let subject = Subject::new(&[&file], &checked, &settings, &live, &Placed::default(), seats);
+            let subject =
+                EstimatedModel::new(&[&file], &checked, &settings, &live, &Placed::default(), seats);
             subject.and_then(|subject| subject.needs(&settings.offload())).expect("an estimate").remove(0)
         };
         let mut context = context(&model, &settings, seats).expect("a context");

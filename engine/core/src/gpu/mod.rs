@@ -26,7 +26,7 @@ pub use reasons::{Evidence, reasons};
 
 /// What a build promises, what came up of it, and why not more did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct State {
+pub struct GpuState {
     /// What the build was made for, by its record: `CUDA 13.5 for 89-real`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub promised: Option<String>,
@@ -38,14 +38,14 @@ pub struct State {
 }
 
 /// Looks at what came up. Where a promised device did not, the driver is asked, which can take seconds.
-pub fn state(live: &Live) -> State {
+pub fn state(live: &Live) -> GpuState {
     let devices = placement::devices();
     let promised = live.build.as_ref().and_then(|(_, build)| promised_device(build));
     let reasons = match devices.is_empty() && promised.is_some() {
         true => reasons(&Evidence::gather(live)),
         false => Vec::new(),
     };
-    State { promised: promised.map(|promise| promise.to_string()), devices, reasons }
+    GpuState { promised: promised.map(|promise| promise.to_string()), devices, reasons }
 }
 
 /// Sees, before `path` is loaded, that there is a device where `settings` require one.

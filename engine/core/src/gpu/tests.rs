@@ -174,7 +174,7 @@ fn what_takes_cublas_is_seen_in_the_models_matrices() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("model.gguf");
-    gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+    gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny)).expect("a model");
     let file = gguf::GgufFile::open(&path).expect("a model");
     let of =
         |flash_attention, mul_mat| super::takes_cublas(&[&file], flash_attention, mul_mat).expect("cuBLAS");

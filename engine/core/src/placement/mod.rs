@@ -1,7 +1,7 @@
 //! Where a model computes: each operation of its graphs, its weights and its cache, on which device or on the host.
 //!
 //! llama.cpp falls back to the CPU without a word, layer by layer and operation by operation. What it did is seen in a run of
-//! its own, in which its scheduler is asked about every operation ([`observe`]); what was seen becomes a [`Report`].
+//! its own, in which its scheduler is asked about every operation ([`observe`]); what was seen becomes a [`PlacementReport`].
 
 mod report;
 mod text;
@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 use llama::error::Result;
 use llama::options::ContextOptions;
-use llama::{Device, DeviceKind, Model, Seen, Token, Watch};
+use llama::{Device, DeviceKind, GraphsSeen, Model, Token, Watch};
 
 use crate::live::Live;
 use crate::settings::Settings;
 use crate::threads;
 
-pub use report::{Fault, HostOps, Kind, Layers, Phase, Report, Share, Stored, Why};
+pub use report::{Fault, HostOps, Layers, Phase, PlacementReport, Share, Stored, TensorRole, Why};
 
 /// Tokens of the prompt. More than the 32 from which on devices take over products whose weights lie on the host
 /// (`GGML_OP_OFFLOAD_MIN_BATCH`), so that what is seen is what a real prompt gets.
@@ -29,22 +29,22 @@ pub const PROMPT: u32 = 64;
 ///
 /// # Errors
 /// Those of making a context and of evaluating; models that make no text are refused.
-pub fn observe(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<Report> {
+pub fn observe(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<PlacementReport> {
     let options = crate::context_options::context_options(model, settings, true);
     let room = options.n_ctx.saturating_sub(1).min(options.n_ubatch).min(options.n_batch).max(1);
     let prompt = PROMPT.min(room);
     let seen = run(model, &options, settings, live, &[prompt, 1])?;
-    Ok(Report::new(&seen, &[("prefill", prompt), ("decode", 1)], devices()))
+    Ok(PlacementReport::new(&seen, &[("prefill", prompt), ("decode", 1)], devices()))
 }
 
 /// The same of a token alone, for whoever only wants to know whether all is where it should be.
 ///
 /// # Errors
 /// Those of [`observe`].
-pub fn observe_decode(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<Report> {
+pub fn observe_decode(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<PlacementReport> {
     let options = crate::context_options::context_options(model, settings, true);
     let seen = run(model, &options, settings, live, &[1])?;
-    Ok(Report::new(&seen, &[("decode", 1)], described(&model.placed().takers)))
+    Ok(PlacementReport::new(&seen, &[("decode", 1)], described(&model.placed().takers)))
 }
 
 /// The devices that came up, by name and description: `CUDA0 (NVIDIA H200)`.
@@ -65,7 +65,7 @@ fn run(
     settings: &Settings,
     live: &Live,
     phases: &[u32],
-) -> Result<Seen> {
+) -> Result<GraphsSeen> {
     crate::context_options::check_generates(model)?;
     let mut watch = Watch::new(model, options)?;
     threads::attach(watch.context(), settings, live.host.as_ref())?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use build_info::Bytes;
-use llama::{Buffer, Kept, Operation, Seen};
+use llama::{Buffer, GraphsSeen, Kept, Operation};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ const HOST: &str = "host";
 
 /// Where a model's weights and cache lie and where its operations are computed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct PlacementReport {
     /// The devices that came up, by their descriptions; none where everything is the host's.
     pub devices: Vec<String>,
     /// How many layers have all their weights on devices.
@@ -50,7 +50,7 @@ pub struct Stored {
     /// How many tensors.
     pub tensors: usize,
     /// The same by what it is of.
-    pub kinds: BTreeMap<Kind, Bytes>,
+    pub kinds: BTreeMap<TensorRole, Bytes>,
     /// Layers that it is of.
     pub layers: BTreeSet<u32>,
 }
@@ -58,7 +58,7 @@ pub struct Stored {
 /// What weights and caches are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum TensorRole {
     /// Embeddings of tokens, of which a token reads one row.
     Embedding,
     /// Projections of attention.
@@ -163,9 +163,9 @@ pub struct Fault {
     pub mend: &'static str,
 }
 
-impl Report {
+impl PlacementReport {
     /// Adds up what was `seen` of phases with these names and numbers of tokens, on a machine with these `devices`.
-    pub fn new(seen: &Seen, phases: &[(&'static str, u32)], devices: Vec<String>) -> Self {
+    pub fn new(seen: &GraphsSeen, phases: &[(&'static str, u32)], devices: Vec<String>) -> Self {
         let of = |is_cache: bool| stored(seen, |held| held.is_cache == is_cache);
         let numbered = phases.iter().enumerate();
         let decode = phases.iter().position(|(name, _)| *name == "decode").unwrap_or(0);
@@ -230,7 +230,7 @@ fn on_host(all: &[Stored]) -> Option<(Bytes, String)> {
     let (mut bytes, mut kinds, mut layers) = (0, BTreeSet::new(), BTreeSet::new());
     for stored in all.iter().filter(|stored| stored.host) {
         layers.extend(stored.layers.iter().copied());
-        for (kind, size) in stored.kinds.iter().filter(|(kind, _)| **kind != Kind::Embedding) {
+        for (kind, size) in stored.kinds.iter().filter(|(kind, _)| **kind != TensorRole::Embedding) {
             bytes += size.0;
             kinds.insert(*kind);
         }
@@ -239,31 +239,31 @@ fn on_host(all: &[Stored]) -> Option<(Bytes, String)> {
 }
 
 /// The layers that weights or caches are of, and the output where it is among them; else their kinds.
-fn of_what(kinds: &BTreeSet<Kind>, layers: &BTreeSet<u32>) -> String {
+fn of_what(kinds: &BTreeSet<TensorRole>, layers: &BTreeSet<u32>) -> String {
     let mut words = Vec::new();
     if !layers.is_empty() {
         words.push(format!("layers {}", layer_list(layers)));
     }
-    let said = kinds.iter().filter(|kind| layers.is_empty() || **kind == Kind::Output);
+    let said = kinds.iter().filter(|kind| layers.is_empty() || **kind == TensorRole::Output);
     words.extend(said.map(|kind| kind.name().to_string()));
     words.join(", ")
 }
 
-impl Kind {
+impl TensorRole {
     /// In words.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Embedding => "embeddings",
-            Kind::Attention => "attention",
-            Kind::FeedForward => "feed-forward",
-            Kind::Experts => "experts",
-            Kind::Norm => "norms",
-            Kind::Output => "output",
-            Kind::Adapter => "adapters",
-            Kind::K => "K",
-            Kind::V => "V",
-            Kind::Recurrent => "recurrent state",
-            Kind::Other => "other",
+            TensorRole::Embedding => "embeddings",
+            TensorRole::Attention => "attention",
+            TensorRole::FeedForward => "feed-forward",
+            TensorRole::Experts => "experts",
+            TensorRole::Norm => "norms",
+            TensorRole::Output => "output",
+            TensorRole::Adapter => "adapters",
+            TensorRole::K => "K",
+            TensorRole::V => "V",
+            TensorRole::Recurrent => "recurrent state",
+            TensorRole::Other => "other",
         }
     }
 
@@ -272,24 +272,24 @@ impl Kind {
         let name = held.name.as_str();
         if held.is_cache {
             return match name.split('_').nth(1) {
-                Some("k") => Kind::K,
-                Some("v") => Kind::V,
-                Some("r" | "s") => Kind::Recurrent,
-                _ => Kind::Other,
+                Some("k") => TensorRole::K,
+                Some("v") => TensorRole::V,
+                Some("r" | "s") => TensorRole::Recurrent,
+                _ => TensorRole::Other,
             };
         }
         let own =
             name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map_or(name, |(_, own)| own);
         let has = |part: &str| own.contains(part);
         match own {
-            _ if has(".lora_") => Kind::Adapter,
-            _ if is_embedding(name) => Kind::Embedding,
-            _ if has("norm") => Kind::Norm,
-            _ if own.starts_with("output") => Kind::Output,
-            _ if has("_exps") => Kind::Experts,
-            _ if own.starts_with("attn") => Kind::Attention,
-            _ if own.starts_with("ffn") => Kind::FeedForward,
-            _ => Kind::Other,
+            _ if has(".lora_") => TensorRole::Adapter,
+            _ if is_embedding(name) => TensorRole::Embedding,
+            _ if has("norm") => TensorRole::Norm,
+            _ if own.starts_with("output") => TensorRole::Output,
+            _ if has("_exps") => TensorRole::Experts,
+            _ if own.starts_with("attn") => TensorRole::Attention,
+            _ if own.starts_with("ffn") => TensorRole::FeedForward,
+            _ => TensorRole::Other,
         }
     }
 }
@@ -321,25 +321,25 @@ fn short_name(place: &Buffer) -> &str {
     }
 }
 
-fn place(seen: &Seen, index: usize) -> &Buffer {
+fn place(seen: &GraphsSeen, index: usize) -> &Buffer {
     static NOWHERE: Buffer =
         Buffer { device: String::new(), description: String::new(), buffer: String::new(), is_host: true };
     seen.buffers.get(index).unwrap_or(&NOWHERE)
 }
 
 /// What each of what is held is of.
-fn kinds(seen: &Seen) -> Vec<Kind> {
-    let mut kinds: Vec<Kind> = seen.held.iter().map(Kind::of).collect();
+fn kinds(seen: &GraphsSeen) -> Vec<TensorRole> {
+    let mut kinds: Vec<TensorRole> = seen.held.iter().map(TensorRole::of).collect();
     // An output without a matrix of its own multiplies with the embeddings, of which it may have a copy by the same name.
     for index in seen.ops.iter().filter(|op| op.op == "MUL_MAT").flat_map(|op| &op.held) {
-        if kinds.get(*index) == Some(&Kind::Embedding) {
-            kinds[*index] = Kind::Output;
+        if kinds.get(*index) == Some(&TensorRole::Embedding) {
+            kinds[*index] = TensorRole::Output;
         }
     }
     kinds
 }
 
-fn stored(seen: &Seen, wanted: impl Fn(&Kept) -> bool) -> Vec<Stored> {
+fn stored(seen: &GraphsSeen, wanted: impl Fn(&Kept) -> bool) -> Vec<Stored> {
     let mut all: Vec<Stored> = Vec::new();
     for (held, kind) in seen.held.iter().zip(kinds(seen)).filter(|(held, _)| wanted(held)) {
         let at = place(seen, held.place);
@@ -369,12 +369,12 @@ fn stored(seen: &Seen, wanted: impl Fn(&Kept) -> bool) -> Vec<Stored> {
 }
 
 /// Whether any weight of each layer lies on the host; of `None`, the output.
-fn host_layers(seen: &Seen) -> BTreeMap<Option<u32>, bool> {
+fn host_layers(seen: &GraphsSeen) -> BTreeMap<Option<u32>, bool> {
     let mut on_host: BTreeMap<Option<u32>, bool> = BTreeMap::new();
     for (held, kind) in seen.held.iter().zip(kinds(seen)).filter(|(held, _)| !held.is_cache) {
         let layer = layer_of(held);
         // What is neither a layer's nor the output's is the input's, or every layer's (rope_freqs).
-        if layer.is_none() && kind != Kind::Output && !held.name.starts_with("output") {
+        if layer.is_none() && kind != TensorRole::Output && !held.name.starts_with("output") {
             continue;
         }
         *on_host.entry(layer).or_default() |= place(seen, held.place).is_host;
@@ -383,12 +383,12 @@ fn host_layers(seen: &Seen) -> BTreeMap<Option<u32>, bool> {
 }
 
 /// A layer counts where all of its weights are on devices; the output is one, as in llama.cpp's own count.
-fn layers(seen: &Seen) -> Layers {
+fn layers(seen: &GraphsSeen) -> Layers {
     let on_host = host_layers(seen);
     Layers { on_devices: on_host.values().filter(|on_host| !**on_host).count(), all: on_host.len() }
 }
 
-fn phase(seen: &Seen, number: usize, name: &'static str, tokens: u32) -> Phase {
+fn phase(seen: &GraphsSeen, number: usize, name: &'static str, tokens: u32) -> Phase {
     let mut phase = Phase {
         phase: name,
         tokens,
@@ -429,7 +429,7 @@ fn phase(seen: &Seen, number: usize, name: &'static str, tokens: u32) -> Phase {
     phase
 }
 
-fn host_ops(seen: &Seen, decode: usize, no_device: bool) -> Vec<HostOps> {
+fn host_ops(seen: &GraphsSeen, decode: usize, no_device: bool) -> Vec<HostOps> {
     let mut all: BTreeMap<(Why, String), HostOps> = BTreeMap::new();
     let host_layers = host_layers(seen);
     for op in seen.ops.iter().filter(|op| op.phase == decode && place(seen, op.place).is_host) {
@@ -453,7 +453,7 @@ fn host_ops(seen: &Seen, decode: usize, no_device: bool) -> Vec<HostOps> {
     all.into_values().collect()
 }
 
-fn why(seen: &Seen, op: &Operation, no_device: bool, is_host_layer: bool) -> Why {
+fn why(seen: &GraphsSeen, op: &Operation, no_device: bool, is_host_layer: bool) -> Why {
     let held = || op.held.iter().filter_map(|index| seen.held.get(*index));
     let looks_up = op.op == "GET_ROWS" && held().any(|held| is_embedding(&held.name));
     // What llama.cpp does with the rows before the first layer: it scales them, and calls the result so.

@@ -1,10 +1,10 @@
 //! Reports of graphs as llama.cpp makes them, with a GPU that is not here.
 
 use build_info::Bytes;
-use llama::{Buffer, Kept, Operation, Seen};
+use llama::{Buffer, GraphsSeen, Kept, Operation};
 use serde_json::json;
 
-use super::report::{Kind, Report, Why};
+use super::report::{PlacementReport, TensorRole, Why};
 
 const HOST: usize = 0;
 const GPU: usize = 1;
@@ -24,13 +24,13 @@ fn places() -> Vec<Buffer> {
 /// A graph that is being made.
 #[derive(Default)]
 struct Graph {
-    seen: Seen,
+    seen: GraphsSeen,
     phase: usize,
 }
 
 impl Graph {
     fn new() -> Self {
-        Self { seen: Seen { buffers: places(), ..Seen::default() }, phase: 0 }
+        Self { seen: GraphsSeen { buffers: places(), ..GraphsSeen::default() }, phase: 0 }
     }
 
     fn held(&mut self, name: &str, place: usize, bytes: u64) -> usize {
@@ -86,8 +86,8 @@ impl Graph {
         self.op("MUL_MAT", "result_output", place, &[output]);
     }
 
-    fn report(&self) -> Report {
-        Report::new(&self.seen, &[("decode", 1)], vec!["NVIDIA H200".to_string()])
+    fn report(&self) -> PlacementReport {
+        PlacementReport::new(&self.seen, &[("decode", 1)], vec!["NVIDIA H200".to_string()])
     }
 }
 
@@ -194,7 +194,7 @@ fn an_output_that_shares_its_matrix_with_the_input_is_the_outputs() {
         graph.op("MUL_MAT", "result_output", place, &[matrix]);
         let report = graph.report();
         assert_eq!((report.layers.on_devices, report.layers.all), (on_devices, 2));
-        let outputs = report.weights.iter().filter_map(|stored| stored.kinds.get(&Kind::Output));
+        let outputs = report.weights.iter().filter_map(|stored| stored.kinds.get(&TensorRole::Output));
         assert_eq!(outputs.collect::<Vec<_>>(), [&Bytes(1000)]);
         assert_eq!(report.faults().len(), faults, "{:?}", report.faults());
     }
@@ -212,7 +212,8 @@ fn splits_and_copies_are_counted_by_phase() {
     }
     let last = graph.seen.ops.last_mut().expect("the output");
     (last.copies, last.copied_bytes) = (2, 77);
-    let report = Report::new(&graph.seen, &[("prefill", 64), ("decode", 1)], vec!["NVIDIA H200".to_string()]);
+    let report =
+        PlacementReport::new(&graph.seen, &[("prefill", 64), ("decode", 1)], vec!["NVIDIA H200".to_string()]);
     let splits: Vec<usize> = report.phases.iter().map(|phase| phase.splits).collect();
     // The input, a layer on the GPU, one on the host, the output.
     assert_eq!(splits, [4, 4]);
@@ -223,8 +224,8 @@ fn splits_and_copies_are_counted_by_phase() {
     let weights: u64 = report.weights.iter().map(|stored| stored.bytes.0).sum();
     assert_eq!(weights, 1000 + 2 * 704 + 904);
     let host = report.weights.iter().find(|stored| stored.host).expect("the host's");
-    assert_eq!(host.kinds.get(&Kind::Experts), Some(&Bytes(500)));
-    assert_eq!(host.kinds.get(&Kind::Embedding), Some(&Bytes(1000)));
+    assert_eq!(host.kinds.get(&TensorRole::Experts), Some(&Bytes(500)));
+    assert_eq!(host.kinds.get(&TensorRole::Embedding), Some(&Bytes(1000)));
 }
 
 #[test]
@@ -233,7 +234,7 @@ fn without_devices_everything_is_the_hosts_and_it_is_said() {
     graph.input();
     graph.layer(0, HOST, HOST, HOST);
     graph.output(HOST);
-    let report = Report::new(&graph.seen, &[("decode", 1)], Vec::new());
+    let report = PlacementReport::new(&graph.seen, &[("decode", 1)], Vec::new());
     assert!(!report.uses_devices());
     assert!(report.host_ops.iter().all(|ops| matches!(ops.why, Why::NoDevice | Why::InputLayer)));
     let text = report.to_string();

@@ -2,9 +2,9 @@
 
 use std::fmt::{self, Write};
 
-use super::report::{HostOps, Phase, Report, Stored, Why, layer_list};
+use super::report::{HostOps, Phase, PlacementReport, Stored, Why, layer_list};
 
-impl fmt::Display for Report {
+impl fmt::Display for PlacementReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let devices = match self.devices.is_empty() {
             true => "none: everything is on the host".to_string(),
@@ -72,7 +72,7 @@ fn one_phase(f: &mut fmt::Formatter<'_>, phase: &Phase) -> fmt::Result {
     Ok(())
 }
 
-fn verdict(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+fn verdict(f: &mut fmt::Formatter<'_>, report: &PlacementReport) -> fmt::Result {
     let input =
         report.host_ops.iter().filter(|ops| ops.why == Why::InputLayer).map(|ops| ops.ops).sum::<usize>();
     let wrong: Vec<&HostOps> = report.host_ops.iter().filter(|ops| ops.why != Why::InputLayer).collect();

@@ -287,7 +287,7 @@ mod tests {
     use llama::offload::Placed;
 
     use super::*;
-    use crate::fit::Subject;
+    use crate::fit::EstimatedModel;
     use crate::settings::Requested;
 
     #[test]
@@ -305,7 +305,8 @@ mod tests {
     fn its_context_takes_what_was_estimated_before_it_was_loaded() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("tiny.gguf");
-        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny))
+            .expect("a model");
         let live = Live::default();
         let requested = Requested { decode_threads: Some(1), repack: Some(false), ..Requested::default() };
         let settings = Settings::resolve(&requested, &live).expect("valid");
@@ -323,7 +324,7 @@ mod tests {
             let own = settings_beside(&settings, large.n_ctx(), sequences);
             let file = gguf::GgufFile::open(&path).expect("a model");
             let checked = gguf::check::model(&[&file]).expect("a good model");
-            let subject = Subject::new(&[&file], &checked, &own, &live, &Placed::default(), seats);
+            let subject = EstimatedModel::new(&[&file], &checked, &own, &live, &Placed::default(), seats);
             let needs = subject.and_then(|subject| subject.needs(&own.offload())).expect("an estimate");
             let (cache, compute): (u64, u64) = taken(&mut draft.context);
             assert_eq!((needs[0].cache_bytes.0, needs[0].compute_bytes.0), (cache, compute), "{sequences}");

@@ -12,7 +12,7 @@ pub const MOST: u32 = WIDTHS[WIDTHS.len() - 1] as u32 - 1;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct SpeculativeOptions {
     /// Where drafts come from.
     pub drafts: Drafts,
     /// The smaller model.
@@ -27,13 +27,20 @@ pub struct Options {
     pub near: bool,
 }
 
-impl Default for Options {
+impl Default for SpeculativeOptions {
     fn default() -> Self {
-        Options { drafts: Drafts::Off, model: None, most: 7, threads: None, least_p: 0.75, near: false }
+        SpeculativeOptions {
+            drafts: Drafts::Off,
+            model: None,
+            most: 7,
+            threads: None,
+            least_p: 0.75,
+            near: false,
+        }
     }
 }
 
-impl Options {
+impl SpeculativeOptions {
     /// Refuses what cannot be meant.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use super::gain::Loss;
 
 /// What became of the drafts of a text.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct DraftReport {
     /// Where they came from.
     pub drafts: Drafts,
     /// Batches with a draft.
@@ -47,9 +47,9 @@ pub const MIXTURE: &str = "in a mixture of experts a batch may round otherwise t
 pub const NOT_TAKEN_BACK: &str = "this model keeps a state that all tokens change (it is recurrent, or in part), a draft that \
      turns out wrong could not be taken out of it again, and nothing is drafted";
 
-impl Report {
+impl DraftReport {
     pub(super) fn new(drafts: Drafts) -> Self {
-        Report {
+        DraftReport {
             drafts,
             steps: 0,
             drafted: 0,
@@ -95,7 +95,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for DraftReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} drafts ({})", self.steps, self.drafts)?;
         if let Some(acceptance) = self.acceptance() {
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_report_says_what_there_is() {
-        let mut report = Report::new(Drafts::Lookup);
+        let mut report = DraftReport::new(Drafts::Lookup);
         assert_eq!(report.to_string(), "0 drafts (lookup)");
         assert_eq!(report.to_json()["gain"], Value::Null);
         report.steps = 4;

@@ -9,8 +9,8 @@ use llama::{Context, Model, Token};
 use super::draft_model::{self, DraftModel};
 use super::gain::{Clock, Gain};
 use super::lookup::Lookup;
-use super::options::Options;
-use super::report::{MIXTURE, NOT_TAKEN_BACK, Report};
+use super::options::SpeculativeOptions;
+use super::report::{DraftReport, MIXTURE, NOT_TAKEN_BACK};
 use super::sameness::{BatchComparison, Sameness, WIDTHS};
 use crate::live::Live;
 use crate::settings::Settings;
@@ -34,16 +34,16 @@ pub struct Speculator {
     pub(super) reach: usize,
     /// Tokens that come before the next prompt.
     pub(super) before: Vec<Token>,
-    pub(super) report: Report,
+    pub(super) report: DraftReport,
 }
 
 impl Speculator {
     /// Drafts as `options` want them for what is evaluated in `context`; `None` where they are off.
     ///
     /// # Errors
-    /// What [`Options::check`] refuses, a model that cannot take tokens back, and those of [`DraftModel::open`].
+    /// What [`SpeculativeOptions::check`] refuses, a model that cannot take tokens back, and those of [`DraftModel::open`].
     pub fn new(
-        options: &Options,
+        options: &SpeculativeOptions,
         context: &Context,
         settings: &Settings,
         live: &Live,
@@ -65,7 +65,12 @@ impl Speculator {
         Ok(Some(Self::with(drafter, options, context, Box::new(Instant::now))))
     }
 
-    pub(super) fn with(drafter: Drafter, options: &Options, context: &Context, clock: Clock) -> Self {
+    pub(super) fn with(
+        drafter: Drafter,
+        options: &SpeculativeOptions,
+        context: &Context,
+        clock: Clock,
+    ) -> Self {
         Speculator {
             drafter,
             most: options.most as usize,
@@ -75,7 +80,7 @@ impl Speculator {
             gain: Gain::new(clock),
             reach: 1.min(WIDTHS.len() - 1),
             before: Vec::new(),
-            report: Report::new(options.drafts),
+            report: DraftReport::new(options.drafts),
         }
     }
 
@@ -86,7 +91,7 @@ impl Speculator {
 
     /// Begins a new text: what is known of the machine stays.
     pub(super) fn begin(&mut self, prompt: &[Token]) -> Vec<Token> {
-        self.report = Report::new(self.report.drafts);
+        self.report = DraftReport::new(self.report.drafts);
         if let Drafter::Lookup(lookup) = &mut self.drafter {
             *lookup = Lookup::default();
         }

@@ -36,14 +36,14 @@ fn tiny(seed: u64) -> PathBuf {
     let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary folder"));
     let path = folder.path().join(format!("tiny-{seed}.gguf"));
     if !path.exists() {
-        let options = synth::Options { seed, ..synth::Options::new(Preset::Tiny) };
+        let options = synth::SynthOptions { seed, ..synth::SynthOptions::new(Preset::Tiny) };
         synth::write(&path, &options).expect("the tiny model");
     }
     path
 }
 
 fn seed() -> u64 {
-    synth::Options::new(Preset::Tiny).seed
+    synth::SynthOptions::new(Preset::Tiny).seed
 }
 
 /// Settings of one thread, which share the machine with other tests, with a cache of `kind`.
@@ -70,7 +70,7 @@ fn session(settings: &Settings) -> Session {
 }
 
 /// Drafts that are never found to lose: the clock stands still.
-fn never_losing(options: &Options, session: &mut Session, settings: &Settings) {
+fn never_losing(options: &SpeculativeOptions, session: &mut Session, settings: &Settings) {
     let live = Live::default();
     session.speculate(options, settings, &live).expect("drafts");
     let mut speculator = session.take_speculator().expect("drafts");
@@ -90,7 +90,7 @@ fn generated(session: &mut Session, sampling: &SamplingOptions, prompt: &str, n:
 
 /// Whether a batch rounds otherwise than single tokens do on this CPU, and nothing was drafted for it, as `report` says:
 /// a Zen 4 does so, an Intel with AMX does not. Then there is nothing to be said of drafts but that the text is the same.
-fn cannot_draft_here(report: &Report) -> bool {
+fn cannot_draft_here(report: &DraftReport) -> bool {
     report.drafted == 0 && report.paused == Some(report::DIFFERS)
 }
 
@@ -120,15 +120,15 @@ fn ways() -> Vec<(&'static str, SamplingOptions)> {
 }
 
 /// Drafts of the text itself, of the model itself, and of one that knows nothing.
-fn drafters(most: u32) -> [Options; 3] {
-    let of = |seed| Options {
+fn drafters(most: u32) -> [SpeculativeOptions; 3] {
+    let of = |seed| SpeculativeOptions {
         drafts: Drafts::Model,
         model: Some(tiny(seed)),
         most,
         least_p: 0.0,
-        ..Options::default()
+        ..SpeculativeOptions::default()
     };
-    let lookup = Options { drafts: Drafts::Lookup, most, ..Options::default() };
+    let lookup = SpeculativeOptions { drafts: Drafts::Lookup, most, ..SpeculativeOptions::default() };
     [lookup, of(seed()), of(seed() + 1)]
 }
 
@@ -230,7 +230,7 @@ fn a_context_that_ends_ends_the_text_where_it_would() {
 fn a_conversation_goes_on_as_without() {
     let settings = settings(KvType::F16, 1024);
     let greedy = ways().remove(0).1;
-    let answers = |options: Option<&Options>| {
+    let answers = |options: Option<&SpeculativeOptions>| {
         let mut session = session(&settings);
         if let Some(options) = options {
             never_losing(options, &mut session, &settings);
@@ -255,7 +255,7 @@ fn near_drafts_decide_close_choices_alone() {
     let settings = settings(KvType::F16, 1024);
     let prompt = "The smith brings the steel slowly to a red heat. ".repeat(6);
     let mut drafting = session(&settings);
-    let options = Options { near: true, ..drafters(7)[1].clone() };
+    let options = SpeculativeOptions { near: true, ..drafters(7)[1].clone() };
     never_losing(&options, &mut drafting, &settings);
     let (found, _) = generated(&mut drafting, &ways()[0].1, &prompt, 200);
     let report = found.speculation.expect("a report");
@@ -267,7 +267,7 @@ fn it_turns_itself_off_when_the_clock_says_that_it_loses() {
     let settings = settings(KvType::F16, 512);
     let mut drafting = session(&settings);
     // Wherever a batch rounds otherwise too: what is drafted is wrong in any case.
-    let options = Options { near: true, ..drafters(7)[2].clone() };
+    let options = SpeculativeOptions { near: true, ..drafters(7)[2].clone() };
     drafting.speculate(&options, &settings, &Live::default()).expect("drafts");
     let mut speculator = drafting.take_speculator().expect("drafts");
     // Each look at the clock is a millisecond later: every step takes as long, whatever it gives. Drafts that know
@@ -293,28 +293,32 @@ fn another_vocabulary_is_refused() {
     let mut drafting = session(&settings);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let other = folder.path().join("other.gguf");
-    synth::write(&other, &synth::Options::new(Preset::SmallQwen2)).expect("another model");
-    let options = Options { drafts: Drafts::Model, model: Some(other), ..Options::default() };
+    synth::write(&other, &synth::SynthOptions::new(Preset::SmallQwen2)).expect("another model");
+    let options =
+        SpeculativeOptions { drafts: Drafts::Model, model: Some(other), ..SpeculativeOptions::default() };
     let why = drafting.speculate(&options, &settings, &Live::default()).err().map(|error| error.to_string());
     assert!(why.as_deref().is_some_and(|why| why.contains("its vocabulary is not that of")), "{why:?}");
-    let options = Options { threads: Some(2), ..drafters(7)[1].clone() };
+    let options = SpeculativeOptions { threads: Some(2), ..drafters(7)[1].clone() };
     let why = drafting.speculate(&options, &settings, &Live::default()).err().map(|error| error.to_string());
     assert!(why.as_deref().is_some_and(|why| why.contains("--draft-threads 2: use 1 to 1")), "{why:?}");
 }
 
 #[test]
 fn what_cannot_be_meant_is_refused() {
-    let lookup = || Options { drafts: Drafts::Lookup, ..Options::default() };
+    let lookup = || SpeculativeOptions { drafts: Drafts::Lookup, ..SpeculativeOptions::default() };
     let cases = [
-        (Options { most: 0, ..lookup() }, "--draft-max 0: use 1 to 15"),
-        (Options { most: 16, ..lookup() }, "--draft-max 16"),
-        (Options { least_p: f32::NAN, ..lookup() }, "--draft-p-min NaN"),
-        (Options { drafts: Drafts::Model, ..Options::default() }, "name the smaller model"),
-        (Options { model: Some("m.gguf".into()), ..lookup() }, "give one of them"),
+        (SpeculativeOptions { most: 0, ..lookup() }, "--draft-max 0: use 1 to 15"),
+        (SpeculativeOptions { most: 16, ..lookup() }, "--draft-max 16"),
+        (SpeculativeOptions { least_p: f32::NAN, ..lookup() }, "--draft-p-min NaN"),
+        (
+            SpeculativeOptions { drafts: Drafts::Model, ..SpeculativeOptions::default() },
+            "name the smaller model",
+        ),
+        (SpeculativeOptions { model: Some("m.gguf".into()), ..lookup() }, "give one of them"),
     ];
     for (options, expected) in cases {
         let why = options.check().err().map(|error| error.to_string()).unwrap_or_default();
         assert!(why.contains(expected), "{why}");
     }
-    Options::default().check().expect("off");
+    SpeculativeOptions::default().check().expect("off");
 }

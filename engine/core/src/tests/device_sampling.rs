@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gguf::synth::{self, Preset};
-use llama::sampling::{SamplingOptions, Step};
+use llama::sampling::{SamplingOptions, SamplingStep};
 use llama::{ALONE, Candidate, Context, Model, Token};
 use sampling::Chain;
 
@@ -39,7 +39,7 @@ fn chi_square(counts: &[usize], likely: &[Candidate]) -> f64 {
 fn tiny() -> (tempfile::TempDir, Arc<Model>, Context) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("tiny.gguf");
-    synth::write(&path, &synth::Options::new(Preset::Tiny)).expect("the tiny model");
+    synth::write(&path, &synth::SynthOptions::new(Preset::Tiny)).expect("the tiny model");
     let live = Live::default();
     let requested = Requested { n_ctx: Some(256), decode_threads: Some(1), ..Requested::default() };
     let settings = Settings::resolve(&requested, &live).expect("valid");
@@ -125,7 +125,11 @@ fn a_text_goes_on_with_the_samplers_of_another_place() {
         let mut chain = Chain::new(options, &model).expect("a chain");
         chain.accept_prompt(&[5, 9, 2]).expect("the prompt");
         chain.place(context, ALONE).expect("samplers");
-        assert!(chain.device_report().offloaded.contains(&Step::Penalties), "{:?}", chain.device_report());
+        assert!(
+            chain.device_report().offloaded.contains(&SamplingStep::Penalties),
+            "{:?}",
+            chain.device_report()
+        );
         context.clear();
         context.decode(&[5, 9, 2]).expect("the prompt");
         chain

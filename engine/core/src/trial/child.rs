@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use llama::error::TrialCause as Cause;
 use rustix::process::Signal;
 
-use super::request::{Answer, COMMAND, Request};
+use super::request::{COMMAND, TrialRequest, TrialVerdict};
 use super::worker;
 use crate::child_process::{LastWords, death, lines};
 
@@ -98,7 +98,7 @@ impl Child {
     ///
     /// # Errors
     /// If there is no answer. Then the child is dead, or of no use.
-    pub fn ask(&mut self, request: &Request, patience: Duration) -> Result<Answer, End> {
+    pub fn ask(&mut self, request: &TrialRequest, patience: Duration) -> Result<TrialVerdict, End> {
         let begun = Instant::now();
         let line = serde_json::to_string(request)
             .map_err(|why| End::Died { how: format!("cannot be asked for: {why}"), cause: Cause::Machine })?;
@@ -209,7 +209,7 @@ mod tests {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         std::fs::set_permissions(&program, mode).expect("a program");
         let mut child = Child::start(&program).expect("it starts");
-        child.ask(&Request::new(Vec::new()), Duration::from_secs(1)).expect_err("no answer")
+        child.ask(&TrialRequest::new(Vec::new()), Duration::from_secs(1)).expect_err("no answer")
     }
 
     #[test]

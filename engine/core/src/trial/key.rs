@@ -13,7 +13,7 @@ use llama::variant::Variant;
 use sha2::{Digest as _, Sha256};
 
 use super::child;
-use super::request::Request;
+use super::request::TrialRequest;
 
 /// Most bytes of a header that are digested. The largest real headers, with 262,144 tokens, have about 15 MiB.
 const LONGEST_HEADER: u64 = 256 << 20;
@@ -28,7 +28,7 @@ const VERSION: u32 = 2;
 pub(super) fn of(
     parts: &[&GgufFile],
     variant: &Variant,
-    request: &Request,
+    request: &TrialRequest,
     program: &Path,
 ) -> Option<String> {
     let mut all = Sha256::new();
@@ -37,7 +37,7 @@ pub(super) fn of(
     all.update(llama::llama_version());
     all.update(env!("CARGO_PKG_VERSION"));
     put_stamp(&mut all, program)?;
-    let Request { purpose, repack, cpu_variant, rope, .. } = request;
+    let TrialRequest { purpose, repack, cpu_variant, rope, .. } = request;
     all.update(format!("{purpose:?} {repack} {cpu_variant:?} {rope:?}"));
     put_variables(&mut all, std::env::vars_os());
     for part in parts {
@@ -94,16 +94,18 @@ mod tests {
     fn a_verdict_is_for_one_file_as_it_is_one_purpose_and_one_program() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("tiny.gguf");
-        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny))
+            .expect("a model");
         let program = folder.path().join("program");
         fs::write(&program, "one").expect("a file");
-        let of = |path: &Path, change: &dyn Fn(&mut Request, &mut Variant)| {
+        let of = |path: &Path, change: &dyn Fn(&mut TrialRequest, &mut Variant)| {
             let file = GgufFile::open(path).expect("a model");
-            let (mut request, mut variant) = (Request::new(vec![path.to_path_buf()]), Variant::default());
+            let (mut request, mut variant) =
+                (TrialRequest::new(vec![path.to_path_buf()]), Variant::default());
             change(&mut request, &mut variant);
             super::of(&[&file], &variant, &request, &program)
         };
-        let same = |_: &mut Request, _: &mut Variant| {};
+        let same = |_: &mut TrialRequest, _: &mut Variant| {};
         let first = of(&path, &same).expect("a key");
         let mut seen = vec![first.clone()];
         assert_eq!(of(&path, &same).as_ref(), Some(&first));
@@ -117,7 +119,7 @@ mod tests {
         seen.push(of(&path, &|request, _| request.repack = true).expect("a key"));
         seen.push(of(&path, &|request, _| request.rope.scale = Some(2.0)).expect("a key"));
         for scale in [0.0, 1.0] {
-            let with = |_: &mut Request, variant: &mut Variant| {
+            let with = |_: &mut TrialRequest, variant: &mut Variant| {
                 variant.adapters.push(Adapter { path: adapter.clone(), scale });
             };
             seen.push(of(&path, &with).expect("a key"));
@@ -136,7 +138,7 @@ mod tests {
         seen.dedup();
         assert_eq!(seen.len(), count, "two keys are the same");
         assert_eq!(
-            super::of(&[], &Variant::default(), &Request::new(Vec::new()), &folder.path().join("none")),
+            super::of(&[], &Variant::default(), &TrialRequest::new(Vec::new()), &folder.path().join("none")),
             None
         );
     }

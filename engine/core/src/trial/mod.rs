@@ -23,7 +23,7 @@ use gguf::GgufFile;
 use gguf::check::Checked;
 use llama::error::{Error, Result, TrialCause as Cause};
 use llama::variant::Variant;
-use request::{Answer, Purpose, Request, Stage};
+use request::{Purpose, TrialRequest, TrialStage, TrialVerdict};
 
 use crate::settings::Settings;
 
@@ -84,7 +84,7 @@ pub fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
     llama::start(false);
     llama::kernels::load()?;
     let small = size(parts) <= SMALL;
-    let request = Request {
+    let request = TrialRequest {
         files: paths(parts),
         adapters: settings.variant.adapters.iter().map(Into::into).collect(),
         rope: settings.variant.rope,
@@ -104,7 +104,7 @@ pub fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
 pub fn of_quantising(parts: &[GgufFile]) -> Result<()> {
     let Some(program) = program(None) else { return Ok(()) };
     let parts: Vec<&GgufFile> = parts.iter().collect();
-    let request = Request { purpose: Purpose::Quantise, ..Request::new(paths(&parts)) };
+    let request = TrialRequest { purpose: Purpose::Quantise, ..TrialRequest::new(paths(&parts)) };
     match of(&parts, &Variant::default(), request, program) {
         Err(error @ (Error::Trial { .. } | Error::Changed { .. } | Error::Interrupted)) => Err(error),
         _ => Ok(()),
@@ -123,7 +123,7 @@ fn size(parts: &[&GgufFile]) -> u64 {
 fn of(
     parts: &[&GgufFile],
     variant: &Variant,
-    request: Request,
+    request: TrialRequest,
     (program, fallback): (&Path, Fallback),
 ) -> Result<()> {
     let path = parts.first().map(|part| part.path().to_path_buf()).unwrap_or_default();
@@ -144,7 +144,7 @@ fn of(
     let answer = match child.ask(&request, patience) {
         Ok(answer) => answer,
         Err(End::Interrupted) => return Err(Error::Interrupted),
-        Err(End::Died { how, cause: Cause::File }) => Answer::Died { how },
+        Err(End::Died { how, cause: Cause::File }) => TrialVerdict::Died { how },
         // The load itself would take as long, or never end.
         Err(End::Died { how, cause: cause @ Cause::CpuTime }) => {
             return Err(Error::Trial { path, how, is_known: false, cause });
@@ -166,19 +166,19 @@ fn of(
 }
 
 /// Turns a verdict into the result of the load.
-fn judge(path: &Path, request: &Request, answer: Answer, is_known: bool) -> Result<()> {
+fn judge(path: &Path, request: &TrialRequest, answer: TrialVerdict, is_known: bool) -> Result<()> {
     let path = path.to_path_buf();
     match answer {
-        Answer::Ran => Ok(()),
-        Answer::Refused { stage: Stage::Load, why } => Err(Error::Load { path, why }),
-        Answer::Refused { stage: Stage::Adapter(number), why } => {
+        TrialVerdict::Ran => Ok(()),
+        TrialVerdict::Refused { stage: TrialStage::Load, why } => Err(Error::Load { path, why }),
+        TrialVerdict::Refused { stage: TrialStage::Adapter(number), why } => {
             let adapter = request.adapters.get(number).map(|adapter| adapter.path());
             Err(Error::Adapter { path: adapter.unwrap_or(path), why })
         }
-        Answer::Refused { stage: Stage::Run, why } => {
+        TrialVerdict::Refused { stage: TrialStage::Run, why } => {
             Err(Error::Trial { path, how: format!("failed: {why}"), is_known, cause: Cause::File })
         }
-        Answer::Died { how } => Err(Error::Trial { path, how, is_known, cause: Cause::File }),
+        TrialVerdict::Died { how } => Err(Error::Trial { path, how, is_known, cause: Cause::File }),
     }
 }
 
@@ -224,12 +224,13 @@ mod tests {
     fn a_file_that_needs_too_much_time_is_refused_in_a_command_too_and_tried_again() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (path, program) = (folder.path().join("m.gguf"), folder.path().join("program"));
-        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny))
+            .expect("a model");
         fs::write(&program, "#!/bin/sh\nread request\nkill -XCPU $$\n").expect("a script");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         fs::set_permissions(&program, mode).expect("a program");
         let file = GgufFile::open(&path).expect("a model");
-        let request = Request::new(vec![path.clone()]);
+        let request = TrialRequest::new(vec![path.clone()]);
         for fallback in [Fallback::Warn, Fallback::Refuse, Fallback::Warn] {
             match of(&[&file], &Variant::default(), request.clone(), (&program, fallback)) {
                 Err(error @ Error::Trial { is_known: false, cause: Cause::CpuTime, .. }) => {
@@ -243,19 +244,22 @@ mod tests {
     #[test]
     fn a_verdict_is_the_error_that_the_load_would_have_had() {
         let adapter = llama::variant::Adapter { path: "lora.gguf".into(), scale: 1.0 };
-        let mut request = Request::new(vec!["m.gguf".into()]);
+        let mut request = TrialRequest::new(vec!["m.gguf".into()]);
         request.adapters.push((&adapter).into());
         let judge =
             |answer| judge(Path::new("m.gguf"), &request, answer, true).map_err(|why| why.to_string());
-        let refused = |stage| Answer::Refused { stage, why: "wrong".to_string() };
+        let refused = |stage| TrialVerdict::Refused { stage, why: "wrong".to_string() };
         let known = "(found at an earlier load)";
         let cases = [
-            (Answer::Ran, Ok(())),
-            (refused(Stage::Load), Err("cannot load m.gguf: wrong".to_string())),
-            (refused(Stage::Adapter(0)), Err("cannot use the adapter lora.gguf: wrong".to_string())),
-            (refused(Stage::Run), Err(format!("cannot load m.gguf: its trial load failed: wrong {known}"))),
+            (TrialVerdict::Ran, Ok(())),
+            (refused(TrialStage::Load), Err("cannot load m.gguf: wrong".to_string())),
+            (refused(TrialStage::Adapter(0)), Err("cannot use the adapter lora.gguf: wrong".to_string())),
             (
-                Answer::Died { how: "crashed".to_string() },
+                refused(TrialStage::Run),
+                Err(format!("cannot load m.gguf: its trial load failed: wrong {known}")),
+            ),
+            (
+                TrialVerdict::Died { how: "crashed".to_string() },
                 Err(format!("cannot load m.gguf: its trial load crashed {known}")),
             ),
         ];

@@ -13,7 +13,7 @@ pub const COMMAND: &str = "__trial";
 
 /// One trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Request {
+pub struct TrialRequest {
     /// All parts of the model.
     #[serde(with = "raw_paths")]
     pub files: Vec<PathBuf>,
@@ -31,10 +31,10 @@ pub struct Request {
     pub cpu_variant: Option<String>,
 }
 
-impl Request {
+impl TrialRequest {
     /// Makes a trial of the model in `files` alone, on one thread, with every step.
     pub fn new(files: Vec<PathBuf>) -> Self {
-        Request {
+        TrialRequest {
             files,
             adapters: Vec::new(),
             rope: Rope::default(),
@@ -87,13 +87,13 @@ impl From<&Adapter> for RawAdapter {
 /// Verdict of a trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum TrialVerdict {
     /// The model was loaded and ran.
     Ran,
     /// llama.cpp refused it with an error.
     Refused {
         /// Step at which llama.cpp refused it.
-        stage: Stage,
+        stage: TrialStage,
         /// The error.
         why: String,
     },
@@ -104,12 +104,12 @@ pub enum Answer {
     },
 }
 
-impl Answer {
+impl TrialVerdict {
     /// True if another trial of the same file would end the same way: it is not for want of memory.
     pub fn is_final(&self) -> bool {
         match self {
-            Answer::Refused { why, .. } => !["memory", "alloc"].iter().any(|word| why.contains(word)),
-            Answer::Ran | Answer::Died { .. } => true,
+            TrialVerdict::Refused { why, .. } => !["memory", "alloc"].iter().any(|word| why.contains(word)),
+            TrialVerdict::Ran | TrialVerdict::Died { .. } => true,
         }
     }
 }
@@ -117,7 +117,7 @@ impl Answer {
 /// Step of a trial at which llama.cpp refused the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum TrialStage {
     /// Loading the model.
     Load,
     /// Loading an adapter, by its place in the list.
@@ -149,18 +149,18 @@ mod tests {
     #[test]
     fn a_path_of_any_bytes_comes_through() {
         let odd = PathBuf::from(OsString::from_vec(b"m\xff odel.gguf".to_vec()));
-        let mut request = Request::new(vec![odd.clone()]);
+        let mut request = TrialRequest::new(vec![odd.clone()]);
         request.adapters.push((&Adapter { path: odd, scale: -0.5 }).into());
         request.rope.scaling = Some(llama::options::RopeScaling::Yarn);
         let line = serde_json::to_string(&request).expect("a line");
         assert!(!line.contains('\n'));
-        assert_eq!(serde_json::from_str::<Request>(&line).expect("a request"), request);
+        assert_eq!(serde_json::from_str::<TrialRequest>(&line).expect("a request"), request);
     }
 
     #[test]
     fn a_lack_of_memory_is_not_final() {
-        let refused = |why: &str| Answer::Refused { stage: Stage::Load, why: why.to_string() };
-        assert!(refused("tensor 'x' is missing").is_final() && Answer::Ran.is_final());
+        let refused = |why: &str| TrialVerdict::Refused { stage: TrialStage::Load, why: why.to_string() };
+        assert!(refused("tensor 'x' is missing").is_final() && TrialVerdict::Ran.is_final());
         assert!(!refused("std::bad_alloc").is_final() && !refused("out of memory").is_final());
     }
 }

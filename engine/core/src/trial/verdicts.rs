@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use super::request::Answer;
+use super::request::TrialVerdict;
 use crate::cache::entry;
 use crate::cache::place::{remove_left_behind, write_atomically};
 
@@ -17,10 +17,10 @@ const MOST: usize = 1024;
 const LONGEST: u64 = 64 << 10;
 
 /// Verdicts that this process knows, with or without a state folder.
-static KNOWN: Mutex<Option<HashMap<String, Answer>>> = Mutex::new(None);
+static KNOWN: Mutex<Option<HashMap<String, TrialVerdict>>> = Mutex::new(None);
 
 /// Returns the verdict under `key`, if one is kept and can be read.
-pub(super) fn find(key: &String) -> Option<Answer> {
+pub(super) fn find(key: &String) -> Option<TrialVerdict> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(HashMap::new);
     if let Some(answer) = known.get(key) {
@@ -32,7 +32,7 @@ pub(super) fn find(key: &String) -> Option<Answer> {
 }
 
 /// Keeps `answer` under `key`. If it cannot be written, this process alone keeps it.
-pub(super) fn keep(key: &str, answer: &Answer) {
+pub(super) fn keep(key: &str, answer: &TrialVerdict) {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(HashMap::new);
     if known.len() >= MOST {
@@ -49,12 +49,12 @@ fn folder() -> Option<PathBuf> {
 }
 
 /// Reads a verdict that this user alone could write: another user's could call a bad file good.
-fn read(path: &Path) -> Option<Answer> {
+fn read(path: &Path) -> Option<TrialVerdict> {
     let file = entry::open(path).ok()?;
     serde_json::from_slice(&base::to_end(file, LONGEST).ok()?).ok()
 }
 
-fn write(folder: &Path, key: &str, answer: &Answer, most: usize) {
+fn write(folder: &Path, key: &str, answer: &TrialVerdict, most: usize) {
     let Ok(text) = serde_json::to_string(answer) else { return };
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     let written = made.and_then(|()| write_atomically(&folder.join(key), &[text.as_bytes()]));
@@ -96,12 +96,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let trials = folder.path().join("new/trials");
         let key = |number: usize| format!("{number:064x}");
-        let bad = Answer::Died { how: "crashed".to_string() };
+        let bad = TrialVerdict::Died { how: "crashed".to_string() };
         write(&trials, &key(0), &bad, 3);
         assert_eq!(read(&trials.join(key(0))), Some(bad));
         fs::write(trials.join("notes"), "mine").expect("written");
         for number in 1..6 {
-            write(&trials, &key(number), &Answer::Ran, 3);
+            write(&trials, &key(number), &TrialVerdict::Ran, 3);
             let time = SystemTime::UNIX_EPOCH + Duration::from_secs(number as u64);
             let file = File::options().write(true).open(trials.join(key(number))).expect("the verdict");
             file.set_modified(time).expect("a time");
@@ -114,7 +114,7 @@ mod tests {
             assert_eq!(read(&trials.join(key(5))), None, "{damaged:?}");
         }
         // If the folder cannot be made, only this process keeps the verdict.
-        write(&trials.join("notes/below"), &key(1), &Answer::Ran, 3);
+        write(&trials.join("notes/below"), &key(1), &TrialVerdict::Ran, 3);
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
         }
         let folder = tempfile::tempdir().expect("a temporary folder");
         let key = "a".repeat(64);
-        write(folder.path(), &key, &Answer::Ran, 9);
+        write(folder.path(), &key, &TrialVerdict::Ran, 9);
         let path = folder.path().join(&key);
         assert!(read(&path).is_some());
         std::os::unix::fs::chown(&path, Some(65_534), None).expect("another owner");

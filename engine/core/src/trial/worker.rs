@@ -16,7 +16,7 @@ use rustix::process::{
     set_parent_process_death_signal, setrlimit,
 };
 
-use super::request::{Answer, Purpose, Request, Stage};
+use super::request::{Purpose, TrialRequest, TrialStage, TrialVerdict};
 
 /// Memory besides the mapped file: vocabulary, cache, graphs, and repacked weights of a small model. llama.cpp trusts the
 /// sizes in a file, and may fill all that it allocates.
@@ -51,7 +51,7 @@ pub fn serve() -> ExitCode {
         }
     });
     for line in io::stdin().lock().lines().map_while(std::result::Result::ok) {
-        let Ok(request) = serde_json::from_str::<Request>(&line) else { return ExitCode::FAILURE };
+        let Ok(request) = serde_json::from_str::<TrialRequest>(&line) else { return ExitCode::FAILURE };
         let answer = answer(&request);
         let Ok(text) = serde_json::to_string(&answer) else { return ExitCode::FAILURE };
         let mut stdout = io::stdout().lock();
@@ -82,7 +82,7 @@ fn limit(resource: Resource, to: u64) {
 }
 
 /// Allows as much time of the CPU as a trial of `request` may take, beside what was used before.
-fn allow_time(request: &Request) {
+fn allow_time(request: &TrialRequest) {
     let files = request.files.iter().filter_map(|path| std::fs::metadata(path).ok());
     let bytes: u64 = files.map(|found| found.len()).sum();
     let used = host::process::own_cpu_time().as_secs();
@@ -91,28 +91,31 @@ fn allow_time(request: &Request) {
     limit(Resource::Cpu, used.saturating_add(allowed));
 }
 
-fn answer(request: &Request) -> Answer {
+fn answer(request: &TrialRequest) -> TrialVerdict {
     allow_time(request);
     let Some(path) = request.files.first() else {
-        return Answer::Refused { stage: Stage::Load, why: "no file was named".to_string() };
+        return TrialVerdict::Refused { stage: TrialStage::Load, why: "no file was named".to_string() };
     };
     if std::env::var_os(TEST).is_some_and(|name| path.file_name() == Some(&name)) {
         llama::fail_assertion();
     }
     match attempt(path, request) {
-        Ok(()) => Answer::Ran,
-        Err(Error::Load { why, .. }) => Answer::Refused { stage: Stage::Load, why },
+        Ok(()) => TrialVerdict::Ran,
+        Err(Error::Load { why, .. }) => TrialVerdict::Refused { stage: TrialStage::Load, why },
         Err(Error::Adapter { path, why }) => {
             let number = request.adapters.iter().position(|adapter| adapter.path() == path);
-            Answer::Refused { stage: Stage::Adapter(number.unwrap_or(0)), why }
+            TrialVerdict::Refused { stage: TrialStage::Adapter(number.unwrap_or(0)), why }
         }
-        Err(error) => Answer::Refused { stage: Stage::Run, why: error.to_string() },
+        Err(error) => TrialVerdict::Refused { stage: TrialStage::Run, why: error.to_string() },
     }
 }
 
-fn attempt(path: &Path, request: &Request) -> Result<()> {
+fn attempt(path: &Path, request: &TrialRequest) -> Result<()> {
     if request.purpose == Purpose::Quantise {
-        let options = quantize::Options { allow_requantize: true, ..quantize::Options::new(Type::copy(), 1) };
+        let options = quantize::QuantizeOptions {
+            allow_requantize: true,
+            ..quantize::QuantizeOptions::new(Type::copy(), 1)
+        };
         return llama::quantize::plan(path, Path::new("none"), &options).map(drop);
     }
     llama::start(false);

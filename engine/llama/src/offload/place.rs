@@ -440,7 +440,8 @@ mod tests {
     fn weights_that_stay_are_those_of_the_first_layers_and_the_embeddings() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("tiny.gguf");
-        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny))
+            .expect("a model");
         let file = GgufFile::open(&path).expect("a model");
         let local = |layers| {
             let offload = Offload { gpu_layers: layers, ..Offload::default() };
@@ -466,7 +467,8 @@ mod tests {
     fn experts_that_stay_are_weights_of_the_host() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("moe.gguf");
-        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::MoeTiny)).expect("a model");
+        gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::MoeTiny))
+            .expect("a model");
         let file = GgufFile::open(&path).expect("a model");
         let local = |n_cpu_moe| {
             let offload = Offload { gpu_layers: GpuLayers::All, n_cpu_moe, ..Offload::default() };

@@ -10,7 +10,7 @@ use super::options::SamplingOptions;
 /// What is done to logits, in this order, until a token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum SamplingStep {
     /// A grammar or a schema: what it forbids is left out before all else.
     Grammar,
     /// Added to the logits of single tokens.
@@ -48,9 +48,9 @@ const MOST_TOP_K: u32 = 64 << 10;
 /// great.
 const MOST_MIN_P: f32 = 0.99;
 
-impl Step {
+impl SamplingStep {
     /// What `options` asks for, in order; a step that would change nothing is none.
-    pub fn of(options: &SamplingOptions, n_vocab: u32) -> Vec<Step> {
+    pub fn of(options: &SamplingOptions, n_vocab: u32) -> Vec<SamplingStep> {
         let greedy = options.is_greedy();
         let xtc = options.xtc_probability > 0.0 && options.xtc_threshold <= 0.5;
         let mirostat = !greedy && options.mirostat != 0;
@@ -61,20 +61,20 @@ impl Step {
                 || options.frequency_penalty != 0.0
                 || options.presence_penalty != 0.0);
         let steps = [
-            (Step::Grammar, options.constraint.is_some()),
-            (Step::LogitBias, !options.logit_bias.is_empty()),
-            (Step::Penalties, penal),
-            (Step::Dry, options.dry_multiplier > 0.0 && options.dry_penalty_last_n > 0),
-            (Step::TopNSigma, cuts && options.top_n_sigma > 0.0),
-            (Step::TopK, cuts && (1..n_vocab).contains(&options.top_k)),
-            (Step::Typical, cuts && options.typical_p < 1.0),
-            (Step::TopP, cuts && options.top_p < 1.0),
-            (Step::MinP, cuts && options.min_p > 0.0),
-            (Step::Xtc, cuts && xtc),
-            (Step::Temperature, !greedy && options.temperature != 1.0),
-            (Step::Mirostat, mirostat),
-            (Step::Draw, !greedy && !mirostat),
-            (Step::Greedy, greedy),
+            (SamplingStep::Grammar, options.constraint.is_some()),
+            (SamplingStep::LogitBias, !options.logit_bias.is_empty()),
+            (SamplingStep::Penalties, penal),
+            (SamplingStep::Dry, options.dry_multiplier > 0.0 && options.dry_penalty_last_n > 0),
+            (SamplingStep::TopNSigma, cuts && options.top_n_sigma > 0.0),
+            (SamplingStep::TopK, cuts && (1..n_vocab).contains(&options.top_k)),
+            (SamplingStep::Typical, cuts && options.typical_p < 1.0),
+            (SamplingStep::TopP, cuts && options.top_p < 1.0),
+            (SamplingStep::MinP, cuts && options.min_p > 0.0),
+            (SamplingStep::Xtc, cuts && xtc),
+            (SamplingStep::Temperature, !greedy && options.temperature != 1.0),
+            (SamplingStep::Mirostat, mirostat),
+            (SamplingStep::Draw, !greedy && !mirostat),
+            (SamplingStep::Greedy, greedy),
         ];
         steps.into_iter().filter_map(|(step, is_asked)| is_asked.then_some(step)).collect()
     }
@@ -83,28 +83,37 @@ impl Step {
     fn is_for_devices(self, options: &SamplingOptions, n_vocab: u32) -> bool {
         match self {
             // Where all is banned the host says so.
-            Step::LogitBias => {
+            SamplingStep::LogitBias => {
                 let banned = options.logit_bias.iter().filter(|bias| bias.bias == f32::NEG_INFINITY);
                 banned.count() < n_vocab as usize
             }
-            Step::TopK => options.top_k <= MOST_TOP_K,
-            Step::MinP => options.min_p <= MOST_MIN_P,
-            Step::Penalties | Step::TopP | Step::Temperature | Step::Draw | Step::Greedy => true,
-            Step::Grammar | Step::Dry | Step::TopNSigma | Step::Typical | Step::Xtc | Step::Mirostat => false,
+            SamplingStep::TopK => options.top_k <= MOST_TOP_K,
+            SamplingStep::MinP => options.min_p <= MOST_MIN_P,
+            SamplingStep::Penalties
+            | SamplingStep::TopP
+            | SamplingStep::Temperature
+            | SamplingStep::Draw
+            | SamplingStep::Greedy => true,
+            SamplingStep::Grammar
+            | SamplingStep::Dry
+            | SamplingStep::TopNSigma
+            | SamplingStep::Typical
+            | SamplingStep::Xtc
+            | SamplingStep::Mirostat => false,
         }
     }
 
     /// llama.cpp's name of the sampler that does it on a device.
-    pub fn of_name(name: &str) -> Option<Step> {
+    pub fn of_name(name: &str) -> Option<SamplingStep> {
         Some(match name {
-            "logit-bias" => Step::LogitBias,
-            "penalties" => Step::Penalties,
-            "top-k" => Step::TopK,
-            "top-p" => Step::TopP,
-            "min-p" => Step::MinP,
-            "temp" => Step::Temperature,
-            "dist" => Step::Draw,
-            "greedy" => Step::Greedy,
+            "logit-bias" => SamplingStep::LogitBias,
+            "penalties" => SamplingStep::Penalties,
+            "top-k" => SamplingStep::TopK,
+            "top-p" => SamplingStep::TopP,
+            "min-p" => SamplingStep::MinP,
+            "temp" => SamplingStep::Temperature,
+            "dist" => SamplingStep::Draw,
+            "greedy" => SamplingStep::Greedy,
             _ => return None,
         })
     }
@@ -113,7 +122,7 @@ impl Step {
 /// Which steps a device does, and which the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingPlan {
-    steps: Vec<Step>,
+    steps: Vec<SamplingStep>,
     /// Of these, the first so many are the device's.
     offloaded: usize,
     n_vocab: u32,
@@ -121,9 +130,9 @@ pub struct SamplingPlan {
 
 impl SamplingPlan {
     /// As far as a device goes that has all of llama.cpp's but those in `lacks`.
-    pub fn new(options: &SamplingOptions, n_vocab: u32, lacks: &[Step]) -> Self {
-        let steps = Step::of(options, n_vocab);
-        let goes = |step: &&Step| step.is_for_devices(options, n_vocab) && !lacks.contains(step);
+    pub fn new(options: &SamplingOptions, n_vocab: u32, lacks: &[SamplingStep]) -> Self {
+        let steps = SamplingStep::of(options, n_vocab);
+        let goes = |step: &&SamplingStep| step.is_for_devices(options, n_vocab) && !lacks.contains(step);
         let offloaded = steps.iter().take_while(goes).count();
         SamplingPlan { steps, offloaded, n_vocab }
     }
@@ -134,12 +143,12 @@ impl SamplingPlan {
     }
 
     /// The device's.
-    pub fn offloaded(&self) -> &[Step] {
+    pub fn offloaded(&self) -> &[SamplingStep] {
         &self.steps[..self.offloaded]
     }
 
     /// The host's.
-    pub fn on_host(&self) -> &[Step] {
+    pub fn on_host(&self) -> &[SamplingStep] {
         &self.steps[self.offloaded..]
     }
 
@@ -158,14 +167,14 @@ impl SamplingPlan {
         let mut rest = options.clone();
         for step in self.offloaded() {
             match step {
-                Step::LogitBias => rest.logit_bias.clear(),
-                Step::Penalties => {
+                SamplingStep::LogitBias => rest.logit_bias.clear(),
+                SamplingStep::Penalties => {
                     (rest.repeat_penalty, rest.frequency_penalty, rest.presence_penalty) = (1.0, 0.0, 0.0);
                 }
-                Step::TopK => rest.top_k = 0,
-                Step::TopP => rest.top_p = 1.0,
-                Step::MinP => rest.min_p = 0.0,
-                Step::Temperature => rest.temperature = 1.0,
+                SamplingStep::TopK => rest.top_k = 0,
+                SamplingStep::TopP => rest.top_p = 1.0,
+                SamplingStep::MinP => rest.min_p = 0.0,
+                SamplingStep::Temperature => rest.temperature = 1.0,
                 // Whatever is after them is no more than the choice, which is theirs.
                 _ => {}
             }
@@ -178,19 +187,19 @@ impl SamplingPlan {
         let mut device = options.clone();
         // Also what is no step: mirostat, for one, leaves no cuts to be made.
         let is_hosts = |step| !self.offloaded().contains(&step);
-        if is_hosts(Step::LogitBias) {
+        if is_hosts(SamplingStep::LogitBias) {
             device.logit_bias.clear();
         }
-        if is_hosts(Step::Penalties) {
+        if is_hosts(SamplingStep::Penalties) {
             (device.repeat_penalty, device.frequency_penalty, device.presence_penalty) = (1.0, 0.0, 0.0);
         }
-        if is_hosts(Step::TopK) {
+        if is_hosts(SamplingStep::TopK) {
             device.top_k = 0;
         }
-        if is_hosts(Step::TopP) {
+        if is_hosts(SamplingStep::TopP) {
             device.top_p = 1.0;
         }
-        if is_hosts(Step::MinP) {
+        if is_hosts(SamplingStep::MinP) {
             device.min_p = 0.0;
         }
         device
@@ -201,9 +210,9 @@ impl SamplingPlan {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DeviceReport {
     /// The steps that were the device's, in order.
-    pub offloaded: Vec<Step>,
+    pub offloaded: Vec<SamplingStep>,
     /// Those that were the host's.
-    pub on_host: Vec<Step>,
+    pub on_host: Vec<SamplingStep>,
     /// Tokens that the device chose.
     pub tokens_on_device: usize,
     /// Tokens that the host chose, from what the device left or from all logits.
@@ -216,7 +225,7 @@ pub struct DeviceReport {
 impl DeviceReport {
     /// In a line.
     pub fn in_words(&self) -> String {
-        let names = |steps: &[Step]| match steps {
+        let names = |steps: &[SamplingStep]| match steps {
             [] => "nothing".to_string(),
             steps => steps.iter().map(|step| step.name()).collect::<Vec<_>>().join(", "),
         };
@@ -231,24 +240,24 @@ impl DeviceReport {
     }
 }
 
-impl Step {
+impl SamplingStep {
     /// As in a report.
     pub fn name(self) -> &'static str {
         match self {
-            Step::Grammar => "grammar",
-            Step::LogitBias => "logit_bias",
-            Step::Penalties => "penalties",
-            Step::Dry => "dry",
-            Step::TopNSigma => "top_n_sigma",
-            Step::TopK => "top_k",
-            Step::Typical => "typical",
-            Step::TopP => "top_p",
-            Step::MinP => "min_p",
-            Step::Xtc => "xtc",
-            Step::Temperature => "temperature",
-            Step::Mirostat => "mirostat",
-            Step::Draw => "draw",
-            Step::Greedy => "greedy",
+            SamplingStep::Grammar => "grammar",
+            SamplingStep::LogitBias => "logit_bias",
+            SamplingStep::Penalties => "penalties",
+            SamplingStep::Dry => "dry",
+            SamplingStep::TopNSigma => "top_n_sigma",
+            SamplingStep::TopK => "top_k",
+            SamplingStep::Typical => "typical",
+            SamplingStep::TopP => "top_p",
+            SamplingStep::MinP => "min_p",
+            SamplingStep::Xtc => "xtc",
+            SamplingStep::Temperature => "temperature",
+            SamplingStep::Mirostat => "mirostat",
+            SamplingStep::Draw => "draw",
+            SamplingStep::Greedy => "greedy",
         }
     }
 }
@@ -260,12 +269,12 @@ mod tests {
 
     #[test]
     fn a_device_does_the_first_steps_up_to_one_that_it_has_not() {
-        use Step::{
+        use SamplingStep::{
             Draw, Dry, Grammar, Greedy, LogitBias, MinP, Mirostat, Penalties, Temperature, TopK, TopP,
             Typical,
         };
         type Change = fn(&mut SamplingOptions);
-        let cases: [(Change, &[Step], &[Step]); 10] = [
+        let cases: [(Change, &[SamplingStep], &[SamplingStep]); 10] = [
             (|_| {}, &[TopK, TopP, MinP, Temperature, Draw], &[]),
             (SamplingOptions::make_greedy, &[Greedy], &[]),
             (

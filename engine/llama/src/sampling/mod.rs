@@ -5,5 +5,5 @@ mod device;
 mod options;
 
 pub use bias::Bias;
-pub use device::{DeviceReport, SamplingPlan, Step};
+pub use device::{DeviceReport, SamplingPlan, SamplingStep};
 pub use options::{Constraint, PARAMETERS, Parameter, SamplingOptions, whole};

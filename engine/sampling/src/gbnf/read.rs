@@ -18,7 +18,7 @@ const MAX_ELEMENTS: u64 = 1 << 20;
 /// # Errors
 /// What is wrong, and where.
 pub(crate) fn read(text: &str, token: &dyn Fn(&str) -> Option<u32>) -> Result<Gbnf, String> {
-    let mut reader = Reader {
+    let mut reader = GrammarReader {
         text,
         at: 0,
         depth: 0,
@@ -51,7 +51,7 @@ pub(crate) fn read(text: &str, token: &dyn Fn(&str) -> Option<u32>) -> Result<Gb
     Ok(Gbnf { rules, root, ..reader.grammar })
 }
 
-struct Reader<'a> {
+struct GrammarReader<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
@@ -67,7 +67,7 @@ struct Reader<'a> {
     grammar: Gbnf,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> GrammarReader<'a> {
     fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }

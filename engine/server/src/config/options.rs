@@ -65,7 +65,7 @@ pub struct Config {
     pub models: BTreeMap<String, Config>,
     /// Threads by name.
     pub workloads: Workloads,
-    pub log_format: Option<log::Format>,
+    pub log_format: Option<log::LogFormat>,
     pub log_level: Option<log::Level>,
     pub log_prompts: Option<bool>,
     /// Settings of the engine.

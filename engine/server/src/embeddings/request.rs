@@ -16,7 +16,7 @@ use crate::blocking_pool::WorkKind;
 use crate::budget::SharedCharge;
 use crate::client::Client;
 use crate::fields::{Fields, shown, wrong};
-use crate::input::{Fault, Input};
+use crate::input::{Input, InputFault};
 use crate::request::Prompt;
 use crate::server::{Server, invalid, plain_tokens};
 
@@ -172,7 +172,7 @@ fn words(server: &Server, refused: &EmbeddingRefusal) -> ApiError {
 }
 
 /// A text, a list of texts, a list of tokens, or a list of lists of tokens.
-fn texts(name: &'static str, input: Option<Result<Input, Fault>>) -> Result<Vec<Prompt>, ApiError> {
+fn texts(name: &'static str, input: Option<Result<Input, InputFault>>) -> Result<Vec<Prompt>, ApiError> {
     let missing = || ApiError::field(name, "is missing: a text, or a list of texts");
     let many = |count: usize| ApiError::field(name, format!("1 to {TEXTS} texts, not {count}"));
     let one = |input: Input| match input {
@@ -184,16 +184,16 @@ fn texts(name: &'static str, input: Option<Result<Input, Fault>>) -> Result<Vec<
         Ok(Input::Tokens(tokens)) if tokens.is_empty() => Err(many(0)),
         Ok(Input::List(list)) => list.into_iter().map(one).collect(),
         Ok(input) => Ok(vec![one(input)?]),
-        Err(Fault::Many(count)) => Err(many(count)),
-        Err(Fault::Token(value)) => Err(wrong(name, "a list of tokens holds tokens", &value)),
-        Err(Fault::Item(value)) => Err(ApiError::field(
+        Err(InputFault::Many(count)) => Err(many(count)),
+        Err(InputFault::Token(value)) => Err(wrong(name, "a list of tokens holds tokens", &value)),
+        Err(InputFault::Item(value)) => Err(ApiError::field(
             name,
             format!("a list holds texts, or lists of tokens, not {}", shown(&value)),
         )),
-        Err(Fault::Kind(value)) => {
+        Err(InputFault::Kind(value)) => {
             Err(wrong(name, "use a text or a list of texts, or tokens for texts", &value))
         }
-        Err(Fault::Json(why)) => Err(ApiError::field(name, format!("is not JSON: {why}"))),
+        Err(InputFault::Json(why)) => Err(ApiError::field(name, format!("is not JSON: {why}"))),
     }
 }
 

@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use http_body::{Frame, SizeHint};
 
-use crate::admission::{ConnectionState, Phase};
+use crate::admission::{ConnectionPhase, ConnectionState};
 
 /// `response`, after whose body the connection of `state` rests.
 pub fn answered(response: Response, state: &Arc<ConnectionState>) -> Response {
@@ -27,7 +27,7 @@ struct Answering(Arc<ConnectionState>);
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.0.set(Phase::Resting);
+        self.0.set(ConnectionPhase::Resting);
     }
 }
 

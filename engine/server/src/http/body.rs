@@ -9,7 +9,7 @@ use axum::extract::Request;
 use axum::http::header::CONTENT_LENGTH;
 use tokio::time::{Instant, timeout_at};
 
-use crate::admission::{ConnectionState, Late, Phase};
+use crate::admission::{ConnectionPhase, ConnectionState, Late};
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::arrival;
 use crate::budget::{ByteBounds, Charge};
@@ -76,14 +76,14 @@ struct Reading<'a>(&'a ConnectionState);
 
 impl<'a> Reading<'a> {
     fn new(state: &'a Arc<ConnectionState>) -> Self {
-        state.set(Phase::Reading);
+        state.set(ConnectionPhase::Reading);
         Reading(state)
     }
 }
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        self.0.set(Phase::Answering);
+        self.0.set(ConnectionPhase::Answering);
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Sleep, sleep};
 
-use crate::admission::{ConnectionState, Late, Phase};
+use crate::admission::{ConnectionPhase, ConnectionState, Late};
 use crate::connection::shared::FIRST;
 use crate::limits::ServerLimits;
 
@@ -86,7 +86,7 @@ pub struct Patient<I> {
     waiting: Option<Pin<Box<Sleep>>>,
     state: Arc<ConnectionState>,
     /// Runs while the client has to send something, in the phase in which it began.
-    patience: Option<(Phase, Pin<Box<Sleep>>)>,
+    patience: Option<(ConnectionPhase, Pin<Box<Sleep>>)>,
     /// True once anything was read.
     received: bool,
     /// Runs while the rest of a request is discarded.
@@ -136,13 +136,13 @@ impl<I> Patient<I> {
 
     /// A head that comes byte by byte is late all the same.
     fn read_in_time(&mut self, poll: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if poll.is_ready() && self.state.phase() == Phase::Resting {
-            self.state.set(Phase::Expecting);
+        if poll.is_ready() && self.state.phase() == ConnectionPhase::Resting {
+            self.state.set(ConnectionPhase::Expecting);
         }
         let phase = self.state.phase();
         let (time, late) = match phase {
-            Phase::Expecting => (FIRST, Late::Head),
-            Phase::Resting if self.state.rests_shortly() => (self.rest, Late::Idle),
+            ConnectionPhase::Expecting => (FIRST, Late::Head),
+            ConnectionPhase::Resting if self.state.rests_shortly() => (self.rest, Late::Idle),
             // Bodies have a bound of their own, and long rests one of hyper's.
             _ => {
                 self.patience = None;
@@ -166,7 +166,7 @@ impl<I> Patient<I> {
 impl<I: AsyncRead + Unpin> Patient<I> {
     /// True if the client may still be sending what nobody will read: the rest of a body, or of a head that was refused.
     fn may_be_sending(&self) -> bool {
-        self.state.is_unread() || (self.received && self.state.phase() == Phase::Expecting)
+        self.state.is_unread() || (self.received && self.state.phase() == ConnectionPhase::Expecting)
     }
 
     /// Reads and discards what the client sends, within [`LINGER_BYTES`] and [`LINGER_TIME`].
@@ -176,7 +176,7 @@ impl<I: AsyncRead + Unpin> Patient<I> {
                 return Poll::Ready(());
             }
             // Meanwhile another connection may take its place.
-            self.state.set(Phase::Resting);
+            self.state.set(ConnectionPhase::Resting);
         }
         let linger = self
             .linger

@@ -41,7 +41,7 @@ use self::answered::answered;
 use self::io::{ClientConnection, Patient};
 use self::respond::refuse;
 use self::routes::{Door, Routes};
-use super::admission::{ConnectionState, Late, Phase};
+use super::admission::{ConnectionPhase, ConnectionState, Late};
 use super::api_error::ApiError;
 use super::client::Client;
 use super::connection::shared::{ListenerContext, pause, too_many_connections};
@@ -100,7 +100,7 @@ where
     let counting = Arc::clone(&registry);
     let late = Arc::clone(&state);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        state.set(Phase::Answering);
+        state.set(ConnectionPhase::Answering);
         let allowed = allowed(&registry, &peer, &state, door, &request);
         // The probes of whoever watches the server show no key.
         let is_health = request.uri().path() == "/health";
@@ -124,9 +124,9 @@ where
         async move {
             if !early.is_zero() {
                 // Meanwhile it may be closed for another connection.
-                state.set(Phase::Resting);
+                state.set(ConnectionPhase::Resting);
                 sleep(early).await;
-                state.set(Phase::Answering);
+                state.set(ConnectionPhase::Answering);
             }
             let work = async {
                 match allowed {

@@ -17,7 +17,7 @@ use super::respond::{answer, long_answer, refuse, typed};
 use crate::api_error::{ApiError, ApiErrorKind};
 use crate::closing::Closing;
 use crate::fields::wrong;
-use crate::input::{Fault, Input};
+use crate::input::{Input, InputFault};
 use crate::models::ModelRegistry;
 use crate::server::invalid;
 
@@ -114,10 +114,14 @@ async fn joined(registry: &Arc<ModelRegistry>, request: Request) -> Result<Respo
         Some(Ok(Input::Tokens(list))) => {
             return Err(ApiError::field("tokens", format!("at most {TOKENS}, not {}", list.len())));
         }
-        Some(Err(Fault::Token(value) | Fault::Item(value))) => return Err(wrong("tokens", range(), &value)),
-        Some(Err(Fault::Kind(value))) => return Err(wrong("tokens", "use a list of tokens", &value)),
-        Some(Err(Fault::Json(why))) => return Err(ApiError::field("tokens", format!("is not JSON: {why}"))),
-        Some(Ok(_) | Err(Fault::Many(_))) => return Err(ApiError::field("tokens", range())),
+        Some(Err(InputFault::Token(value) | InputFault::Item(value))) => {
+            return Err(wrong("tokens", range(), &value));
+        }
+        Some(Err(InputFault::Kind(value))) => return Err(wrong("tokens", "use a list of tokens", &value)),
+        Some(Err(InputFault::Json(why))) => {
+            return Err(ApiError::field("tokens", format!("is not JSON: {why}")));
+        }
+        Some(Ok(_) | Err(InputFault::Many(_))) => return Err(ApiError::field("tokens", range())),
         None => return Err(ApiError::field("tokens", "is missing: the tokens to make text of")),
     };
     fields.finish()?;

@@ -20,7 +20,7 @@ use sink::Sink;
 
 /// What lines look like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum LogFormat {
     /// For people.
     #[default]
     Text,
@@ -48,20 +48,20 @@ pub enum Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
     /// What lines look like.
-    pub format: Format,
+    pub format: LogFormat,
     /// Which there are.
     pub level: Level,
     /// Whether prompts and answers are in it.
     pub prompts: bool,
 }
 
-impl FromStr for Format {
+impl FromStr for LogFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "text" => Ok(Format::Text),
-            "json" => Ok(Format::Json),
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
             other => Err(format!("{other:?} is no format of the log: use text or json")),
         }
     }
@@ -115,8 +115,8 @@ pub fn start(wanted: LogOptions) {
     // A stderr that nobody reads is nobody's concern.
     let all = lines::layer().with_writer(sink).with_ansi(false).log_internal_errors(false);
     let set = match wanted.format {
-        Format::Text => tracing::subscriber::set_global_default(registry().with(filter).with(all)),
-        Format::Json => {
+        LogFormat::Text => tracing::subscriber::set_global_default(registry().with(filter).with(all)),
+        LogFormat::Json => {
             let all = all.json().flatten_event(true).with_current_span(false).with_span_list(false);
             tracing::subscriber::set_global_default(registry().with(filter).with(all))
         }

@@ -18,9 +18,9 @@ pub(super) struct Drafts {
     pub(super) sameness: Sameness,
     /// For each number of slots that generate, and whether the smaller model drafts for any: batches of more are slower for
     /// all, and its drafts take time.
-    pub(super) gains: HashMap<Step, Measured>,
+    pub(super) gains: HashMap<StepClass, StepTimes>,
     /// The step that is being measured; nothing where prompts are in it too.
-    pub(super) measured: Option<Step>,
+    pub(super) measured: Option<StepClass>,
     /// Whether the smaller model was asked in it.
     pub(super) asked: bool,
     /// Why nothing can be drafted at all, if that is so.
@@ -32,7 +32,7 @@ pub(super) struct Drafts {
 }
 
 /// What is alike of steps that are compared: how many slots generate, and whether the smaller model drafts for any.
-pub(super) type Step = (usize, bool);
+pub(super) type StepClass = (usize, bool);
 
 /// How long drafts that lost are left out, at first; twice as long after each further loss. A busy minute of the machine, or one
 /// text that nobody could guess, is no reason to do without for ever.
@@ -42,22 +42,22 @@ const REST: Duration = Duration::from_secs(60);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
 
 /// What is measured of steps that are alike.
-pub(super) struct Measured {
+pub(super) struct StepTimes {
     pub(super) gain: Gain,
     /// Losses so far, and when it is tried again.
     pub(super) losses: u32,
     pub(super) again: Option<Instant>,
 }
 
-impl Measured {
+impl StepTimes {
     pub(super) fn new() -> Self {
-        Measured { gain: Gain::new(Box::new(Instant::now)), losses: 0, again: None }
+        StepTimes { gain: Gain::new(Box::new(Instant::now)), losses: 0, again: None }
     }
 
     /// Begins anew where it has rested for long enough.
     pub(super) fn wake(&mut self, now: Instant) {
         if self.again.is_some_and(|again| again <= now) {
-            *self = Measured { losses: self.losses, ..Measured::new() };
+            *self = StepTimes { losses: self.losses, ..StepTimes::new() };
         }
     }
 
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn what_lost_is_tried_again_after_a_rest_that_grows() {
-        let (mut measured, begin) = (Measured::new(), Instant::now());
+        let (mut measured, begin) = (StepTimes::new(), Instant::now());
         let mut rests = Vec::new();
         for _ in 0..9 {
             let rest = measured.rest(begin);

@@ -10,7 +10,7 @@ use llama::{Batch, Context, Decoded, SequenceId, Token};
 
 use super::super::drafts::{DraftSource, Who};
 use super::super::plan::{BatchPart, prefill_beside_decode};
-use super::draft_state::{Measured, Step};
+use super::draft_state::{StepClass, StepTimes};
 use super::state::Scheduler;
 
 /// A slot that is to have a draft: the width of its batch, and its text.
@@ -54,7 +54,7 @@ impl Scheduler {
         }
         let step = (deciding.len(), deciding.iter().any(|at| self.wants(*at) == Some(DraftSource::Model)));
         self.drafts.measured = Some(step);
-        let measured = self.drafts.gains.entry(step).or_insert_with(Measured::new);
+        let measured = self.drafts.gains.entry(step).or_insert_with(StepTimes::new);
         measured.wake(Instant::now());
         let gain = &measured.gain;
         let lets = gain.lets_draft();
@@ -144,7 +144,7 @@ impl Scheduler {
 
     /// Of `targets` those whose drafts can be had at once: the smaller model has read their texts. Of the others it reads a part,
     /// for as long as a step may take: everybody waits meanwhile. What that takes is counted as drafts'.
-    fn catch_up(&mut self, step: Step, targets: Vec<DraftTarget>) -> Result<Vec<DraftTarget>> {
+    fn catch_up(&mut self, step: StepClass, targets: Vec<DraftTarget>) -> Result<Vec<DraftTarget>> {
         let mut left = prefill_beside_decode(self.rules.step, self.drafts.seconds_per_token) as usize;
         let mut ready = Vec::with_capacity(targets.len());
         for target in targets {

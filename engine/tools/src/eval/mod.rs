@@ -21,7 +21,7 @@ use engine_core::settings::Settings;
 use gguf::GgufFile;
 use llama::error::{Error, Result};
 use llama::{Model, Token};
-pub(crate) use reader::Reader;
+pub(crate) use reader::ChunkContext;
 use saved::Saved;
 use serde::Serialize;
 
@@ -41,14 +41,14 @@ pub const LEAST_CHUNK: u32 = 16;
 
 /// A text as a model's tokens, cut into chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Text {
+pub struct ChunkedText {
     tokens: Vec<Token>,
     begin: Option<Token>,
     chunk: usize,
     chunks: usize,
 }
 
-impl Text {
+impl ChunkedText {
     /// Cuts `text` into chunks of `chunk` tokens, as many as there are or `most`.
     ///
     /// # Errors
@@ -114,12 +114,12 @@ pub type OnProgress<'a> = &'a mut dyn FnMut(u64, u64);
 /// The perplexity of `model` on `text`. When it is interrupted, what there was until then.
 pub fn perplexity(
     model: &Arc<Model>,
-    text: &Text,
+    text: &ChunkedText,
     settings: &Settings,
     live: &Live,
     on_progress: OnProgress<'_>,
 ) -> Result<Evaluation> {
-    let mut reader = Reader::new(model, text, settings, live)?;
+    let mut reader = ChunkContext::new(model, text, settings, live)?;
     let mut nll = Vec::new();
     let done = each_chunk(text, on_progress, |chunk| {
         let mut here = Vec::new();
@@ -138,13 +138,13 @@ pub fn perplexity(
 pub fn against(
     model: &Arc<Model>,
     reference: &Arc<Model>,
-    text: &Text,
+    text: &ChunkedText,
     settings: &Settings,
     live: &Live,
     on_progress: OnProgress<'_>,
 ) -> Result<Evaluation> {
-    let mut one = Reader::new(model, text, settings, live)?;
-    let mut other = Reader::new(reference, text, settings, live)?;
+    let mut one = ChunkContext::new(model, text, settings, live)?;
+    let mut other = ChunkContext::new(reference, text, settings, live)?;
     let mut pairs = Vec::new();
     let done = each_chunk(text, on_progress, |chunk| {
         let mut here = Vec::new();
@@ -175,7 +175,7 @@ pub struct Reference {
     /// Of each position what rounding in the file may change: -ln of the probability of the token that came, and the
     /// most likely one.
     exact: Vec<(f64, usize)>,
-    text: Text,
+    text: ChunkedText,
     chunks: usize,
 }
 
@@ -183,7 +183,7 @@ impl Reference {
     /// Evaluates `reference` on `text`. When it is interrupted, the chunks until then are there.
     pub fn save(
         reference: &Arc<Model>,
-        text: &Text,
+        text: &ChunkedText,
         settings: &Settings,
         live: &Live,
         on_progress: OnProgress<'_>,
@@ -191,7 +191,7 @@ impl Reference {
         let scored = (text.chunk - 1 - text.first_scored()) as u64;
         let row = u64::from(reference.n_vocab()) * 2;
         let mut saved = Saved::new(reference.n_vocab() as usize, Bytes(row * scored * text.chunks as u64))?;
-        let mut reader = Reader::new(reference, text, settings, live)?;
+        let mut reader = ChunkContext::new(reference, text, settings, live)?;
         let mut exact = Vec::new();
         let chunks = each_chunk(text, on_progress, |chunk| {
             reader.chunk(chunk, text.first_scored(), |next, row| {
@@ -209,7 +209,7 @@ impl Reference {
     }
 
     /// The text.
-    pub fn text(&self) -> &Text {
+    pub fn text(&self) -> &ChunkedText {
         &self.text
     }
 
@@ -225,7 +225,7 @@ impl Reference {
             return Ok(nothing);
         }
         let Self { saved, exact, text, .. } = self;
-        let mut reader = Reader::new(model, text, settings, live)?;
+        let mut reader = ChunkContext::new(model, text, settings, live)?;
         saved.rewind()?;
         let mut pairs = Vec::new();
         let mut exact = exact.iter();
@@ -289,7 +289,7 @@ pub fn fit_together(model: &Path, reference: &Path, live: &Live) -> Result<bool>
 
 /// Runs `work` on every chunk; how many were done until the end or an interruption.
 pub(crate) fn each_chunk(
-    text: &Text,
+    text: &ChunkedText,
     on_progress: OnProgress<'_>,
     mut work: impl FnMut(&[Token]) -> Result<()>,
 ) -> Result<usize> {
@@ -304,14 +304,14 @@ pub(crate) fn each_chunk(
     Ok(text.chunks)
 }
 
-fn compared(text: &Text, done: usize, pairs: &[Pair]) -> Evaluation {
+fn compared(text: &ChunkedText, done: usize, pairs: &[Pair]) -> Evaluation {
     let nll: Vec<f64> = pairs.iter().map(|pair| pair.nll).collect();
     let perplexity = (!nll.is_empty()).then(|| evaluation::perplexity(&nll));
     summary(text, done, pairs.len(), perplexity, evaluation::divergence(pairs))
 }
 
 fn summary(
-    text: &Text,
+    text: &ChunkedText,
     done: usize,
     positions: usize,
     perplexity: Option<Estimate>,
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_chunk_begins_with_the_begin_token_where_there_is_one() {
-        let text = |begin| Text { tokens: (0..40).collect(), begin, chunk: 16, chunks: 2 };
+        let text = |begin| ChunkedText { tokens: (0..40).collect(), begin, chunk: 16, chunks: 2 };
         assert_eq!(text(None).chunk(1), (16..32).collect::<Vec<_>>());
         let marked = text(Some(99)).chunk(1);
         assert_eq!((marked[0], &marked[1..]), (99, &(17..32).collect::<Vec<_>>()[..]));
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn an_interruption_keeps_what_was_whole() {
-        let text = Text { tokens: (0..64).collect(), begin: None, chunk: 16, chunks: 4 };
+        let text = ChunkedText { tokens: (0..64).collect(), begin: None, chunk: 16, chunks: 4 };
         let (mut told, mut count) = (Vec::new(), 0);
         let done = each_chunk(&text, &mut |done, total| told.push((done, total)), |_| {
             count += 1;

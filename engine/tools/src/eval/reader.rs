@@ -10,28 +10,28 @@ use llama::error::Result;
 use llama::options::ContextOptions;
 use llama::{Collector, Context, Model, Token};
 
-use super::Text;
+use super::ChunkedText;
 
 /// What the logits of one call may take: they are kept for all its tokens.
 const LOGITS: usize = 128 << 20;
 
 /// A context for chunks.
-pub struct Reader {
+pub struct ChunkContext {
     context: Context,
     /// Tokens of one call.
     window: usize,
 }
 
-impl Reader {
+impl ChunkContext {
     /// A context of `model` for the chunks of `text`.
-    pub fn new(model: &Arc<Model>, text: &Text, settings: &Settings, live: &Live) -> Result<Self> {
+    pub fn new(model: &Arc<Model>, text: &ChunkedText, settings: &Settings, live: &Live) -> Result<Self> {
         Self::with(model, text, settings, live, None)
     }
 
     /// The same; `collector` sees what goes into every matrix.
     pub fn collecting(
         model: &Arc<Model>,
-        text: &Text,
+        text: &ChunkedText,
         settings: &Settings,
         live: &Live,
         collector: &Arc<Collector>,
@@ -41,7 +41,7 @@ impl Reader {
 
     fn with(
         model: &Arc<Model>,
-        text: &Text,
+        text: &ChunkedText,
         settings: &Settings,
         live: &Live,
         collector: Option<Arc<Collector>>,

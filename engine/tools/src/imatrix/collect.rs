@@ -7,7 +7,7 @@ use engine_core::settings::Settings;
 use llama::error::Result;
 use llama::{Collector, MatrixSums, Model};
 
-use crate::eval::{OnProgress, Reader, Text, each_chunk};
+use crate::eval::{ChunkContext, ChunkedText, OnProgress, each_chunk};
 
 /// What was collected.
 #[derive(Clone, Debug)]
@@ -22,14 +22,14 @@ pub struct Collected {
 /// the output's matrix too. When it is interrupted, what there was until then.
 pub fn collect(
     model: &Arc<Model>,
-    text: &Text,
+    text: &ChunkedText,
     with_output: bool,
     settings: &Settings,
     live: &Live,
     on_progress: OnProgress<'_>,
 ) -> Result<Collected> {
     let collector = Collector::new(with_output)?;
-    let mut reader = Reader::collecting(model, text, settings, live, &collector)?;
+    let mut reader = ChunkContext::collecting(model, text, settings, live, &collector)?;
     let chunks = each_chunk(text, on_progress, |chunk| {
         // With logits of every token: the last layer would leave out the others.
         let read = reader.chunk(chunk, 0, |_, _| Ok(()));

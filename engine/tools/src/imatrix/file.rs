@@ -283,7 +283,8 @@ mod tests {
             assert!(why(&bad).contains("no sum of squares"), "{wrong}");
         }
         assert!(why(&Imatrix { entries: BTreeMap::new(), ..some() }).contains("it holds none"));
-        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny))
+            .expect("a model");
         let error = read(&path).expect_err("a model").to_string();
         assert!(error.contains("it is a model"), "{error}");
         write(&some(), &path, 512).expect("written");

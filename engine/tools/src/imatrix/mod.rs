@@ -16,7 +16,7 @@ use gguf::GgufFile;
 use llama::error::{Error, Result};
 use llama::quantize::{Imatrix, Type};
 
-use crate::quantize::{Planned, QuantizePlan};
+use crate::quantize::{PlannedTensor, QuantizePlan};
 
 /// About the size of the file of an importance matrix of the model at `path`: a float for each column of each matrix, of
 /// experts for each of them.
@@ -53,7 +53,7 @@ pub(crate) fn check(imatrix: &Imatrix, plan: &QuantizePlan, kind: Type) -> Resul
             )));
         }
     }
-    let lacking = |tensor: &&&Planned| !imatrix.entries.contains_key(&tensor.name);
+    let lacking = |tensor: &&&PlannedTensor| !imatrix.entries.contains_key(&tensor.name);
     let lacks = weighed.iter().filter(lacking).count();
     if lacks > 0 && lacks == weighed.len() {
         let (count, first) =

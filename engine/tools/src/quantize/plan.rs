@@ -14,14 +14,14 @@ const STARVED: [&str; 6] = ["iq3_xxs", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_m", "i
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QuantizePlan {
     /// Its tensors.
-    pub tensors: Vec<Planned>,
+    pub tensors: Vec<PlannedTensor>,
     /// Bytes of the file that are no tensors.
     pub header: Bytes,
 }
 
 /// What becomes of a tensor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Planned {
+pub struct PlannedTensor {
     /// Its name.
     pub name: String,
     /// Elements per row first.
@@ -48,7 +48,7 @@ impl QuantizePlan {
             let to = types.get(tensor.name.as_str()).copied().unwrap_or(tensor.kind);
             let rows: u64 = tensor.dims.iter().skip(1).product();
             let row = to.bytes_of(tensor.dims.first().copied().unwrap_or(1));
-            Planned {
+            PlannedTensor {
                 name: tensor.name.clone(),
                 dims: tensor.dims.clone(),
                 from: tensor.kind,
@@ -73,22 +73,22 @@ impl QuantizePlan {
 
     /// Bits of each weight, on average.
     pub fn bits_per_weight(&self) -> f64 {
-        let elements: u64 = self.tensors.iter().map(Planned::elements).sum();
+        let elements: u64 = self.tensors.iter().map(PlannedTensor::elements).sum();
         8.0 * self.tensor_bytes().0 as f64 / elements as f64
     }
 
     /// The first tensor that is quantised already and would be again.
-    pub fn quantised_twice(&self) -> Option<&Planned> {
+    pub fn quantised_twice(&self) -> Option<&PlannedTensor> {
         self.tensors.iter().find(|tensor| tensor.from.is_quantised() && tensor.from != tensor.to)
     }
 
     /// The first tensor that would be garbage without an importance matrix, quantising to `kind`.
-    pub fn needs_imatrix(&self, kind: Type) -> Option<&Planned> {
+    pub fn needs_imatrix(&self, kind: Type) -> Option<&PlannedTensor> {
         self.tensors.iter().find(|tensor| tensor.needs_imatrix(kind))
     }
 }
 
-impl Planned {
+impl PlannedTensor {
     /// Its values.
     pub fn elements(&self) -> u64 {
         self.dims.iter().product()

@@ -22,8 +22,8 @@ pub use end_to_end::end_to_end;
 pub use kernel::kernel;
 pub(crate) use kernel::{Random, decode, prefill, session};
 pub use layouts::{LayoutRecord, compare_layouts};
-pub use part_record::{PartRecord, Subject};
-pub use record::{Columns, Record, utc};
+pub use part_record::{BenchSubject, PartRecord};
+pub use record::{BenchRecord, Columns, utc};
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@ use super::record::{mean_and_deviation, peak_rss};
 
 /// The model and the program, as every record of a run names them.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub struct BenchSubject {
     /// llama.cpp's version.
     pub build_commit: String,
     /// The file.
@@ -36,7 +36,7 @@ pub struct PartRecord {
     /// Tokens, of prefill and decode.
     pub case: Option<Case>,
     /// What it was measured on.
-    pub subject: Subject,
+    pub subject: BenchSubject,
     samples: Samples,
     peak_rss: Option<u64>,
 }
@@ -47,7 +47,7 @@ impl PartRecord {
         part: Part,
         case: Option<Case>,
         n_threads: u32,
-        subject: &Subject,
+        subject: &BenchSubject,
         (work, samples): (u64, Samples),
     ) -> Self {
         PartRecord { part, work, n_threads, case, subject: subject.clone(), samples, peak_rss: peak_rss() }
@@ -115,7 +115,7 @@ mod tests {
     /// Scripts read these fields, in this order, with numbers of this form.
     #[test]
     fn rows_of_parts_are_written_byte_by_byte_as_ever() {
-        let subject = Subject {
+        let subject = BenchSubject {
             build_commit: "0.6.0".to_string(),
             model_filename: "tiny.gguf".to_string(),
             model_type: "llama ?B F16".to_string(),

@@ -25,7 +25,7 @@ pub struct Columns {
 
 /// One test and what it measured. Serialises to its [`BenchRow`].
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct BenchRecord {
     /// The path.
     pub path: Path,
     /// The test.
@@ -53,7 +53,7 @@ pub struct Record {
     peak_rss: Option<u64>,
 }
 
-impl Record {
+impl BenchRecord {
     /// The record of `samples`.
     pub fn new(
         path: Path,
@@ -64,7 +64,7 @@ impl Record {
         samples: Samples,
     ) -> Self {
         let threads = if case.n_gen == 0 { &settings.prefill_threads } else { &settings.decode_threads };
-        Record {
+        BenchRecord {
             path,
             case,
             model_type: model.description(),
@@ -242,7 +242,7 @@ fn found(settings: &Settings, model: &Model) -> Settings {
     settings
 }
 
-impl Serialize for Record {
+impl Serialize for BenchRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.row().serialize(serializer)
     }
@@ -345,7 +345,7 @@ mod tests {
     }
 
     /// A record of one sample, as a machine without a driver would write it.
-    fn record(path: Path, case: Case, gpus: Option<Vec<GpuUse>>) -> Record {
+    fn record(path: Path, case: Case, gpus: Option<Vec<GpuUse>>) -> BenchRecord {
         let settings = Settings::resolve(&Requested::default(), &Live::default()).expect("valid");
         let first_token_ns = if path == Path::EndToEnd { vec![250_000, 750_001] } else { Vec::new() };
         let samples = Samples {
@@ -356,7 +356,7 @@ mod tests {
             gpus,
             ..Samples::default()
         };
-        Record {
+        BenchRecord {
             path,
             case,
             model_type: "llama ?B F16".to_string(),

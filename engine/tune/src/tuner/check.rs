@@ -7,21 +7,21 @@
 use std::fmt;
 
 use build_info::Logits;
-use build_info::gate::Limits;
+use build_info::gate::GateLimits;
 use build_info::tuning::Chosen;
 
 use super::space::{changes_numerics, is_lossy};
 
 /// Of settings that only add in another order.
-const EXACT: Limits = Limits::GATE;
+const EXACT: GateLimits = GateLimits::GATE;
 /// Of settings that lose accuracy by intent: between Q8_0 (2.4e-4) and a 5-bit quantisation.
-const LOSSY: Limits = Limits { mean_kld: 5e-3, top1: 0.97 };
+const LOSSY: GateLimits = GateLimits { mean_kld: 5e-3, top1: 0.97 };
 /// Two tokens whose logits differ by less are equally likely: which of them is first says nothing.
 const TIE: f32 = 0.02;
 
 /// How two outputs for one text compare.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Comparison {
+pub struct OutputComparison {
     /// Positions compared.
     pub positions: u32,
     /// Mean KL divergence in nats; not a number where a logit is not.
@@ -45,14 +45,14 @@ pub struct Rounding {
     pub top1: f64,
 }
 
-impl Comparison {
+impl OutputComparison {
     /// Whether it is inside the gate's limits.
     pub fn is_exact(&self) -> bool {
         EXACT.hold(self.mean_kld, self.top1)
     }
 
     /// What holds for settings that only add in another order.
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> GateLimits {
         match self.rounding {
             Some(Rounding { mean_kld, top1 }) => EXACT.or_as_near_as(mean_kld, top1, self.positions),
             None => EXACT,
@@ -60,7 +60,7 @@ impl Comparison {
     }
 }
 
-impl fmt::Display for Comparison {
+impl fmt::Display for OutputComparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { mean_kld, top1, greedy, equal, .. } = self;
         write!(
@@ -73,10 +73,10 @@ impl fmt::Display for Comparison {
 
 /// Compares the logits after the `text` tokens of a text, and after the greedy tokens that follow as long as they are
 /// the same.
-pub fn compare(reference: &Logits, other: &Logits, text: usize) -> Comparison {
+pub fn compare(reference: &Logits, other: &Logits, text: usize) -> OutputComparison {
     let same = reference.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
     let mut found =
-        Comparison { positions: 0, mean_kld: 0.0, top1: 0.0, greedy: 0, equal: 0, rounding: None };
+        OutputComparison { positions: 0, mean_kld: 0.0, top1: 0.0, greedy: 0, equal: 0, rounding: None };
     found.greedy = u32::try_from(reference.tokens.len().saturating_sub(text)).unwrap_or(u32::MAX);
     found.equal = u32::try_from(same.saturating_sub(text)).unwrap_or(u32::MAX);
     let (mut sum, mut agreed) = (0.0, 0u32);
@@ -91,7 +91,7 @@ pub fn compare(reference: &Logits, other: &Logits, text: usize) -> Comparison {
 }
 
 /// Whether `candidate` may be used, in words either way.
-pub fn judge(candidate: &Chosen, found: &Comparison) -> Result<String, String> {
+pub fn judge(candidate: &Chosen, found: &OutputComparison) -> Result<String, String> {
     let limits = if is_lossy(candidate) { LOSSY } else { found.limits() };
     let within = limits.hold(found.mean_kld, found.top1);
     // Greedy tokens say nothing where logits are no numbers: the first token is chosen then, always.
@@ -101,7 +101,7 @@ pub fn judge(candidate: &Chosen, found: &Comparison) -> Result<String, String> {
     match (changes_numerics(candidate), equal, within || same) {
         (true, _, true) | (false, true, _) => Ok(found.to_string()),
         (true, ..) => {
-            let Limits { mean_kld, top1 } = limits;
+            let GateLimits { mean_kld, top1 } = limits;
             Err(format!(
                 "its output is another: {found}, where {mean_kld:.0e} and {:.1} % are due",
                 100.0 * top1
@@ -155,7 +155,7 @@ mod tests {
         let same = compare(&reference, &reference, 1);
         assert_eq!(
             same,
-            Comparison { positions: 3, mean_kld: 0.0, top1: 1.0, greedy: 2, equal: 2, rounding: None }
+            OutputComparison { positions: 3, mean_kld: 0.0, top1: 1.0, greedy: 2, equal: 2, rounding: None }
         );
         let other = logits(&[(7, [0.0, 2.0, 1.0]), (1, [9.0, 0.0, 0.0]), (0, [0.0, 5.0, 0.0])]);
         let found = compare(&reference, &other, 1);
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_changes_no_numbers_must_give_the_same_tokens_and_the_rest_stay_near() {
-        let found = |mean_kld, top1, equal| Comparison {
+        let found = |mean_kld, top1, equal| OutputComparison {
             positions: 80,
             mean_kld,
             top1,
@@ -190,7 +190,7 @@ mod tests {
             equal,
             rounding: None,
         };
-        let rough = |found: Comparison, mean_kld, top1| Comparison {
+        let rough = |found: OutputComparison, mean_kld, top1| OutputComparison {
             rounding: Some(Rounding { mean_kld, top1 }),
             ..found
         };

@@ -22,13 +22,13 @@ const EVALUATED: u32 = 64;
 const KEPT: usize = 2;
 
 /// What a state fits: caches of these types, and V as this attention wants it, with so many tokens.
-type Kind = (FlashAttention, KvType, KvType, u32);
+type CacheKind = (FlashAttention, KvType, KvType, u32);
 
 /// States of full contexts, made when they are asked for.
 #[derive(Debug, Default)]
 pub(super) struct Depths {
     /// The one that was asked for last comes last.
-    states: Vec<(Kind, Vec<u8>)>,
+    states: Vec<(CacheKind, Vec<u8>)>,
 }
 
 impl Depths {
@@ -113,7 +113,7 @@ fn append(context: &mut Context, held: u32, state: &[u8], tokens: u32) -> Result
 mod tests {
     use engine_core::model;
     use engine_core::settings::Requested;
-    use gguf::synth::{self, Options, Preset};
+    use gguf::synth::{self, Preset, SynthOptions};
 
     use super::*;
 
@@ -121,7 +121,7 @@ mod tests {
     fn a_context_is_filled_to_the_token() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("model.gguf");
-        synth::write(&path, &Options::new(Preset::Tiny)).expect("the tiny model");
+        synth::write(&path, &SynthOptions::new(Preset::Tiny)).expect("the tiny model");
         let live = Live::default();
         for (flash, tokens) in [("on", 1), ("on", 64), ("off", 65), ("on", 200), ("off", 256)] {
             let requested = Requested { flash_attention: flash.parse().ok(), ..Requested::default() };
@@ -143,7 +143,7 @@ mod tests {
     fn the_last_states_are_kept() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("model.gguf");
-        synth::write(&path, &Options::new(Preset::Tiny)).expect("the tiny model");
+        synth::write(&path, &SynthOptions::new(Preset::Tiny)).expect("the tiny model");
         let live = Live::default();
         let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
         let model = model::open(&path, &settings, &live).expect("it loads");

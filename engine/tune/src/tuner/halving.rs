@@ -13,7 +13,7 @@ use measure::{Anchor, FEWEST_PAIRS, Judgement, Ratio, Rule, schedule};
 
 use super::check;
 use super::objective::{self, Objective};
-use super::task::{Event, Failure, Runner, Stop, Work};
+use super::task::{Failure, Runner, Stop, TuningEvent, Work};
 
 /// Rounds before the worse half goes.
 const ROUNDS: usize = 2;
@@ -49,7 +49,7 @@ pub struct Terms<'a> {
 }
 
 /// A running contest.
-struct Contest<'a, 'r> {
+struct RunningContest<'a, 'r> {
     terms: Terms<'a>,
     runner: &'r mut dyn Runner,
     candidates: Vec<Candidate>,
@@ -65,7 +65,7 @@ struct Contest<'a, 'r> {
 }
 
 /// How a contest ended.
-pub struct Outcome {
+pub struct ContestOutcome {
     /// The candidates with what was measured.
     pub candidates: Vec<Candidate>,
     /// The number of the best.
@@ -82,10 +82,10 @@ pub fn contest(
     runner: &mut dyn Runner,
     candidates: Vec<Candidate>,
     terms: Terms<'_>,
-) -> Result<Outcome, Stop> {
+) -> Result<ContestOutcome, Stop> {
     let alive = (0..candidates.len()).collect();
     let times = vec![terms.run; candidates.len()];
-    let mut contest = Contest {
+    let mut contest = RunningContest {
         terms,
         runner,
         candidates,
@@ -100,7 +100,7 @@ pub fn contest(
     Ok(contest.end())
 }
 
-impl Contest<'_, '_> {
+impl RunningContest<'_, '_> {
     fn race(&mut self) -> Result<(), Stop> {
         while self.alive.len() > 1 && !self.is_told() {
             let rounds = if self.alive.len() > 2 || self.round == 0 { ROUNDS } else { 1 };
@@ -143,7 +143,7 @@ impl Contest<'_, '_> {
                 self.repeats += 1;
                 let again =
                     if self.repeats == self.terms.repeats { "; the rest is counted as it is" } else { "" };
-                self.runner.tell(Event::Warning(&format!("{why}: the round is repeated{again}")));
+                self.runner.tell(TuningEvent::Warning(&format!("{why}: the round is repeated{again}")));
                 continue;
             }
             for (number, sample) in samples {
@@ -203,8 +203,10 @@ impl Contest<'_, '_> {
                 Err(Failure::Failed(why)) => why,
             };
             if number == 0 && attempt == 0 {
-                self.runner
-                    .tell(Event::Warning(&format!("{}: {why}; trying once more", self.candidates[0].name)));
+                self.runner.tell(TuningEvent::Warning(&format!(
+                    "{}: {why}; trying once more",
+                    self.candidates[0].name
+                )));
                 continue;
             }
             if number == 0 {
@@ -217,7 +219,7 @@ impl Contest<'_, '_> {
     }
 
     fn drop(&mut self, number: usize, why: String) {
-        self.runner.tell(Event::Dropped { name: &self.candidates[number].name, why: &why });
+        self.runner.tell(TuningEvent::Dropped { name: &self.candidates[number].name, why: &why });
         self.candidates[number].dropped = Some(why);
     }
 
@@ -273,7 +275,7 @@ impl Contest<'_, '_> {
         self.alive.retain(|number| self.candidates[*number].dropped.is_none());
         let best = stay.first().map(|best| (self.candidates[best.who].name.clone(), best.median));
         let left = self.alive.len() - 1;
-        self.runner.tell(Event::Rung { round: self.round, left, best });
+        self.runner.tell(TuningEvent::Rung { round: self.round, left, best });
     }
 
     /// Looks at the output of those still in it, once each, as long as there is time: what was not looked at cannot win.
@@ -313,7 +315,7 @@ impl Contest<'_, '_> {
         }
     }
 
-    fn end(mut self) -> Outcome {
+    fn end(mut self) -> ContestOutcome {
         let mut winner = (0, 1.0);
         for number in 1..self.candidates.len() {
             let ratios = self.ratios(number);
@@ -337,7 +339,7 @@ impl Contest<'_, '_> {
                 _ => format!("out of time after {rounds}"),
             }
         });
-        Outcome { candidates: self.candidates, winner: winner.0, cut_short, repeats: self.repeats }
+        ContestOutcome { candidates: self.candidates, winner: winner.0, cut_short, repeats: self.repeats }
     }
 }
 

@@ -16,10 +16,10 @@ use engine_core::child_process::{LastWords, death, lines};
 use host::process::cpu_seconds;
 use measure::Watch;
 
-use super::check::{Comparison, Rounding, compare};
+use super::check::{OutputComparison, Rounding, compare};
 use super::space::{changes_numerics, memory};
-use super::task::{DEEPEST, Event, Failure, Measured, Runner, Work};
-use super::worker::{Answer, Request, lead};
+use super::task::{DEEPEST, Failure, RunFigures, Runner, TuningEvent, Work};
+use super::worker::{WorkerAnswer, WorkerRequest, lead};
 
 /// Lines of its stderr that a dead process leaves behind.
 const LAST_WORDS: usize = 4;
@@ -48,7 +48,7 @@ pub struct Processes<'a> {
     folder: base::TempDir,
     started: Instant,
     watch: Option<(Watch, f64)>,
-    on_event: &'a mut dyn FnMut(Event<'_>),
+    on_event: &'a mut dyn FnMut(TuningEvent<'_>),
 }
 
 /// A process with the model loaded in one way.
@@ -114,7 +114,7 @@ impl<'a> Processes<'a> {
         ceiling: Option<Bytes>,
         patience: Duration,
         record: &Path,
-        on_event: &'a mut dyn FnMut(Event<'_>),
+        on_event: &'a mut dyn FnMut(TuningEvent<'_>),
     ) -> std::io::Result<Self> {
         let beside =
             record.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -137,11 +137,11 @@ impl<'a> Processes<'a> {
     }
 
     /// Sends `request` to the process that has the model loaded as `settings` say, and waits for its answer.
-    fn ask(&mut self, settings: &Chosen, request: &Request) -> Result<Answer, Failure> {
+    fn ask(&mut self, settings: &Chosen, request: &WorkerRequest) -> Result<WorkerAnswer, Failure> {
         let at = self.worker(settings)?;
         let answer = self.workers[at].ask(request, self.patience);
         match answer {
-            Ok(Answer::Error(why)) => Err(Failure::Failed(why)),
+            Ok(WorkerAnswer::Error(why)) => Err(Failure::Failed(why)),
             Ok(answer) => Ok(answer),
             Err(failure) => {
                 self.end(at);
@@ -169,12 +169,12 @@ impl<'a> Processes<'a> {
                 self.make_room(settings);
                 let takes = memory(&self.shape, settings, 0);
                 let mut worker = Worker::start(&self.command, loaded, takes)?;
-                let request = Request::Load { settings: settings.clone() };
+                let request = WorkerRequest::Load { settings: settings.clone() };
                 let answer = worker.ask(&request, self.patience.max(LOADING));
                 self.workers.push(worker);
                 let failure = match answer {
-                    Ok(Answer::Loaded) => None,
-                    Ok(Answer::Error(why)) => Some(Failure::Failed(why)),
+                    Ok(WorkerAnswer::Loaded) => None,
+                    Ok(WorkerAnswer::Error(why)) => Some(Failure::Failed(why)),
                     Ok(other) => Some(Failure::Failed(format!("it answered {other:?} when it should load"))),
                     Err(failure) => Some(failure),
                 };
@@ -207,9 +207,9 @@ impl<'a> Processes<'a> {
     /// The output under `settings` after `lead` tokens.
     fn logits(&mut self, settings: &Chosen, lead: u32) -> Result<(Logits, usize), Failure> {
         let out = self.folder.path().join(LOGITS);
-        let request = Request::Check { settings: settings.clone(), lead, out: out.clone() };
+        let request = WorkerRequest::Check { settings: settings.clone(), lead, out: out.clone() };
         let text = match self.ask(settings, &request)? {
-            Answer::Checked { text } => text,
+            WorkerAnswer::Checked { text } => text,
             other => return Err(Failure::Failed(format!("it answered {other:?} to a check"))),
         };
         let failed =
@@ -287,7 +287,7 @@ impl Worker {
     }
 
     /// Asks and waits. After an error nothing more can be asked.
-    fn ask(&mut self, request: &Request, patience: Duration) -> Result<Answer, Failure> {
+    fn ask(&mut self, request: &WorkerRequest, patience: Duration) -> Result<WorkerAnswer, Failure> {
         let text = serde_json::to_string(request).map_err(|error| Failure::Failed(error.to_string()))?;
         if writeln!(self.stdin, "{text}").and_then(|()| self.stdin.flush()).is_err() {
             return Err(self.epitaph());
@@ -338,14 +338,14 @@ impl Worker {
 }
 
 impl Runner for Processes<'_> {
-    fn measure(&mut self, settings: &Chosen, work: Work) -> Result<Measured, Failure> {
-        match self.ask(settings, &Request::Measure { settings: settings.clone(), work })? {
-            Answer::Measured { sample, peak } => Ok(Measured { sample, peak }),
+    fn measure(&mut self, settings: &Chosen, work: Work) -> Result<RunFigures, Failure> {
+        match self.ask(settings, &WorkerRequest::Measure { settings: settings.clone(), work })? {
+            WorkerAnswer::Measured { sample, peak } => Ok(RunFigures { sample, peak }),
             other => Err(Failure::Failed(format!("it answered {other:?} to a measurement"))),
         }
     }
 
-    fn check(&mut self, settings: &Chosen) -> Result<Comparison, Failure> {
+    fn check(&mut self, settings: &Chosen) -> Result<OutputComparison, Failure> {
         let lead = lead(settings);
         // The last one only: they are large, and once the size of a graph is chosen all have the same.
         let reference = match self.reference.take().filter(|(tokens, _)| *tokens == lead) {
@@ -356,7 +356,7 @@ impl Runner for Processes<'_> {
         let found = match found {
             Ok(found) if changes_numerics(settings) && !found.is_exact() => self
                 .rounding(&reference, lead)
-                .map(|rounding| Comparison { rounding: Some(rounding), ..found }),
+                .map(|rounding| OutputComparison { rounding: Some(rounding), ..found }),
             found => found,
         };
         self.reference = Some((lead, reference));
@@ -390,7 +390,7 @@ impl Runner for Processes<'_> {
         self.watch = None;
     }
 
-    fn tell(&mut self, event: Event<'_>) {
+    fn tell(&mut self, event: TuningEvent<'_>) {
         (self.on_event)(event);
     }
 }
@@ -430,7 +430,7 @@ mod tests {
     fn processes<'a>(
         command: Vec<PathBuf>,
         patience: Duration,
-        on_event: &'a mut dyn FnMut(Event<'_>),
+        on_event: &'a mut dyn FnMut(TuningEvent<'_>),
     ) -> Processes<'a> {
         let record = std::env::temp_dir().join("tuning.json");
         Processes::new(command, shape(), None, patience, &record, on_event).expect("a folder")
@@ -451,7 +451,7 @@ mod tests {
             ("echo '\"loaded\"'", "to a measurement"),
         ];
         for (then, words) in cases {
-            let mut ignore = |_: Event<'_>| {};
+            let mut ignore = |_: TuningEvent<'_>| {};
             let patience = Duration::from_secs(1);
             let mut runner = processes(shell(then), patience, &mut ignore);
             for attempt in 0..2 {
@@ -496,7 +496,7 @@ mod tests {
             }
         }
         std::os::unix::fs::symlink(elsewhere.path(), path(".tuning.work-link00000000")).expect("a link");
-        let mut ignore = |_: Event<'_>| {};
+        let mut ignore = |_: TuningEvent<'_>| {};
         let patience = Duration::from_secs(1);
         let record = path("tuning.json");
         let runner =
@@ -514,7 +514,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_worker_is_not_taken_for_work_of_others() {
-        let mut ignore = |_: Event<'_>| {};
+        let mut ignore = |_: TuningEvent<'_>| {};
         let mut runner = processes(shell("kill -9 $$"), Duration::from_secs(5), &mut ignore);
         runner.cores_busy_elsewhere();
         assert!(runner.watch.is_some());
@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_is_named() {
-        let mut ignore = |_: Event<'_>| {};
+        let mut ignore = |_: TuningEvent<'_>| {};
         let command = vec![PathBuf::from("/no/such/program")];
         let mut runner = processes(command, Duration::from_secs(1), &mut ignore);
         let failure = runner.check(&Chosen::default()).expect_err("nothing to start");
@@ -535,7 +535,7 @@ mod tests {
 
     #[test]
     fn one_process_serves_what_is_loaded_alike() {
-        let mut ignore = |_: Event<'_>| {};
+        let mut ignore = |_: TuningEvent<'_>| {};
         let good =
             r#"echo '{"measured":{"sample":{"prompt":1,"prefill_ns":5,"generated":0,"decode_ns":0}}}'"#;
         let mut runner = processes(shell(good), Duration::from_secs(5), &mut ignore);

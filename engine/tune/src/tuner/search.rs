@@ -7,8 +7,8 @@ use build_info::tuning::{Candidate, Chosen, Confirmation, Entry, Sample};
 use measure::{FEWEST_PAIRS, Rule, median};
 
 use super::halving::{REPEATS, Terms, contest, interval};
-use super::space::{Phases, Stage, memory, with};
-use super::task::{Event, Failure, Progress, Runner, Stop, Task, Work};
+use super::space::{Phases, StagePlan, memory, with};
+use super::task::{Failure, Runner, Stop, Task, TuningEvent, TuningProgress, Work};
 
 /// Pairs of the last two of a stage in a short budget.
 pub(crate) const PAIRS: usize = 8;
@@ -30,8 +30,8 @@ pub(crate) const NARROW: f64 = 0.01;
 pub fn tune(
     task: &Task,
     runner: &mut dyn Runner,
-    progress: &mut Progress,
-    save: &mut dyn FnMut(&Progress) -> Result<(), String>,
+    progress: &mut TuningProgress,
+    save: &mut dyn FnMut(&TuningProgress) -> Result<(), String>,
 ) -> Result<Entry, Stop> {
     let before = progress.seconds;
     progress.forget_the_undecided();
@@ -56,7 +56,7 @@ pub fn tune(
         let record = run_stage(task, &stage, &pace, runner, &progress.chosen, end, &mut repeats)?;
         // A stage that it changed in decides nothing.
         unchanged(task, runner)?;
-        runner.tell(Event::Decided(&record));
+        runner.tell(TuningEvent::Decided(&record));
         pace.learn(&record);
         progress.chosen = record.candidates[record.winner as usize].settings.clone();
         runner.keep_only(&progress.chosen);
@@ -83,7 +83,7 @@ pub(crate) fn unchanged(task: &Task, runner: &mut dyn Runner) -> Result<(), Stop
 /// Decides one stage.
 pub(crate) fn run_stage(
     task: &Task,
-    stage: &Stage,
+    stage: &StagePlan,
     pace: &Pace,
     runner: &mut dyn Runner,
     chosen: &Chosen,
@@ -110,7 +110,7 @@ pub(crate) fn run_stage(
         let needed = memory(&task.key.model, &candidate.settings, work.n_ctx());
         if let Some(ceiling) = task.ceiling.filter(|ceiling| needed > *ceiling) {
             let why = format!("it would take {needed} of memory, and {ceiling} is the ceiling");
-            runner.tell(Event::Dropped { name: &candidate.name, why: &why });
+            runner.tell(TuningEvent::Dropped { name: &candidate.name, why: &why });
             candidate.dropped = Some(why);
         }
     }
@@ -132,7 +132,11 @@ pub(crate) fn run_stage(
         let why = "not tried: there was no time left for it; a longer --budget makes some".to_string();
         return Ok(finished(candidates, 0, Some(why)));
     }
-    runner.tell(Event::Stage { name: stage.name, candidates: candidates.len(), left: left.as_secs_f64() });
+    runner.tell(TuningEvent::Stage {
+        name: stage.name,
+        candidates: candidates.len(),
+        left: left.as_secs_f64(),
+    });
     // No stage takes it all, unless it must; the first, which bring the most, have the most.
     let needed = pace.time_for(work, candidates.len()).saturating_mul(4) / 3;
     let terms = Terms {
@@ -185,7 +189,7 @@ pub(crate) fn confirm(
     task: &Task,
     pace: &Pace,
     runner: &mut dyn Runner,
-    progress: &mut Progress,
+    progress: &mut TuningProgress,
     before: f64,
 ) -> Result<Entry, Stop> {
     let mut entry = Entry {
@@ -208,7 +212,7 @@ pub(crate) fn confirm(
         };
         entry.notes.push(format!("nothing was shown to be faster than the defaults, which stay{undecided}"));
     } else {
-        runner.tell(Event::Stage { name: "confirmation", candidates: 2, left: 0.0 });
+        runner.tell(TuningEvent::Stage { name: "confirmation", candidates: 2, left: 0.0 });
         let work = pace.work(task, Phases::Both);
         let least = pace.confirmation(task);
         let terms = Terms {
@@ -312,7 +316,7 @@ impl Pace {
                 }
                 Err(Failure::Interrupted) => return Err(Stop::Interrupted),
                 Err(Failure::Failed(why)) if work.depth() > 0 => {
-                    runner.tell(Event::Warning(&format!(
+                    runner.tell(TuningEvent::Warning(&format!(
                         "runs begin in an empty context, where attention costs less than behind {} tokens: {why}",
                         work.depth()
                     )));
@@ -321,7 +325,7 @@ impl Pace {
                 Err(Failure::Failed(why)) if failed => return Err(Stop::Failed(why)),
                 Err(Failure::Failed(why)) => {
                     failed = true;
-                    runner.tell(Event::Warning(&format!("the defaults: {why}; trying once more")));
+                    runner.tell(TuningEvent::Warning(&format!("the defaults: {why}; trying once more")));
                 }
             }
         }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use build_info::Bytes;
-use build_info::tuning::{Chosen, CpuKey, Key, Sample};
+use build_info::tuning::{Chosen, CpuKey, Sample, TuningKey};
 use serde::{Deserialize, Serialize};
 
-use super::check::Comparison;
+use super::check::OutputComparison;
 use super::objective::Objective;
-use super::space::Stage;
+use super::space::StagePlan;
 
 /// The most tokens before what is run: their state is put back before each run, which takes time too.
 pub(crate) const DEEPEST: u32 = 4096;
@@ -60,7 +60,7 @@ impl Work {
 
 /// What one run showed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
+pub struct RunFigures {
     /// Its times.
     pub sample: Sample,
     /// The most memory that the process had meanwhile, where the system tells.
@@ -91,7 +91,7 @@ pub enum Stop {
 
 /// What happens, for whoever watches.
 #[derive(Clone, Debug)]
-pub enum Event<'a> {
+pub enum TuningEvent<'a> {
     /// A stage begins.
     Stage {
         /// Its name.
@@ -126,9 +126,9 @@ pub enum Event<'a> {
 /// Runs candidates. The real one starts processes; the tests' has planted speeds and a clock of its own.
 pub trait Runner {
     /// Runs `work` under `settings`.
-    fn measure(&mut self, settings: &Chosen, work: Work) -> Result<Measured, Failure>;
+    fn measure(&mut self, settings: &Chosen, work: Work) -> Result<RunFigures, Failure>;
     /// Compares the output under `settings` with that without tuning.
-    fn check(&mut self, settings: &Chosen) -> Result<Comparison, Failure>;
+    fn check(&mut self, settings: &Chosen) -> Result<OutputComparison, Failure>;
     /// Time since the start, on a clock that nobody sets.
     fn elapsed(&self) -> Duration;
     /// Whether the user wants it to end.
@@ -140,14 +140,14 @@ pub trait Runner {
     /// Nothing but `settings`, and no settings at all, will be run from now on.
     fn keep_only(&mut self, settings: &Chosen);
     /// Passes on what happens.
-    fn tell(&mut self, event: Event<'_>);
+    fn tell(&mut self, event: TuningEvent<'_>);
 }
 
 /// What is to be done.
 #[derive(Clone, Debug)]
 pub struct Task {
     /// What the result is good for.
-    pub key: Key,
+    pub key: TuningKey,
     /// What is weighed.
     pub objective: Objective,
     /// Time for all of it.
@@ -157,16 +157,16 @@ pub struct Task {
     /// Whether what loses accuracy may be tried.
     pub lossy: bool,
     /// What is tried.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<StagePlan>,
     /// Cores of the machine.
     pub cores: u32,
 }
 
 /// How far a tuning has come: kept in a file, so that one that was stopped goes on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct TuningProgress {
     /// What it is good for.
-    pub key: Key,
+    pub key: TuningKey,
     /// Whether what loses accuracy may be tried.
     pub lossy: bool,
     /// The ceiling.
@@ -179,7 +179,7 @@ pub struct Progress {
     pub seconds: f64,
 }
 
-impl Progress {
+impl TuningProgress {
     /// Nothing done yet.
     pub fn new(task: &Task) -> Self {
         Self {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use build_info::tuning::{Chosen, CpuKey, Entry, Key, ModelShape, Sample};
+use build_info::tuning::{Chosen, CpuKey, Entry, ModelShape, Sample, TuningKey};
 use build_info::{Bytes, Defaults};
 use measure::Rule;
 
-use super::check::Comparison;
+use super::check::OutputComparison;
 use super::halving::*;
 use super::search::*;
 use super::space::{Change, *};
@@ -71,7 +71,7 @@ impl Planted {
 }
 
 impl Runner for Planted {
-    fn measure(&mut self, settings: &Chosen, work: Work) -> Result<Measured, Failure> {
+    fn measure(&mut self, settings: &Chosen, work: Work) -> Result<RunFigures, Failure> {
         self.runs += 1;
         if let Some(failure) = (self.failure)(settings, self.runs) {
             return Err(failure);
@@ -93,14 +93,14 @@ impl Runner for Planted {
             generated_after: work.generate_after,
             decode_ns: (decode * 1e9) as u64,
         };
-        Ok(Measured { sample, peak: Some((self.peak)(settings)) })
+        Ok(RunFigures { sample, peak: Some((self.peak)(settings)) })
     }
 
-    fn check(&mut self, settings: &Chosen) -> Result<Comparison, Failure> {
+    fn check(&mut self, settings: &Chosen) -> Result<OutputComparison, Failure> {
         self.clock += self.look;
         let mean_kld = (self.kld)(settings);
         let equal = if mean_kld > 0.0 { 3 } else { 16 };
-        Ok(Comparison { positions: 80, mean_kld, top1: 1.0, greedy: 16, equal, rounding: None })
+        Ok(OutputComparison { positions: 80, mean_kld, top1: 1.0, greedy: 16, equal, rounding: None })
     }
 
     fn elapsed(&self) -> Duration {
@@ -121,7 +121,7 @@ impl Runner for Planted {
 
     fn keep_only(&mut self, _settings: &Chosen) {}
 
-    fn tell(&mut self, event: Event<'_>) {
+    fn tell(&mut self, event: TuningEvent<'_>) {
         self.told.push(format!("{event:?}"));
     }
 }
@@ -138,7 +138,7 @@ fn cpu(quota: Option<f64>) -> CpuKey {
     }
 }
 
-fn task(objective: &str, stages: Vec<Stage>) -> Task {
+fn task(objective: &str, stages: Vec<StagePlan>) -> Task {
     let model = ModelShape {
         architecture: "llama".to_string(),
         layers: 2,
@@ -151,7 +151,7 @@ fn task(objective: &str, stages: Vec<Stage>) -> Task {
         weights: Bytes::mib(900),
     };
     Task {
-        key: Key {
+        key: TuningKey {
             build: "b".to_string(),
             defaults: Defaults::default(),
             cpu: cpu(None),
@@ -167,23 +167,23 @@ fn task(objective: &str, stages: Vec<Stage>) -> Task {
     }
 }
 
-fn stage(name: &'static str, phases: Phases, changes: &[Chosen]) -> Stage {
+fn stage(name: &'static str, phases: Phases, changes: &[Chosen]) -> StagePlan {
     let change =
         |(number, set): (usize, &Chosen)| Change { name: format!("{name} {number}"), set: set.clone() };
-    Stage { name, phases, changes: changes.iter().enumerate().map(change).collect(), least_prompt: 0 }
+    StagePlan { name, phases, changes: changes.iter().enumerate().map(change).collect(), least_prompt: 0 }
 }
 
-fn layout() -> Stage {
+fn layout() -> StagePlan {
     let unpacked = Chosen { repack: Some(false), ..Chosen::default() };
     let untiled = Chosen { tiled: Some(false), ..Chosen::default() };
     stage("layout", Phases::Both, &[unpacked.clone(), untiled.clone(), with(&unpacked, &untiled)])
 }
 
-fn waiting() -> Stage {
+fn waiting() -> StagePlan {
     stage("waiting", Phases::Both, &[Chosen { poll: Some(0), ..Chosen::default() }])
 }
 
-fn threads() -> Stage {
+fn threads() -> StagePlan {
     stage("threads", Phases::Decode, &[Chosen { decode_threads: Some(1), ..Chosen::default() }])
 }
 
@@ -194,7 +194,7 @@ fn unpacked(settings: &Chosen) -> (f64, f64) {
 }
 
 fn run(task: &Task, runner: &mut Planted) -> Result<Entry, Stop> {
-    tune(task, runner, &mut Progress::new(task), &mut |_| Ok(()))
+    tune(task, runner, &mut TuningProgress::new(task), &mut |_| Ok(()))
 }
 
 #[test]
@@ -311,11 +311,11 @@ fn gains_add_up_from_stage_to_stage() {
     let mut runner = Planted { speed, ..Planted::default() };
     let mut saved = Vec::new();
     let task = task("rag", vec![layout(), threads(), waiting()]);
-    let mut save = |progress: &Progress| -> Result<(), String> {
+    let mut save = |progress: &TuningProgress| -> Result<(), String> {
         saved.push(progress.clone());
         Ok(())
     };
-    let entry = tune(&task, &mut runner, &mut Progress::new(&task), &mut save).expect("an entry");
+    let entry = tune(&task, &mut runner, &mut TuningProgress::new(&task), &mut save).expect("an entry");
     let all = Chosen { repack: Some(false), decode_threads: Some(1), poll: Some(0), ..Chosen::default() };
     assert_eq!(entry.chosen, all);
     assert_eq!(saved.iter().map(|progress| progress.done.len()).collect::<Vec<_>>(), [1, 2, 3]);
@@ -449,13 +449,13 @@ fn the_one_to_beat_is_never_dropped_for_its_memory() {
 fn a_changed_quota_and_ctrl_c_end_it_with_what_was_decided() {
     let all = || vec![layout(), waiting(), threads()];
     let task = task("rag", all());
-    let mut progress = Progress::new(&task);
+    let mut progress = TuningProgress::new(&task);
     let mut runner = Planted { speed: unpacked, changed: 12, ..Planted::default() };
     let stop = tune(&task, &mut runner, &mut progress, &mut |_| Ok(())).expect_err("a quota");
     assert!(matches!(&stop, Stop::Changed(why) if why.contains("a quota of 1 cores")), "{stop:?}");
     assert!(progress.done.is_empty(), "the stage in whose middle it happened decides nothing");
 
-    let mut progress = Progress::new(&task);
+    let mut progress = TuningProgress::new(&task);
     let mut runner = Planted { speed: unpacked, changed: runner.runs + 1, ..Planted::default() };
     tune(&task, &mut runner, &mut progress, &mut |_| Ok(())).expect_err("a quota");
     assert_eq!((progress.done.len(), progress.chosen.repack), (1, Some(false)));
@@ -467,7 +467,7 @@ fn a_changed_quota_and_ctrl_c_end_it_with_what_was_decided() {
     let stop = run(&task, &mut runner).expect_err("a quota");
     assert!(matches!(&stop, Stop::Changed(_)), "{stop:?}");
 
-    let mut progress = Progress::new(&task);
+    let mut progress = TuningProgress::new(&task);
     let mut runner = Planted { speed: unpacked, interrupted: 40, ..Planted::default() };
     let stop = tune(&task, &mut runner, &mut progress, &mut |_| Ok(())).expect_err("ctrl-C");
     assert_eq!(stop, Stop::Interrupted);
@@ -521,7 +521,7 @@ fn what_cannot_be_confirmed_is_not_kept() {
 #[test]
 fn a_stage_without_a_verdict_says_so_and_is_tried_again() {
     let mut hurried = task("rag", vec![layout(), waiting()]);
-    let mut progress = Progress::new(&hurried);
+    let mut progress = TuningProgress::new(&hurried);
     hurried.budget = Duration::from_secs(12);
     let mut runner = Planted { speed: unpacked, clock: Duration::from_secs(9), ..Planted::default() };
     let entry = tune(&hurried, &mut runner, &mut progress, &mut |_| Ok(())).expect("an entry");

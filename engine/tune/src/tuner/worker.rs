@@ -37,7 +37,7 @@ const TEXT: &str = "The river had risen by 3.75 metres in the night, and at 06:4
 /// What the driver asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Request {
+pub enum WorkerRequest {
     /// Loads the model; before anything else, and once.
     Load {
         /// How.
@@ -64,7 +64,7 @@ pub enum Request {
 /// What it gets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum WorkerAnswer {
     /// The model is loaded.
     Loaded,
     /// It was run.
@@ -99,8 +99,8 @@ pub fn serve(
     for line in requests {
         let answer = match serde_json::from_str(&line) {
             Ok(request) => obey(path, given, live, &mut model, &mut depths, request)
-                .unwrap_or_else(|error| Answer::Error(error.to_string())),
-            Err(error) => Answer::Error(format!("this is no request: {error}")),
+                .unwrap_or_else(|error| WorkerAnswer::Error(error.to_string())),
+            Err(error) => WorkerAnswer::Error(format!("this is no request: {error}")),
         };
         writeln!(out, "{}", serde_json::to_string(&answer)?)?;
         out.flush()?;
@@ -114,15 +114,15 @@ fn obey(
     live: &Live,
     loaded: &mut Option<Layouts>,
     depths: &mut Depths,
-    request: Request,
-) -> Result<Answer> {
+    request: WorkerRequest,
+) -> Result<WorkerAnswer> {
     let settings = match &request {
-        Request::Load { settings } | Request::Measure { settings, .. } | Request::Check { settings, .. } => {
-            settings
-        }
+        WorkerRequest::Load { settings }
+        | WorkerRequest::Measure { settings, .. }
+        | WorkerRequest::Check { settings, .. } => settings,
     };
     let settings = Settings::resolve_tuned(given, Some(&requested(settings)?), live)?;
-    if let Request::Load { .. } = request {
+    if let WorkerRequest::Load { .. } = request {
         *loaded = None;
         let layouts = Layouts::open(path, &settings, live)?;
         // The engine goes on without it; here it would be a candidate that is none.
@@ -133,19 +133,19 @@ fn obey(
         let work = Work { prompt: TEXT_TOKENS as u32, generate: 1, ..Work::default() };
         measure(&layouts, work, &settings, live, depths)?;
         *loaded = Some(layouts);
-        return Ok(Answer::Loaded);
+        return Ok(WorkerAnswer::Loaded);
     }
     let Some(model) = loaded else { return Err(Error::Usage("nothing is loaded".to_string())) };
     match request {
-        Request::Measure { work, .. } => {
+        WorkerRequest::Measure { work, .. } => {
             forget_the_peak();
             let sample = measure(model, work, &settings, live, depths)?;
             // Whoever runs the model does not keep them.
             let peak = peak().map(|peak| Bytes(peak.0.saturating_sub(depths.size().0)));
-            Ok(Answer::Measured { sample, peak })
+            Ok(WorkerAnswer::Measured { sample, peak })
         }
-        Request::Check { lead, out, .. } => check(model, &settings, live, lead, &out),
-        Request::Load { .. } => Ok(Answer::Loaded),
+        WorkerRequest::Check { lead, out, .. } => check(model, &settings, live, lead, &out),
+        WorkerRequest::Load { .. } => Ok(WorkerAnswer::Loaded),
     }
 }
 
@@ -207,7 +207,7 @@ pub fn lead(settings: &Chosen) -> u32 {
     settings.n_ubatch.map_or(0, |tokens| tokens.saturating_add(TEXT_TOKENS as u32))
 }
 
-fn check(layouts: &Layouts, settings: &Settings, live: &Live, lead: u32, out: &Path) -> Result<Answer> {
+fn check(layouts: &Layouts, settings: &Settings, live: &Live, lead: u32, out: &Path) -> Result<WorkerAnswer> {
     let model = layouts.model();
     let mut tokens: Vec<Token> = match model.has_vocabulary() {
         true => model.tokenize(TEXT)?,
@@ -221,7 +221,7 @@ fn check(layouts: &Layouts, settings: &Settings, live: &Live, lead: u32, out: &P
     let all = logits(&mut session, &tokens, Feed { step: false, greedy: GREEDY })?;
     std::fs::write(out, all.to_bytes())
         .map_err(|error| Error::Logits(format!("cannot write {}: {error}", out.display())))?;
-    Ok(Answer::Checked { text: tokens.len() })
+    Ok(WorkerAnswer::Checked { text: tokens.len() })
 }
 
 /// Begins the peak anew, so that what a run took is not held against those after it. A kernel that cannot keeps the old one.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Fetched, short};
 use crate::pins::{self, GitPin};
-use crate::progress::Progress;
+use crate::progress::FetchProgress;
 use crate::staging::Staging;
 use crate::tools::{Tools, run};
 
@@ -20,7 +20,7 @@ pub(crate) fn fetch(
     store: &Path,
     staging: &Staging<'_>,
     tree: &Path,
-    progress: Progress<'_>,
+    progress: FetchProgress<'_>,
 ) -> Result<Fetched> {
     ensure!(pins::is_commit(&pin.commit), "{:?} in pins.toml is no full commit", pin.commit);
     let repository = kept_or_fetched(pin, tools, store, staging, progress)?;
@@ -44,7 +44,7 @@ fn kept_or_fetched(
     tools: &Tools,
     store: &Path,
     staging: &Staging<'_>,
-    progress: Progress<'_>,
+    progress: FetchProgress<'_>,
 ) -> Result<PathBuf> {
     let downloads = store.join("downloads");
     fs::create_dir_all(&downloads).with_context(|| format!("cannot create {}", downloads.display()))?;

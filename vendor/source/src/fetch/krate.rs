@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::Fetched;
 use crate::pins::CratePin;
-use crate::progress::Progress;
+use crate::progress::FetchProgress;
 use crate::tools::{Tools, run};
 use crate::tree::TREE;
 use crate::{digest, folder};
@@ -19,7 +19,7 @@ pub(crate) fn fetch(
     manifest: &Path,
     tools: &Tools,
     tree: &Path,
-    progress: Progress<'_>,
+    progress: FetchProgress<'_>,
 ) -> Result<Fetched> {
     // What was fetched once is found without the network, and faster.
     let package = match locate(pin, manifest, tools) {
@@ -65,7 +65,7 @@ fn download(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<()> {
 /// The folder in which cargo unpacked the crate. Touches no network.
 fn locate(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<PathBuf> {
     #[derive(Deserialize)]
-    struct Metadata {
+    struct CrateMetadata {
         packages: Vec<Package>,
     }
     #[derive(Deserialize)]
@@ -80,7 +80,7 @@ fn locate(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<PathBuf> {
             .arg(manifest),
         INSTALL_CARGO,
     )?;
-    let metadata: Metadata =
+    let metadata: CrateMetadata =
         serde_json::from_slice(&output.stdout).context("cannot read what `cargo metadata` printed")?;
     let package = metadata
         .packages

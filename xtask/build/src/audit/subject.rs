@@ -10,14 +10,14 @@ use plan::exit;
 
 /// Files that belong together, and the record of their build.
 #[derive(Debug)]
-pub struct Subject {
+pub struct AuditSubject {
     /// The program first, then its libraries.
     pub files: Vec<PathBuf>,
     /// The record, where there is one that can be read.
     pub info: Option<BuildInfo>,
 }
 
-impl Subject {
+impl AuditSubject {
     /// What lies at `path`.
     ///
     /// # Errors

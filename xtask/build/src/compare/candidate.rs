@@ -12,27 +12,27 @@ use crate::workspace::Workspace;
 
 /// A build to measure.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct CandidateBuild {
     /// As figures and errors name it.
     pub name: String,
     /// Its program.
     pub path: PathBuf,
     /// What the program is.
-    pub program: Program,
+    pub program: MeasuredProgram,
     /// What is known of it.
     pub record: Option<BuildInfo>,
 }
 
 /// A program that measures itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
+pub enum MeasuredProgram {
     /// The engine.
     Anneal,
     /// llama.cpp's own.
     LlamaBench,
 }
 
-impl Candidate {
+impl CandidateBuild {
     /// The one that `text` names: `LABEL=PATH`, the path of a build folder or of a program, or a profile, whose
     /// current build it is.
     pub fn named(workspace: &Workspace, text: &str) -> Result<Self> {
@@ -64,8 +64,8 @@ impl Candidate {
         let program =
             program.canonicalize().with_context(|| format!("{name}: cannot find {}", program.display()))?;
         let kind = match program.file_name() {
-            Some(file) if file == "llama-bench" => Program::LlamaBench,
-            _ => Program::Anneal,
+            Some(file) if file == "llama-bench" => MeasuredProgram::LlamaBench,
+            _ => MeasuredProgram::Anneal,
         };
         // bin/anneal and cmake/bin/llama-bench.
         let records = program.ancestors().skip(2).take(2).map(|folder| folder.join("build_info.json"));

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::ledger::Ledger;
 use super::phase::{Phase, Quantity};
 use super::provenance::Provenance;
-use super::shape::Shape;
+use super::shape::RunShape;
 use crate::ui;
 use measure::{Ratio, median};
 use measure::{Round, Stop};
@@ -93,18 +93,18 @@ pub struct Figure {
     pub model: Option<String>,
     /// Sizes of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shape: Option<Shape>,
+    pub shape: Option<RunShape>,
     /// Unit of medians and samples.
     pub unit: String,
     /// How they read.
     pub quantity: Quantity,
     /// The builds, in their order.
-    pub results: Vec<Outcome>,
+    pub results: Vec<BuildOutcome>,
 }
 
 /// What one build reached.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct BuildOutcome {
     /// Name of the build.
     pub build: String,
     /// Median of the samples.
@@ -148,7 +148,7 @@ impl Contender {
 
 /// The figures of all samples in `ledger`.
 pub(super) fn figures(ledger: &Ledger, builds: &[Contender]) -> Vec<Figure> {
-    let figure = |(key, samples): &(super::ledger::Key, Vec<Vec<f64>>)| Figure {
+    let figure = |(key, samples): &(super::ledger::ValueKey, Vec<Vec<f64>>)| Figure {
         phase: key.phase,
         model: key.model.clone(),
         shape: key.shape,
@@ -165,10 +165,10 @@ pub(super) fn figures(ledger: &Ledger, builds: &[Contender]) -> Vec<Figure> {
     ledger.sorted().into_iter().map(figure).collect()
 }
 
-fn outcome(phase: Phase, build: &Contender, samples: &[f64], baseline: Option<&Vec<f64>>) -> Outcome {
+fn outcome(phase: Phase, build: &Contender, samples: &[f64], baseline: Option<&Vec<f64>>) -> BuildOutcome {
     let baseline = baseline.filter(|baseline| !baseline.is_empty());
     let ratio = baseline.map(|baseline| phase.quantity().ratio(samples, baseline));
-    Outcome {
+    BuildOutcome {
         build: build.name.clone(),
         median: median(samples),
         verdict: ratio.map(|ratio| phase.verdict(&ratio).to_string()),
@@ -275,7 +275,7 @@ impl Comparison {
 impl Figure {
     /// Phase and size: `prefill 512`, `decode 64 @ 4096`, `tokenize`.
     pub fn title(&self) -> String {
-        let Some(Shape { prompt, generate, depth }) = self.shape else { return self.phase.to_string() };
+        let Some(RunShape { prompt, generate, depth }) = self.shape else { return self.phase.to_string() };
         let size = match self.phase {
             Phase::Prefill => prompt.to_string(),
             Phase::Decode => generate.to_string(),

@@ -7,13 +7,13 @@ use build_info::Bytes;
 use measure::{Call, Referee, Round, Rule, Stop, Watch, schedule};
 use plan::exit;
 
-use super::candidate::{Candidate, Program};
+use super::candidate::{CandidateBuild, MeasuredProgram};
 use super::comparison::{self, Comparison, Contender, Dropped};
-use super::ledger::{Key, Ledger};
-use super::once::{self, Request};
+use super::ledger::{Ledger, ValueKey};
+use super::once::{self, RunRequest};
 use super::phase::Phase;
 use super::provenance::Provenance;
-use super::shape::Shape;
+use super::shape::RunShape;
 use crate::process;
 use crate::ui::Ui;
 
@@ -21,11 +21,11 @@ use crate::ui::Ui;
 #[derive(Clone, Debug)]
 pub struct Contest<'a> {
     /// The builds; the first is what the others are compared with.
-    pub builds: &'a [Candidate],
+    pub builds: &'a [CandidateBuild],
     /// Model files.
     pub models: &'a [PathBuf],
     /// Shapes of prefill and decode; whatever has no size is measured along with the first.
-    pub shapes: &'a [Shape],
+    pub shapes: &'a [RunShape],
     /// What is measured.
     pub phases: &'a [Phase],
     /// Threads of both phases.
@@ -45,7 +45,7 @@ pub struct Contest<'a> {
 }
 
 /// What was measured until now.
-struct Progress {
+struct ContestProgress {
     ledger: Ledger,
     rounds: Vec<Round>,
     dropped: Vec<Dropped>,
@@ -53,10 +53,10 @@ struct Progress {
 }
 
 /// One line of a round: a model in a shape, and what is measured there.
-struct Event<'a> {
+struct RoundLine<'a> {
     model: &'a Path,
     name: String,
-    shape: Shape,
+    shape: RunShape,
     phases: Vec<Phase>,
 }
 
@@ -69,7 +69,7 @@ impl Contest<'_> {
             return Err(exit::usage("no model is named"));
         }
         let events = self.events();
-        let mut done = Progress {
+        let mut done = ContestProgress {
             ledger: Ledger::new(self.builds.len()),
             rounds: Vec::new(),
             dropped: Vec::new(),
@@ -106,7 +106,7 @@ impl Contest<'_> {
     }
 
     /// Adds a round, unless its anchor says that the machine was disturbed: then it will be measured again.
-    fn take(&self, values: Ledger, machine: Round, referee: &mut Referee, done: &mut Progress) {
+    fn take(&self, values: Ledger, machine: Round, referee: &mut Referee, done: &mut ContestProgress) {
         // The first build is the anchor: all its speeds of the round together.
         let speed = comparison::speeds(&values, 0).first().copied();
         if let Some(anchor) = speed
@@ -139,7 +139,7 @@ impl Contest<'_> {
             }
         }
         let foreign = |phase: &&Phase| !Phase::OF_LLAMA_BENCH.contains(phase);
-        let bench = self.builds.iter().find(|build| build.program == Program::LlamaBench);
+        let bench = self.builds.iter().find(|build| build.program == MeasuredProgram::LlamaBench);
         if let (Some(bench), Some(phase)) = (bench, self.phases.iter().find(foreign)) {
             return usage(format!(
                 "{} is llama-bench, which cannot be asked for {phase}: leave it out of --phases",
@@ -155,7 +155,7 @@ impl Contest<'_> {
         if self.pairs == 0 || self.threads == 0 || self.phases.is_empty() || self.shapes.is_empty() {
             return usage("a comparison needs a pair, a thread, a phase and a shape at least".to_string());
         }
-        let empty = |shape: &&Shape| {
+        let empty = |shape: &&RunShape| {
             (self.phases.contains(&Phase::Prefill) && shape.prompt == 0)
                 || (self.phases.contains(&Phase::Decode) && shape.generate == 0)
         };
@@ -190,14 +190,14 @@ impl Contest<'_> {
         self.raw.map_or(Ok(()), crate::ours::check_record)
     }
 
-    fn events(&self) -> Vec<Event<'_>> {
+    fn events(&self) -> Vec<RoundLine<'_>> {
         let mut events = Vec::new();
         for model in self.models {
             for (number, &shape) in self.shapes.iter().enumerate() {
                 let wanted = |phase: &Phase| phase.has_shape() || (number == 0 && phase.is_of_model());
                 let phases: Vec<Phase> = self.phases.iter().copied().filter(wanted).collect();
                 if !phases.is_empty() {
-                    events.push(Event { model, name: name_of(model), shape, phases });
+                    events.push(RoundLine { model, name: name_of(model), shape, phases });
                 }
             }
         }
@@ -205,11 +205,11 @@ impl Contest<'_> {
     }
 
     /// Every build on every event, in this round's order.
-    fn round(&self, round: usize, events: &[Event<'_>], ledger: &mut Ledger) -> Result<()> {
+    fn round(&self, round: usize, events: &[RoundLine<'_>], ledger: &mut Ledger) -> Result<()> {
         let builds = self.builds.len();
         for event in events {
             schedule::turns(round, builds, |number| {
-                let request = Request {
+                let request = RunRequest {
                     model: event.model,
                     shape: event.shape,
                     phases: &event.phases,
@@ -218,7 +218,7 @@ impl Contest<'_> {
                 };
                 for (phase, value) in once::measure(&self.builds[number], &request)? {
                     let shape = phase.has_shape().then_some(event.shape);
-                    ledger.add(Key { phase, model: Some(event.name.clone()), shape }, number, value);
+                    ledger.add(ValueKey { phase, model: Some(event.name.clone()), shape }, number, value);
                 }
                 Ok::<_, anyhow::Error>(())
             })?;
@@ -228,7 +228,7 @@ impl Contest<'_> {
                 let values =
                     schedule::turns(round, builds, |number| once::start(&self.builds[number], &arguments))?;
                 for (number, value) in values.into_iter().enumerate() {
-                    ledger.add(Key { phase, model: None, shape: None }, number, value);
+                    ledger.add(ValueKey { phase, model: None, shape: None }, number, value);
                 }
             }
         }
@@ -244,13 +244,13 @@ impl Contest<'_> {
             let size = std::fs::metadata(&build.path)
                 .with_context(|| format!("{}: cannot look at {}", build.name, build.path.display()))?
                 .len();
-            let key = Key { phase: Phase::BinarySize, model: None, shape: None };
+            let key = ValueKey { phase: Phase::BinarySize, model: None, shape: None };
             ledger.add(key, number, comparison::as_value(Bytes(size)));
         }
         Ok(())
     }
 
-    fn comparison(&self, done: &Progress, stopped: Option<String>) -> Comparison {
+    fn comparison(&self, done: &ContestProgress, stopped: Option<String>) -> Comparison {
         let builds: Vec<Contender> =
             self.builds.iter().map(|build| Contender::new(&build.name, build.record.as_ref())).collect();
         let overall = comparison::overall(&done.ledger, &builds);
@@ -272,7 +272,7 @@ impl Contest<'_> {
     }
 
     /// What a raw file says that is not the last of its run.
-    fn stopped(&self, done: &Progress) -> Option<String> {
+    fn stopped(&self, done: &ContestProgress) -> Option<String> {
         let (rounds, all) = (done.rounds.len(), self.pairs);
         done.stop.is_none().then(|| format!("{rounds} of {all} rounds were complete when this was written"))
     }
@@ -286,7 +286,7 @@ impl Contest<'_> {
     }
 
     /// `error` with the place of what was measured before it; where there is none, it is shown.
-    fn keep_part(&self, error: anyhow::Error, done: &Progress, ui: &Ui) -> anyhow::Error {
+    fn keep_part(&self, error: anyhow::Error, done: &ContestProgress, ui: &Ui) -> anyhow::Error {
         let why =
             if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
         let first = why.lines().next().unwrap_or_default();

@@ -1,24 +1,24 @@
 //! Values as they come in, by what they are of.
 
 use super::phase::Phase;
-use super::shape::Shape;
+use super::shape::RunShape;
 
 /// What a value is of. Two values are comparable when this is equal.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Key {
+pub struct ValueKey {
     /// What was measured.
     pub phase: Phase,
     /// On which model.
     pub model: Option<String>,
     /// In which shape.
-    pub shape: Option<Shape>,
+    pub shape: Option<RunShape>,
 }
 
 /// All values: for each key the builds' samples, in the order of rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     builds: usize,
-    entries: Vec<(Key, Vec<Vec<f64>>)>,
+    entries: Vec<(ValueKey, Vec<Vec<f64>>)>,
 }
 
 impl Ledger {
@@ -28,7 +28,7 @@ impl Ledger {
     }
 
     /// Adds a sample of build number `build`.
-    pub fn add(&mut self, key: Key, build: usize, value: f64) {
+    pub fn add(&mut self, key: ValueKey, build: usize, value: f64) {
         let at = self.entries.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
             self.entries.push((key, vec![Vec::new(); self.builds]));
             self.entries.len() - 1
@@ -46,7 +46,7 @@ impl Ledger {
     }
 
     /// The entries: phase by phase, and in the order in which they came first.
-    pub fn sorted(&self) -> Vec<&(Key, Vec<Vec<f64>>)> {
+    pub fn sorted(&self) -> Vec<&(ValueKey, Vec<Vec<f64>>)> {
         let mut entries: Vec<_> = self.entries.iter().collect();
         let rank = |phase: Phase| Phase::ALL.iter().position(|known| *known == phase);
         entries.sort_by_key(|(key, _)| rank(key.phase));

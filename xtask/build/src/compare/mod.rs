@@ -10,11 +10,11 @@ mod phase;
 mod provenance;
 mod shape;
 
-pub use candidate::Candidate;
+pub use candidate::CandidateBuild;
 pub use comparison::Comparison;
 pub use contest::Contest;
 pub use measure::{Ratio, median, ratio};
-pub use once::{Request, measure as measure_once};
+pub use once::{RunRequest, measure as measure_once};
 pub use phase::{Phase, Quantity};
 pub use provenance::Provenance;
-pub use shape::Shape;
+pub use shape::RunShape;

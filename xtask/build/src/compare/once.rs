@@ -12,9 +12,9 @@ use measure::median;
 use plan::exit;
 use serde_json::Value;
 
-use super::candidate::{Candidate, Program};
+use super::candidate::{CandidateBuild, MeasuredProgram};
 use super::phase::{Phase, Quantity};
-use super::shape::Shape;
+use super::shape::RunShape;
 use crate::process::pipes::drain;
 use crate::process::{self, Running};
 
@@ -26,11 +26,11 @@ const TAIL: usize = 15;
 
 /// What to run.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct RunRequest<'a> {
     /// The model.
     pub model: &'a Path,
     /// Sizes.
-    pub shape: Shape,
+    pub shape: RunShape,
     /// What is wanted of the engine.
     pub phases: &'a [Phase],
     /// Threads of both phases.
@@ -40,7 +40,7 @@ pub struct Request<'a> {
 }
 
 /// Runs `build` once, with its own warm-up, and returns what was asked for.
-pub fn measure(build: &Candidate, request: &Request<'_>) -> Result<Vec<(Phase, f64)>> {
+pub fn measure(build: &CandidateBuild, request: &RunRequest<'_>) -> Result<Vec<(Phase, f64)>> {
     let mut command = command(build, request);
     let line = process::line(&command);
     let model = request.model.display();
@@ -66,9 +66,9 @@ pub type Fields = BTreeMap<String, Value>;
 
 /// Runs `build` with llama-bench's `arguments` and returns its rows as they are. One repetition a run: the caller takes
 /// turns.
-pub fn rows(build: &Candidate, arguments: &[String]) -> Result<Vec<Fields>> {
+pub fn rows(build: &CandidateBuild, arguments: &[String]) -> Result<Vec<Fields>> {
     let mut command = Command::new(&build.path);
-    if build.program == Program::Anneal {
+    if build.program == MeasuredProgram::Anneal {
         command.arg("bench");
     }
     command.args(arguments).args(["-r", "1", "-o", "json"]);
@@ -76,7 +76,7 @@ pub fn rows(build: &Candidate, arguments: &[String]) -> Result<Vec<Fields>> {
     let (stdout, _) =
         run(&mut command, &line).map_err(|error| match error.downcast_ref::<FailedProgram>() {
             // The arguments are the user's.
-            Some(FailedProgram { code: Some(2), why }) if build.program == Program::Anneal => {
+            Some(FailedProgram { code: Some(2), why }) if build.program == MeasuredProgram::Anneal => {
                 exit::usage(format!("{} does not take these arguments: {why}", build.name))
             }
             _ => error.context(format!("{} failed", build.name)),
@@ -86,11 +86,11 @@ pub fn rows(build: &Candidate, arguments: &[String]) -> Result<Vec<Fields>> {
     })
 }
 
-fn command(build: &Candidate, request: &Request<'_>) -> Command {
-    let Shape { prompt, generate, depth } = request.shape;
+fn command(build: &CandidateBuild, request: &RunRequest<'_>) -> Command {
+    let RunShape { prompt, generate, depth } = request.shape;
     let wants = |phase| request.phases.contains(&phase);
     let mut command = Command::new(&build.path);
-    if build.program == Program::Anneal {
+    if build.program == MeasuredProgram::Anneal {
         command.arg("bench");
     }
     let prompt = if wants(Phase::Prefill) { prompt } else { 0 };
@@ -140,7 +140,7 @@ fn value(rows: &[MeasuredRow], phase: Phase) -> Option<f64> {
 }
 
 /// Runs a whole process several times and returns the median in milliseconds.
-pub fn start(build: &Candidate, arguments: &[&str]) -> Result<f64> {
+pub fn start(build: &CandidateBuild, arguments: &[&str]) -> Result<f64> {
     let mut times = Vec::new();
     for _ in 0..STARTS {
         process::check_interrupted()?;
@@ -201,7 +201,7 @@ fn run(command: &mut Command, line: &str) -> Result<(Vec<u8>, Option<f64>)> {
 }
 
 /// An older engine says so in its own words, which do not tell what to do.
-fn explain(error: anyhow::Error, build: &Candidate) -> anyhow::Error {
+fn explain(error: anyhow::Error, build: &CandidateBuild) -> anyhow::Error {
     if format!("{error:#}").contains("unexpected argument '--parts'") {
         let name = &build.name;
         return error.context(format!(

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Sizes of a run, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shape {
+pub struct RunShape {
     /// Evaluated by prefill.
     pub prompt: u32,
     /// Evaluated one by one.

@@ -26,7 +26,7 @@ pub struct Packages {
 
 /// Event of a unit that a line of cargo's output tells.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum CargoEvent {
     /// A unit starts: its name and its label.
     Start(String, String),
     /// A unit ends: its name, and the files that it wrote.
@@ -39,7 +39,7 @@ pub enum Event {
 #[derive(Deserialize)]
 #[serde(default)]
 #[derive(Default)]
-pub struct Message {
+pub struct CargoMessage {
     /// Kind of message.
     pub reason: String,
     /// The program that was linked.
@@ -136,14 +136,14 @@ impl Packages {
     }
 
     /// Reads a line that cargo printed on standard error.
-    pub fn start(&self, line: &str) -> Option<Event> {
+    pub fn start(&self, line: &str) -> Option<CargoEvent> {
         let command = line.trim_start().strip_prefix("Running `")?.trim_end_matches('`');
         // The run of a build script: a program in a folder that is called as the package and a digest.
         let program = command.rsplit(['/', '\\']).next().unwrap_or(command);
         if program.trim_end_matches(".exe") == "build-script-build" {
             let folder = command.rsplit('/').nth(1)?;
             let package = self.name(folder.rsplit_once('-')?.0);
-            return Some(Event::Start(format!("{package}{RUN}"), format!("{package} (build script)")));
+            return Some(CargoEvent::Start(format!("{package}{RUN}"), format!("{package} (build script)")));
         }
         let words: Vec<&str> = command.split(' ').collect();
         let after = |flag: &str| words.iter().position(|word| *word == flag).and_then(|at| words.get(at + 1));
@@ -157,7 +157,7 @@ impl Packages {
         } else {
             (HOST, package.clone())
         };
-        Some(Event::Start(format!("{package}{suffix}"), label))
+        Some(CargoEvent::Start(format!("{package}{suffix}"), label))
     }
 
     /// Name of the package whose file is `source`: rustc is given files of the workspace by their folders in it, and
@@ -176,10 +176,10 @@ impl Packages {
     }
 
     /// Reads a JSON message of cargo.
-    pub fn end(&self, message: Message) -> Option<Event> {
+    pub fn end(&self, message: CargoMessage) -> Option<CargoEvent> {
         let package = self.name(package_name(&message.package_id)?);
         if message.reason == "build-script-executed" {
-            return Some(Event::End(format!("{package}{RUN}"), Vec::new()));
+            return Some(CargoEvent::End(format!("{package}{RUN}"), Vec::new()));
         }
         if message.reason != "compiler-artifact" {
             return None;
@@ -192,11 +192,11 @@ impl Packages {
             () => HOST,
         };
         let name = format!("{package}{suffix}");
-        Some(if message.fresh { Event::Keep(name) } else { Event::End(name, message.filenames) })
+        Some(if message.fresh { CargoEvent::Keep(name) } else { CargoEvent::End(name, message.filenames) })
     }
 }
 
-impl Event {
+impl CargoEvent {
     /// Tells `forecast` of it, `now` seconds after the stage began at `began`.
     pub fn tell(self, forecast: &mut Forecast, now: f64, began: std::time::SystemTime) {
         match self {

@@ -53,7 +53,7 @@ pub struct After {
 
 /// Progress of a unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum State {
+enum UnitState {
     /// Not started, as far as is known.
     Waiting,
     /// Made by an earlier build.
@@ -68,7 +68,7 @@ enum State {
 #[derive(Debug)]
 pub struct Forecast {
     units: Vec<Unit>,
-    states: Vec<State>,
+    states: Vec<UnitState>,
     /// Indices of the units, each behind those that it waits for.
     order: Vec<usize>,
     /// Number of units that run side by side.
@@ -102,7 +102,7 @@ impl Forecast {
     /// A stage of `units`, `slots` of which run side by side. A unit without a record is expected to take `guess`.
     pub fn new(units: Vec<Unit>, slots: usize, guess: Took) -> Self {
         let order = rest::order(&units);
-        let states = vec![State::Waiting; units.len()];
+        let states = vec![UnitState::Waiting; units.len()];
         Self {
             units,
             states,
@@ -121,14 +121,14 @@ impl Forecast {
             self.early.swap_remove(early);
             return;
         }
-        let index = self.find(name, |state| state == State::Waiting).unwrap_or_else(|| {
+        let index = self.find(name, |state| state == UnitState::Waiting).unwrap_or_else(|| {
             let unit = Unit { name: name.to_string(), label: label.to_string(), ..Unit::default() };
             self.units.push(unit);
-            self.states.push(State::Waiting);
+            self.states.push(UnitState::Waiting);
             self.order.push(self.units.len() - 1);
             self.units.len() - 1
         });
-        self.states[index] = State::Running(at);
+        self.states[index] = UnitState::Running(at);
         self.newest = self.units[index].label.clone();
     }
 
@@ -138,31 +138,31 @@ impl Forecast {
     /// A unit whose start was not seen takes the start of the one that has run longest: ninja tells no starts, so
     /// those are assumed in the order of its plan, and the wrong one may have been assumed.
     pub fn end(&mut self, name: &str, at: f64, front: Option<f64>) {
-        let running = |state: State| matches!(state, State::Running(_));
+        let running = |state: UnitState| matches!(state, UnitState::Running(_));
         let index = match self.find(name, running) {
             Some(index) => index,
             None => {
-                let Some(index) = self.find(name, |state| state == State::Waiting) else { return };
+                let Some(index) = self.find(name, |state| state == UnitState::Waiting) else { return };
                 let Some((other, _)) = self.longest_running() else {
-                    self.states[index] = State::Kept;
+                    self.states[index] = UnitState::Kept;
                     return;
                 };
                 self.states.swap(index, other);
                 index
             }
         };
-        let State::Running(since) = self.states[index] else { return };
+        let UnitState::Running(since) = self.states[index] else { return };
         let seconds = (at - since).max(0.0);
         let front = front.unwrap_or(seconds).clamp(0.0, seconds);
-        self.states[index] = State::Done(Took { seconds, front });
+        self.states[index] = UnitState::Done(Took { seconds, front });
         self.ended.push(index);
         self.newest = self.units[index].label.clone();
     }
 
     /// The unit `name` need not run: an earlier build made it.
     pub fn keep(&mut self, name: &str) {
-        if let Some(index) = self.find(name, |state| state == State::Waiting) {
-            self.states[index] = State::Kept;
+        if let Some(index) = self.find(name, |state| state == UnitState::Waiting) {
+            self.states[index] = UnitState::Kept;
         }
     }
 
@@ -175,21 +175,21 @@ impl Forecast {
 
     /// The second at which the unit `name`, which runs, started.
     pub fn since(&self, name: &str) -> Option<f64> {
-        let index = self.find(name, |state| matches!(state, State::Running(_)))?;
+        let index = self.find(name, |state| matches!(state, UnitState::Running(_)))?;
         match self.states[index] {
-            State::Running(since) => Some(since),
+            UnitState::Running(since) => Some(since),
             _ => None,
         }
     }
 
     /// Number of units that run.
     pub fn running(&self) -> usize {
-        self.states.iter().filter(|state| matches!(state, State::Running(_))).count()
+        self.states.iter().filter(|state| matches!(state, UnitState::Running(_))).count()
     }
 
     /// Name and label of the first unit that waits.
     pub fn next(&self) -> Option<(String, String)> {
-        let index = self.states.iter().position(|state| *state == State::Waiting)?;
+        let index = self.states.iter().position(|state| *state == UnitState::Waiting)?;
         Some((self.units[index].name.clone(), self.units[index].label.clone()))
     }
 
@@ -201,11 +201,11 @@ impl Forecast {
         let (mut made, mut all) = (0.0, 0.0);
         for (index, (unit, state)) in self.units.iter().zip(&self.states).enumerate() {
             let expected = self.expected(index).seconds;
-            let is_kept = *state == State::Kept || skipped[index];
+            let is_kept = *state == UnitState::Kept || skipped[index];
             let part = match state {
-                State::Done(_) => 1.0,
-                State::Running(since) => within((now - since) / (expected * pace).max(0.001), 0.95),
-                State::Waiting | State::Kept => 0.0,
+                UnitState::Done(_) => 1.0,
+                UnitState::Running(since) => within((now - since) / (expected * pace).max(0.001), 0.95),
+                UnitState::Waiting | UnitState::Kept => 0.0,
             };
             if !is_kept {
                 made += part * expected;
@@ -213,7 +213,7 @@ impl Forecast {
             }
             if unit.counted {
                 total += 1;
-                done += u64::from(is_kept || matches!(state, State::Done(_)));
+                done += u64::from(is_kept || matches!(state, UnitState::Done(_)));
             }
         }
         let share = if all > 0.0 { within(made / all, 1.0) } else { 0.0 };
@@ -229,7 +229,7 @@ impl Forecast {
     pub fn took(&self) -> BTreeMap<String, Took> {
         let mut all: BTreeMap<String, Took> = BTreeMap::new();
         for (unit, state) in self.units.iter().zip(&self.states) {
-            let State::Done(took) = state else { continue };
+            let UnitState::Done(took) = state else { continue };
             match all.get(&unit.name) {
                 Some(other) if other.seconds >= took.seconds => {}
                 _ => drop(all.insert(unit.name.clone(), *took)),
@@ -254,7 +254,7 @@ impl Forecast {
         let all: f64 = self.units.iter().filter_map(|unit| unit.took).map(|took| took.seconds).sum();
         let (mut expected, mut observed) = (0.0, 0.0);
         for (unit, state) in self.units.iter().zip(&self.states) {
-            if let (Some(took), State::Running(since)) = (unit.took, state)
+            if let (Some(took), UnitState::Running(since)) = (unit.took, state)
                 && now - since > took.seconds
             {
                 expected += took.seconds;
@@ -263,7 +263,7 @@ impl Forecast {
         }
         let mut later = 0.0;
         for &index in self.ended.iter().rev() {
-            if let (Some(took), State::Done(now)) = (self.units[index].took, self.states[index]) {
+            if let (Some(took), UnitState::Done(now)) = (self.units[index].took, self.states[index]) {
                 let weight = (-later / (all * MEMORY).max(f64::MIN_POSITIVE)).exp();
                 expected += weight * took.seconds;
                 observed += weight * now.seconds;
@@ -288,9 +288,9 @@ impl Forecast {
         for &index in self.order.iter().rev() {
             let of = &followers[index];
             // What waits for it has not waited: another choice of features does without it, or it was kept.
-            let is_late = of.iter().any(|(follower, _)| self.states[*follower] != State::Waiting);
+            let is_late = of.iter().any(|(follower, _)| self.states[*follower] != UnitState::Waiting);
             let is_unused = !of.is_empty() && of.iter().all(|(follower, _)| skipped[*follower]);
-            skipped[index] |= self.states[index] == State::Waiting && (is_late || is_unused);
+            skipped[index] |= self.states[index] == UnitState::Waiting && (is_late || is_unused);
         }
         skipped
     }
@@ -298,32 +298,32 @@ impl Forecast {
     /// True for each waiting unit that is taken as made by an earlier build though it was not reported yet: most units
     /// so far were, and nothing that it waits for is compiled in this run.
     fn presumed_kept(&self) -> Vec<bool> {
-        let count = |what: fn(&State) -> bool| self.states.iter().filter(|state| what(state)).count();
-        let kept = count(|state| *state == State::Kept);
-        let compiled = count(|state| matches!(state, State::Running(_) | State::Done(_)));
+        let count = |what: fn(&UnitState) -> bool| self.states.iter().filter(|state| what(state)).count();
+        let kept = count(|state| *state == UnitState::Kept);
+        let compiled = count(|state| matches!(state, UnitState::Running(_) | UnitState::Done(_)));
         if kept == 0 || kept < compiled {
             return vec![false; self.units.len()];
         }
         let mut touched = vec![false; self.units.len()];
         for &index in &self.order {
-            touched[index] = matches!(self.states[index], State::Running(_) | State::Done(_))
+            touched[index] = matches!(self.states[index], UnitState::Running(_) | UnitState::Done(_))
                 || self.units[index].after.iter().any(|after| touched[after.unit]);
         }
-        let waits = self.states.iter().map(|state| *state == State::Waiting);
+        let waits = self.states.iter().map(|state| *state == UnitState::Waiting);
         waits.zip(touched).map(|(waits, touched)| waits && !touched).collect()
     }
 
     /// Index and start of the unit that has run longest.
     fn longest_running(&self) -> Option<(usize, f64)> {
         let running = self.states.iter().enumerate().filter_map(|(index, state)| match state {
-            State::Running(since) => Some((index, *since)),
+            UnitState::Running(since) => Some((index, *since)),
             _ => None,
         });
         running.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
     /// Index of the first unit `name` whose state `wanted` accepts.
-    fn find(&self, name: &str, wanted: impl Fn(State) -> bool) -> Option<usize> {
+    fn find(&self, name: &str, wanted: impl Fn(UnitState) -> bool) -> Option<usize> {
         self.units.iter().zip(&self.states).position(|(unit, state)| wanted(*state) && unit.name == name)
     }
 }

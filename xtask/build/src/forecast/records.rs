@@ -64,12 +64,12 @@ impl Took {
 #[derive(Debug)]
 pub struct Records {
     path: PathBuf,
-    file: File,
+    file: RecordsFile,
 }
 
 /// The file as it is stored.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct File {
+struct RecordsFile {
     version: u32,
     /// Durations of each kind of build: compilers of another profile take another time for the same unit.
     sections: BTreeMap<String, Section>,
@@ -140,9 +140,9 @@ impl Records {
 }
 
 /// `file` without what Anneal would not have written, and within the limits.
-fn sound(mut file: File) -> File {
+fn sound(mut file: RecordsFile) -> RecordsFile {
     if file.version != VERSION {
-        return File { version: VERSION, ..File::default() };
+        return RecordsFile { version: VERSION, ..RecordsFile::default() };
     }
     let is_name = |name: &str| name.len() <= LONGEST_NAME && !name.chars().any(char::is_control);
     file.sections.retain(|name, _| is_name(name));

@@ -4,7 +4,7 @@
 //! for each other and leave all cores but one idle. Played, the result is never below the longest chain that is left,
 //! nor below that sum.
 
-use super::{Forecast, State, Unit};
+use super::{Forecast, Unit, UnitState};
 
 /// A unit that runs longer than expected is expected to take this part of its time more.
 const OVERDUE: f64 = 0.1;
@@ -40,7 +40,7 @@ pub fn followers(units: &[Unit]) -> Vec<Vec<(usize, bool)>> {
 }
 
 /// Next event of a unit that runs in the play.
-struct Event {
+struct PlayEvent {
     at: f64,
     unit: usize,
     /// True for its end, false for its front.
@@ -57,8 +57,8 @@ pub fn seconds(forecast: &Forecast, skipped: &[bool], pace: f64, now: f64) -> f6
     for index in 0..count {
         let expected = forecast.expected(index);
         let elapsed = match forecast.states[index] {
-            State::Waiting if !skipped[index] => 0.0,
-            State::Running(since) => (now - since).max(0.0),
+            UnitState::Waiting if !skipped[index] => 0.0,
+            UnitState::Running(since) => (now - since).max(0.0),
             _ => continue,
         };
         whole[index] = (expected.seconds * pace - elapsed).max(elapsed * OVERDUE);
@@ -74,21 +74,22 @@ pub fn seconds(forecast: &Forecast, skipped: &[bool], pace: f64, now: f64) -> f6
     }
 
     let is_live = |index: usize| match forecast.states[index] {
-        State::Waiting => !skipped[index],
-        State::Running(_) => true,
-        State::Kept | State::Done(_) => false,
+        UnitState::Waiting => !skipped[index],
+        UnitState::Running(_) => true,
+        UnitState::Kept | UnitState::Done(_) => false,
     };
     let mut missing: Vec<usize> = (0..count)
         .map(|index| forecast.units[index].after.iter().filter(|after| is_live(after.unit)).count())
         .collect();
     let mut started: Vec<bool> = (0..count).map(|index| !is_live(index)).collect();
-    let mut events: Vec<Event> = Vec::new();
+    let mut events: Vec<PlayEvent> = Vec::new();
     let mut free = forecast.slots;
-    let begin = |unit: usize, at: f64, events: &mut Vec<Event>| {
-        events.push(Event { at: at + front[unit], unit, whole: false });
-        events.push(Event { at: at + whole[unit], unit, whole: true });
+    let begin = |unit: usize, at: f64, events: &mut Vec<PlayEvent>| {
+        events.push(PlayEvent { at: at + front[unit], unit, whole: false });
+        events.push(PlayEvent { at: at + whole[unit], unit, whole: true });
     };
-    let running = forecast.states.iter().enumerate().filter(|(_, state)| matches!(state, State::Running(_)));
+    let running =
+        forecast.states.iter().enumerate().filter(|(_, state)| matches!(state, UnitState::Running(_)));
     for (index, _) in running {
         begin(index, 0.0, &mut events);
         started[index] = true;
@@ -105,7 +106,7 @@ pub fn seconds(forecast: &Forecast, skipped: &[bool], pace: f64, now: f64) -> f6
         }
         let nearest = (0..events.len()).min_by(|a, b| events[*a].at.total_cmp(&events[*b].at));
         let Some(nearest) = nearest else { break };
-        let Event { at, unit, whole: is_end } = events.swap_remove(nearest);
+        let PlayEvent { at, unit, whole: is_end } = events.swap_remove(nearest);
         time = time.max(at);
         for &(follower, needs_end) in &followers[unit] {
             if needs_end == is_end {

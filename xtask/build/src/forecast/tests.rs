@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::cargo::{Event, Message, Packages};
+use super::cargo::{CargoEvent, CargoMessage, Packages};
 use super::records::{Records, median, shares};
 use super::{After, Forecast, Status, Took, Unit, ninja};
 
@@ -192,8 +192,8 @@ fn a_unit_whose_end_is_told_before_its_start_does_not_run_for_ever() {
     let unit = Unit { name: "a:run".to_string(), took: Some(Took::whole(1.0)), ..Unit::default() };
     let mut forecast = Forecast::new(vec![unit], 1, Took::whole(1.0));
     let began = std::time::SystemTime::now();
-    Event::End("a:run".to_string(), Vec::new()).tell(&mut forecast, 1.0, began);
-    Event::Start("a:run".to_string(), "a".to_string()).tell(&mut forecast, 1.0, began);
+    CargoEvent::End("a:run".to_string(), Vec::new()).tell(&mut forecast, 1.0, began);
+    CargoEvent::Start("a:run".to_string(), "a".to_string()).tell(&mut forecast, 1.0, began);
     assert_eq!((forecast.running(), forecast.left(100.0)), (0, 0.0));
 }
 
@@ -347,11 +347,11 @@ fn cargos_lines_are_understood() {
         ("", None),
     ];
     for (line, expected) in starts {
-        let expected = expected.map(|(name, label)| Event::Start(name.to_string(), label.to_string()));
+        let expected = expected.map(|(name, label)| CargoEvent::Start(name.to_string(), label.to_string()));
         assert_eq!(packages.start(line), expected, "{line}");
     }
 
-    let end = |text: &str| packages.end(serde_json::from_str::<Message>(text).unwrap());
+    let end = |text: &str| packages.end(serde_json::from_str::<CargoMessage>(text).unwrap());
     let artifact = |id: &str, kind: &str, file: &str, fresh: bool| {
         end(&format!(
             r#"{{"reason":"compiler-artifact","package_id":"{id}","target":{{"kind":["{kind}"]}},"filenames":["{file}"],
@@ -363,18 +363,18 @@ fn cargos_lines_are_understood() {
     let path = "/c/x86_64-unknown-linux-gnu/engine/deps/libserver-1.rlib";
     assert_eq!(
         artifact(server, "lib", path, false),
-        Some(Event::End("engine/server".to_string(), file(path)))
+        Some(CargoEvent::End("engine/server".to_string(), file(path)))
     );
-    assert_eq!(artifact(server, "lib", path, true), Some(Event::Keep("engine/server".to_string())));
+    assert_eq!(artifact(server, "lib", path, true), Some(CargoEvent::Keep("engine/server".to_string())));
     let cli = "path+file:///anneal/engine/cli#anneal-cli@0.1.0";
-    assert_eq!(artifact(cli, "lib", path, true), Some(Event::Keep("engine/cli".to_string())));
+    assert_eq!(artifact(cli, "lib", path, true), Some(CargoEvent::Keep("engine/cli".to_string())));
     let syn = "registry+https://github.com/rust-lang/crates.io-index#syn@2.0.119";
     let path = "/c/engine/deps/libsyn-1.rlib";
-    assert_eq!(artifact(syn, "lib", path, false), Some(Event::End("syn:host".to_string(), file(path))));
-    assert_eq!(artifact(syn, "custom-build", path, true), Some(Event::Keep("syn:script".to_string())));
+    assert_eq!(artifact(syn, "lib", path, false), Some(CargoEvent::End("syn:host".to_string(), file(path))));
+    assert_eq!(artifact(syn, "custom-build", path, true), Some(CargoEvent::Keep("syn:script".to_string())));
     assert_eq!(
         end(&format!(r#"{{"reason":"build-script-executed","package_id":"{syn}"}}"#)),
-        Some(Event::End("syn:run".to_string(), Vec::new()))
+        Some(CargoEvent::End("syn:run".to_string(), Vec::new()))
     );
     assert_eq!(end(r#"{"reason":"build-finished","success":true}"#), None);
     assert_eq!(end(r#"{"reason":"compiler-artifact"}"#), None);

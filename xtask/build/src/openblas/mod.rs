@@ -103,7 +103,7 @@ fn version_in(name: &str) -> Option<String> {
 
 /// What lies beside a built library.
 #[derive(Debug, Serialize, Deserialize)]
-struct Record {
+struct LibraryRecord {
     version: String,
     archive: Sha256,
     recipe: Recipe,
@@ -191,7 +191,7 @@ impl PlannedLibrary {
         let source = archive::unpack(&file, scratch.path(), &log)?;
         let prefix = scratch.path().join("prefix");
         make::run(&self.recipe, &source, &prefix, &log, ui)?;
-        let record = Record {
+        let record = LibraryRecord {
             version: self.archive.version.clone(),
             archive: self.archive.sha256.clone(),
             recipe: self.recipe.clone(),

@@ -6,11 +6,11 @@ use anyhow::{Context, Result};
 use build_info::Sha256;
 use build_info::optimized::{Gain, Interval, PhaseGain};
 
-use crate::compare::{self, Candidate, Phase, Provenance, Ratio, Shape};
+use crate::compare::{self, CandidateBuild, Phase, Provenance, Ratio, RunShape};
 use crate::ui::Ui;
 
 /// Lengths that no workload trains on.
-const SHAPE: Shape = Shape { prompt: 300, generate: 40, depth: 0 };
+const SHAPE: RunShape = RunShape { prompt: 300, generate: 40, depth: 0 };
 
 /// What is compared: wherever there are branches that a profile may straighten.
 const PHASES: [Phase; 8] = [
@@ -25,7 +25,7 @@ const PHASES: [Phase; 8] = [
 ];
 
 /// Two builds, and what they are compared on.
-pub struct Contest<'a> {
+pub struct PgoContest<'a> {
     /// The command that asked, for the record.
     pub command: &'a str,
     /// The optimised engine, and what it is called.
@@ -42,11 +42,12 @@ pub struct Contest<'a> {
     pub pairs: usize,
 }
 
-impl Contest<'_> {
+impl PgoContest<'_> {
     /// Runs both in turn on each model, the order changing from pair to pair, after one round that is not counted.
     pub fn run(&self, ui: &Ui) -> Result<Gain> {
         let (against, against_plan) = &self.against;
-        let builds = [Candidate::at(against, self.theirs)?, Candidate::at(self.ours.0, self.ours.1)?];
+        let builds =
+            [CandidateBuild::at(against, self.theirs)?, CandidateBuild::at(self.ours.0, self.ours.1)?];
         let models: Vec<PathBuf> = self.models.iter().map(|(_, path)| path.clone()).collect();
         let contest = compare::Contest {
             builds: &builds,

@@ -16,16 +16,16 @@ use plan::variant::{self, Subject};
 use toolchain::{CompilerKind, Toolchain};
 
 use self::outline::Outline;
-use crate::bolt::{self, Job};
+use crate::bolt::{self, BoltJob};
 use crate::models::Maker;
 use crate::openblas::{self, ArchiveArgs};
-use crate::pgo::compare::Contest;
-use crate::pgo::train::{self, Course};
+use crate::pgo::compare::PgoContest;
+use crate::pgo::train::{self, TrainingCourse};
 use crate::pgo::{HeldOut, Pipeline, Profile, profdata, step};
 use crate::process::Log;
 use crate::profile;
 use crate::setup;
-use crate::stages::{self, Lock, Outcome};
+use crate::stages::{self, CheckoutLock, Outcome};
 use crate::tools::{self, Cache};
 use crate::ui::{self, Ui};
 use crate::workload::{self, Workload};
@@ -157,7 +157,7 @@ pub fn optimize(args: &Args, ui: &Ui) -> Result<Option<(BuildInfo, String)>> {
         return dry_run(args, &profile, &workloads, &host, &workspace, ui).map(|()| None);
     }
 
-    let _lock = Lock::take(&workspace)?;
+    let _lock = CheckoutLock::take(&workspace)?;
     let mut toolchain = setup::ready_for_pgo(&workspace, &profile, &args.source, args.bolt, args.yes, ui)?;
     openblas::provide(&workspace, &profile, &host, &ArchiveArgs::default(), &mut toolchain, ui)?;
     let tree = tools::fetch(&workspace, &args.source, ui)?;
@@ -247,7 +247,7 @@ impl Ready {
 /// The build without a profile and the one with it, complete; neither is current for that.
 struct ProfiledPair {
     plain: Outcome,
-    course: Course,
+    course: TrainingCourse,
     optimized: Plan,
     outcome: Outcome,
 }
@@ -263,7 +263,8 @@ fn make(args: &Args, plan: &Plan, workloads: &[Workload], pipeline: &mut Pipelin
     let plain = pipeline.step(step::PLAIN, |pipeline| pipeline.plain(plan))?;
     let plain_engine = plain.folder.join("bin/anneal");
     let maker = Maker { workspace: pipeline.workspace, engine: Some(&plain_engine), ui: pipeline.ui };
-    let course = pipeline.step(step::MODELS, |_| Course::new(workloads, args.model.as_deref(), maker))?;
+    let course =
+        pipeline.step(step::MODELS, |_| TrainingCourse::new(workloads, args.model.as_deref(), maker))?;
 
     let instrumented = plan.instrumented(args.subject());
     let engine = pipeline.step(step::INSTRUMENT, |pipeline| pipeline.instrument(&instrumented))?;
@@ -294,7 +295,7 @@ struct Kept {
 /// Compares the two, makes the better one current, and notes the result in both records.
 fn judge(args: &Args, plan: &Plan, made: &ProfiledPair, pipeline: &mut Pipeline) -> Result<Kept> {
     let gain = pipeline.step(step::COMPARE, |pipeline| {
-        let contest = Contest {
+        let contest = PgoContest {
             command: "cargo xtask pgo",
             ours: (&format!("{} with a profile", args.profile), &made.outcome.folder.join("bin/anneal")),
             theirs: &made.plain_engine(),
@@ -328,7 +329,7 @@ fn lay_out_anew(
     pipeline: &mut Pipeline,
 ) -> Result<(Outcome, bool)> {
     pipeline.step(step::BOLT, |pipeline| {
-        let job = Job {
+        let job = BoltJob {
             ui: pipeline.ui,
             tools,
             method: BoltMethod::Instrument,

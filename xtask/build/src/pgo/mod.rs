@@ -31,7 +31,7 @@ use crate::ui::Ui;
 use crate::workload;
 use crate::workspace::Workspace;
 use profdata::Raw;
-use train::Course;
+use train::TrainingCourse;
 
 /// Names of the steps.
 pub mod step {
@@ -165,7 +165,13 @@ impl<'a> Pipeline<'a> {
 
     /// Runs the instrumented `engine` on `course`, merges what it counted, and holds that against a run that is
     /// not in the course. Nothing is run when this engine was trained so before.
-    pub fn train(&self, plan: &Plan, engine: &Path, course: &Course, held_out: HeldOut) -> Result<Profile> {
+    pub fn train(
+        &self,
+        plan: &Plan,
+        engine: &Path,
+        course: &TrainingCourse,
+        held_out: HeldOut,
+    ) -> Result<Profile> {
         let build = self.open(plan)?;
         let input = format!("{} {}", crate::fs::digest_file(engine)?, course.digest()?);
         let there = |trained: &Trained| {
@@ -216,7 +222,7 @@ impl<'a> Pipeline<'a> {
     ) -> Result<Coverage> {
         let workloads = workload::load(&self.workspace.workloads().join("held-out"), &[])?;
         // A profile of the user's model has to speak of that model's code.
-        let course = Course::new(&workloads, model, maker)?;
+        let course = TrainingCourse::new(&workloads, model, maker)?;
         let raw = Raw::empty(profdata.path.with_extension("held-out"))?;
         course.run(engine, &raw.environment(), log, self.ui)?;
         let run = raw.merge(&self.tool, self.workspace, log)?;

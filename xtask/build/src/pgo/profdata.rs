@@ -92,7 +92,7 @@ pub type Functions = HashMap<String, Function>;
 
 /// Reads the profile at `path`.
 pub fn functions(tool: &Tool, path: &Path, log: &Log) -> Result<Functions> {
-    let mut reader = Reader::default();
+    let mut reader = ProfileReader::default();
     Run::new(&tool.path, log)
         .quietly()
         .args(["show", "--all-functions", "--counts"])
@@ -118,13 +118,13 @@ pub fn check(tool: &Tool, path: &Path, log: &Log) -> Result<()> {
 
 /// Reads what `llvm-profdata show --all-functions --counts` prints.
 #[derive(Default)]
-struct Reader {
+struct ProfileReader {
     functions: Functions,
     name: String,
     hash: u64,
 }
 
-impl Reader {
+impl ProfileReader {
     fn line(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix("  ").and_then(|rest| rest.strip_suffix(':'))
             && !name.starts_with(' ')
@@ -166,7 +166,7 @@ mod tests {
                     _ZN3fooEv:\n    Hash: 0xff\n    Counters: 1\n    Block counts: [0]\n  _ZN3fooEv:\n    Hash: 0xfe\n    \
                     Counters: 1\n    Block counts: [3]\nInstrumentation level: IR  entry_first = 0\nFunctions shown: 3\n\
                     Total functions: 3\nMaximum function count: 5\n";
-        let mut reader = Reader::default();
+        let mut reader = ProfileReader::default();
         text.lines().for_each(|line| reader.line(line));
         let functions = reader.functions;
         assert_eq!(functions.len(), 2);

@@ -21,7 +21,7 @@ const THREADS: &str = "1";
 
 /// What the engine is run on.
 #[derive(Clone, Debug)]
-pub struct Course {
+pub struct TrainingCourse {
     /// Names of the workloads.
     pub workloads: Vec<String>,
     /// Names and files of the models.
@@ -30,10 +30,10 @@ pub struct Course {
     runs: Vec<Vec<OsString>>,
 }
 
-impl Course {
+impl TrainingCourse {
     /// `workloads` on their own synthetic models, which are made where they are missing, or on the user's.
     pub fn new(workloads: &[Workload], user_model: Option<&Path>, maker: Maker) -> Result<Self> {
-        let mut course = Course {
+        let mut course = TrainingCourse {
             workloads: workloads.iter().map(|workload| workload.name.clone()).collect(),
             models: Vec::new(),
             runs: Vec::new(),
@@ -166,7 +166,7 @@ mod tests {
     fn a_model_that_does_not_fit_is_refused_with_its_size() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tiny.gguf");
-        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).unwrap();
+        gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny)).unwrap();
         let weights = GgufFile::open(&path).unwrap().weights().unwrap().0;
         let host = |available: u64, limit: Option<u64>| {
             let mut host = plan::testing::host("zen5-vm");

@@ -33,7 +33,7 @@ pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
         Some(_) => slow_objects(&flags::entries(&build.folder.compile_database())?),
         None => Vec::new(),
     };
-    let mut course = Course::new(build, &slow)?;
+    let mut course = NinjaProgress::new(build, &slow)?;
     if !slow.is_empty() {
         course.ninja(build, &slow, progress)?;
     }
@@ -43,14 +43,14 @@ pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
 }
 
 /// Progress of ninja, and its records.
-struct Course {
+struct NinjaProgress {
     began: Instant,
     records: Records,
     section: String,
     forecast: Forecast,
 }
 
-impl Course {
+impl NinjaProgress {
     /// Asks ninja what it would do, `first` before all others.
     fn new(build: &Build, first: &[String]) -> Result<Self> {
         let records = Records::read(&build.workspace.anneal());

@@ -11,7 +11,7 @@ use ship::order::Rust;
 
 use super::state::Build;
 use super::{auditable, places};
-use crate::forecast::cargo::{self, Message, Packages};
+use crate::forecast::cargo::{self, CargoMessage, Packages};
 use crate::forecast::{Forecast, Records};
 use crate::process::{self, Event, Run, Stream};
 use crate::ui::Progress;
@@ -82,7 +82,7 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
     let wrapper = wrapper(build)?;
     let environment = build.cargo_environment(wrapper.as_deref())?;
     let crates = auditable::write(build.workspace, &rust, &plan.target)?;
-    let mut course = Course::new(build, &rust);
+    let mut course = CargoProgress::new(build, &rust);
     let mut executable = None;
     Run::new(process::cargo(), &build.log)
         .dir(build.workspace.root())
@@ -111,7 +111,7 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
         .watch_all(|event| {
             match event {
                 Event::Line(Stream::Out, line) => {
-                    if let Ok(mut message) = serde_json::from_str::<Message>(line) {
+                    if let Ok(mut message) = serde_json::from_str::<CargoMessage>(line) {
                         executable = message.executable.take().or(executable.take());
                         course.tell(course.packages.end(message));
                     }
@@ -205,7 +205,7 @@ fn features(rust: &Rust) -> impl Iterator<Item = String> {
 }
 
 /// Progress of cargo, and its records.
-struct Course {
+struct CargoProgress {
     began: (Instant, SystemTime),
     records: Records,
     section: String,
@@ -215,7 +215,7 @@ struct Course {
     is_idle: bool,
 }
 
-impl Course {
+impl CargoProgress {
     /// Asks cargo what `rust` is made of.
     fn new(build: &Build, rust: &Rust) -> Self {
         let (plan, root) = (build.plan, build.workspace.root());
@@ -237,7 +237,7 @@ impl Course {
     }
 
     /// Tells the forecast of an event.
-    fn tell(&mut self, event: Option<cargo::Event>) {
+    fn tell(&mut self, event: Option<cargo::CargoEvent>) {
         if let Some(event) = event {
             self.is_idle = false;
             event.tell(&mut self.forecast, self.began.0.elapsed().as_secs_f64(), self.began.1);

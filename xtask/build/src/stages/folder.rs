@@ -181,11 +181,11 @@ impl Folder {
 
 /// Held by the one process that builds in a checkout.
 #[derive(Debug)]
-pub struct Lock {
+pub struct CheckoutLock {
     _file: File,
 }
 
-impl Lock {
+impl CheckoutLock {
     fn path(workspace: &Workspace) -> PathBuf {
         workspace.anneal().join("lock")
     }
@@ -313,11 +313,14 @@ mod tests {
     fn who_waits_gets_the_lock_when_it_is_free_and_not_before() {
         let temp = tempfile::tempdir().unwrap();
         let workspace = Workspace::at(temp.path());
-        let held = Lock::take(&workspace).unwrap();
-        assert_eq!(Lock::take(&workspace).err().map(|error| exit::code_of(&error)), Some(exit::TRY_AGAIN));
+        let held = CheckoutLock::take(&workspace).unwrap();
+        assert_eq!(
+            CheckoutLock::take(&workspace).err().map(|error| exit::code_of(&error)),
+            Some(exit::TRY_AGAIN)
+        );
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
-                Lock::wait(&workspace, &Ui::new(&Global { quiet: true, ..Global::default() })).is_ok()
+                CheckoutLock::wait(&workspace, &Ui::new(&Global { quiet: true, ..Global::default() })).is_ok()
             });
             std::thread::sleep(Duration::from_millis(50));
             assert!(!waiting.is_finished());

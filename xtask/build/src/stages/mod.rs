@@ -42,11 +42,11 @@ use crate::ui::Ui;
 use crate::workspace::Workspace;
 pub use engine::rust;
 use folder::Folder;
-pub use folder::{BuildFolder, Builds, Lock};
+pub use folder::{BuildFolder, Builds, CheckoutLock};
 pub use named::{executable, named};
 use state::{AUDIT, Borrowed, COMPILE, CONFIGURE, ENGINE, GATE, INSTALL, SMOKE};
 pub use state::{Build, Outcome, jobs};
-pub use stored::Origin;
+pub use stored::BuildOrigin;
 
 impl<'a> Build<'a> {
     /// Opens the build folder `path`.

@@ -18,7 +18,7 @@ const PROMPT: &str = "The quick brown fox jumps over the lazy dog, and the five 
 
 /// What `anneal run --json` tells; more than this is ignored.
 #[derive(Debug, Deserialize)]
-struct Report {
+struct RunJson {
     tokens: Vec<i32>,
     timings: Timings,
 }
@@ -41,7 +41,7 @@ pub fn smoke_of(build: &Build, anneal: &Path, progress: &mut Progress) -> Result
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let model = model(build);
     progress.message("writing a tiny model");
-    synth::write(&model, &synth::Options::new(Preset::Tiny))
+    synth::write(&model, &synth::SynthOptions::new(Preset::Tiny))
         .context("cannot write the smoke test's model")?;
     progress.message("generating");
     let first = generate_with(build, anneal, &model)?;
@@ -99,12 +99,12 @@ fn result_path(build: &Build) -> PathBuf {
     build.folder.smoke().join("result.json")
 }
 
-fn generate(build: &Build, model: &Path) -> Result<Report> {
+fn generate(build: &Build, model: &Path) -> Result<RunJson> {
     let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
     generate_with(build, &anneal, model)
 }
 
-fn generate_with(build: &Build, anneal: &Path, model: &Path) -> Result<Report> {
+fn generate_with(build: &Build, anneal: &Path, model: &Path) -> Result<RunJson> {
     let manner = cuda::manner(build.plan);
     let output = build
         .executable(anneal)

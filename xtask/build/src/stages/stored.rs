@@ -13,7 +13,7 @@ use super::{audit, folder, gate, install, smoke};
 use crate::{fs, process};
 
 /// Where a build came from.
-pub struct Origin {
+pub struct BuildOrigin {
     /// The store, without credentials.
     pub store: String,
     /// What it was found by there.
@@ -47,7 +47,7 @@ impl Build<'_> {
     /// # Errors
     /// When the files are not those of a build of this plan that has passed its gate and its audit; when it does not
     /// run here. Then this build is as it was.
-    pub fn adopt(&self, from: &Path, origin: Origin, hostname: bool) -> Result<Outcome> {
+    pub fn adopt(&self, from: &Path, origin: BuildOrigin, hostname: bool) -> Result<Outcome> {
         let theirs = self.check_theirs(from)?;
         process::check_interrupted()?;
         // Here, for it was another machine where it ran.
@@ -120,7 +120,13 @@ impl Build<'_> {
     }
 
     /// Their record, with what is this machine's in place of what was theirs.
-    fn as_ours(&self, theirs: BuildInfo, times: Vec<StageTime>, origin: Origin, hostname: bool) -> BuildInfo {
+    fn as_ours(
+        &self,
+        theirs: BuildInfo,
+        times: Vec<StageTime>,
+        origin: BuildOrigin,
+        hostname: bool,
+    ) -> BuildInfo {
         let mut host = self.host.clone();
         if !hostname {
             host.hostname = None;

@@ -52,8 +52,8 @@ pub fn found(plan: &Plan, flags: &EffectiveFlags) -> Switches {
 /// What the finished program tells of itself; a program that tells nothing has nothing of it.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub struct Answer {
-    allocator: Option<Memory>,
+pub struct ProgramSwitches {
+    allocator: Option<AllocatorJson>,
     /// Whether large buffers ask for huge pages.
     huge_pages: bool,
     /// The OpenMP runtime that the loader took.
@@ -62,14 +62,14 @@ pub struct Answer {
 
 /// Who serves its memory.
 #[derive(Deserialize)]
-struct Memory {
+struct AllocatorJson {
     name: Allocator,
     /// Whether C's and C++'s as well as Rust's.
     serves_cpp: bool,
 }
 
 /// Asks the newest engine.
-pub fn ask(build: &Build) -> Result<Answer> {
+pub fn ask(build: &Build) -> Result<ProgramSwitches> {
     build.ask_engine()
 }
 
@@ -85,7 +85,7 @@ pub fn check_engine(build: &Build) -> Result<()> {
         .with_context(|| format!("the {} build is not what its profile says", build.plan.profile))
 }
 
-fn check_answer(switches: &Switches, answer: &Answer) -> Result<()> {
+fn check_answer(switches: &Switches, answer: &ProgramSwitches) -> Result<()> {
     let (name, serves_cpp) = match &answer.allocator {
         Some(memory) => (memory.name, memory.serves_cpp),
         None => (Allocator::System, true),

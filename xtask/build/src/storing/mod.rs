@@ -9,7 +9,7 @@ pub mod variable;
 
 use anyhow::Result;
 use plan::exit;
-use store::order::{Ask, Check, Checked, Choose, Chosen, Publish, Published, Tune, Tuned};
+use store::order::{Ask, Check, Checked, Choose, ChosenBuild, Publish, Published, Tune, Tuned};
 use store::{Answer, Entry, Location, Order, Parts};
 
 use crate::program::Program;
@@ -18,7 +18,7 @@ use crate::ui::Ui;
 use crate::workspace::Workspace;
 
 pub use glibc::glibc;
-pub use take::{Request, take};
+pub use take::{TakeRequest, take};
 pub use tree::Tree;
 pub use tuned::{merge, path as tuning, read as read_tuning};
 pub use variable::VARIABLE;
@@ -128,7 +128,7 @@ pub fn tune(workspace: &Workspace, order: Tune, ui: &Ui) -> Result<Tuned> {
 }
 
 /// The newest archive for a machine.
-pub fn choose(workspace: &Workspace, order: Choose, ui: &Ui) -> Result<Chosen> {
+pub fn choose(workspace: &Workspace, order: Choose, ui: &Ui) -> Result<ChosenBuild> {
     let store = order.store.clone();
     match give(workspace, &store, &Order::Choose(order), ui)? {
         Answer::Chosen(chosen) => Ok(*chosen),

@@ -9,12 +9,12 @@ use store::{Answer, Location, Order, Parts};
 use super::{PLAIN, explain, give, merge};
 use crate::process;
 use crate::scratch::Scratch;
-use crate::stages::{Build, Origin, Outcome};
+use crate::stages::{Build, BuildOrigin, Outcome};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
 /// What is wanted.
-pub struct Request<'a> {
+pub struct TakeRequest<'a> {
     /// The checkout.
     pub workspace: &'a Workspace,
     /// Where to look.
@@ -32,7 +32,7 @@ pub struct Request<'a> {
 ///
 /// # Errors
 /// When the user asks to stop.
-pub fn take(request: &Request, ui: &Ui) -> Result<Option<Outcome>> {
+pub fn take(request: &TakeRequest, ui: &Ui) -> Result<Option<Outcome>> {
     let taken = try_to_take(request, ui);
     // Ctrl-C is no miss.
     process::check_interrupted()?;
@@ -52,7 +52,7 @@ pub fn take(request: &Request, ui: &Ui) -> Result<Option<Outcome>> {
     }
 }
 
-fn try_to_take(request: &Request, ui: &Ui) -> Result<Option<Outcome>> {
+fn try_to_take(request: &TakeRequest, ui: &Ui) -> Result<Option<Outcome>> {
     super::signed::check(request.store, None, None)?;
     let parts = request.build.parts(super::glibc())?;
     explain(&parts, ui);
@@ -61,7 +61,7 @@ fn try_to_take(request: &Request, ui: &Ui) -> Result<Option<Outcome>> {
     taken.notes.iter().for_each(|note| ui.warn(note));
     let Taken { entry, folder, tuning, .. } = *taken;
     let object = entry.tree.as_ref().map(|tree| tree.sha256.clone()).context("the entry names no files")?;
-    let origin = Origin {
+    let origin = BuildOrigin {
         store: request.store.to_string(),
         key: entry.key.clone(),
         object,
@@ -77,7 +77,7 @@ fn try_to_take(request: &Request, ui: &Ui) -> Result<Option<Outcome>> {
     Ok(Some(outcome))
 }
 
-fn fetch(request: &Request, parts: &Parts, scratch: &Scratch, ui: &Ui) -> Result<Option<Box<Taken>>> {
+fn fetch(request: &TakeRequest, parts: &Parts, scratch: &Scratch, ui: &Ui) -> Result<Option<Box<Taken>>> {
     let order = Order::Take(Take {
         store: request.store.clone(),
         key: parts.key(),

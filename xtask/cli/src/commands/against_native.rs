@@ -4,7 +4,7 @@
 //! out; the message says which one to use.
 
 use anyhow::{Context, Result};
-use build::compare::{Candidate, Contest, Phase, Provenance, Shape};
+use build::compare::{CandidateBuild, Contest, Phase, Provenance, RunShape};
 use build::models::Maker;
 use build::tools;
 use build::ui::Ui;
@@ -15,7 +15,7 @@ use build_info::BuildInfo;
 /// Enough for a verdict, in two minutes on two cores.
 const PAIRS: usize = 10;
 /// Long enough for BLAS, which takes products of 32 rows and more.
-const SHAPE: Shape = Shape { prompt: 256, generate: 16, depth: 0 };
+const SHAPE: RunShape = RunShape { prompt: 256, generate: 16, depth: 0 };
 /// Most of a Q4_K_M's weights are rearranged for ggml's own kernels and never reach BLAS; an F16's all do.
 const MODELS: [&str; 2] = ["llama-1b-4l/Q4_K_M", "llama-1b-4l/F16"];
 
@@ -41,8 +41,10 @@ pub fn compare(info: &BuildInfo, ui: &Ui) -> Result<()> {
         );
         return Ok(());
     }
-    let builds =
-        [Candidate::at("native", &native)?, Candidate::at(&info.profile, &workspace.current(&info.profile))?];
+    let builds = [
+        CandidateBuild::at("native", &native)?,
+        CandidateBuild::at(&info.profile, &workspace.current(&info.profile))?,
+    ];
     let maker = Maker { workspace: &workspace, engine: Some(&builds[0].path), ui };
     let model = |text: &&str| maker.find_or_make(&text.parse::<Synthetic>().map_err(anyhow::Error::msg)?);
     let models = MODELS.iter().map(model).collect::<Result<Vec<_>>>()?;

@@ -7,7 +7,7 @@ use ::audit::Rules;
 use ::audit::native::{self, InstructionSet};
 use ::audit::portable::UNKNOWN;
 use anyhow::{Result, bail};
-use build::audit::{self, Question, Report, Subject};
+use build::audit::{self, AuditReport, AuditSubject, Question};
 use build::ui::{self, Ui};
 use build::workspace::Workspace;
 use build::{stages, tools};
@@ -42,7 +42,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Some(path) => path,
         None => stages::named(&workspace, "native")?,
     };
-    let subject = Subject::find(&path)?;
+    let subject = AuditSubject::find(&path)?;
     let rule = match args.rule {
         Some(As::Portable) => Rule::Portable,
         Some(As::Universal) => Rule::Universal,
@@ -81,7 +81,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
 }
 
-fn text(report: &Report, verbose: bool) -> String {
+fn text(report: &AuditReport, verbose: bool) -> String {
     let mut text = String::new();
     for content in &report.contents {
         let _ = writeln!(
@@ -148,7 +148,7 @@ fn instruction_sets(sets: &[InstructionSet]) -> impl std::fmt::Display {
 }
 
 /// The instruction sets that occur; what every x86-64 CPU has is one line.
-fn occurring(report: &Report) -> impl std::fmt::Display {
+fn occurring(report: &AuditReport) -> impl std::fmt::Display {
     let all = &report.occurring;
     let baseline = all.iter().filter(|one| one.baseline);
     let mut rows = vec![vec![
@@ -171,7 +171,7 @@ fn occurring(report: &Report) -> impl std::fmt::Display {
 }
 
 /// All functions beyond the baseline, by instruction set.
-fn symbols(report: &Report) -> String {
+fn symbols(report: &AuditReport) -> String {
     let mut text = String::new();
     for one in report.occurring.iter().filter(|one| !one.baseline) {
         let _ = writeln!(text, "\n{} ({}):", one.feature, one.level);
@@ -208,7 +208,7 @@ fn for_gpus(device: &DeviceAudit) -> String {
     text
 }
 
-fn kernels(verdict: &native::Verdict, verbose: bool) -> String {
+fn kernels(verdict: &native::NativeVerdict, verbose: bool) -> String {
     let judged: Vec<_> = verdict.kernels.iter().filter(|kernel| kernel.expected.is_some()).collect();
     let scalar = judged.iter().filter(|kernel| kernel.is_scalar()).count();
     let mut text = format!(
@@ -223,7 +223,7 @@ fn kernels(verdict: &native::Verdict, verbose: bool) -> String {
     text
 }
 
-fn conclusion(report: &Report) -> String {
+fn conclusion(report: &AuditReport) -> String {
     let summary = &report.summary;
     let mut text = match summary.level {
         1 => "holds x86-64".to_string(),

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use build::bolt::{Job, base_of, pairs, report};
+use build::bolt::{BoltJob, base_of, pairs, report};
 use build::models::Maker;
 use build::openblas::{self, ArchiveArgs};
-use build::pgo::train::{self, Course};
+use build::pgo::train::{self, TrainingCourse};
 use build::process::Log;
-use build::stages::{Build, Lock, bolt};
+use build::stages::{Build, CheckoutLock, bolt};
 use build::ui::{self, Ui};
 use build::workspace::Workspace;
 use build::{profile, setup, tools, workload};
@@ -68,7 +68,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
     // Wrong usage is told before anything is waited for.
     args.source.store(&workspace)?;
-    let _lock = Lock::take(&workspace)?;
+    let _lock = CheckoutLock::take(&workspace)?;
     let mut toolchain = setup::ready_for_bolt(&workspace, &profile, &args.source, args.yes, ui)?;
     openblas::provide(&workspace, &profile, &host, &ArchiveArgs::default(), &mut toolchain, ui)?;
     let tree = tools::fetch(&workspace, &args.source, ui)?;
@@ -85,8 +85,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let base = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?;
     let engine = base.complete(!args.no_hostname)?.folder.join("bin/anneal");
     let maker = Maker { workspace: &workspace, engine: Some(&engine), ui };
-    let course = Course::new(&workloads, args.model.as_deref(), maker)?;
-    let job = Job {
+    let course = TrainingCourse::new(&workloads, args.model.as_deref(), maker)?;
+    let job = BoltJob {
         ui,
         tools: &tools,
         method,

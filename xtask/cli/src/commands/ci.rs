@@ -28,9 +28,12 @@ pub fn run(_args: Args, ui: &Ui) -> Result<()> {
     let prefix = std::fs::canonicalize(workspace.current("native").join("prefix"))?;
     {
         let _prefix = shell.push_env("ANNEAL_LLAMA_PREFIX", prefix);
-        cmd!(shell, "cargo clippy --workspace --all-targets --locked -- -D warnings").run().context(
-            "clippy found a problem, or is missing (run `rustup component add clippy`): see above",
-        )?;
+        let long = test::LONG;
+        cmd!(shell, "cargo clippy --workspace --all-targets --features {long} --locked -- -D warnings")
+            .run()
+            .context(
+                "clippy found a problem, or is missing (run `rustup component add clippy`): see above",
+            )?;
     }
     // Instrument, train, merge, rebuild, BOLT, gate and audit. The speed is of no interest here, so a few pairs are enough.
     let engine = workspace.current("native").join("bin/anneal");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use build::scratch;
-use build::stages::{Builds, Lock};
+use build::stages::{Builds, CheckoutLock};
 use build::ui::Ui;
 use build::workspace::Workspace;
 use build_info::{BuildInfo, Bytes};
@@ -25,7 +25,7 @@ pub struct Args {
 /// Removes old builds, neither current ones nor those that they were made from, and what killed commands left.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
-    let _lock = Lock::take(&workspace)?;
+    let _lock = CheckoutLock::take(&workspace)?;
     let of_profile = |path: &Path| args.profile.as_ref().is_none_or(|profile| profile_of(path) == *profile);
     let builds = Builds::of(&workspace).all()?;
     let needed: Vec<BuildInfo> = builds
@@ -71,11 +71,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 /// The profile of the build in the folder `path`, of a variant too: as its plan has it, else as the folder's name does.
 fn profile_of(path: &Path) -> String {
     #[derive(serde::Deserialize)]
-    struct Planned {
+    struct PlannedRemoval {
         profile: String,
     }
     let planned = std::fs::read(path.join("plan.json")).ok();
-    if let Some(plan) = planned.and_then(|text| serde_json::from_slice::<Planned>(&text).ok()) {
+    if let Some(plan) = planned.and_then(|text| serde_json::from_slice::<PlannedRemoval>(&text).ok()) {
         return plan.profile;
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();

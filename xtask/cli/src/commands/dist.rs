@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use build::scratch::Scratch;
 use build::shipping::{self, Again, Contents, Needs};
-use build::stages::{self, Lock};
+use build::stages::{self, CheckoutLock};
 use build::ui::Ui;
 use build::workspace::Workspace;
 use build::{fs, tools};
@@ -90,13 +90,13 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         let contents = Contents::gather(&workspace, &build, &info, &shipping::foreign(&workspace)?, time)?;
         return list(&shipping::name(&info), &out, &contents.items, ui);
     }
-    let job = Job { tools: &workspace, time, gz: args.gz, deb: args.deb };
+    let job = PackJob { tools: &workspace, time, gz: args.gz, deb: args.deb };
     // In the folder that installers look into, and hidden there: on the same file system whatever is mounted, so that one
     // rename moves an archive out of it.
     std::fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
     let aside = Scratch::among_others(&out, ".packing")?;
     let packed = {
-        let _lock = Lock::take(&workspace)?;
+        let _lock = CheckoutLock::take(&workspace)?;
         job.pack(&workspace, &build, &info, aside.path(), ui)?
     };
     let verified = job.check(&args, &build, &info, &packed.archives, ui)?;
@@ -116,7 +116,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 }
 
 /// What the first and the second packing have in common.
-struct Job<'a> {
+struct PackJob<'a> {
     /// The checkout whose `ship` packs.
     tools: &'a Workspace,
     /// Time of all files, seconds since 1970.
@@ -139,7 +139,7 @@ pub fn archive(
     out: &Path,
     ui: &Ui,
 ) -> Result<Archive> {
-    let job = Job { tools: workspace, time: time(workspace)?, gz: false, deb: false };
+    let job = PackJob { tools: workspace, time: time(workspace)?, gz: false, deb: false };
     let packed = job.pack(workspace, build, info, out, ui)?;
     let archive = packed.archives.into_iter().next().context("nothing was packed")?;
     verify(workspace, build, &archive, info, ui)?;
@@ -174,7 +174,7 @@ fn kind(archive: &Path) -> Option<&str> {
 
 /// Moves what may be passed on to `out`, with what installs it.
 fn place(workspace: &Workspace, archives: Vec<Archive>, out: &Path, ui: &Ui) -> Result<Vec<Archive>> {
-    let _lock = Lock::wait(workspace, ui)?;
+    let _lock = CheckoutLock::wait(workspace, ui)?;
     let script = std::fs::read_to_string(workspace.root().join(DEPLOY).join(SCRIPT))?;
     fs::write_script(&out.join(SCRIPT), &script)?;
     match shipping::give(workspace, &Order::Place(Place { archives, out: out.to_path_buf() }), ui)? {
@@ -183,7 +183,7 @@ fn place(workspace: &Workspace, archives: Vec<Archive>, out: &Path, ui: &Ui) -> 
     }
 }
 
-impl Job<'_> {
+impl PackJob<'_> {
     /// Packs the build of `workspace` in `build`, whose record is `info`, into `out`.
     fn pack(
         &self,

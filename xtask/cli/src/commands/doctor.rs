@@ -28,7 +28,7 @@ pub struct Args {
 
 /// What `doctor --json` prints.
 #[derive(Serialize)]
-struct Report {
+struct DoctorJson {
     /// Whether `build-native` has all it cannot do without.
     native_build_possible: bool,
     host: Host,
@@ -60,7 +60,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let mismatches = mismatches(&tools, manager);
     let native_build_possible = setup.missing.is_empty();
     let optional = setup::optional(&workspace, &tools, &setup);
-    let report = Report {
+    let report = DoctorJson {
         native_build_possible,
         nvidia_driver: !host.gpus.is_empty() || host::nvml::driver_seems_loaded(),
         host,
@@ -82,7 +82,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &DoctorJson) -> String {
     let mut text = host_text(&report.host, report.nvidia_driver);
     let rows = rows(&report.tools).into_iter().map(|row| row.to_vec());
     let _ = writeln!(text, "\n{}", ui::columns(&["tool", "version", "where"], rows));

@@ -9,9 +9,9 @@ use build::workspace::Workspace;
 use build::{shipping, storing, tools};
 use build_info::tuning::CpuKey;
 use plan::exit;
-use ship::order::{self, Installed, List, Rollback, Version};
+use ship::order::{self, Installed, InstalledVersion, List, Rollback};
 use ship::{Answer, Order};
-use store::order::{Choose, Chosen};
+use store::order::{Choose, ChosenBuild};
 use store::{CpuKind, Location};
 
 /// Options of `install`.
@@ -110,7 +110,7 @@ fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> R
         into: (!args.dry_run).then(|| scratch.path().to_path_buf()),
         cpu: Some(CpuKey::of(&host)),
     };
-    let Chosen { entry, archive, tuning, notes } = storing::choose(workspace, order, ui)?;
+    let ChosenBuild { entry, archive, tuning, notes } = storing::choose(workspace, order, ui)?;
     notes.iter().for_each(|note| ui.warn(note));
     ui.say(format_args!(
         "{} for {}, published {}, gate {}, audit {}",
@@ -192,7 +192,7 @@ fn list(workspace: &Workspace, prefix: Option<PathBuf>, ui: &Ui) -> Result<()> {
         return ui
             .result(&versions, "nothing is installed there: `cargo xtask install --from ARCHIVE` does it");
     }
-    let row = |version: &Version| {
+    let row = |version: &InstalledVersion| {
         let mark = match (version.current, version.previous) {
             (true, _) => "*",
             (_, true) => "-",

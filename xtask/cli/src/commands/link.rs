@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use build::stages::{Build, Lock};
+use build::stages::{Build, CheckoutLock};
 use build::ui::Ui;
 use build::workspace::Workspace;
 use build::{profile, tools};
@@ -35,7 +35,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         args.prefix.display()
     );
     let host = tools::host(ui);
-    let _lock = Lock::take(&workspace)?;
+    let _lock = CheckoutLock::take(&workspace)?;
     let toolchain = tools::toolchain(&workspace, ui);
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;

@@ -32,7 +32,7 @@ pub struct Args {
 
 /// A plan and its hash.
 #[derive(Serialize)]
-struct Planned<'a> {
+struct HashedPlan<'a> {
     hash: build_info::Sha256,
     #[serde(flatten)]
     plan: &'a Plan,
@@ -65,7 +65,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if !missing.is_empty() {
         text += &format!("hint: `cargo xtask setup --profile {}` installs what is missing\n", args.profile);
     }
-    let planned = Planned { hash: plan.hash(), plan: &plan, notes: &plan.notes, missing: &missing };
+    let planned = HashedPlan { hash: plan.hash(), plan: &plan, notes: &plan.notes, missing: &missing };
     ui.result(&planned, text)
 }
 

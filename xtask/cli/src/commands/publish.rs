@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, bail, ensure};
 use build::scratch::Scratch;
 use build::shipping::{self, Needs};
-use build::stages::{self, Build, Lock};
+use build::stages::{self, Build, CheckoutLock};
 use build::storing::{self, StoreArgs, Tree};
 use build::tools;
 use build::ui::Ui;
@@ -71,7 +71,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             "{url} can only be read: publish to the folder that this server shows, or to s3://BUCKET/PREFIX"
         )));
     }
-    let _lock = Lock::take(&workspace)?;
+    let _lock = CheckoutLock::take(&workspace)?;
     let folder = stages::named(&workspace, &args.profile)?.canonicalize()?;
     let info = BuildInfo::read(&folder.join("build_info.json"))?;
     let plan = stages::planned::read(&folder, &info.plan_hash)?;

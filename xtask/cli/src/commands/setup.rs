@@ -8,7 +8,7 @@ use build::ui::Ui;
 use build::workspace::Workspace;
 use serde::Serialize;
 use toolchain::Toolchain;
-use toolchain::setup::{Outcome, Requirement, SetupPlan, examine, list};
+use toolchain::setup::{Requirement, SetupOutcome, SetupPlan, examine, list};
 
 /// Options of `setup`.
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,7 @@ pub struct Args {
 
 /// Output of `setup --json`.
 #[derive(Serialize)]
-struct Report<'a> {
+struct SetupJson<'a> {
     ready: bool,
     toolchain: &'a Toolchain,
 }
@@ -66,13 +66,13 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return ui.result(&DryRun { plan, optional }, text);
     }
     let (toolchain, outcome) = ensure(&workspace, &needs, args.yes, ui)?;
-    if let Outcome::WithoutRecommended { plan, declined: Some(why) } = &outcome {
+    if let SetupOutcome::WithoutRecommended { plan, declined: Some(why) } = &outcome {
         bail!("missing, but not required for a build: {}; {}", list(&plan.recommended), why.advice(plan));
     }
     let text = match outcome {
-        Outcome::Ready => "all tools are installed",
-        Outcome::Installed => "all tools are installed now",
-        Outcome::WithoutRecommended { .. } => "all required tools are installed",
+        SetupOutcome::Ready => "all tools are installed",
+        SetupOutcome::Installed => "all tools are installed now",
+        SetupOutcome::WithoutRecommended { .. } => "all required tools are installed",
     };
-    ui.result(&Report { ready: true, toolchain: &toolchain }, text)
+    ui.result(&SetupJson { ready: true, toolchain: &toolchain }, text)
 }

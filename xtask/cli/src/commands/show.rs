@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use build::stages::{self, BuildFolder, Builds, Lock};
+use build::stages::{self, BuildFolder, Builds, CheckoutLock};
 use build::ui::{self, Ui};
 use build::workspace::Workspace;
 use build_info::{BuildInfo, ReadError};
@@ -85,7 +85,7 @@ fn at_work(workspace: &Workspace, builds: &[BuildFolder]) -> Option<PathBuf> {
     let written =
         |found: &&BuildFolder| found.path.join("build.log").metadata().and_then(|log| log.modified()).ok();
     let newest = builds.iter().max_by_key(written)?;
-    Lock::is_held(workspace).then(|| newest.path.clone())
+    CheckoutLock::is_held(workspace).then(|| newest.path.clone())
 }
 
 /// Why a folder has no record that can be shown.

@@ -23,16 +23,9 @@ use sum::{Counts, Sum};
 /// Profiles that continuous integration builds before the tests, beside `native`.
 const OTHERS: [&str; 2] = ["portable", "universal-few"];
 
-/// Packages with test programs that need builds of other profiles, other CPUs or whole chains of builds, and these programs.
-/// Only continuous integration runs them.
-const LONG: [(&str, &str, &[&str]); 2] = [
-    (
-        "xtask",
-        "xtask/cli/tests",
-        &["aarch64", "archive", "broken_kernel", "end_to_end", "pipeline", "universal"],
-    ),
-    ("lab", "xtask/lab/tests", &["real_builds"]),
-];
+/// Features with test programs that need builds of other profiles, other CPUs or whole chains of builds. Only continuous
+/// integration runs them.
+pub const LONG: &str = "xtask/long-tests,lab/long-tests";
 
 /// Pip requirements of moto, the S3 server for the tests of `store`: one version of each package, with the hashes of its
 /// wheels.
@@ -85,7 +78,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let whole = args.kernels.is_none() && !args.hostile;
     // Before the builds, while the user is still there to answer.
-    let needs = if whole { setup::needs_of_tests() } else { setup::needs_of_program_tests() };
+    let needs = match whole {
+        true if args.unattended => setup::needs_of_ci(),
+        true => setup::needs_of_tests(),
+        false => setup::needs_of_program_tests(),
+    };
     setup::ensure(&workspace, &needs, args.yes, ui)?;
     let log = Log::new(workspace.anneal().join("test.log"), ui.verbose());
     let mut tests = Tests { workspace: &workspace, log: &log, args: &args, sum: Sum::default() };
@@ -124,36 +121,9 @@ fn usual(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
         moto(tests.workspace, tests.log)?;
     }
     let prefix = std::fs::canonicalize(tests.workspace.current("native").join("prefix"))?;
-    let excluded = LONG.iter().flat_map(|(package, ..)| ["--exclude", package]);
-    let most: Vec<&str> = ["--workspace"].into_iter().chain(excluded).collect();
-    let mut result = tests.cargo(&most, &prefix, None)?;
-    for (package, folder, long) in LONG {
-        let programs = test_programs(&tests.workspace.root().join(folder))?;
-        let short = programs.iter().map(String::as_str).filter(|name| !long.contains(name));
-        let mut chosen = vec!["-p", package, "--lib", "--bins"];
-        if package == "xtask" {
-            // It has no library.
-            chosen.retain(|argument| *argument != "--lib");
-        }
-        chosen.extend(short.flat_map(|name| ["--test", name]));
-        result = tests.cargo(&chosen, &prefix, None)?.and(result);
-    }
+    let result = tests.cargo(&["--workspace"], &prefix, None)?;
     ui.say("builds of other profiles are tested by `cargo xtask ci`");
     Ok(result)
-}
-
-/// Names of the test programs in `folder`: a file, or a folder with a `main.rs`.
-fn test_programs(folder: &Path) -> Result<Vec<String>> {
-    let listed = || -> std::io::Result<Vec<std::path::PathBuf>> {
-        std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
-    };
-    let paths = listed().with_context(|| format!("cannot list the tests in {}", folder.display()))?;
-    let is_program =
-        |path: &Path| path.join("main.rs").is_file() || path.extension().is_some_and(|end| end == "rs");
-    let names = paths.iter().filter(|path| is_program(path)).filter_map(|path| path.file_stem()?.to_str());
-    let mut names: Vec<String> = names.map(str::to_string).collect();
-    names.sort();
-    Ok(names)
 }
 
 /// Runs all tests, those of other profiles' builds among them. The outer result is an error if they could not start, the inner
@@ -184,7 +154,7 @@ fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     kernels.extend(linker.iter().flat_map(|linker| ["--target", linker.target.as_str()]));
     let portable = tests.cargo(&kernels, &prefix("portable")?, linker.as_ref())?;
     // Links with libllama of the native build; llama-link would otherwise build its own.
-    let native = tests.cargo(&["--workspace"], &prefix("native")?, None)?;
+    let native = tests.cargo(&["--workspace", "--features", LONG], &prefix("native")?, None)?;
     Ok(native.and(portable).and(result))
 }
 
@@ -261,21 +231,4 @@ fn moto(workspace: &Workspace, log: &Log) -> Result<()> {
 /// Variable that makes a test fail if it lacks a tool, instead of being skipped.
 fn complete(unattended: bool) -> BTreeMap<String, Option<String>> {
     unattended.then(|| ("CI".to_string(), Some("true".to_string()))).into_iter().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_tests_are_there_and_others_beside_them() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        for (package, folder, long) in LONG {
-            let programs = test_programs(&root.join(folder)).unwrap();
-            let missing: Vec<&&str> =
-                long.iter().filter(|name| !programs.iter().any(|program| program == **name)).collect();
-            assert!(missing.is_empty(), "{package} has no test {missing:?}");
-            assert!(programs.len() > long.len(), "{package}: {programs:?}");
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! `vendor`
 
 use anyhow::Result;
-use build::stages::Lock;
+use build::stages::CheckoutLock;
 use build::tools;
 use build::ui::Ui;
 use build::workspace::Workspace;
@@ -25,7 +25,7 @@ pub struct Args {
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     args.source.store(&workspace)?;
-    let _lock = Lock::take(&workspace)?;
+    let _lock = CheckoutLock::take(&workspace)?;
     setup::ready_to_fetch(&workspace, &args.source, args.yes, ui)?;
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     if args.check {

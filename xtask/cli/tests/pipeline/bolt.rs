@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use build_info::BuildInfo;
-use gguf::synth::{self, Options, Preset};
+use gguf::synth::{self, Preset, SynthOptions};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use object::Object;
@@ -95,7 +95,7 @@ fn checkout() -> (Checkout, PathBuf) {
     let workload = "description = \"\"\nmodels = [\"tiny/F16\"]\nruns = [[\"run\"], [\"run\", \"again\"]]";
     write(&checkout.root.join("profiles/workloads/small.toml"), workload);
     let model = checkout.root.join("tiny.gguf");
-    synth::write(&model, &Options::new(Preset::Tiny)).unwrap();
+    synth::write(&model, &SynthOptions::new(Preset::Tiny)).unwrap();
     (checkout, model)
 }
 

@@ -11,7 +11,7 @@ use build::openblas::{self, ArchiveArgs};
 use build::pgo::job as pgo;
 use build::profile;
 use build::setup;
-use build::stages::Lock;
+use build::stages::CheckoutLock;
 use build::tools::{self, Cache};
 use build::ui::{self, Ui};
 use build::workload::Synthetic;
@@ -160,7 +160,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let name = args.name.clone().unwrap_or_else(|| reproduce::name_of(&host));
     let file = reproduce::file_for(&workspace.build_profiles(), &name)?;
     reproduce::check_link(&workspace.current(&name), &name)?;
-    let job = Job {
+    let job = OptimizeJob {
         args: &args,
         ui,
         workspace: &workspace,
@@ -236,7 +236,7 @@ fn again(name: &str, pgo: bool, bolt: bool) -> String {
 }
 
 /// What the steps share.
-struct Job<'a> {
+struct OptimizeJob<'a> {
     args: &'a Args,
     ui: &'a Ui,
     workspace: &'a Workspace,
@@ -256,12 +256,12 @@ struct Later {
     measure_until: Instant,
 }
 
-impl Job<'_> {
+impl OptimizeJob<'_> {
     /// Builds and measures, and makes the winner's build that of its profile. Nothing that is current changes before.
     fn find(&self, until: Instant) -> Result<(Store, Ending, Later, PathBuf)> {
-        let Job { args, ui, workspace, host, .. } = *self;
+        let OptimizeJob { args, ui, workspace, host, .. } = *self;
         // Held to the end of the race: nobody builds while something is measured.
-        let _lock = Lock::take(workspace)?;
+        let _lock = CheckoutLock::take(workspace)?;
         let mut toolchain = setup::ready(workspace, self.base, &args.source, args.yes, ui)?;
         openblas::provide(workspace, self.base, host, &ArchiveArgs::default(), &mut toolchain, ui)?;
         let launcher = args.cache.launcher(&toolchain)?;
@@ -399,7 +399,7 @@ impl Job<'_> {
 
     /// What would be tried.
     fn dry_run(&self) -> Result<()> {
-        let Job { args, workspace, host, .. } = *self;
+        let OptimizeJob { args, workspace, host, .. } = *self;
         let mut toolchain = tools::toolchain(workspace, self.ui);
         openblas::announce(workspace, self.base, host, &ArchiveArgs::default(), &mut toolchain)?;
         args.cache.launcher(&toolchain)?;
@@ -445,7 +445,7 @@ impl Preview {
         let estimates = Estimates::of(around.workspace, around.host);
         let base = &survey.planned[0];
         let mut left = budget.as_secs_f64();
-        let line = |planned: &survey::Planned| {
+        let line = |planned: &survey::PlannedCandidate| {
             let (built, seconds) = (around.is_finished(&planned.plan), estimates.seconds(planned, base));
             let time = seconds.filter(|_| !built).unwrap_or_default();
             let in_budget = time <= left;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use build::compare::{Candidate, Phase, Provenance};
+use build::compare::{CandidateBuild, Phase, Provenance};
 use build::models::Maker;
 use build::process;
 use build::scratch::Scratch;
@@ -17,7 +17,9 @@ use toolchain::setup::quote;
 
 use super::bench::warn_of_sources;
 use crate::validate::steps::{Setting, StepsFile, Walk};
-use crate::validate::{Options, Page, Record, Rules, Side, Sizes, Subject, Validation, Verdict, flags};
+use crate::validate::{
+    Page, Record, Rules, Side, Sizes, Subject, ValidateOptions, Validation, Verdict, flags,
+};
 
 /// Options of `validate`.
 #[derive(Debug, clap::Args)]
@@ -147,7 +149,7 @@ fn two(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
 fn validate(
     a: &Subject,
     b: &Subject,
-    options: &Options,
+    options: &ValidateOptions,
     out: Option<&Path>,
     command: String,
     workspace: &Workspace,
@@ -220,7 +222,7 @@ fn subject(side: Side, setting: &Setting, yes: bool, workspace: &Workspace, ui: 
     if !keys.is_empty() || !current.is_ok_and(|info| info.base_plan.is_some()) {
         build::make_with(&setting.profile, &keys, Cache::default(), yes, ui)?;
     }
-    Subject::new(side, Candidate::named(workspace, &name)?, flags)
+    Subject::new(side, CandidateBuild::named(workspace, &name)?, flags)
 }
 
 /// What is wrong is told before the long part.
@@ -242,7 +244,7 @@ fn check(args: &Args) -> Result<()> {
     args.out.as_deref().map_or(Ok(()), build::ours::check_record)
 }
 
-fn options(args: &Args, workspace: &Workspace, engine: &Path, ui: &Ui) -> Result<Options> {
+fn options(args: &Args, workspace: &Workspace, engine: &Path, ui: &Ui) -> Result<ValidateOptions> {
     let model = match &args.model {
         Some(model) => model.clone(),
         None => {
@@ -250,7 +252,7 @@ fn options(args: &Args, workspace: &Workspace, engine: &Path, ui: &Ui) -> Result
             Maker { workspace, engine: Some(engine), ui }.find_or_make(&what)?
         }
     };
-    Ok(Options {
+    Ok(ValidateOptions {
         model,
         sizes: Sizes {
             prompt: args.prompt,

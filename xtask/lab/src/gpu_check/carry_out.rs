@@ -14,8 +14,8 @@ use build_info::Bytes;
 use super::engine::{Engine, Sizes};
 use super::estimate::{Estimator, Tokens};
 use super::figures;
-use super::models::{self, Model};
-use super::plan::{self, Planned, Sketch, Step, Wishes};
+use super::models::{self, CheckModel};
+use super::plan::{self, CheckStep, PlannedStep, Sketch, Wishes};
 use super::report::{Done, LeftOut, Report};
 
 /// What of the budget is kept for the end: models are removed, the file is written.
@@ -28,7 +28,7 @@ const GRACE: f64 = 3.0;
 const MOST_FAILURES: usize = 2;
 
 /// What to check, and with what.
-pub struct Options {
+pub struct CheckOptions {
     /// The engine.
     pub engine: Engine,
     /// llama.cpp's own bench.
@@ -48,14 +48,14 @@ pub struct Options {
 }
 
 /// A check that is going on.
-pub struct Check<'a> {
-    options: &'a Options,
+pub struct RunningCheck<'a> {
+    options: &'a CheckOptions,
     ui: &'a Ui,
     began: Instant,
     folder: PathBuf,
-    models: Vec<Model>,
+    models: Vec<CheckModel>,
     names: Vec<String>,
-    waiting: Vec<Planned>,
+    waiting: Vec<PlannedStep>,
     estimator: Estimator,
     failures: Vec<(&'static str, Option<usize>)>,
     /// Models whose long prompts cannot be evaluated here.
@@ -64,10 +64,10 @@ pub struct Check<'a> {
     _scratch: Scratch,
 }
 
-impl<'a> Check<'a> {
+impl<'a> RunningCheck<'a> {
     /// Plans the check of the models that `report` names. Those that do not fit into the GPU are skipped by their names.
     pub fn new(
-        options: &'a Options,
+        options: &'a CheckOptions,
         mut report: Report,
         scratch: Scratch,
         began: Instant,
@@ -78,8 +78,8 @@ impl<'a> Check<'a> {
         for model in &mut report.models {
             model.skipped = models::too_large(model.bytes, free);
         }
-        let models: Vec<Model> =
-            report.models.iter().map(|model| Model::new(model.name.clone(), &folder)).collect();
+        let models: Vec<CheckModel> =
+            report.models.iter().map(|model| CheckModel::new(model.name.clone(), &folder)).collect();
         let sketches: Vec<Sketch> = models.iter().map(|model| Sketch { bytes: model.bytes() }).collect();
         let sizes = &options.sizes;
         let supports = options.engine.supports;
@@ -174,7 +174,7 @@ impl<'a> Check<'a> {
         Duration::from_secs_f64((self.left() - RESERVE + GRACE).max(GRACE))
     }
 
-    fn one(&mut self, step: Step, steps_left: usize) {
+    fn one(&mut self, step: CheckStep, steps_left: usize) {
         let words = step.words(&self.names);
         let expected = self.estimator.seconds(step);
         self.ui.say(format_args!(
@@ -201,8 +201,8 @@ impl<'a> Check<'a> {
     }
 
     /// Drops what cannot work any more.
-    fn failed(&mut self, step: Step, why: &str) {
-        if let Step::Make(model) = step {
+    fn failed(&mut self, step: CheckStep, why: &str) {
+        if let CheckStep::Make(model) = step {
             self.report.models[model].skipped = Some(why.to_string());
             self.drop_model(model, "it could not be made");
             return;
@@ -210,7 +210,7 @@ impl<'a> Check<'a> {
         let key = (step.kind(), step.model());
         self.failures.push(key);
         if self.failures.iter().filter(|failed| **failed == key).count() >= MOST_FAILURES {
-            let same = |planned: &Planned| (planned.step.kind(), planned.step.model()) == key;
+            let same = |planned: &PlannedStep| (planned.step.kind(), planned.step.model()) == key;
             self.drop(same, &format!("it failed {MOST_FAILURES} times before"));
         }
     }
@@ -219,12 +219,14 @@ impl<'a> Check<'a> {
         self.drop(|planned| planned.step.model() == Some(model), why);
     }
 
-    fn drop(&mut self, unwanted: impl Fn(&Planned) -> bool, why: &str) {
-        let (dropped, kept): (Vec<Planned>, Vec<Planned>) =
+    fn drop(&mut self, unwanted: impl Fn(&PlannedStep) -> bool, why: &str) {
+        let (dropped, kept): (Vec<PlannedStep>, Vec<PlannedStep>) =
             std::mem::take(&mut self.waiting).into_iter().partition(|planned| unwanted(planned));
         self.waiting = kept;
-        let left_out =
-            |planned: &Planned| LeftOut { step: planned.step.words(&self.names), reason: why.to_string() };
+        let left_out = |planned: &PlannedStep| LeftOut {
+            step: planned.step.words(&self.names),
+            reason: why.to_string(),
+        };
         self.report.left_out.extend(dropped.iter().map(left_out));
     }
 
@@ -252,9 +254,9 @@ impl<'a> Check<'a> {
 }
 
 /// A long run is the same whatever its length.
-fn is_same(a: Step, b: Step) -> bool {
+fn is_same(a: CheckStep, b: CheckStep) -> bool {
     match (a, b) {
-        (Step::Long(a, _), Step::Long(b, _)) => a == b,
+        (CheckStep::Long(a, _), CheckStep::Long(b, _)) => a == b,
         _ => a == b,
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use measure::{Usage, UsageWatch};
 
 use super::child;
-use super::engine::{Engine, Variant};
+use super::engine::{Engine, GenerationVariant};
 use super::report::{Decode, Pace, digest};
 
 /// Between two readings.
@@ -23,7 +23,7 @@ const PARTS: usize = 20;
 pub fn steady(
     engine: &Engine,
     model: &Path,
-    variant: Variant,
+    variant: GenerationVariant,
     tokens: u32,
     limit: Duration,
 ) -> Result<Decode> {

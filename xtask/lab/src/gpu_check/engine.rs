@@ -120,7 +120,7 @@ struct Generated {
 
 /// How a generation differs from the plain one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Variant {
+pub struct GenerationVariant {
     /// Whether the device chooses the token.
     pub device_sampling: bool,
     /// Whether CUDA graphs are used.
@@ -210,7 +210,7 @@ impl Engine {
     }
 
     /// The command of a generation of `count` tokens whose text is printed as it comes.
-    pub fn generation(&self, model: &Path, variant: Variant, count: u32) -> Command {
+    pub fn generation(&self, model: &Path, variant: GenerationVariant, count: u32) -> Command {
         let mut command = self.computing(&["run"], model);
         command.args(["-p", PROMPT, "-n", &count.to_string(), "--greedy", "--ignore-eos"]);
         // llama.cpp makes contexts in steps of 256 tokens.

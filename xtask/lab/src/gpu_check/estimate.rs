@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use build_info::Bytes;
 
-use super::plan::Step;
+use super::plan::CheckStep;
 
 /// Seconds until a program has started CUDA and made a context, on a machine without the persistence daemon.
 const START: f64 = 2.5;
@@ -80,11 +80,11 @@ impl Estimator {
     }
 
     /// Seconds that `step` will take.
-    pub fn seconds(&self, step: Step) -> f64 {
+    pub fn seconds(&self, step: CheckStep) -> f64 {
         let exact = self.taken.get(&(step.kind(), step.model()));
         match (step, exact) {
             // Of another length each.
-            (Step::Long(..), _) | (_, None) => {
+            (CheckStep::Long(..), _) | (_, None) => {
                 self.guess(step) * self.paces.get(step.kind()).copied().unwrap_or(1.0)
             }
             (_, Some(seconds)) => *seconds,
@@ -92,7 +92,7 @@ impl Estimator {
     }
 
     /// A step took so long.
-    pub fn learn(&mut self, step: Step, seconds: f64) {
+    pub fn learn(&mut self, step: CheckStep, seconds: f64) {
         let pace = (seconds / self.guess(step)).clamp(1.0 / MOST_PACE, MOST_PACE);
         self.paces.insert(step.kind(), pace);
         self.taken.insert((step.kind(), step.model()), seconds);
@@ -105,7 +105,7 @@ impl Estimator {
         }
     }
 
-    fn guess(&self, step: Step) -> f64 {
+    fn guess(&self, step: CheckStep) -> f64 {
         let size = |model: usize| {
             self.models.get(model).copied().unwrap_or(Size {
                 bytes: Bytes(0),
@@ -120,19 +120,19 @@ impl Estimator {
             f64::from(tokens) / self.speeds.get(&model).copied().unwrap_or(guessed)
         };
         match step {
-            Step::Refusal => START,
-            Step::Make(model) => self.making(size(model)),
-            Step::Placement(model) => start(model) + 1.0,
-            Step::Determinism(model) => 2.0 * (start(model) + decode(model, self.tokens.determinism)),
-            Step::Round(model, _) => {
+            CheckStep::Refusal => START,
+            CheckStep::Make(model) => self.making(size(model)),
+            CheckStep::Placement(model) => start(model) + 1.0,
+            CheckStep::Determinism(model) => 2.0 * (start(model) + decode(model, self.tokens.determinism)),
+            CheckStep::Round(model, _) => {
                 // Ours twice: as llama-bench measures, and with sampling.
                 let programs = if self.has_llama_bench { 3.0 } else { 2.0 };
                 programs * (start(model) + decode(model, self.tokens.round))
                     + start(model)
                     + decode(model, self.tokens.decode)
             }
-            Step::Pair(..) => 2.0 * (start(0) + decode(0, self.tokens.decode)),
-            Step::Long(model, tokens) => start(model) + decode(model, tokens),
+            CheckStep::Pair(..) => 2.0 * (start(0) + decode(0, self.tokens.decode)),
+            CheckStep::Long(model, tokens) => start(model) + decode(model, tokens),
         }
     }
 
@@ -181,27 +181,27 @@ mod tests {
         };
         let chosen = plan::choose(&plan::steps(&models, &wishes), |step| estimator.seconds(step), 470.0);
         for model in 0..4 {
-            assert!(chosen.contains(&Step::Round(model, 3)), "{model}: {chosen:?}");
+            assert!(chosen.contains(&CheckStep::Round(model, 3)), "{model}: {chosen:?}");
         }
-        assert!(chosen.contains(&Step::Round(0, 4)), "{chosen:?}");
+        assert!(chosen.contains(&CheckStep::Round(0, 4)), "{chosen:?}");
         for switch in plan::Switch::ALL {
-            assert!(chosen.contains(&Step::Pair(switch, 3)), "{switch}: {chosen:?}");
+            assert!(chosen.contains(&CheckStep::Pair(switch, 3)), "{switch}: {chosen:?}");
         }
     }
 
     #[test]
     fn guesses_are_corrected_by_what_steps_took() {
         let mut estimator = of_four(16);
-        let (first, other) = (Step::Round(0, 1), Step::Round(1, 1));
+        let (first, other) = (CheckStep::Round(0, 1), CheckStep::Round(1, 1));
         let (guess, guess_of_other) = (estimator.seconds(first), estimator.seconds(other));
         estimator.learn(first, 3.0 * guess);
-        assert_eq!(estimator.seconds(Step::Round(0, 2)), 3.0 * guess);
+        assert_eq!(estimator.seconds(CheckStep::Round(0, 2)), 3.0 * guess);
         // Another model's are slower by as much.
         assert!((estimator.seconds(other) / guess_of_other - 3.0).abs() < 1e-9);
-        let before = estimator.seconds(Step::Long(1, 10_000));
+        let before = estimator.seconds(CheckStep::Long(1, 10_000));
         estimator.learn_speed(1, 50.0);
-        assert!(estimator.seconds(Step::Long(1, 10_000)) > before.max(199.0));
+        assert!(estimator.seconds(CheckStep::Long(1, 10_000)) > before.max(199.0));
         estimator.learn_speed(1, f64::NAN);
-        assert!(estimator.seconds(Step::Long(1, 10_000)).is_finite());
+        assert!(estimator.seconds(CheckStep::Long(1, 10_000)).is_finite());
     }
 }

@@ -7,7 +7,8 @@ use super::bench::GpuBenchRow;
 use super::engine::WAIT;
 use super::plan::Switch;
 use super::report::{
-    Comparison, Decode, Differing, Figure, Model, Pair, Refusal, Report, Run, Sampling, Verdict, Wait, Who,
+    Decode, Differing, Figure, FigureVerdict, ModelReport, Pair, ProgramComparison, Refusal, Report, Run,
+    Sampling, Wait, Who,
 };
 
 /// Of llama-bench's speed.
@@ -30,7 +31,7 @@ const CPUS: f64 = 0.25;
 const LARGE: Bytes = Bytes(1_000_000_000);
 
 /// Compares every test of `model` with llama-bench's, those of decode also with sampling.
-pub fn comparisons(model: &Model) -> Vec<Comparison> {
+pub fn comparisons(model: &ModelReport) -> Vec<ProgramComparison> {
     let theirs = values(&model.runs, Who::LlamaBench);
     let mut all: Vec<(String, Sampling, Vec<Value>)> = Vec::new();
     for value in values(&model.runs, Who::Anneal).into_iter().chain(steady(model)) {
@@ -66,7 +67,7 @@ fn values(runs: &[Run], by: Who) -> Vec<Value> {
 
 /// The steady decodes of rounds, from a short prompt on: held against llama-bench's at the beginning of the context, which
 /// ours soon leaves.
-fn steady(model: &Model) -> Vec<Value> {
+fn steady(model: &ModelReport) -> Vec<Value> {
     let rows = model.runs.iter().flat_map(|run| &run.rows);
     let Some(test) = rows.map(their_test).find(|test| test.starts_with("tg") && !test.contains('@')) else {
         return Vec::new();
@@ -94,7 +95,7 @@ fn their_test(row: &GpuBenchRow) -> String {
     }
 }
 
-fn compared(test: String, sampling: Sampling, ours: &[Value], theirs: &[Value]) -> Comparison {
+fn compared(test: String, sampling: Sampling, ours: &[Value], theirs: &[Value]) -> ProgramComparison {
     let theirs: Vec<&Value> = theirs.iter().filter(|value| value.test == test).collect();
     let (a, b): (Vec<f64>, Vec<f64>) = ours
         .iter()
@@ -105,7 +106,7 @@ fn compared(test: String, sampling: Sampling, ours: &[Value], theirs: &[Value]) 
         .filter(|(ours, theirs)| ours.is_finite() && *theirs > 0.0)
         .unzip();
     let speed = |values: &mut dyn Iterator<Item = f64>| median(&values.collect::<Vec<f64>>());
-    Comparison {
+    ProgramComparison {
         anneal: speed(&mut ours.iter().map(|value| value.speed)),
         llama_bench: Some(speed(&mut theirs.iter().map(|value| value.speed)))
             .filter(|speed| speed.is_finite()),
@@ -134,7 +135,7 @@ pub fn figures(report: &Report) -> Vec<Figure> {
     for (number, model) in report.models.iter().enumerate().filter(|(_, model)| model.skipped.is_none()) {
         // Pairs are of the first model.
         let pairs = if number == 0 { report.pairs.as_slice() } else { &[] };
-        all.extend(of_model(model, pairs, &Memory::of(report)));
+        all.extend(of_model(model, pairs, &MemorySpeed::of(report)));
     }
     for switch in Switch::ALL {
         all.extend(switched(report, switch));
@@ -144,14 +145,14 @@ pub fn figures(report: &Report) -> Vec<Figure> {
 
 /// How fast the GPU's memory is, in bytes a second; of the fastest, where GPUs differ.
 #[derive(Clone, Copy, Debug, Default)]
-struct Memory {
+struct MemorySpeed {
     /// By its clock and its bus.
     theoretical: Option<f64>,
     /// By copies.
     copy: Option<f64>,
 }
 
-impl Memory {
+impl MemorySpeed {
     fn of(report: &Report) -> Self {
         let told = report.info.as_ref().and_then(|info| info["copy_bandwidth"].as_array());
         let copies = told.into_iter().flatten().filter_map(|device| device["bytes_per_second"].as_f64());
@@ -162,7 +163,7 @@ impl Memory {
     }
 }
 
-fn of_model(model: &Model, pairs: &[Pair], memory: &Memory) -> Vec<Figure> {
+fn of_model(model: &ModelReport, pairs: &[Pair], memory: &MemorySpeed) -> Vec<Figure> {
     let mut all = Vec::new();
     let mut put = |figure: Figure| all.push(Figure { model: Some(model.name.clone()), ..figure });
     if let Some(placement) = &model.placement {
@@ -186,7 +187,7 @@ fn of_model(model: &Model, pairs: &[Pair], memory: &Memory) -> Vec<Figure> {
     all
 }
 
-fn figure(what: impl Into<String>, goal: String, value: Option<f64>, verdict: Verdict) -> Figure {
+fn figure(what: impl Into<String>, goal: String, value: Option<f64>, verdict: FigureVerdict) -> Figure {
     Figure {
         what: what.into(),
         model: None,
@@ -201,7 +202,7 @@ fn figure(what: impl Into<String>, goal: String, value: Option<f64>, verdict: Ve
 }
 
 fn yes_or_no(what: &str, is_so: bool, note: Option<String>) -> Figure {
-    let verdict = if is_so { Verdict::Pass } else { Verdict::Miss };
+    let verdict = if is_so { FigureVerdict::Pass } else { FigureVerdict::Miss };
     Figure { note, ..figure(what, "yes".to_string(), None, verdict) }
 }
 
@@ -211,26 +212,26 @@ fn refused(refusal: &Refusal) -> Figure {
     yes_or_no("refused without a GPU", is_so, Some(format!("exit code {code}")))
 }
 
-fn speed(comparison: &Comparison) -> Figure {
+fn speed(comparison: &ProgramComparison) -> Figure {
     let what = format!("{} against llama-bench{}", comparison.test, comparison.sampling.words());
     let goal = format!("≥ {SPEED:.1}");
     let Some(ratio) = &comparison.ratio else {
         return Figure {
             note: Some(format!("{:.1} t/s; llama-bench was not measured", comparison.anneal)),
-            ..figure(what, goal, None, Verdict::NotMeasured)
+            ..figure(what, goal, None, FigureVerdict::NotMeasured)
         };
     };
     Figure { note: Some(interval(ratio)), ..figure(what, goal, Some(ratio.median), at_least(ratio, SPEED)) }
 }
 
 /// Below, and not only by chance, is a miss; above is a pass; between them nothing is shown.
-fn at_least(ratio: &Ratio, goal: f64) -> Verdict {
+fn at_least(ratio: &Ratio, goal: f64) -> FigureVerdict {
     if ratio.median >= goal {
-        Verdict::Pass
+        FigureVerdict::Pass
     } else if ratio.high < goal && ratio.pairs >= ENOUGH {
-        Verdict::Miss
+        FigureVerdict::Miss
     } else {
-        Verdict::Unclear
+        FigureVerdict::Unclear
     }
 }
 
@@ -240,7 +241,7 @@ fn interval(ratio: &Ratio) -> String {
 }
 
 /// Of decode at the beginning of the context, where nothing is read but the weights.
-fn bandwidth(model: &Model, memory: &Memory) -> Option<Figure> {
+fn bandwidth(model: &ModelReport, memory: &MemorySpeed) -> Option<Figure> {
     let decode = model.comparisons.iter().find(|comparison| {
         comparison.sampling == Sampling::None
             && comparison.test.starts_with("tg")
@@ -258,14 +259,14 @@ fn bandwidth(model: &Model, memory: &Memory) -> Option<Figure> {
     // The figure is meant for what no cache holds and nothing but reading bounds.
     let counts = model.name.quant() == "Q8_0" && model.bytes >= LARGE;
     let (verdict, more) = match share {
-        None => (Verdict::NotMeasured, ""),
-        Some(_) if !counts => (Verdict::Told, ""),
-        Some(share) if share >= BANDWIDTH => (Verdict::Pass, ""),
-        Some(_) if memory.copy.is_some() => (Verdict::Miss, ""),
+        None => (FigureVerdict::NotMeasured, ""),
+        Some(_) if !counts => (FigureVerdict::Told, ""),
+        Some(share) if share >= BANDWIDTH => (FigureVerdict::Pass, ""),
+        Some(_) if memory.copy.is_some() => (FigureVerdict::Miss, ""),
         Some(share) if share < BANDWIDTH * LEAST_COPY => {
-            (Verdict::Miss, "; missed whatever the card's copies reach")
+            (FigureVerdict::Miss, "; missed whatever the card's copies reach")
         }
-        Some(_) => (Verdict::Unclear, "; the card's copies were not measured"),
+        Some(_) => (FigureVerdict::Unclear, "; the card's copies were not measured"),
     };
     let goal = match counts {
         true => format!("≥ {:.0} % of the copy bandwidth", 100.0 * BANDWIDTH),
@@ -296,9 +297,9 @@ fn host_cpu(decodes: &[Decode], pairs: &[Pair]) -> Option<Figure> {
     let value = median(&cpus);
     let on_device = chosen.iter().all(|decode| chosen_by_device(decode) > 0);
     let verdict = match on_device {
-        false => Verdict::NotMeasured,
-        true if value <= CPUS => Verdict::Pass,
-        true => Verdict::Miss,
+        false => FigureVerdict::NotMeasured,
+        true if value <= CPUS => FigureVerdict::Pass,
+        true => FigureVerdict::Miss,
     };
     let note = match (on_device, has_slept) {
         (false, _) => Some("the device did not choose the tokens".to_string()),
@@ -359,13 +360,13 @@ fn switched(report: &Report, switch: Switch) -> Vec<Figure> {
         let ratio = ratio(&on, &off);
         all.push(Figure {
             note: Some(format!("{}; {:.1} and {:.1} t/s", interval(&ratio), median(&on), median(&off))),
-            ..figure(against, "told".into(), Some(ratio.median), Verdict::Told)
+            ..figure(against, "told".into(), Some(ratio.median), FigureVerdict::Told)
         });
     }
     let spinning: Vec<f64> = pairs.iter().filter_map(|pair| pair.off.cpus).collect();
     if switch == Switch::Waiting && !spinning.is_empty() {
         let what = format!("CPUs busy in decode with {WAIT}={}", Wait::Spin.name());
-        all.push(figure(what, "told".into(), Some(median(&spinning)), Verdict::Told));
+        all.push(figure(what, "told".into(), Some(median(&spinning)), FigureVerdict::Told));
     }
     all.into_iter().map(|figure| Figure { model: model.clone(), ..figure }).collect()
 }

@@ -29,7 +29,7 @@ const ON_GPU: Bytes = Bytes::gib(2);
 
 /// A model, made or to be made.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub struct CheckModel {
     /// What it is.
     pub what: Synthetic,
     /// Its file.
@@ -46,7 +46,7 @@ pub struct Workshop<'a> {
     pub ui: &'a Ui,
 }
 
-impl Model {
+impl CheckModel {
     /// The model `what` in `folder`.
     pub fn new(what: Synthetic, folder: &Path) -> Self {
         let path = folder.join(what.file_name());
@@ -81,13 +81,13 @@ impl Model {
 
 /// About how many bytes the weights of `what` take.
 pub fn about(what: &Synthetic) -> Bytes {
-    Model::new(what.clone(), Path::new("")).bytes()
+    CheckModel::new(what.clone(), Path::new("")).bytes()
 }
 
 /// How large `models` are and what making each takes, in their order.
-pub fn sizes(models: &[Model]) -> Vec<Size> {
+pub fn sizes(models: &[CheckModel]) -> Vec<Size> {
     let mut halves: Vec<PathBuf> = Vec::new();
-    let size = |model: &Model| {
+    let size = |model: &CheckModel| {
         let half = model.half();
         let has_half = halves.contains(&half);
         halves.push(half);
@@ -102,7 +102,7 @@ impl Workshop<'_> {
     ///
     /// # Errors
     /// When the disk is too small, before anything is written; when it cannot be written or quantised.
-    pub fn make(&self, model: &Model, others: &[Model], limit: Duration) -> Result<()> {
+    pub fn make(&self, model: &CheckModel, others: &[CheckModel], limit: Duration) -> Result<()> {
         let half = model.half();
         let mut needed = Bytes(model.bytes().0 + SPARE.0);
         if model.is_quantised() && !half.is_file() {
@@ -139,15 +139,18 @@ impl Workshop<'_> {
         Ok(())
     }
 
-    fn draw(&self, model: &Model, path: &Path) -> Result<()> {
+    fn draw(&self, model: &CheckModel, path: &Path) -> Result<()> {
         let precision = if model.what.quant() == "F32" { Precision::F32 } else { Precision::F16 };
         let progress = std::cell::RefCell::new(self.ui.progress("weights"));
         let step = |done: Bytes, total: Bytes| {
             progress.borrow_mut().step(done.0 >> 20, total.0 >> 20, "MiB");
             if process::interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let options =
-            synth::Options { precision, progress: Some(&step), ..synth::Options::new(model.what.preset()) };
+        let options = synth::SynthOptions {
+            precision,
+            progress: Some(&step),
+            ..synth::SynthOptions::new(model.what.preset())
+        };
         let written = synth::write(path, &options);
         progress.into_inner().finish();
         process::check_interrupted()?;
@@ -169,8 +172,10 @@ mod tests {
 
     #[test]
     fn the_defaults_are_models_and_their_sizes_about_right() {
-        let models: Vec<Model> =
-            DEFAULTS.iter().map(|name| Model::new(name.parse().unwrap(), Path::new("/models"))).collect();
+        let models: Vec<CheckModel> = DEFAULTS
+            .iter()
+            .map(|name| CheckModel::new(name.parse().unwrap(), Path::new("/models")))
+            .collect();
         // In megabytes: what `model synth` writes of the first two, and the weights of the third.
         for (model, least) in models.iter().zip([1641, 934, 3087]) {
             let megabytes = model.bytes().0 / 1_000_000;

@@ -6,7 +6,7 @@ use build::ui;
 use build_info::Bytes;
 
 use super::plan::Switch;
-use super::report::{Decode, Figure, Model, Program, Report};
+use super::report::{Decode, Figure, ModelReport, ProgramReport, Report};
 
 /// A table: its head, and its rows.
 struct Table {
@@ -93,7 +93,7 @@ fn builds(report: &Report) -> String {
     text
 }
 
-fn build(program: &Program) -> String {
+fn build(program: &ProgramReport) -> String {
     let size = program.bytes;
     let Some(build) = &program.build else { return format!("{size}, SHA-256 {}", program.sha256.short()) };
     let cuda = build.cuda.as_ref().map_or(String::new(), |cuda| {
@@ -144,8 +144,8 @@ fn tables(report: &Report) -> Vec<Table> {
     ]
 }
 
-fn speeds(model: &Model) -> Vec<Vec<String>> {
-    let row = |of: &super::report::Comparison| {
+fn speeds(model: &ModelReport) -> Vec<Vec<String>> {
+    let row = |of: &super::report::ProgramComparison| {
         vec![
             model.name.to_string(),
             format!("{}{}", of.test, of.sampling.words()),

@@ -24,7 +24,7 @@ const SHORTEST_LONG: u32 = 1000;
 
 /// One thing to do. Models are numbered as the user named them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum CheckStep {
     /// Without a GPU the program must refuse.
     Refusal,
     /// Write a model.
@@ -77,9 +77,9 @@ impl Switch {
 
 /// A step, and how much it matters: 0 most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct PlannedStep {
     /// What.
-    pub step: Step,
+    pub step: CheckStep,
     /// How much.
     pub priority: u8,
 }
@@ -110,30 +110,30 @@ pub struct Wishes {
     pub long: u32,
 }
 
-impl Step {
+impl CheckStep {
     /// The model that has to be there.
     pub fn model(self) -> Option<usize> {
         match self {
-            Step::Refusal => None,
-            Step::Pair(..) => Some(0),
-            Step::Make(model)
-            | Step::Placement(model)
-            | Step::Determinism(model)
-            | Step::Round(model, _)
-            | Step::Long(model, _) => Some(model),
+            CheckStep::Refusal => None,
+            CheckStep::Pair(..) => Some(0),
+            CheckStep::Make(model)
+            | CheckStep::Placement(model)
+            | CheckStep::Determinism(model)
+            | CheckStep::Round(model, _)
+            | CheckStep::Long(model, _) => Some(model),
         }
     }
 
     /// Steps of one kind take alike.
     pub fn kind(self) -> &'static str {
         match self {
-            Step::Refusal => "refusal",
-            Step::Make(_) => "make",
-            Step::Placement(_) => "placement",
-            Step::Determinism(_) => "determinism",
-            Step::Round(..) => "round",
-            Step::Pair(switch, _) => switch.name(),
-            Step::Long(..) => "long run",
+            CheckStep::Refusal => "refusal",
+            CheckStep::Make(_) => "make",
+            CheckStep::Placement(_) => "placement",
+            CheckStep::Determinism(_) => "determinism",
+            CheckStep::Round(..) => "round",
+            CheckStep::Pair(switch, _) => switch.name(),
+            CheckStep::Long(..) => "long run",
         }
     }
 
@@ -141,13 +141,13 @@ impl Step {
     pub fn words(self, names: &[String]) -> String {
         let of = |model: usize| names.get(model).map_or("?", String::as_str);
         match self {
-            Step::Refusal => "refusal without a GPU".to_string(),
-            Step::Make(model) => format!("write {}", of(model)),
-            Step::Round(model, round) => format!("round {round} of {}", of(model)),
-            Step::Pair(switch, pair) => {
+            CheckStep::Refusal => "refusal without a GPU".to_string(),
+            CheckStep::Make(model) => format!("write {}", of(model)),
+            CheckStep::Round(model, round) => format!("round {round} of {}", of(model)),
+            CheckStep::Pair(switch, pair) => {
                 format!("{switch} {}, pair {pair}", switch.sides().join(" and "))
             }
-            Step::Long(model, tokens) => format!("{tokens} tokens of {}", of(model)),
+            CheckStep::Long(model, tokens) => format!("{tokens} tokens of {}", of(model)),
             other => format!("{} of {}", other.kind(), other.model().map_or("?", of)),
         }
     }
@@ -160,24 +160,24 @@ impl fmt::Display for Switch {
 }
 
 /// All steps for `models`, in the order in which they are carried out. The first model is the one that matters most.
-pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<Planned> {
+pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<PlannedStep> {
     let mut all = Vec::new();
-    let mut put = |step, priority| all.push(Planned { step, priority });
+    let mut put = |step, priority| all.push(PlannedStep { step, priority });
     if wishes.refusal {
-        put(Step::Refusal, 0);
+        put(CheckStep::Refusal, 0);
     }
     for model in 0..models.len() {
         let first = model == 0;
-        put(Step::Make(model), u8::from(!first));
+        put(CheckStep::Make(model), u8::from(!first));
         if wishes.placement {
-            put(Step::Placement(model), u8::from(!first));
+            put(CheckStep::Placement(model), u8::from(!first));
         }
-        put(Step::Determinism(model), if first { 0 } else { 2 });
+        put(CheckStep::Determinism(model), if first { 0 } else { 2 });
         for round in 1..=wishes.rounds.min(FIRST_ROUNDS) {
-            put(Step::Round(model, round), u8::from(!first));
+            put(CheckStep::Round(model, round), u8::from(!first));
         }
         for round in FIRST_ROUNDS + 1..=wishes.rounds.min(ENOUGH_ROUNDS) {
-            put(Step::Round(model, round), if first { 3 } else { 4 });
+            put(CheckStep::Round(model, round), if first { 3 } else { 4 });
         }
     }
     if models.is_empty() {
@@ -185,21 +185,21 @@ pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<Planned> {
     }
     for pair in 1..=SWITCH_PAIRS.min(wishes.rounds) {
         if wishes.device_sampling {
-            put(Step::Pair(Switch::DeviceSampling, pair), 2);
+            put(CheckStep::Pair(Switch::DeviceSampling, pair), 2);
         }
         if wishes.graphs {
-            put(Step::Pair(Switch::CudaGraphs, pair), 2);
+            put(CheckStep::Pair(Switch::CudaGraphs, pair), 2);
         }
         if wishes.waiting {
-            put(Step::Pair(Switch::Waiting, pair), 2);
+            put(CheckStep::Pair(Switch::Waiting, pair), 2);
         }
     }
     let smallest = (0..models.len()).min_by_key(|model| models[*model].bytes).unwrap_or(0);
-    put(Step::Long(smallest, wishes.long), 4);
+    put(CheckStep::Long(smallest, wishes.long), 4);
     // A round of each model in turn: where the budget ends, all have as many.
     for round in ENOUGH_ROUNDS + 1..=wishes.rounds {
         for model in 0..models.len() {
-            put(Step::Round(model, round), 5);
+            put(CheckStep::Round(model, round), 5);
         }
     }
     all
@@ -207,18 +207,18 @@ pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<Planned> {
 
 /// Those of the `waiting` steps that fit into `left` seconds, in their order: the most important first, and none whose
 /// model neither is there nor is made. A long run that does not fit is made shorter. `seconds` says how long a step takes.
-pub fn choose(waiting: &[Planned], seconds: impl Fn(Step) -> f64, left: f64) -> Vec<Step> {
+pub fn choose(waiting: &[PlannedStep], seconds: impl Fn(CheckStep) -> f64, left: f64) -> Vec<CheckStep> {
     let mut order: Vec<usize> = (0..waiting.len()).collect();
     order.sort_by_key(|at| (waiting[*at].priority, *at));
-    let mut chosen: Vec<(usize, Step)> = Vec::new();
+    let mut chosen: Vec<(usize, CheckStep)> = Vec::new();
     let mut left = left;
     for at in order {
         let step = waiting[at].step;
         let is_there = step.model().is_none_or(|model| {
-            let make = |step: Step| step == Step::Make(model);
+            let make = |step: CheckStep| step == CheckStep::Make(model);
             !waiting.iter().any(|other| make(other.step)) || chosen.iter().any(|(_, step)| make(*step))
         });
-        if !is_there && !matches!(step, Step::Make(_)) {
+        if !is_there && !matches!(step, CheckStep::Make(_)) {
             continue;
         }
         if let Some(step) = shortened(step, |step| seconds(step) <= left) {
@@ -231,12 +231,12 @@ pub fn choose(waiting: &[Planned], seconds: impl Fn(Step) -> f64, left: f64) -> 
 }
 
 /// The step, or a shorter long run, that `fits`.
-fn shortened(step: Step, fits: impl Fn(Step) -> bool) -> Option<Step> {
-    let Step::Long(model, tokens) = step else { return Some(step).filter(|step| fits(*step)) };
+fn shortened(step: CheckStep, fits: impl Fn(CheckStep) -> bool) -> Option<CheckStep> {
+    let CheckStep::Long(model, tokens) = step else { return Some(step).filter(|step| fits(*step)) };
     let lengths = std::iter::successors(Some(tokens), |tokens| Some(tokens / 2));
     lengths
         .take_while(|length| *length == tokens || *length >= SHORTEST_LONG)
-        .map(|length| Step::Long(model, length))
+        .map(|length| CheckStep::Long(model, length))
         .find(|step| fits(*step))
 }
 
@@ -259,9 +259,9 @@ mod tests {
     }
 
     /// Ten seconds a step, a millisecond a token of the long run.
-    fn seconds(step: Step) -> f64 {
+    fn seconds(step: CheckStep) -> f64 {
         match step {
-            Step::Long(_, tokens) => f64::from(tokens) / 1000.0,
+            CheckStep::Long(_, tokens) => f64::from(tokens) / 1000.0,
             _ => 10.0,
         }
     }
@@ -271,12 +271,12 @@ mod tests {
         let planned = steps(&models(&[3, 1, 2]), &ALL);
         let chosen = choose(&planned, seconds, f64::INFINITY);
         assert_eq!(chosen, planned.iter().map(|planned| planned.step).collect::<Vec<_>>());
-        assert_eq!(chosen[..3], [Step::Refusal, Step::Make(0), Step::Placement(0)]);
+        assert_eq!(chosen[..3], [CheckStep::Refusal, CheckStep::Make(0), CheckStep::Placement(0)]);
         // The smallest model is the one of the long run, and the last rounds take turns.
-        assert!(chosen.contains(&Step::Long(1, 10_000)));
-        assert_eq!(chosen[chosen.len() - 2..], [Step::Round(1, 10), Step::Round(2, 10)]);
+        assert!(chosen.contains(&CheckStep::Long(1, 10_000)));
+        assert_eq!(chosen[chosen.len() - 2..], [CheckStep::Round(1, 10), CheckStep::Round(2, 10)]);
         for round in 1..=ROUNDS {
-            assert_eq!(chosen.iter().filter(|step| **step == Step::Round(2, round)).count(), 1);
+            assert_eq!(chosen.iter().filter(|step| **step == CheckStep::Round(2, round)).count(), 1);
         }
     }
 
@@ -289,36 +289,37 @@ mod tests {
             assert!(all <= left, "{left}: {chosen:?}");
             // Nothing of a model that is not made.
             for step in &chosen {
-                let made = step.model().is_none_or(|model| chosen.contains(&Step::Make(model)));
+                let made = step.model().is_none_or(|model| chosen.contains(&CheckStep::Make(model)));
                 assert!(made, "{left}: {step:?}");
             }
             // What was left out and would have fitted was less important than all that was chosen after it.
             if left >= 75.0 {
-                assert!(chosen.contains(&Step::Round(0, 3)), "{left}: {chosen:?}");
+                assert!(chosen.contains(&CheckStep::Round(0, 3)), "{left}: {chosen:?}");
             }
         }
         assert_eq!(choose(&planned, seconds, 9.0), []);
-        assert_eq!(choose(&planned, seconds, 20.0), [Step::Refusal, Step::Make(0)]);
+        assert_eq!(choose(&planned, seconds, 20.0), [CheckStep::Refusal, CheckStep::Make(0)]);
     }
 
     #[test]
     fn a_model_that_is_made_needs_not_be_made_again() {
-        let planned = [Planned { step: Step::Round(0, 4), priority: 3 }];
-        assert_eq!(choose(&planned, seconds, 10.0), [Step::Round(0, 4)]);
+        let planned = [PlannedStep { step: CheckStep::Round(0, 4), priority: 3 }];
+        assert_eq!(choose(&planned, seconds, 10.0), [CheckStep::Round(0, 4)]);
     }
 
     #[test]
     fn a_long_run_is_as_long_as_fits() {
-        let planned = [Planned { step: Step::Long(0, 10_000), priority: 4 }];
+        let planned = [PlannedStep { step: CheckStep::Long(0, 10_000), priority: 4 }];
         for (left, tokens) in
             [(10.0, Some(10_000)), (9.9, Some(5000)), (3.0, Some(2500)), (1.2, None), (1.25, Some(1250))]
         {
-            let expected: Vec<Step> = tokens.map(|tokens| Step::Long(0, tokens)).into_iter().collect();
+            let expected: Vec<CheckStep> =
+                tokens.map(|tokens| CheckStep::Long(0, tokens)).into_iter().collect();
             assert_eq!(choose(&planned, seconds, left), expected, "{left}");
         }
         // A rehearsal's is short from the start.
-        let planned = [Planned { step: Step::Long(0, 200), priority: 4 }];
-        assert_eq!(choose(&planned, seconds, 1.0), [Step::Long(0, 200)]);
+        let planned = [PlannedStep { step: CheckStep::Long(0, 200), priority: 4 }];
+        assert_eq!(choose(&planned, seconds, 1.0), [CheckStep::Long(0, 200)]);
         assert_eq!(choose(&planned, seconds, 0.1), []);
     }
 

@@ -46,10 +46,10 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub info: Option<Value>,
     /// The engine.
-    pub anneal: Program,
+    pub anneal: ProgramReport,
     /// llama.cpp's own bench; absent where it was not packed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub llama_bench: Option<Program>,
+    pub llama_bench: Option<ProgramReport>,
     /// Why there is no llama-bench.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llama_bench_missing: Option<String>,
@@ -57,7 +57,7 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Refusal>,
     /// The models, in the order in which they were named.
-    pub models: Vec<Model>,
+    pub models: Vec<ModelReport>,
     /// Pairs of runs of the first model, with a switch on and off.
     pub pairs: Vec<Pair>,
     /// The long run.
@@ -73,7 +73,7 @@ pub struct Report {
 
 /// A program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Program {
+pub struct ProgramReport {
     /// Name of its file.
     pub name: String,
     /// Its size.
@@ -98,7 +98,7 @@ pub struct Refusal {
 
 /// A model and what was measured of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Model {
+pub struct ModelReport {
     /// Shape and type of the weights.
     pub name: Synthetic,
     /// Size of its tensors; of one that is not there about.
@@ -123,10 +123,10 @@ pub struct Model {
     /// Steady decodes.
     pub decodes: Vec<Decode>,
     /// What follows of the runs.
-    pub comparisons: Vec<Comparison>,
+    pub comparisons: Vec<ProgramComparison>,
 }
 
-impl Model {
+impl ModelReport {
     /// One of which nothing is known but its size.
     pub fn new(name: Synthetic, bytes: Bytes) -> Self {
         Self {
@@ -313,7 +313,7 @@ impl Sampling {
 
 /// A test of both programs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Comparison {
+pub struct ProgramComparison {
     /// llama-bench's name of it.
     pub test: String,
     /// How ours chose tokens; theirs chooses none.
@@ -342,7 +342,7 @@ pub struct Figure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
     /// Whether that is enough.
-    pub verdict: Verdict,
+    pub verdict: FigureVerdict,
     /// What else is to be said of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -361,7 +361,7 @@ pub struct Figure {
 /// Whether a figure was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum FigureVerdict {
     /// It was.
     Pass,
     /// It was not.
@@ -374,15 +374,15 @@ pub enum Verdict {
     Told,
 }
 
-impl Verdict {
+impl FigureVerdict {
     /// As tables have it.
     pub fn name(self) -> &'static str {
         match self {
-            Verdict::Pass => "pass",
-            Verdict::Miss => "miss",
-            Verdict::Unclear => "unclear",
-            Verdict::NotMeasured => "not measured",
-            Verdict::Told => "told",
+            FigureVerdict::Pass => "pass",
+            FigureVerdict::Miss => "miss",
+            FigureVerdict::Unclear => "unclear",
+            FigureVerdict::NotMeasured => "not measured",
+            FigureVerdict::Told => "told",
         }
     }
 }

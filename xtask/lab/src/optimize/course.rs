@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, bail};
-use build::compare::{Candidate, Phase, Request, Shape, measure_once};
+use build::compare::{CandidateBuild, Phase, RunRequest, RunShape, measure_once};
 use build::process;
 use build::ui::Ui;
 use measure::halving::{Course, Heat, Out, Ran, Standing};
@@ -22,7 +22,7 @@ pub const FAILED: &str = "failed";
 /// A build that takes part.
 pub struct Runner {
     /// Its program.
-    pub engine: Candidate,
+    pub engine: CandidateBuild,
     /// What tells it from others.
     pub key: BuildKey,
 }
@@ -81,9 +81,9 @@ impl<'a> Track<'a> {
         let wanted = [(Phase::Prefill, heat.prompt), (Phase::Decode, heat.generate)];
         let phases: Vec<Phase> =
             wanted.into_iter().filter(|(_, tokens)| *tokens > 0).map(|(phase, _)| phase).collect();
-        let request = Request {
+        let request = RunRequest {
             model: self.model,
-            shape: Shape { prompt: heat.prompt, generate: heat.generate, depth: 0 },
+            shape: RunShape { prompt: heat.prompt, generate: heat.generate, depth: 0 },
             phases: &phases,
             threads: self.store.record.threads,
             text: None,

@@ -20,7 +20,7 @@ use build_info::BuildInfo;
 use measure::Objective;
 use measure::halving::{self, Heat, Standing};
 
-use build::compare::Candidate;
+use build::compare::CandidateBuild;
 use build::process;
 use build::stages::Outcome;
 use build::ui::Ui;
@@ -29,12 +29,12 @@ use plan::exit;
 use record::{BuildKey, Entry, Rank, Store};
 use space::LeftOut;
 use survey::{Choice, Estimates, Survey, UPSTREAM};
-use workshop::{Planned, Workshop};
+use workshop::{PlannedCandidate, Workshop};
 
 /// A build that takes part.
 pub struct Contender {
     /// What it is.
-    pub planned: Planned,
+    pub planned: PlannedCandidate,
     /// Its record.
     pub info: BuildInfo,
     runner: Runner,
@@ -139,8 +139,8 @@ impl<'a> Contest<'a> {
         self.contenders.first().context("the profile itself takes no part")
     }
 
-    fn enter(&mut self, planned: Planned, outcome: &Outcome) -> Result<()> {
-        let engine = Candidate::at(&planned.candidate.name, &outcome.folder)?;
+    fn enter(&mut self, planned: PlannedCandidate, outcome: &Outcome) -> Result<()> {
+        let engine = CandidateBuild::at(&planned.candidate.name, &outcome.folder)?;
         let digest = outcome.info.artifacts.first().map(|artifact| artifact.sha256.clone());
         let key = BuildKey {
             plan: outcome.info.plan_hash.clone(),
@@ -172,7 +172,7 @@ impl<'a> Contest<'a> {
         }
         self.survey.planned = missing;
         let base = &self.contenders[0].planned;
-        let improved: Vec<Planned> =
+        let improved: Vec<PlannedCandidate> =
             self.workshop.improved(&base.plan)?.into_iter().map(|plan| variant_of(base, plan)).collect();
         for planned in improved {
             let kind = if planned.plan.folder_name().contains("bolt") { survey::BOLT } else { survey::PGO };
@@ -346,20 +346,20 @@ impl<'a> Contest<'a> {
 }
 
 /// The build of `plan`, which was made of that of `base`.
-fn variant_of(base: &Planned, plan: plan::Plan) -> Planned {
+fn variant_of(base: &PlannedCandidate, plan: plan::Plan) -> PlannedCandidate {
     let bolted = plan.folder_name().contains("bolt");
     let name = plan.variant.as_ref().map_or_else(String::new, |variant| variant.name.clone());
-    let candidate = space::Candidate {
+    let candidate = space::BuildToTry {
         name: format!("{} {name}", base.candidate.name),
         why: "was made of the profile's build before".to_string(),
         // More than any switch: it takes a training to be made again.
         steps: base.candidate.steps + if bolted { 20 } else { 10 },
         ..base.candidate.clone()
     };
-    Planned { candidate, profile: base.profile.clone(), plan }
+    PlannedCandidate { candidate, profile: base.profile.clone(), plan }
 }
 
-fn entry(planned: &Planned, state: String) -> Entry {
+fn entry(planned: &PlannedCandidate, state: String) -> Entry {
     Entry {
         name: planned.candidate.name.clone(),
         profile: planned.plan.profile.clone(),

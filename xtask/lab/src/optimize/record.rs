@@ -29,7 +29,7 @@ pub struct BuildKey {
 
 /// The model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Model {
+pub struct ModelRecord {
     /// Name of its file.
     pub name: String,
     /// Digest over its size, its first and its last bytes.
@@ -55,7 +55,7 @@ pub struct Lap {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Laps {
     /// On what.
-    pub model: Model,
+    pub model: ModelRecord,
     /// Threads of both phases.
     pub threads: u32,
     /// Prompt tokens of a run.
@@ -73,7 +73,7 @@ pub struct Laps {
 
 impl Laps {
     /// None run yet.
-    pub fn new(model: &Model, threads: u32, heat: &Heat, builds: Vec<BuildKey>) -> Self {
+    pub fn new(model: &ModelRecord, threads: u32, heat: &Heat, builds: Vec<BuildKey>) -> Self {
         let (prompt, generate) = (heat.prompt, heat.generate);
         Self { model: model.clone(), threads, prompt, generate, builds, laps: Vec::new(), stop: None }
     }
@@ -92,7 +92,7 @@ pub struct Slower {
     /// Than what.
     pub best: BuildKey,
     /// On which model.
-    pub model: Model,
+    pub model: ModelRecord,
     /// Threads of both phases.
     pub threads: u32,
     /// At what.
@@ -172,7 +172,7 @@ pub struct Record {
     /// Tokens of its answer.
     pub generate: u32,
     /// The model.
-    pub model: Model,
+    pub model: ModelRecord,
     /// Threads of both phases.
     pub threads: u32,
     /// What the others are compared with.
@@ -201,7 +201,7 @@ impl Record {
     pub fn new(
         provenance: Provenance,
         objective: &Objective,
-        model: Model,
+        model: ModelRecord,
         threads: u32,
         budget: f64,
     ) -> Self {
@@ -372,7 +372,7 @@ fn read(path: &Path) -> Result<Option<Record>> {
 const ENDS: u64 = 1 << 20;
 
 /// What tells a model from others: reading all of it would take longer than a run.
-pub fn model(path: &Path) -> Result<Model> {
+pub fn model(path: &Path) -> Result<ModelRecord> {
     use std::io::{Read, Seek, SeekFrom};
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = std::fs::File::open(path)?;
@@ -385,7 +385,7 @@ pub fn model(path: &Path) -> Result<Model> {
     };
     let bytes = read().with_context(|| format!("cannot read the model {}", path.display()))?;
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    Ok(Model { name, fingerprint: build::fs::digest(&bytes) })
+    Ok(ModelRecord { name, fingerprint: build::fs::digest(&bytes) })
 }
 
 #[cfg(test)]
@@ -399,7 +399,7 @@ mod tests {
     fn record(objective: &str) -> Record {
         let provenance =
             Provenance { date: "2026-01-01".into(), command: "optimize".into(), machine: "here".into() };
-        let model = Model { name: "m.gguf".into(), fingerprint: build::fs::digest(b"m") };
+        let model = ModelRecord { name: "m.gguf".into(), fingerprint: build::fs::digest(b"m") };
         Record::new(provenance, &objective.parse().unwrap(), model, 2, 60.0)
     }
 

@@ -21,7 +21,7 @@ pub struct Work {
 
 /// A build to try.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Candidate {
+pub struct BuildToTry {
     /// What `--only` and `--skip` call it.
     pub name: String,
     /// File in profiles/build.
@@ -47,11 +47,11 @@ pub struct LeftOut {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Space {
     /// The profile itself first, then by falling expectation.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<BuildToTry>,
     /// What is not tried.
     pub left_out: Vec<LeftOut>,
     /// What of it would be tried where its name is asked for.
-    pub requests: Vec<Candidate>,
+    pub requests: Vec<BuildToTry>,
 }
 
 /// One change of a profile.
@@ -94,7 +94,7 @@ pub fn space(
     ideas.sort_by_key(|idea| std::cmp::Reverse(idea.rank));
 
     let mut space = Space::default();
-    space.candidates.push(Candidate {
+    space.candidates.push(BuildToTry {
         name: base.name.clone(),
         file: base.file.clone(),
         sets: base.sets.iter().map(ToString::to_string).collect(),
@@ -120,7 +120,7 @@ pub fn space(
 /// The idea that `native` takes over.
 const HUGE_PAGES: &str = "huge-pages";
 
-fn candidate(base: &Profile, files: &[String], idea: &Idea) -> Candidate {
+fn candidate(base: &Profile, files: &[String], idea: &Idea) -> BuildToTry {
     let own = match idea.name {
         "lto" => "native-lto",
         "openblas" => "native-blas",
@@ -132,7 +132,7 @@ fn candidate(base: &Profile, files: &[String], idea: &Idea) -> Candidate {
     let replaced = |set: &String| idea.sets.iter().any(|own| key(own) == key(set));
     let kept = base.sets.iter().map(ToString::to_string).filter(|set| !replaced(set));
     let sets = kept.chain(idea.sets.iter().map(|set| set.to_string()));
-    Candidate {
+    BuildToTry {
         name: idea.name.to_string(),
         file: if of_file { own.to_string() } else { base.file.clone() },
         sets: if of_file { Vec::new() } else { sets.collect() },

@@ -17,8 +17,8 @@ use plan::profile::{Override, PgoScope, Profile};
 use plan::{Plan, bolt, variant};
 use toolchain::Toolchain;
 
-use super::space::{self, Candidate, LeftOut, Space, Work};
-pub use super::workshop::Planned;
+use super::space::{self, BuildToTry, LeftOut, Space, Work};
+pub use super::workshop::PlannedCandidate;
 use super::workshop::{self, has_same_cpp, has_same_rust};
 
 /// What others are compared with where it is built.
@@ -83,7 +83,7 @@ impl Choice {
 }
 
 /// Whether building `idea` makes the profile that is called `name`.
-fn is_same(folder: &Path, idea: &Candidate, name: &str) -> bool {
+fn is_same(folder: &Path, idea: &BuildToTry, name: &str) -> bool {
     let sets = idea.sets.iter().map(|set| set.parse::<Override>()).collect::<Result<Vec<_>, _>>();
     let profile = sets.ok().and_then(|sets| profile::load_with(folder, &idea.file, &sets).ok());
     profile.is_some_and(|profile| profile.name == name)
@@ -93,7 +93,7 @@ fn is_same(folder: &Path, idea: &Candidate, name: &str) -> bool {
 #[derive(Debug, Default)]
 pub struct Survey {
     /// The profile itself first, then in the order in which they are built.
-    pub planned: Vec<Planned>,
+    pub planned: Vec<PlannedCandidate>,
     /// The rest.
     pub left_out: Vec<LeftOut>,
 }
@@ -168,12 +168,12 @@ impl Surroundings<'_> {
         &self,
         folder: &Path,
         space: &mut Space,
-        there: Vec<Candidate>,
+        there: Vec<BuildToTry>,
         choice: &Choice,
-    ) -> Vec<Candidate> {
+    ) -> Vec<BuildToTry> {
         let mut kept = Vec::new();
         for mut candidate in there {
-            let is_same = |idea: &&Candidate| is_same(folder, idea, &candidate.name);
+            let is_same = |idea: &&BuildToTry| is_same(folder, idea, &candidate.name);
             if space.candidates.iter().any(|idea| is_same(&idea)) {
                 continue;
             }
@@ -204,12 +204,12 @@ impl Surroundings<'_> {
         BuildInfo::read(&info).is_ok_and(|info| info.plan_hash == plan.hash())
     }
 
-    fn plan(&self, folder: &Path, candidate: Candidate) -> Result<Planned> {
+    fn plan(&self, folder: &Path, candidate: BuildToTry) -> Result<PlannedCandidate> {
         workshop::plan(folder, candidate, self.host, self.toolchain, self.source)
     }
 
     /// What was built before and costs nothing: upstream's default, and what the user made of the profile by `--set`.
-    fn built_before(&self, base: &Profile, files: &[String]) -> Vec<Candidate> {
+    fn built_before(&self, base: &Profile, files: &[String]) -> Vec<BuildToTry> {
         let found = Builds::of(self.workspace).all().unwrap_or_default();
         let current: Vec<String> = found.into_iter().filter_map(|build| build.current_of).collect();
         let mut there = Vec::new();
@@ -217,7 +217,7 @@ impl Surroundings<'_> {
             && files.iter().any(|file| file == UPSTREAM)
             && current.iter().any(|name| name == UPSTREAM)
         {
-            there.push(Candidate {
+            there.push(BuildToTry {
                 name: UPSTREAM.to_string(),
                 file: UPSTREAM.to_string(),
                 sets: Vec::new(),
@@ -230,7 +230,7 @@ impl Surroundings<'_> {
             // A name that was cut short leads nowhere.
             let Ok(profile) = profile::load(&folder, name) else { continue };
             let more = profile.sets.len().saturating_sub(base.sets.len());
-            there.push(Candidate {
+            there.push(BuildToTry {
                 name: name.clone(),
                 file: profile.file,
                 sets: profile.sets.iter().map(ToString::to_string).collect(),
@@ -311,7 +311,7 @@ impl Estimates {
 
     /// Seconds that building `planned` takes: as long as it took before, or as its relative `base` took, or as any did. Of
     /// the engine it is only linked where its Rust is that of `base`, which is there by then.
-    pub fn seconds(&self, planned: &Planned, base: &Planned) -> Option<f64> {
+    pub fn seconds(&self, planned: &PlannedCandidate, base: &PlannedCandidate) -> Option<f64> {
         let (plan, base) = (&planned.plan, &base.plan);
         let total = |stages: &Vec<StageTime>| stages.iter().map(|stage| self.quiet(stage)).sum::<f64>();
         let own = self.stages.get(&plan.profile);
@@ -352,17 +352,17 @@ mod tests {
 
     use super::*;
 
-    fn planned(name: &str) -> Planned {
+    fn planned(name: &str) -> PlannedCandidate {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles/build");
         let profile = profile::load(&folder, name).unwrap();
-        let candidate = Candidate {
+        let candidate = BuildToTry {
             name: name.to_string(),
             file: profile.file.clone(),
             sets: Vec::new(),
             why: String::new(),
             steps: 0,
         };
-        Planned { candidate, profile, plan: reference_plan(name) }
+        PlannedCandidate { candidate, profile, plan: reference_plan(name) }
     }
 
     /// What `--only` of these gives in a checkout in which builds of `before` are current, none of today's plans.

@@ -16,13 +16,13 @@ use plan::exit;
 use plan::profile::{Override, Profile};
 use toolchain::Toolchain;
 
-use super::space::Candidate;
+use super::space::BuildToTry;
 
 /// A candidate with its plan.
 #[derive(Clone, Debug)]
-pub struct Planned {
+pub struct PlannedCandidate {
     /// What is tried.
-    pub candidate: Candidate,
+    pub candidate: BuildToTry,
     /// Its profile.
     pub profile: Profile,
     /// Its plan.
@@ -32,16 +32,16 @@ pub struct Planned {
 /// The plan of `candidate`; the error says why there can be none here.
 pub fn plan(
     folder: &Path,
-    candidate: Candidate,
+    candidate: BuildToTry,
     host: &Host,
     toolchain: &Toolchain,
     source: &Source,
-) -> Result<Planned> {
+) -> Result<PlannedCandidate> {
     let parse = |set: &String| set.parse::<Override>().map_err(exit::usage);
     let sets = candidate.sets.iter().map(parse).collect::<Result<Vec<_>>>()?;
     let profile = profile::load_with(folder, &candidate.file, &sets)?;
     let plan = plan::plan(host, &profile, source, toolchain)?;
-    Ok(Planned { candidate, profile, plan })
+    Ok(PlannedCandidate { candidate, profile, plan })
 }
 
 /// What building takes.

@@ -25,7 +25,7 @@ const LEAST_RESERVE: Bytes = Bytes::mib(512);
 /// How a model fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum FitVerdict {
     /// With the rearranged copy of the weights beside the file's pages.
     Fits,
     /// Once: the file's pages, or the copy.
@@ -36,13 +36,13 @@ pub enum Verdict {
     DoesNotFit,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for FitVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Verdict::Fits => "fits",
-            Verdict::FitsWithoutRepack => "fits without repacking",
-            Verdict::StreamsFromDisk => "only by reading weights from the disk for every token",
-            Verdict::DoesNotFit => "does not fit",
+            FitVerdict::Fits => "fits",
+            FitVerdict::FitsWithoutRepack => "fits without repacking",
+            FitVerdict::StreamsFromDisk => "only by reading weights from the disk for every token",
+            FitVerdict::DoesNotFit => "does not fit",
         })
     }
 }
@@ -128,12 +128,12 @@ impl Need {
     }
 
     /// How it fits into `usable`.
-    pub fn verdict(&self, usable: Bytes) -> Verdict {
+    pub fn verdict(&self, usable: Bytes) -> FitVerdict {
         match usable {
-            usable if self.with_copy() <= usable => Verdict::Fits,
-            usable if self.once() <= usable => Verdict::FitsWithoutRepack,
-            usable if self.buffers() <= usable => Verdict::StreamsFromDisk,
-            _ => Verdict::DoesNotFit,
+            usable if self.with_copy() <= usable => FitVerdict::Fits,
+            usable if self.once() <= usable => FitVerdict::FitsWithoutRepack,
+            usable if self.buffers() <= usable => FitVerdict::StreamsFromDisk,
+            _ => FitVerdict::DoesNotFit,
         }
     }
 }
@@ -142,7 +142,7 @@ impl Need {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fit {
     /// The answer.
-    pub verdict: Verdict,
+    pub verdict: FitVerdict,
     /// What there is.
     pub memory: Budget,
     /// What it takes.

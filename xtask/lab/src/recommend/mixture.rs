@@ -62,7 +62,7 @@ pub struct Mixed {
 /// `model` as `quant`, as if from its original weights.
 pub fn quantise(model: &ModelFacts, quant: &Quant) -> Mixed {
     let mut fallbacks = 0;
-    let mut state = State { seen_values: 0, values: 0, quant, model };
+    let mut state = MixtureState { seen_values: 0, values: 0, quant, model };
     state.values = model.tensors.iter().filter(|tensor| is_value(tensor)).count() as u64;
     // The quantiser goes through the tensors by layer.
     let mut order: Vec<usize> = (0..model.tensors.len()).collect();
@@ -106,7 +106,7 @@ fn is_value(tensor: &Tensor) -> bool {
     ["attn_v.weight", "attn_qkv.weight", "attn_kv_b.weight"].iter().any(|part| tensor.name.contains(part))
 }
 
-struct State<'a> {
+struct MixtureState<'a> {
     quant: &'a Quant,
     model: &'a ModelFacts,
     /// Tensors of values, and those that were gone through.
@@ -114,7 +114,7 @@ struct State<'a> {
     seen_values: u64,
 }
 
-impl State<'_> {
+impl MixtureState<'_> {
     fn wanted(&mut self, tensor: &Tensor) -> GgmlType {
         let (name, default) = (tensor.name.as_str(), self.quant.kind);
         let eight_experts = self.model.experts.is_some_and(|experts| experts.count == 8);

@@ -21,7 +21,7 @@ use build_info::{Host, Roofline};
 use gguf::memory::CTX_STEP;
 use serde::Serialize;
 
-use fit::{Fit, Verdict};
+use fit::{Fit, FitVerdict};
 use model_facts::ModelFacts;
 use offload::Offload;
 use preset::Preset;
@@ -115,7 +115,7 @@ pub fn recommend(question: &Question<'_>) -> Recommendation {
         quant::advise(model, host, roofline, threads.0, &fit.need, n_ubatch, fit.memory.usable);
     let build = variant::choose(model, host, offload.as_ref(), profiles);
     let on_gpu = build.planned.is_none() && offload.as_ref().is_some_and(Offload::is_whole);
-    let runs = on_gpu || fit.verdict < Verdict::DoesNotFit;
+    let runs = on_gpu || fit.verdict < FitVerdict::DoesNotFit;
     Recommendation {
         command: runs.then(|| runtime.command(question.path, build.profile, on_gpu.then_some(wished))),
         build,
@@ -133,10 +133,10 @@ pub fn recommend(question: &Question<'_>) -> Recommendation {
 fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<&Offload>) -> Vec<String> {
     let (model, host) = (question.model, question.host);
     let mut notes = model.notes.clone();
-    if fit.verdict > Verdict::FitsWithoutRepack && fit.fits_when_idle {
+    if fit.verdict > FitVerdict::FitsWithoutRepack && fit.fits_when_idle {
         notes.push("it would fit if nothing else ran on this machine: close what takes memory".to_string());
     }
-    if fit.verdict == Verdict::DoesNotFit && fit.need.buffers() > fit.memory.usable {
+    if fit.verdict == FitVerdict::DoesNotFit && fit.need.buffers() > fit.memory.usable {
         let what = "the KV cache and the buffers alone do not fit";
         notes.push(match fit.largest_context {
             Some(largest) => format!(

@@ -41,7 +41,7 @@ pub struct Settings {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct PresetFile {
     description: String,
     #[serde(rename = "match")]
     bounds: Bounds,
@@ -71,7 +71,7 @@ impl Preset {
     }
 
     fn parse(name: &str, text: &str) -> Result<Self> {
-        let File { description, bounds, settings } = toml::from_str(text)?;
+        let PresetFile { description, bounds, settings } = toml::from_str(text)?;
         let Range { min, max } = bounds.cores;
         let cores = min.unwrap_or(1)..=max.unwrap_or(u32::MAX);
         let Range { min, max } = bounds.memory_gib;

@@ -7,7 +7,7 @@ use build_info::Bytes;
 use comfy_table::ContentArrangement;
 
 use super::Recommendation;
-use super::fit::Verdict;
+use super::fit::FitVerdict;
 use super::quant::Choice;
 
 /// Columns of the text.
@@ -95,7 +95,7 @@ impl Recommendation {
             self.fit.verdict, need.weights, need.kv, need.n_ctx, need.compute
         );
         let (copied, all) = match self.fit.verdict {
-            Verdict::Fits => (need.repacked, need.with_copy()),
+            FitVerdict::Fits => (need.repacked, need.with_copy()),
             _ => (Bytes(0), need.once()),
         };
         if copied > Bytes(0) {
@@ -136,7 +136,7 @@ impl Recommendation {
         let runtime = &self.runtime;
         let on = |on: bool| if on { "on" } else { "off" }.to_string();
         let line = |name: &str, value: String, why: &str| vec![name.to_string(), value, why.to_string()];
-        let number = |name: &str, chosen: &super::settings::Chosen<u32>| {
+        let number = |name: &str, chosen: &super::settings::ChosenValue<u32>| {
             line(name, chosen.value.to_string(), &chosen.reason)
         };
         vec![
@@ -156,10 +156,10 @@ impl Recommendation {
 
 fn row(choice: &Choice) -> Vec<String> {
     let fits = match choice.verdict {
-        Verdict::Fits => "yes",
-        Verdict::FitsWithoutRepack => "not repacked",
-        Verdict::StreamsFromDisk => "from disk",
-        Verdict::DoesNotFit => "no",
+        FitVerdict::Fits => "yes",
+        FitVerdict::FitsWithoutRepack => "not repacked",
+        FitVerdict::StreamsFromDisk => "from disk",
+        FitVerdict::DoesNotFit => "no",
     };
     vec![
         choice.quant.to_string(),

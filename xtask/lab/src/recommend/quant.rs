@@ -3,7 +3,7 @@
 use build_info::{Bytes, Host, Roofline};
 use serde::Serialize;
 
-use super::fit::{Need, Verdict, is_repacked, largest_context};
+use super::fit::{FitVerdict, Need, is_repacked, largest_context};
 use super::kv;
 use super::mixture::{self, Quant};
 use super::model_facts::{ModelFacts, Tensor, sum};
@@ -19,7 +19,7 @@ pub struct Choice {
     /// Bits that a weight takes on average.
     pub bits_per_weight: f64,
     /// How it fits with the context that is recommended.
-    pub verdict: Verdict,
+    pub verdict: FitVerdict,
     /// Tokens a second of decode, at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode: Option<f64>,
@@ -68,7 +68,7 @@ pub fn advise(
         let need = Need::of(&mixed.model, host, need.n_ctx, n_ubatch, kv::F16);
         let verdict = need.verdict(usable);
         // What is read from the disk is not bound by memory.
-        let bandwidth = bandwidth.filter(|_| verdict <= Verdict::FitsWithoutRepack);
+        let bandwidth = bandwidth.filter(|_| verdict <= FitVerdict::FitsWithoutRepack);
         Choice {
             quant: quant.name,
             weights: need.weights,
@@ -81,7 +81,7 @@ pub fn advise(
         }
     };
     let choices: Vec<Choice> = mixture::QUANTS.iter().map(choice).collect();
-    let fits = |choice: &&Choice| choice.verdict <= Verdict::FitsWithoutRepack;
+    let fits = |choice: &&Choice| choice.verdict <= FitVerdict::FitsWithoutRepack;
     let most_exact = choices.iter().find(fits).map(|choice| choice.quant);
     let from_usual = choices.iter().position(|choice| choice.quant == USUAL).unwrap_or(0);
     let usual = choices[from_usual..].iter().find(fits).map(|choice| choice.quant);
@@ -109,13 +109,13 @@ fn none_fits(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32, usable:
     }
 }
 
-fn in_words(model: &ModelFacts, most_exact: &str, usual: &str, verdict: Verdict) -> String {
+fn in_words(model: &ModelFacts, most_exact: &str, usual: &str, verdict: FitVerdict) -> String {
     let mut text = if most_exact == usual {
         format!("{usual} is all that fits")
     } else {
         format!("{usual} for speed, {most_exact} is the most exact that fits")
     };
-    if verdict > Verdict::FitsWithoutRepack {
+    if verdict > FitVerdict::FitsWithoutRepack {
         text = format!("{} does not stay in memory; {text}", model.quantisation);
     } else if usual == model.quantisation {
         text = format!("stay with {usual}; {most_exact} is the most exact that fits");

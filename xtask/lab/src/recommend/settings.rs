@@ -4,7 +4,7 @@ use build_info::{Bytes, ThreadBudget};
 use gguf::memory::CTX_STEP;
 use serde::Serialize;
 
-use super::fit::{Fit, Verdict};
+use super::fit::{Fit, FitVerdict};
 use super::kv;
 use super::model_facts::ModelFacts;
 use super::preset::Preset;
@@ -16,15 +16,15 @@ const N_UBATCH: u32 = 512;
 
 /// A value and why it is this.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Chosen<T> {
+pub struct ChosenValue<T> {
     /// The value.
     pub value: T,
     /// Why.
     pub reason: String,
 }
 
-fn chosen<T>(value: T, reason: impl Into<String>) -> Chosen<T> {
-    Chosen { value, reason: reason.into() }
+fn chosen<T>(value: T, reason: impl Into<String>) -> ChosenValue<T> {
+    ChosenValue { value, reason: reason.into() }
 }
 
 /// Settings of `anneal run`.
@@ -33,25 +33,25 @@ pub struct Runtime {
     /// The preset that they come from; the engine's own rules where there is none.
     pub preset: Option<String>,
     /// Tokens of the context, `-c`.
-    pub n_ctx: Chosen<u32>,
+    pub n_ctx: ChosenValue<u32>,
     /// Tokens in one call, `-b`.
-    pub n_batch: Chosen<u32>,
+    pub n_batch: ChosenValue<u32>,
     /// Tokens in one graph, `--ubatch-size`.
-    pub n_ubatch: Chosen<u32>,
+    pub n_ubatch: ChosenValue<u32>,
     /// Threads that generate, `-t`.
-    pub decode_threads: Chosen<u32>,
+    pub decode_threads: ChosenValue<u32>,
     /// Threads that read the prompt, `--threads-batch`.
-    pub prefill_threads: Chosen<u32>,
+    pub prefill_threads: ChosenValue<u32>,
     /// Whether the weights are mapped, `--load-mode`.
-    pub mmap: Chosen<bool>,
+    pub mmap: ChosenValue<bool>,
     /// Whether they are pinned, `--load-mode`.
-    pub mlock: Chosen<bool>,
+    pub mlock: ChosenValue<bool>,
     /// Whether weights are rearranged for the CPU, else `--no-repack`.
-    pub repack: Chosen<bool>,
+    pub repack: ChosenValue<bool>,
     /// Type of the KV cache, `--cache-type-k` and `--cache-type-v`.
-    pub kv_type: Chosen<&'static str>,
+    pub kv_type: ChosenValue<&'static str>,
     /// Flash attention, `--flash-attn`.
-    pub flash_attention: Chosen<&'static str>,
+    pub flash_attention: ChosenValue<&'static str>,
 }
 
 /// Tokens of a graph, which the fit must know first.
@@ -60,7 +60,7 @@ pub fn n_ubatch(preset: Option<&Preset>) -> u32 {
 }
 
 /// The context to try first: what is asked for, the preset's or the engine's, no longer than the model was trained for.
-pub fn wished_context(model: &ModelFacts, preset: Option<&Preset>, asked: Option<u32>) -> Chosen<u32> {
+pub fn wished_context(model: &ModelFacts, preset: Option<&Preset>, asked: Option<u32>) -> ChosenValue<u32> {
     let round = |tokens: u32| tokens.clamp(1, u32::MAX - CTX_STEP).next_multiple_of(CTX_STEP);
     let rounded = |tokens: u32, reason: &str| match round(tokens) {
         same if same == tokens => chosen(tokens, reason),
@@ -86,7 +86,7 @@ impl Runtime {
         model: &ModelFacts,
         preset: Option<&Preset>,
         budget: &ThreadBudget,
-        n_ctx: Chosen<u32>,
+        n_ctx: ChosenValue<u32>,
         fit: &Fit,
     ) -> Self {
         let from = preset.map(|preset| preset.settings.clone()).unwrap_or_default();
@@ -95,13 +95,13 @@ impl Runtime {
             None => chosen(default, "llama.cpp's own"),
         };
         let mmap = match fit.verdict {
-            Verdict::Fits | Verdict::FitsWithoutRepack => {
+            FitVerdict::Fits | FitVerdict::FitsWithoutRepack => {
                 "the weights are the file's own pages: started again at once"
             }
             _ => "the weights do not fit at once: what is mapped can be dropped and read again",
         };
         let mlock = match fit.verdict {
-            Verdict::Fits => "the weights stay in memory without it",
+            FitVerdict::Fits => "the weights stay in memory without it",
             _ => "pinned weights would leave no memory to the rest, or could not be pinned at all",
         };
         Self {
@@ -114,8 +114,8 @@ impl Runtime {
                 budget.prefill,
                 format!("all usable cores ({}): prefill is bound by arithmetic", budget.bound_by),
             ),
-            mmap: chosen(from.mmap.unwrap_or(true) || fit.verdict > Verdict::FitsWithoutRepack, mmap),
-            mlock: chosen(from.mlock.unwrap_or(false) && fit.verdict == Verdict::Fits, mlock),
+            mmap: chosen(from.mmap.unwrap_or(true) || fit.verdict > FitVerdict::FitsWithoutRepack, mmap),
+            mlock: chosen(from.mlock.unwrap_or(false) && fit.verdict == FitVerdict::Fits, mlock),
             repack: repack(fit),
             kv_type: kv_type(model, fit),
             flash_attention: chosen("auto", "on where the device has it; a quantised V cache needs it"),
@@ -155,7 +155,7 @@ impl Runtime {
     }
 }
 
-fn decode_threads(share: Option<f64>, budget: &ThreadBudget) -> Chosen<u32> {
+fn decode_threads(share: Option<f64>, budget: &ThreadBudget) -> ChosenValue<u32> {
     match share {
         // `as` saturates; a share is above 0 and at most 1.
         Some(share) => {
@@ -174,13 +174,13 @@ fn decode_threads(share: Option<f64>, budget: &ThreadBudget) -> Chosen<u32> {
     }
 }
 
-fn repack(fit: &Fit) -> Chosen<bool> {
+fn repack(fit: &Fit) -> ChosenValue<bool> {
     let need = &fit.need;
     match fit.verdict {
         _ if need.repacked == Bytes(0) => {
             chosen(true, "the engine's default; llama.cpp rearranges none of these types on this CPU")
         }
-        Verdict::Fits => chosen(
+        FitVerdict::Fits => chosen(
             true,
             format!(
                 "{} are copied; decode is mostly faster, prefill often slower: `anneal bench` tells",
@@ -194,7 +194,7 @@ fn repack(fit: &Fit) -> Chosen<bool> {
     }
 }
 
-fn kv_type(model: &ModelFacts, fit: &Fit) -> Chosen<&'static str> {
+fn kv_type(model: &ModelFacts, fit: &Fit) -> ChosenValue<&'static str> {
     let (f16, q8_0) = (fit.largest_context, fit.largest_context_q8_0);
     let reason = match q8_0 {
         Some(longer) if q8_0 > f16 => {

@@ -4,7 +4,7 @@ use build_info::Roofline;
 use build_info::roofline::Rates;
 use serde::Serialize;
 
-use super::fit::Verdict;
+use super::fit::FitVerdict;
 use super::model_facts::{Macs, ModelFacts};
 
 /// The most that a model can reach on a machine.
@@ -42,7 +42,7 @@ impl Speed {
         roofline: Option<&Roofline>,
         threads: (u32, u32),
         n_ctx: u32,
-        verdict: Verdict,
+        verdict: FitVerdict,
     ) -> Self {
         let kv = model.kv.f16.0.saturating_mul(n_ctx.into());
         let mut speed = Self {
@@ -57,7 +57,7 @@ impl Speed {
         };
         let rates = |threads| roofline.and_then(|roofline| roofline.at(threads)).copied();
         let (Some(decode), Some(prefill)) = (rates(threads.0), rates(threads.1)) else { return speed };
-        if verdict >= Verdict::StreamsFromDisk {
+        if verdict >= FitVerdict::StreamsFromDisk {
             speed.how =
                 "weights come from the disk: its speed is the ceiling, and was not measured".to_string();
             return speed;

@@ -8,7 +8,7 @@ use super::offload::Offload;
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Variant {
+pub struct VariantRow {
     /// Name in profiles/build.
     pub profile: &'static str,
     /// Model and machine that it is for.
@@ -20,62 +20,62 @@ pub struct Variant {
 }
 
 /// All variants: those of the CPU first.
-pub const VARIANTS: &[Variant] = &[
-    Variant {
+pub const VARIANTS: &[VariantRow] = &[
+    VariantRow {
         profile: "native",
         models: "every model, on the machine that builds it",
         runs_on: "CPU",
         why: "all instruction sets of this CPU; nothing measured so far was faster",
     },
-    Variant {
+    VariantRow {
         profile: "portable",
         models: "every model, to be taken to other x86-64-v3 machines",
         runs_on: "CPU",
         why: "one program for all; slower where a CPU has more than AVX2",
     },
-    Variant {
+    VariantRow {
         profile: "native-lto",
         models: "every model",
         runs_on: "CPU",
         why: "no difference to `native` was measured: only after `bench compare` showed one here",
     },
-    Variant {
+    VariantRow {
         profile: "native-blas",
         models: "F16, BF16 and F32, prompts of hundreds of tokens",
         runs_on: "CPU",
         why: "was slower than `native` where it was measured: only after `bench compare` here",
     },
-    Variant {
+    VariantRow {
         profile: "cuda-dense",
         models: "dense, quantised, all of it in the GPU's memory",
         runs_on: "GPU",
         why: "kernels that multiply quantised weights as they are; the one to begin with",
     },
-    Variant {
+    VariantRow {
         profile: "cuda-cublas-dense",
         models: "dense, F16, BF16 or F32, all of it in the GPU's memory",
         runs_on: "GPU",
         why: "cuBLAS for weights that need not be unpacked, as in cuda-dense; also for prompts of quantised ones",
     },
-    Variant {
+    VariantRow {
         profile: "cuda-mmq-moe",
         models: "mixture of experts, all of it in the GPU's memory",
         runs_on: "GPU",
         why: "quantised kernels for all products; those of cuda-dense but on Volta",
     },
-    Variant {
+    VariantRow {
         profile: "cuda-hybrid",
         models: "half of the layers or more in the GPU's memory",
         runs_on: "GPU, rest CPU",
         why: "the CPU's layers set the pace: fewer of them is what counts",
     },
-    Variant {
+    VariantRow {
         profile: "cpu-cuda-hybrid",
         models: "less than half of the layers in the GPU's memory, or the experts outside it",
         runs_on: "CPU, rest GPU",
         why: "attention and prefill on the GPU, most weights in main memory",
     },
-    Variant {
+    VariantRow {
         profile: "cpu-hybrid",
         models: "a GPU that takes no layer at all",
         runs_on: "CPU",
@@ -104,7 +104,7 @@ pub struct BuildAdvice {
 pub struct Status {
     /// The variant.
     #[serde(flatten)]
-    pub variant: Variant,
+    pub variant: VariantRow,
     /// Whether it can be built.
     pub there: bool,
 }

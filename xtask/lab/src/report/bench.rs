@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use build_info::Roofline;
 use build_info::roofline::Rates;
 use measure::quantile;
-use report::{Block, Curves, Kind, Plot, Point, Roof, Series, Spread, Spreads, Table};
+use report::{Block, Curves, Plot, PlotKind, Point, Roof, Series, Spread, Spreads, Table};
 
 use super::rows::TestRow;
 
@@ -69,7 +69,11 @@ fn thread_plot(model: &str, kind: &str, series: Vec<Series>) -> Plot {
             "Mean tokens per second by number of threads; bars are one standard deviation of the samples to \
                   either side. Rows of one file were measured one after the other, not in turns."
                 .to_string(),
-        kind: Kind::Curves(Curves { x: "threads".to_string(), y: "tokens per second".to_string(), series }),
+        kind: PlotKind::Curves(Curves {
+            x: "threads".to_string(),
+            y: "tokens per second".to_string(),
+            series,
+        }),
     }
 }
 
@@ -110,7 +114,7 @@ pub fn roofline(rows: &[TestRow], rooflines: &[Roofline]) -> Vec<Block> {
                       them. Decode takes each weight once and sits left, prefill takes it once for a whole graph and sits \
                       right. Of each test the run that came nearest to its roof, and its share of it."
                 .to_string(),
-            kind: Kind::Roofline(report::Roofline { bandwidth: most.read_bytes, roofs, points }),
+            kind: PlotKind::Roofline(report::Roofline { bandwidth: most.read_bytes, roofs, points }),
         }));
         blocks.push(Block::Table(rates(roofline)));
     }
@@ -227,7 +231,7 @@ pub fn jitter(rows: &[TestRow]) -> Vec<Block> {
                 name: title.to_string(),
                 title: title.to_string(),
                 caption,
-                kind: Kind::Spreads(Spreads { unit: "milliseconds".to_string(), rows }),
+                kind: PlotKind::Spreads(Spreads { unit: "milliseconds".to_string(), rows }),
             })
         })
         .collect()

@@ -2,7 +2,7 @@
 
 use build_info::optimized::{Gain, Interval as Ratio};
 use build_info::{BuildInfo, Bytes};
-use report::{Block, Interval, Intervals, Kind, Plot, Table};
+use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 
 /// What a build is, in words that tell it from the others.
 pub fn name(info: &BuildInfo) -> String {
@@ -91,7 +91,7 @@ fn gain_plot(info: &BuildInfo, gain: &Gain, what: &str) -> Plot {
             if pairs == 1 { "" } else { "s" },
             gain.verdict
         ),
-        kind: Kind::Intervals(Intervals { rows: std::iter::once(overall).chain(phases).collect() }),
+        kind: PlotKind::Intervals(Intervals { rows: std::iter::once(overall).chain(phases).collect() }),
     }
 }
 

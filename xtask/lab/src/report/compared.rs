@@ -2,7 +2,7 @@
 
 use build::compare::comparison::{Comparison, Figure};
 use build::compare::{Phase, Quantity};
-use report::{Block, Interval, Intervals, Kind, Plot, Table};
+use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 
 use super::words::count;
 
@@ -93,7 +93,7 @@ fn overall(name: &str, comparison: &Comparison) -> Option<Plot> {
             "{} The geometric mean of all ratios of a round.",
             reading(Quantity::Rate, baseline(comparison))
         ),
-        kind: Kind::Intervals(Intervals { rows }),
+        kind: PlotKind::Intervals(Intervals { rows }),
     })
 }
 
@@ -107,7 +107,7 @@ fn phases(name: &str, comparison: &Comparison) -> Vec<Plot> {
             name: format!("{name} {phase}"),
             title: capital(&phase.name().replace('-', " ")),
             caption: reading(phase.quantity(), baseline(comparison)),
-            kind: Kind::Intervals(Intervals { rows }),
+            kind: PlotKind::Intervals(Intervals { rows }),
         })
     };
     Phase::ALL.into_iter().filter_map(of_phase).collect()

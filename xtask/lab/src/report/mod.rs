@@ -18,7 +18,7 @@ mod tuned;
 mod words;
 mod write;
 
-use report::{Block, Report, Section};
+use report::{Block, ReportPage, Section};
 
 pub use gather::gather;
 pub use inputs::Inputs;
@@ -26,7 +26,7 @@ pub use read::read_all;
 pub use write::Page;
 
 /// The page of `inputs`. Sections that would be empty are left out.
-pub fn page(inputs: &Inputs, hostname: bool) -> Report {
+pub fn page(inputs: &Inputs, hostname: bool) -> ReportPage {
     let sections = [
         ("Host", machine::blocks(inputs, hostname)),
         ("Builds", builds::blocks(&inputs.builds)),
@@ -41,7 +41,7 @@ pub fn page(inputs: &Inputs, hostname: bool) -> Report {
         ("Commands to repeat", repeat::blocks(inputs)),
     ];
     let filled = sections.into_iter().filter(|(_, blocks)| !blocks.is_empty());
-    let mut report = Report {
+    let mut report = ReportPage {
         title: "What was measured".to_string(),
         lead: machine::lead(inputs),
         sections: filled.map(|(title, blocks)| Section { title: title.to_string(), blocks }).collect(),
@@ -51,7 +51,7 @@ pub fn page(inputs: &Inputs, hostname: bool) -> Report {
 }
 
 /// Gives each plot a file of its own.
-fn number_plots(report: &mut Report) {
+fn number_plots(report: &mut ReportPage) {
     let plots = report.sections.iter_mut().flat_map(|section| &mut section.blocks);
     let mut number = 0;
     for block in plots {

@@ -2,7 +2,7 @@
 //! writers go on growing.
 
 use measure::median;
-use report::{Block, Interval, Intervals, Kind, Plot, Table};
+use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 use serde_json::Value;
 
 use super::inputs::Other;
@@ -103,7 +103,7 @@ fn ranking(value: &Value) -> Vec<Block> {
             title: format!("Builds against {}, for {}", words(value, "baseline"), words(value, "objective")),
             caption: "Prompt and answer together, medians with 95 % intervals: right of 1 is faster."
                 .to_string(),
-            kind: Kind::Intervals(Intervals { rows: intervals }),
+            kind: PlotKind::Intervals(Intervals { rows: intervals }),
         }));
     }
     let winner = words(&value["winner"], "verdict");

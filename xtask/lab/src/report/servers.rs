@@ -1,10 +1,10 @@
 //! Servers side by side: `bench serve`.
 
-use report::{Block, Interval, Intervals, Kind, Plot, Table};
+use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 
 use super::words::count;
 use crate::serving::Served;
-use crate::serving::figures::{Outcome, show};
+use crate::serving::figures::{ServerOutcome, show};
 
 /// What is drawn: the rest is in the table.
 const DRAWN: [&str; 3] = ["all clients", "first token p50", "between tokens p99"];
@@ -61,7 +61,7 @@ fn ours(served: &Served) -> &str {
 }
 
 /// What is compared of a figure: ours, and each other one with its ratio.
-fn others(results: &[Outcome]) -> impl Iterator<Item = (&Outcome, [f64; 3])> {
+fn others(results: &[ServerOutcome]) -> impl Iterator<Item = (&ServerOutcome, [f64; 3])> {
     results.iter().skip(1).filter_map(|other| {
         let ratio = other.ratio?;
         Some((other, [ratio.median, ratio.low, ratio.high]))
@@ -93,7 +93,7 @@ fn plot(name: &str, served: &Served) -> Option<Plot> {
         title: format!("{} and other servers, by clients at a time", ours(served)),
         caption: "Medians of paired ratios with 95 % intervals, times turned round: right of 1 is faster."
             .to_string(),
-        kind: Kind::Intervals(Intervals { rows }),
+        kind: PlotKind::Intervals(Intervals { rows }),
     })
 }
 

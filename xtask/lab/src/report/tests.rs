@@ -233,13 +233,14 @@ fn a_row_of_threads_is_a_curve_and_points_lie_at_their_share_of_the_roof() {
     let mut rows: Vec<Value> = [1, 2].map(|threads| row("m", 0, 64, threads, threads as f64)).to_vec();
     rows.push(row("m", 512, 0, 2, 100.0));
     let report = page(&inputs(&[&json!(rows).to_string(), &roofline().to_string()]).unwrap(), false);
-    let kinds: Vec<&report::Kind> = report.plots().map(|plot| &plot.kind).collect();
+    let kinds: Vec<&report::PlotKind> = report.plots().map(|plot| &plot.kind).collect();
     let curves = kinds
         .iter()
-        .find_map(|kind| if let report::Kind::Curves(curves) = kind { Some(curves) } else { None });
+        .find_map(|kind| if let report::PlotKind::Curves(curves) = kind { Some(curves) } else { None });
     assert_eq!(curves.unwrap().series[0].points, [(1.0, 1.0, 0.5), (2.0, 2.0, 0.5)]);
-    let roof =
-        kinds.iter().find_map(|kind| if let report::Kind::Roofline(roof) = kind { Some(roof) } else { None });
+    let roof = kinds
+        .iter()
+        .find_map(|kind| if let report::PlotKind::Roofline(roof) = kind { Some(roof) } else { None });
     let points = &roof.unwrap().points;
     // 1e9 weights in 5e8 bytes: two multiply-adds a byte, and 512 times as many for a prompt of 512.
     assert_eq!((points[0].intensity, points[0].macs), (2.0, 0.5 * 1e10 * 2.0));
@@ -364,14 +365,14 @@ fn builds_that_took_turns_are_told_apart() {
     let rows = [of("upstream", 1, 1.0), of("native", 1, 2.0), of("upstream", 2, 3.0), of("native", 2, 4.0)];
     let report = page(&inputs(&[&json!(rows).to_string(), &roofline().to_string()]).unwrap(), false);
     let curves = report.plots().find_map(|plot| match &plot.kind {
-        report::Kind::Curves(curves) => Some(curves),
+        report::PlotKind::Curves(curves) => Some(curves),
         _ => None,
     });
     let series: Vec<_> =
         curves.unwrap().series.iter().map(|line| (line.name.as_str(), line.points.len())).collect();
     assert_eq!(series, [("decode 64, build native", 2), ("decode 64, build upstream", 2)]);
     let points = report.plots().find_map(|plot| match &plot.kind {
-        report::Kind::Roofline(roofline) => Some(roofline.points.len()),
+        report::PlotKind::Roofline(roofline) => Some(roofline.points.len()),
         _ => None,
     });
     assert_eq!(points, Some(2));
@@ -420,7 +421,7 @@ fn floats_lie_under_the_roof_of_floats() {
     half["n_threads_batch"] = json!(2);
     let report = page(&inputs(&[&half.to_string(), &roofline().to_string()]).unwrap(), false);
     let point = report.plots().find_map(|plot| match &plot.kind {
-        report::Kind::Roofline(roofline) => Some(roofline.points[0].macs),
+        report::PlotKind::Roofline(roofline) => Some(roofline.points[0].macs),
         _ => None,
     });
     assert_eq!(point, Some(0.5 * 2e11));

@@ -2,7 +2,7 @@
 //! field, so that those of other versions are shown as far as they go.
 
 use build_info::Bytes;
-use report::{Block, Interval, Intervals, Kind, Plot, Table};
+use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 use serde_json::Value;
 
 /// A table of what was chosen, and a plot of the intervals behind each.
@@ -84,7 +84,7 @@ fn confirmation(entry: &Value) -> Option<Plot> {
             "The settings that were found, together, against the defaults: medians of paired runs with 95 % \
                   intervals; right of 1 is faster."
                 .to_string(),
-        kind: Kind::Intervals(Intervals { rows }),
+        kind: PlotKind::Intervals(Intervals { rows }),
     })
 }
 
@@ -108,6 +108,6 @@ fn candidates(entry: &Value) -> Option<Plot> {
         caption: "Each candidate against the best until then, at the time of prompt and answer together: right of 1 is \
                   faster. Those that were dropped at first sight have wide intervals or none."
             .to_string(),
-        kind: Kind::Intervals(Intervals { rows }),
+        kind: PlotKind::Intervals(Intervals { rows }),
     })
 }

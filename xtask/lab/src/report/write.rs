@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use build::fs::write_atomically;
 use build::{ours, process};
-use report::Report;
+use report::ReportPage;
 use serde::Serialize;
 
 /// A page that is to be written.
 pub struct Page {
     /// What is on it.
-    pub report: Report,
+    pub report: ReportPage,
 }
 
 /// Where everything is.

@@ -10,7 +10,7 @@ use load::{Address, Wire};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::server::{Kind, Server};
+use super::server::{Server, ServerKind};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -38,9 +38,9 @@ impl Equal {
 }
 
 /// The tokens that `server` says to `prompt`, greedily, with nothing from its cache.
-pub fn tokens(server: &Server, kind: Kind, prompt: &[u32], count: u32) -> Result<Vec<u32>> {
+pub fn tokens(server: &Server, kind: ServerKind, prompt: &[u32], count: u32) -> Result<Vec<u32>> {
     let answer = match (kind, &server.socket) {
-        (Kind::Anneal, Some(socket)) => line(socket, &request(prompt, count))?,
+        (ServerKind::Anneal, Some(socket)) => line(socket, &request(prompt, count))?,
         _ => {
             let body = json!({
                 "prompt": prompt, "n_predict": count, "temperature": 0, "ignore_eos": true, "stream": false,

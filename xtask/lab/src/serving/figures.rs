@@ -63,12 +63,12 @@ pub struct Figure {
     /// How it reads.
     pub quantity: Quantity,
     /// Ours first.
-    pub results: Vec<Outcome>,
+    pub results: Vec<ServerOutcome>,
 }
 
 /// What one program reached.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct ServerOutcome {
     /// Name of the program.
     pub program: String,
     /// Median of the samples.
@@ -230,7 +230,7 @@ pub fn figures(runs: &[Run], programs: &[Contender]) -> Vec<Figure> {
                 let own = samples(&program.name);
                 (!own.is_empty()).then(|| outcome(measure, &program.name, own, (at > 0).then_some(&ours)))
             });
-            let results: Vec<Outcome> = results.collect();
+            let results: Vec<ServerOutcome> = results.collect();
             if results
                 .first()
                 .is_some_and(|first| Some(&first.program) == programs.first().map(|ours| &ours.name))
@@ -248,11 +248,11 @@ pub fn figures(runs: &[Run], programs: &[Contender]) -> Vec<Figure> {
     figures
 }
 
-fn outcome(measure: &Measure, program: &str, samples: Vec<f64>, ours: Option<&Vec<f64>>) -> Outcome {
+fn outcome(measure: &Measure, program: &str, samples: Vec<f64>, ours: Option<&Vec<f64>>) -> ServerOutcome {
     // Pairs are of one round: where one has no value, none can be made.
     let ours = ours.filter(|ours| ours.len() == samples.len());
     let ratio = ours.map(|ours| measure.quantity.ratio(ours, &samples));
-    Outcome {
+    ServerOutcome {
         program: program.to_string(),
         median: median(&samples),
         verdict: ratio.map(|ratio| measure.quantity.verdict(&ratio).to_string()),
@@ -268,7 +268,7 @@ impl Served {
         let mut rows = Vec::new();
         for figure in &self.figures {
             let Some((own, others)) = figure.results.split_first() else { continue };
-            let mut row = |against: Option<&Outcome>| {
+            let mut row = |against: Option<&ServerOutcome>| {
                 rows.push(vec![
                     figure.clients.to_string(),
                     figure.name.clone(),

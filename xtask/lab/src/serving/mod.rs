@@ -10,4 +10,4 @@ pub mod soak;
 
 pub use figures::Served;
 pub use race::Race;
-pub use server::{Kind, Subject};
+pub use server::{MeasuredServer, ServerKind};

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use build::compare::candidate::Program;
+use build::compare::candidate::MeasuredProgram;
 use build::compare::comparison::Contender;
-use build::compare::{Candidate, Phase, Provenance, Request, Shape, measure_once};
+use build::compare::{CandidateBuild, Phase, Provenance, RunRequest, RunShape, measure_once};
 use build::process;
 use build::ui::Ui;
 use gguf::memory::CTX_STEP;
@@ -17,13 +17,13 @@ use super::equal::{self, Equal};
 use super::figures::{Run, Served, ServingFigures, figures};
 use super::prompts::Prompts;
 use super::sample::{ClientLoad, sample};
-use super::server::{Server, Settings, Subject};
+use super::server::{MeasuredServer, Server, Settings};
 
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Race {
     /// The servers, ours first.
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<MeasuredServer>,
     /// Whether `anneal bench` of our build takes part where there is one client.
     pub bench: bool,
     /// The model.
@@ -56,7 +56,7 @@ pub struct Race {
 
 /// What takes part in a turn.
 enum Turn<'a> {
-    Server(&'a Subject),
+    Server(&'a MeasuredServer),
     Bench,
 }
 
@@ -155,7 +155,7 @@ impl Race {
     }
 
     fn begin(&self) -> Served {
-        let contender = |build: &Candidate| Contender::new(&build.name, build.record.as_ref());
+        let contender = |build: &CandidateBuild| Contender::new(&build.name, build.record.as_ref());
         let mut programs: Vec<Contender> =
             self.subjects.iter().map(|subject| contender(&subject.build)).collect();
         if self.bench {
@@ -233,10 +233,10 @@ impl Race {
 
     /// `anneal bench` behind a prompt of the same length, and the time that loading takes.
     fn bench(&self) -> Result<ServingFigures> {
-        let build = Candidate { program: Program::Anneal, ..self.subjects[0].build.clone() };
-        let request = Request {
+        let build = CandidateBuild { program: MeasuredProgram::Anneal, ..self.subjects[0].build.clone() };
+        let request = RunRequest {
             model: &self.model,
-            shape: Shape { prompt: 0, generate: self.generate, depth: self.prompt },
+            shape: RunShape { prompt: 0, generate: self.generate, depth: self.prompt },
             phases: &[Phase::Decode, Phase::Load],
             threads: self.threads,
             text: None,
@@ -289,21 +289,21 @@ fn without_folders(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serving::Kind;
+    use crate::serving::ServerKind;
 
     fn race(folder: &Path) -> Race {
         let model = folder.join("m.gguf");
         std::fs::write(&model, "not looked at").unwrap();
-        let build = |name: &str| Candidate {
+        let build = |name: &str| CandidateBuild {
             name: name.to_string(),
             path: "/bin/false".into(),
-            program: Program::Anneal,
+            program: MeasuredProgram::Anneal,
             record: None,
         };
         Race {
             subjects: vec![
-                Subject { build: build("a"), kind: Kind::Anneal },
-                Subject { build: build("b"), kind: Kind::LlamaServer },
+                MeasuredServer { build: build("a"), kind: ServerKind::Anneal },
+                MeasuredServer { build: build("b"), kind: ServerKind::LlamaServer },
             ],
             bench: false,
             model,

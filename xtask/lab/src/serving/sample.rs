@@ -9,7 +9,7 @@ use measure::{Round, Watch, median, quantile};
 use serde::{Deserialize, Serialize};
 
 use super::prompts::Prompts;
-use super::server::{Server, Settings, Subject};
+use super::server::{MeasuredServer, Server, Settings};
 
 /// How long a client waits for a byte.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -70,7 +70,7 @@ pub struct Sample {
 }
 
 /// Starts a server, warms it up, lets the clients ask, looks at it, and stops it.
-pub fn sample(subject: &Subject, settings: &Settings, work: &ClientLoad<'_>) -> Result<Sample> {
+pub fn sample(subject: &MeasuredServer, settings: &Settings, work: &ClientLoad<'_>) -> Result<Sample> {
     let mut server = Server::start(subject, settings)?;
     let idle = memory(server.pid()).map_or(0, |(resident, _)| resident);
     let (address, interface) = server.address(work.interface);

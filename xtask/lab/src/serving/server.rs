@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use base::TempDir;
-use build::compare::Candidate;
+use build::compare::CandidateBuild;
 use build::process::{self, Running};
 use build::workspace::Workspace;
 use load::answer::fetch;
@@ -33,7 +33,7 @@ const TAIL: usize = 15;
 
 /// A program that serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ServerKind {
     /// `anneal serve`
     Anneal,
     /// llama.cpp's own.
@@ -42,17 +42,17 @@ pub enum Kind {
 
 /// A server to measure.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub struct MeasuredServer {
     /// Its program, and what is known of the build.
-    pub build: Candidate,
+    pub build: CandidateBuild,
     /// What it is.
-    pub kind: Kind,
+    pub kind: ServerKind,
 }
 
-impl Subject {
+impl MeasuredServer {
     /// The one that `text` names: a profile, the path of a build folder or of a program, or LABEL=PATH.
     pub fn named(workspace: &Workspace, text: &str) -> Result<Self> {
-        let build = Candidate::named(workspace, text)?;
+        let build = CandidateBuild::named(workspace, text)?;
         let name = build.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let kind = match name.as_str() {
             "llama-bench" => {
@@ -60,8 +60,8 @@ impl Subject {
                     "{text}: llama-bench serves nobody; name llama-server or a build"
                 )));
             }
-            name if name.starts_with("llama-server") => Kind::LlamaServer,
-            _ => Kind::Anneal,
+            name if name.starts_with("llama-server") => ServerKind::LlamaServer,
+            _ => ServerKind::Anneal,
         };
         Ok(Self { build, kind })
     }
@@ -92,13 +92,13 @@ pub struct Settings {
 }
 
 /// The arguments of the program.
-pub fn arguments(kind: Kind, settings: &Settings, port: u16, socket: &Path) -> Vec<String> {
+pub fn arguments(kind: ServerKind, settings: &Settings, port: u16, socket: &Path) -> Vec<String> {
     let Settings { model, threads, slots, clients, context, reuse, config } = settings;
     let mut words: Vec<String> = Vec::new();
     let mut add = |word: &str, value: String| words.extend([word.to_string(), value]);
     let text = |path: &Path| path.to_string_lossy().into_owned();
     match kind {
-        Kind::Anneal => {
+        ServerKind::Anneal => {
             add("-m", text(model));
             add("--listen", format!("127.0.0.1:{port}"));
             add("--socket", text(socket));
@@ -109,7 +109,7 @@ pub fn arguments(kind: Kind, settings: &Settings, port: u16, socket: &Path) -> V
                 add("--config", text(config));
             }
         }
-        Kind::LlamaServer => {
+        ServerKind::LlamaServer => {
             add("-m", text(model));
             add("--host", "127.0.0.1".to_string());
             add("--port", port.to_string());
@@ -130,11 +130,11 @@ pub fn arguments(kind: Kind, settings: &Settings, port: u16, socket: &Path) -> V
     add("--threads", threads.to_string());
     add("--threads-batch", threads.to_string());
     match kind {
-        Kind::Anneal => {
+        ServerKind::Anneal => {
             words.insert(0, "serve".to_string());
             words.push("--no-tuning".to_string());
         }
-        Kind::LlamaServer => words.push("--no-ui".to_string()),
+        ServerKind::LlamaServer => words.push("--no-ui".to_string()),
     }
     words
 }
@@ -174,7 +174,7 @@ pub struct Server {
 
 impl Server {
     /// Starts `subject` and waits until it is ready.
-    pub fn start(subject: &Subject, settings: &Settings) -> Result<Self> {
+    pub fn start(subject: &MeasuredServer, settings: &Settings) -> Result<Self> {
         process::check_interrupted()?;
         let place = ServerFolder::new()?;
         let socket = place.path().join("s.sock");
@@ -195,7 +195,7 @@ impl Server {
             running,
             line,
             http: Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
-            socket: (subject.kind == Kind::Anneal).then_some(Address::Unix(socket)),
+            socket: (subject.kind == ServerKind::Anneal).then_some(Address::Unix(socket)),
             ready_ms: 0.0,
             tail,
             ended: false,
@@ -358,8 +358,8 @@ mod tests {
             config: None,
         };
         let line = |kind, settings: &Settings| arguments(kind, settings, 7, Path::new("/t/s.sock")).join(" ");
-        let ours = line(Kind::Anneal, &settings);
-        let theirs = line(Kind::LlamaServer, &settings);
+        let ours = line(ServerKind::Anneal, &settings);
+        let theirs = line(ServerKind::LlamaServer, &settings);
         for words in ["-m m.gguf", "--threads 2", "--threads-batch 2", "--ctx-size 4096", "--ubatch-size 512"]
         {
             assert!(ours.contains(words) && theirs.contains(words), "{words}: {ours} | {theirs}");
@@ -370,18 +370,18 @@ mod tests {
             "{theirs}"
         );
         let warm = Settings { reuse: true, ..settings };
-        assert!(!line(Kind::LlamaServer, &warm).contains("--cache-ram"));
+        assert!(!line(ServerKind::LlamaServer, &warm).contains("--cache-ram"));
     }
 
     #[test]
     fn a_program_that_ends_is_told_with_its_last_words() {
-        let build = Candidate {
+        let build = CandidateBuild {
             name: "odd".to_string(),
             path: "/bin/false".into(),
-            program: build::compare::candidate::Program::Anneal,
+            program: build::compare::candidate::MeasuredProgram::Anneal,
             record: None,
         };
-        let subject = Subject { build, kind: Kind::Anneal };
+        let subject = MeasuredServer { build, kind: ServerKind::Anneal };
         let settings = Settings {
             model: "m.gguf".into(),
             threads: 1,

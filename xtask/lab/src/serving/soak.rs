@@ -16,13 +16,13 @@ use serde::{Deserialize, Serialize};
 
 use super::prompts::{Prompts, Random};
 use super::sample::{memory, metric};
-use super::server::{Server, ServerFolder, Settings, Subject};
+use super::server::{MeasuredServer, Server, ServerFolder, Settings};
 
 mod known;
 mod mischief;
 mod visit;
 
-use known::{Answer, Known, Verdict};
+use known::{Deviation, Known, SampledAnswer};
 use mischief::LONGEST;
 use visit::Visit;
 
@@ -39,7 +39,7 @@ const KEPT: usize = 20;
 #[derive(Clone, Debug)]
 pub struct Soak {
     /// The server.
-    pub subject: Subject,
+    pub subject: MeasuredServer,
     /// The model.
     pub model: PathBuf,
     /// Requests in all.
@@ -110,7 +110,7 @@ struct Shared<'a> {
 }
 
 /// Requests that were sent, and resident bytes then.
-type Memory = Vec<(u64, u64)>;
+type MemoryReading = Vec<(u64, u64)>;
 
 #[derive(Default)]
 struct Tally {
@@ -120,7 +120,7 @@ struct Tally {
     wrong: Vec<String>,
     wrong_count: u64,
     /// Answers that are not the known ones: looked at when it is quiet.
-    doubtful: Vec<(usize, Answer)>,
+    doubtful: Vec<(usize, SampledAnswer)>,
 }
 
 impl Soak {
@@ -155,7 +155,7 @@ impl Soak {
     }
 
     /// Lets the clients come; what they saw, how memory went, and how many requests there were.
-    fn visits(&self, server: &mut Server, known: &[Known], ui: &Ui) -> Result<(Tally, Memory, u64)> {
+    fn visits(&self, server: &mut Server, known: &[Known], ui: &Ui) -> Result<(Tally, MemoryReading, u64)> {
         let (mut samples, mut progress) = (Vec::new(), ui.progress("soak"));
         let shared = Shared {
             server,
@@ -209,8 +209,8 @@ impl Soak {
         let (mut near_ties, mut widest_tie) = (0, 0.0_f64);
         for (number, answer) in std::mem::take(&mut tally.doubtful) {
             match known[number].judge(server, &answer)? {
-                Verdict::Tie(less) => (near_ties, widest_tie) = (near_ties + 1, widest_tie.max(less)),
-                Verdict::Wrong(why) => {
+                Deviation::Tie(less) => (near_ties, widest_tie) = (near_ties + 1, widest_tie.max(less)),
+                Deviation::Wrong(why) => {
                     let known = &known[number].tokens;
                     tally.blame(format!("prompt {number}: {why}: {:?} in place of {known:?}", answer.tokens));
                 }

@@ -5,7 +5,7 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use build_info::gate::{Limits, Mode};
+use build_info::gate::{GateLimits, Mode};
 use build_info::{kld, logits};
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ pub struct Divergence {
 
 impl Divergence {
     /// Whether B is as near to A as a build must be to the gate's reference.
-    pub fn is_inside(&self, limits: &Limits) -> bool {
+    pub fn is_inside(&self, limits: &GateLimits) -> bool {
         self.mean_kld.is_some_and(|kld| limits.hold(kld, self.top1))
     }
 }
@@ -125,7 +125,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let even = [(1, [0.0, 0.0]), (2, [1.0, 0.0])];
         let a = file(folder.path(), "a", &even);
-        let limits = Limits { mean_kld: 5e-5, top1: 0.998 };
+        let limits = GateLimits { mean_kld: 5e-5, top1: 0.998 };
         let same = compare(&a, &file(folder.path(), "b", &even), Mode::Prefill).unwrap();
         assert_eq!((same.positions, same.mean_kld, same.top1), (2, Some(0.0), 1.0));
         assert!(same.is_inside(&limits) && same.finite == [true; 2]);

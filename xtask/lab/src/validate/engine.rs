@@ -49,7 +49,7 @@ impl Stay {
 }
 
 /// Something to look at while an engine runs.
-pub enum Event<'a> {
+pub enum EngineEvent<'a> {
     /// It printed this on standard output.
     Output(&'a [u8]),
     /// Time passed.
@@ -104,7 +104,7 @@ pub fn run(
     subject: &Subject,
     arguments: Vec<OsString>,
     stay: Stay,
-    each: &mut dyn FnMut(u32, Event<'_>),
+    each: &mut dyn FnMut(u32, EngineEvent<'_>),
 ) -> Result<Ended> {
     process::check_interrupted()?;
     let mut command = Command::new(subject.program());
@@ -128,10 +128,10 @@ pub fn run(
         let event = if open { output.recv_timeout(TICK) } else { pause() };
         match event {
             Ok(bytes) => {
-                each(pid, Event::Output(&bytes));
+                each(pid, EngineEvent::Output(&bytes));
                 stdout.extend(bytes);
             }
-            Err(RecvTimeoutError::Timeout) => each(pid, Event::Tick),
+            Err(RecvTimeoutError::Timeout) => each(pid, EngineEvent::Tick),
             Err(RecvTimeoutError::Disconnected) => open = false,
         }
         late = late || stay.0.is_some_and(|time| started.elapsed() > time);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::speed::{DISTURBED, Lap, Rules, Speed, half, most_memory};
 use super::subject::About;
-use super::verdict::{Check, State};
+use super::verdict::{Check, CheckState};
 
 /// Share of the time that a GPU is busy from which on it is at work for us; a desktop takes less.
 const GPU_AT_WORK: f64 = 0.1;
@@ -71,7 +71,7 @@ pub fn checks(speeds: &[Speed], subjects: &[About], driver: bool, rules: &Rules)
     if !driver && computes[0] && !speeds.is_empty() {
         // As it is with GPUs of others: their drivers are not asked.
         let said = "not measured: no NVIDIA driver is loaded";
-        return vec![Check::new("GPU use", State::Told, said.to_string())];
+        return vec![Check::new("GPU use", CheckState::Told, said.to_string())];
     }
     let mut checks: Vec<Check> = speeds.iter().filter_map(|speed| used(speed, rules, computes)).collect();
     checks.extend(most_memory("GPU memory", speeds, memory));
@@ -90,7 +90,7 @@ fn unnumbered(speeds: &[Speed]) -> Option<Check> {
     laps.any(|lap| !are_numbered(&lap.usage.gpus)).then(|| {
         let said = "all count: which of them CUDA means cannot be said, since they are not alike or MIG has cut them up; \
                     set CUDA_DEVICE_ORDER=PCI_BUS_ID";
-        Check::new("GPUs", State::Told, said.to_string())
+        Check::new("GPUs", CheckState::Told, said.to_string())
     })
 }
 
@@ -167,15 +167,15 @@ fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
     let [of_a, of_b] = computes;
     if !of_a {
         // What is busy there is so for others.
-        return busy(0).or(busy(1)).map(|_| check(State::Told, "A uses no GPU".to_string()));
+        return busy(0).or(busy(1)).map(|_| check(CheckState::Told, "A uses no GPU".to_string()));
     }
     if !of_b {
         let reason = format!("B leaves all layers to the CPU in {}, and A has some on a GPU", speed.phase);
-        return Some(check(State::Failed, "CPU fallback".to_string()).because(reason));
+        return Some(check(CheckState::Failed, "CPU fallback".to_string()).because(reason));
     }
     let Some((a, b)) = busy(0).zip(busy(1)) else { return Some(not_measured(check, speed, rules)) };
     if a >= GPU_AT_WORK && b < a / 10.0 {
-        return Some(check(State::Failed, "CPU fallback".to_string()).because(format!(
+        return Some(check(CheckState::Failed, "CPU fallback".to_string()).because(format!(
             "B leaves the GPU idle in {} ({:.0} % busy), on which A computes ({:.0} %): it falls back to the CPU",
             speed.phase,
             100.0 * b,
@@ -187,17 +187,17 @@ fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
         return Some(not_measured(check, speed, rules));
     }
     if a < GPU_AT_WORK {
-        return Some(check(State::Told, String::new()));
+        return Some(check(CheckState::Told, String::new()));
     }
     let Some(ratio) = ratio(speed) else { return Some(not_measured(check, speed, rules)) };
     let (state, word) = judge(&ratio, 1.0 - rules.gpu_tolerance);
     let check = check(state, format!("{ratio} {word}"));
     let idle = idle(speed).map_or(String::new(), |idle| format!("; it is idle {} and {}", idle.a, idle.b));
     Some(match state {
-        State::Failed => {
+        CheckState::Failed => {
             check.because(format!("B keeps the GPU less busy in {}: {ratio}{idle}", speed.phase))
         }
-        State::Unclear => check.because(format!(
+        CheckState::Unclear => check.because(format!(
             "too little is known of how busy the GPU is in {}: {ratio}; measure more rounds (--pairs, and --precision 0 \
              for all)",
             speed.phase
@@ -207,22 +207,22 @@ fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
 }
 
 /// As with CPU time: an interval that is wide enough passes nothing.
-fn judge(ratio: &Ratio, least: f64) -> (State, &'static str) {
+fn judge(ratio: &Ratio, least: f64) -> (CheckState, &'static str) {
     if ratio.high < least {
-        (State::Failed, "less busy")
+        (CheckState::Failed, "less busy")
     } else if ratio.low < least && half(ratio) > 2.0 * DISTURBED {
-        (State::Unclear, "disturbed")
+        (CheckState::Unclear, "disturbed")
     } else if ratio.median < least {
-        (State::Unclear, "perhaps less")
+        (CheckState::Unclear, "perhaps less")
     } else if ratio.low > 1.0 {
-        (State::Passed, "busier")
+        (CheckState::Passed, "busier")
     } else {
-        (State::Passed, "not less")
+        (CheckState::Passed, "not less")
     }
 }
 
 /// With a tolerance of everything nothing could fail, and nothing has to be known.
-fn not_measured(check: impl Fn(State, String) -> Check, speed: &Speed, rules: &Rules) -> Check {
+fn not_measured(check: impl Fn(CheckState, String) -> Check, speed: &Speed, rules: &Rules) -> Check {
     let mut laps = speed.laps.iter().flatten();
     let why = match laps.clone().find_map(fault) {
         Some(fault) => fault,
@@ -234,10 +234,10 @@ fn not_measured(check: impl Fn(State, String) -> Check, speed: &Speed, rules: &R
     };
     let why = format!("not measured: {why}");
     if rules.gpu_tolerance >= 1.0 {
-        return check(State::Told, why);
+        return check(CheckState::Told, why);
     }
     let reason = format!("GPU use in {} is {why}; --gpu-tolerance 1 goes without it", speed.phase);
-    check(State::Unclear, "not measured".to_string()).because(reason)
+    check(CheckState::Unclear, "not measured".to_string()).because(reason)
 }
 
 /// How long the GPU waits in a token.
@@ -251,7 +251,7 @@ fn idle(speed: &Speed) -> Option<Check> {
     let show = |side: usize| Some(format!("{:.3} ms/t, {:.0} %", milliseconds(side)?, share(side)?));
     let (a, b) = milliseconds(0).zip(milliseconds(1))?;
     let said = if a > 0.0 { format!("{:.3}", b / a) } else { String::new() };
-    Some(Check::new(format!("GPU idle, {}", speed.phase), State::Told, said).with(show(0)?, show(1)?))
+    Some(Check::new(format!("GPU idle, {}", speed.phase), CheckState::Told, said).with(show(0)?, show(1)?))
 }
 
 #[cfg(test)]
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn b_must_not_let_the_gpu_wait_more() {
-        use State::{Failed, Passed, Told, Unclear};
+        use CheckState::{Failed, Passed, Told, Unclear};
         let cases = [
             // Busy with A, with B, noise, tolerance.
             (0.87, 0.90, 0.0, 0.02, Passed, "busier"),
@@ -367,12 +367,16 @@ mod tests {
             let speeds = [speed];
             let found = checks(&speeds, &[about(&["H100"]), about(&["H100"])], true, &rules(0.02));
             let check = named(&found, "GPU, decode").unwrap();
-            assert_eq!((check.state, check.said.as_str()), (State::Unclear, "not measured"), "{check:?}");
+            assert_eq!(
+                (check.state, check.said.as_str()),
+                (CheckState::Unclear, "not measured"),
+                "{check:?}"
+            );
             assert!(check.reason.as_ref().unwrap().contains(why), "{check:?}");
             // Who tolerates everything is told, and goes on.
             let found = checks(&speeds, &[about(&["H100"]), about(&["H100"])], true, &rules(1.0));
             let check = named(&found, "GPU, decode").unwrap();
-            assert!(check.state == State::Told && check.said.contains(why), "{check:?}");
+            assert!(check.state == CheckState::Told && check.said.contains(why), "{check:?}");
         }
     }
 
@@ -384,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_card_that_is_busy_for_others_is_not_judged() {
-        use State::{Failed, Passed, Told};
+        use CheckState::{Failed, Passed, Told};
         let (auto, cpu) = (|| placement(-1, "auto", "H100"), || placement(0, "auto", "H100"));
         let cases = [
             // A's placement, B's, whether A's engine finds a GPU, what is to be said.
@@ -477,7 +481,7 @@ mod tests {
                 let told = named(&found, "GPUs");
                 assert_eq!(told.is_some(), cards[0].0.is_none(), "{found:?}");
                 assert!(
-                    told.is_none_or(|told| told.state == State::Told && told.said.contains("PCI_BUS_ID"))
+                    told.is_none_or(|told| told.state == CheckState::Told && told.said.contains("PCI_BUS_ID"))
                 );
             }
         }
@@ -486,7 +490,7 @@ mod tests {
     #[test]
     fn a_card_that_is_lost_late_is_told_of() {
         let mut speed = speed(Some(0.9), Some(0.9), 0.0, None);
-        for (lap, tolerance, state) in [(12, 0.02, State::Unclear), (19, 1.0, State::Told)] {
+        for (lap, tolerance, state) in [(12, 0.02, CheckState::Unclear), (19, 1.0, CheckState::Told)] {
             let gpu = &mut speed.laps[1][lap].usage.gpus[0];
             gpu.fault = Some("cannot read the state of GPU 0: GPU is lost".to_string());
             let found = checks(
@@ -510,7 +514,7 @@ mod tests {
             assert_eq!(checks(&speeds, &[about(&[]), about(&["H100"])], driver, &rules(0.02)), []);
         }
         let found = checks(&speeds, &[about(&["Radeon"])], false, &rules(0.02));
-        assert_eq!((found.len(), found[0].state), (1, State::Told));
+        assert_eq!((found.len(), found[0].state), (1, CheckState::Told));
         assert!(found[0].said.starts_with("not measured: no NVIDIA driver"));
         assert_eq!(checks(&[], &[about(&["Radeon"])], false, &rules(0.02)), []);
     }

@@ -14,10 +14,10 @@ use host::process::{cpu_seconds, resident};
 use measure::{GpuUse, GpuWatch, Round, Trace, TraceWatch, Watch, median, thinned, trace};
 use serde::{Deserialize, Serialize};
 
-use super::engine::{self, Broken, Event, Stay};
+use super::engine::{self, Broken, EngineEvent, Stay};
 use super::output::{SEED, TEMPERATURE};
 use super::subject::Subject;
-use super::verdict::{Check, State};
+use super::verdict::{Check, CheckState};
 
 /// Seconds between samples, at first.
 const EVERY: f64 = 0.1;
@@ -40,10 +40,10 @@ const OTHERS: f64 = 0.25;
 
 /// The state of a run at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct LongSample {
     /// Since the first token.
     pub seconds: f64,
-    /// Bytes of text until then; in the end also [`Sample::tokens`].
+    /// Bytes of text until then; in the end also [`LongSample::tokens`].
     pub bytes: usize,
     /// Tokens until then, by the bytes of all.
     pub tokens: f64,
@@ -74,7 +74,7 @@ pub struct LongRun {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuUse>,
     /// What it was like meanwhile.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<LongSample>,
     /// The CPUs and the GPUs meanwhile, where one computes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
@@ -112,7 +112,7 @@ pub fn run(
 ) -> Result<()> {
     once(subjects, text, long, &mut tell)?;
     let Some(long) = long else { return Ok(()) };
-    if !long.checks().iter().any(|check| check.state == State::Failed) {
+    if !long.checks().iter().any(|check| check.state == CheckState::Failed) {
         return Ok(());
     }
     let [a, b] = subjects;
@@ -155,7 +155,7 @@ fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
     let mut recorder = Recorder::default();
     let mut tracer = None;
     let ended = engine::run(subject, arguments, stay, &mut |pid, event| {
-        if let Event::Output(bytes) = event {
+        if let EngineEvent::Output(bytes) = event {
             recorder.heard(bytes.len());
             // From the first text on: what the prompt takes is no decode.
             if tracer.is_none() {
@@ -185,7 +185,7 @@ struct Recorder {
     /// Of the last text.
     end: f64,
     every: f64,
-    samples: Vec<Sample>,
+    samples: Vec<LongSample>,
 }
 
 impl Recorder {
@@ -205,10 +205,10 @@ impl Recorder {
         // Of a process that has ended nothing is told.
         let Some((resident, cpu_seconds)) = read() else { return };
         self.last = seconds;
-        self.add(Sample { seconds, bytes: self.bytes, tokens: 0.0, cpu_seconds, resident });
+        self.add(LongSample { seconds, bytes: self.bytes, tokens: 0.0, cpu_seconds, resident });
     }
 
-    fn add(&mut self, sample: Sample) {
+    fn add(&mut self, sample: LongSample) {
         if thinned::push(&mut self.samples, sample) {
             self.every = 2.0 * self.every.max(EVERY);
         }
@@ -224,7 +224,7 @@ impl Recorder {
 }
 
 impl LongRun {
-    fn new(samples: Vec<Sample>, seconds: f64, tokens: f64, round: Round) -> Self {
+    fn new(samples: Vec<LongSample>, seconds: f64, tokens: f64, round: Round) -> Self {
         let quarters: Vec<(f64, f64)> =
             (0..4).filter_map(|quarter| part(&samples, tokens, quarter)).collect();
         let quarters = if quarters.len() == 4 { quarters } else { Vec::new() };
@@ -251,9 +251,9 @@ impl LongRun {
 }
 
 /// Tokens per second and CPUs busy in a quarter of the tokens.
-fn part(samples: &[Sample], tokens: f64, quarter: u32) -> Option<(f64, f64)> {
+fn part(samples: &[LongSample], tokens: f64, quarter: u32) -> Option<(f64, f64)> {
     let from = tokens * f64::from(quarter) / 4.0;
-    let inside: Vec<&Sample> = samples
+    let inside: Vec<&LongSample> = samples
         .iter()
         .filter(|sample| sample.tokens >= from && sample.tokens <= from + tokens / 4.0)
         .collect();
@@ -283,11 +283,11 @@ impl Long {
         let mut pairs = self.runs.chunks_exact(2).map(|pair| self.of(&pair[0], &pair[1]));
         let Some(mut checks) = pairs.next() else { return Vec::new() };
         for again in pairs {
-            for check in checks.iter_mut().filter(|check| check.state == State::Failed) {
+            for check in checks.iter_mut().filter(|check| check.state == CheckState::Failed) {
                 let confirmed =
-                    again.iter().any(|other| other.name == check.name && other.state == State::Failed);
+                    again.iter().any(|other| other.name == check.name && other.state == CheckState::Failed);
                 if !confirmed {
-                    check.state = State::Unclear;
+                    check.state = CheckState::Unclear;
                     let name = &check.name;
                     check.reason =
                         Some(format!("the {name} of one long run of B failed, and that of another did not"));
@@ -303,9 +303,9 @@ impl Long {
         let show =
             |run: &LongRun| format!("{:.1} t/s", f64::from(self.tokens) / run.seconds.max(f64::MIN_POSITIVE));
         let whole =
-            Check::new(title, State::Told, "both came to their end".to_string()).with(show(a), show(b));
+            Check::new(title, CheckState::Told, "both came to their end".to_string()).with(show(a), show(b));
         if a.speed.is_empty() || b.speed.is_empty() {
-            let short = Check::new("drift", State::Unclear, "too short to tell".to_string());
+            let short = Check::new("drift", CheckState::Unclear, "too short to tell".to_string());
             return vec![
                 whole,
                 short.because("the long run was too short to tell of drift: raise --long".to_string()),
@@ -329,13 +329,13 @@ fn memory(a: &LongRun, b: &LongRun) -> Option<Check> {
     let check =
         |state, said: &str| Check::new("memory growth", state, said.to_string()).with(show(of_a), show(of_b));
     Some(if of_b - of_a > most {
-        check(State::Failed, "grows").because(format!(
+        check(CheckState::Failed, "grows").because(format!(
             "B's memory grows: {} over the last three quarters of the long run, where A's grew {}",
             show(of_b),
             show(of_a)
         ))
     } else {
-        check(State::Passed, "as A's or less")
+        check(CheckState::Passed, "as A's or less")
     })
 }
 
@@ -348,15 +348,15 @@ fn drift(name: &str, a: &LongRun, b: &LongRun, pick: impl Fn(&LongRun) -> &Vec<f
     // A B that gets slower less than A is no worse for it; CPU use may drift neither way.
     let worse = against < 1.0 - DRIFT || (name != "t/s drift" && against > 1.0 + DRIFT);
     Some(if !worse {
-        check(State::Passed, format!("{against:.3}"))
+        check(CheckState::Passed, format!("{against:.3}"))
     } else if a.is_disturbed() || b.is_disturbed() {
         let elsewhere = [a, b].map(|run| run.round.cores_busy_elsewhere.unwrap_or_default());
-        check(State::Unclear, "disturbed".to_string()).because(format!(
+        check(CheckState::Unclear, "disturbed".to_string()).because(format!(
             "the machine was too disturbed to tell of the {name}: others kept {:.2} cores busy",
             median(&elsewhere)
         ))
     } else {
-        check(State::Failed, format!("{against:.3}")).because(format!(
+        check(CheckState::Failed, format!("{against:.3}")).because(format!(
             "B's {name} from the first quarter of the long run to the last is {}, and A's {}",
             show(of_b),
             show(of_a)
@@ -376,7 +376,7 @@ mod tests {
         for step in 0..=100 {
             let share = f64::from(step) / 100.0;
             let tokens = 10_000.0 * share;
-            samples.push(Sample {
+            samples.push(LongSample {
                 seconds,
                 bytes: tokens as usize,
                 tokens,
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn b_is_held_against_a_and_not_against_a_flat_line() {
-        use State::{Failed, Passed, Unclear};
+        use CheckState::{Failed, Passed, Unclear};
         let kib = 1024.0;
         let cases = [
             // Both slow down as the context fills and their caches grow.
@@ -407,7 +407,7 @@ mod tests {
         ];
         for (a, b, expected) in cases {
             let long = Long { tokens: 10_000, runs: vec![a, b] };
-            let states: Vec<State> = long.checks().iter().skip(1).map(|check| check.state).collect();
+            let states: Vec<CheckState> = long.checks().iter().skip(1).map(|check| check.state).collect();
             assert_eq!(states, expected, "{:#?}", long.checks());
         }
     }
@@ -415,7 +415,7 @@ mod tests {
     #[test]
     fn what_fails_once_is_unclear_and_what_fails_twice_is_a_failure() {
         let (steady, slowing) = (run(0.9, 2.0, 0.0, 0.0), run(0.6, 2.0, 0.0, 0.0));
-        for (again, expected) in [(&steady, State::Unclear), (&slowing, State::Failed)] {
+        for (again, expected) in [(&steady, CheckState::Unclear), (&slowing, CheckState::Failed)] {
             let runs = vec![steady.clone(), slowing.clone(), steady.clone(), again.clone()];
             let checks = Long { tokens: 10_000, runs }.checks();
             let drift = checks.iter().find(|check| check.name == "t/s drift").unwrap();
@@ -441,12 +441,17 @@ mod tests {
         let short = recorder.finish(100, round);
         assert!(short.speed.is_empty());
         let long = Long { tokens: 100, runs: vec![short.clone(), short] };
-        assert_eq!(long.checks()[1].state, State::Unclear);
+        assert_eq!(long.checks()[1].state, CheckState::Unclear);
 
         let mut recorder = Recorder { bytes: 10_000, ..Recorder::default() };
         for second in 0..10_000usize {
-            let sample =
-                Sample { seconds: second as f64, bytes: second, tokens: 0.0, cpu_seconds: 0.0, resident: 1 };
+            let sample = LongSample {
+                seconds: second as f64,
+                bytes: second,
+                tokens: 0.0,
+                cpu_seconds: 0.0,
+                resident: 1,
+            };
             recorder.add(sample);
         }
         assert!(recorder.samples.len() <= thinned::MOST && recorder.every >= 2.0 * EVERY);

@@ -39,11 +39,11 @@ use self::long::{Long, Text};
 use self::output::{Output, Talk};
 use self::speed::Speed;
 use self::subject::{About, wrong_flags};
-use self::verdict::{Check, State};
+use self::verdict::{Check, CheckState};
 
 /// What is to be done.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ValidateOptions {
     /// The model.
     pub model: PathBuf,
     /// Tokens and rounds of the race.
@@ -99,7 +99,7 @@ pub struct Validation<'a> {
     /// What is to replace it.
     pub b: &'a Subject,
     /// How.
-    pub options: &'a Options,
+    pub options: &'a ValidateOptions,
     /// Where the record is kept as it grows.
     pub out: Option<&'a Path>,
     /// A folder for what the engines read and write.
@@ -136,7 +136,7 @@ impl Validation<'_> {
             Ok(()) => {}
             Err(error) => match error.downcast_ref::<Broken>() {
                 Some(broken) if broken.side == Side::B && !broken.is_usage() => {
-                    let check = Check::new("B runs", State::Failed, "broken".to_string());
+                    let check = Check::new("B runs", CheckState::Failed, "broken".to_string());
                     record.checks.push(check.because(format!("B broke: {}", strip(&broken.to_string()))));
                 }
                 _ => return Err(self.keep_part(wrong_flags(error), record, ui)),
@@ -150,7 +150,7 @@ impl Validation<'_> {
     }
 
     fn parts(&self, record: &mut Record, ui: &Ui) -> Result<()> {
-        let Options { model, sizes, phases, answer, long, keep_going, .. } = self.options;
+        let ValidateOptions { model, sizes, phases, answer, long, keep_going, .. } = self.options;
         let subjects = [self.a, self.b];
         for subject in subjects {
             record.subjects.push(subject.look()?);
@@ -198,7 +198,7 @@ impl Validation<'_> {
     }
 
     fn has_failed(&self, record: &Record) -> bool {
-        self.checks(record).iter().any(|check| check.state == State::Failed)
+        self.checks(record).iter().any(|check| check.state == CheckState::Failed)
     }
 
     fn checks(&self, record: &Record) -> Vec<Check> {
@@ -256,7 +256,7 @@ fn strip(text: &str) -> &str {
 fn devices(subjects: &[About]) -> Vec<Check> {
     let [a, b] = subjects else { return Vec::new() };
     let Some((of_a, of_b)) = a.gpus.as_ref().zip(b.gpus.as_ref()) else {
-        let unclear = Check::new("devices", State::Unclear, "not told".to_string());
+        let unclear = Check::new("devices", CheckState::Unclear, "not told".to_string());
         return vec![unclear.because(
             "an engine is linked for GPUs and too old to tell its devices: build it again".to_string(),
         )];
@@ -278,11 +278,11 @@ fn devices(subjects: &[About]) -> Vec<Check> {
     let check =
         |state, said: &str| Check::new("devices", state, said.to_string()).with(show(of_a), show(of_b));
     if lost.is_empty() {
-        return vec![check(State::Passed, "none is missing")];
+        return vec![check(CheckState::Passed, "none is missing")];
     }
     let reason =
         format!("B falls back to the CPU: it does not find {}, on which A computes", lost.join(", "));
-    vec![check(State::Failed, "CPU fallback").because(reason)]
+    vec![check(CheckState::Failed, "CPU fallback").because(reason)]
 }
 
 #[cfg(test)]
@@ -321,13 +321,13 @@ mod tests {
     #[test]
     fn a_device_that_b_lacks_is_a_fallback() {
         type Gpus<'a> = Option<&'a [&'a str]>;
-        let cases: [(Gpus<'_>, Gpus<'_>, State); 6] = [
-            (Some(&[]), Some(&[]), State::Passed),
-            (Some(&["H100"]), Some(&["H100"]), State::Passed),
-            (Some(&[]), Some(&["H100"]), State::Passed),
-            (Some(&["H100"]), Some(&[]), State::Failed),
-            (Some(&["H100", "H100"]), Some(&["H100"]), State::Failed),
-            (None, Some(&[]), State::Unclear),
+        let cases: [(Gpus<'_>, Gpus<'_>, CheckState); 6] = [
+            (Some(&[]), Some(&[]), CheckState::Passed),
+            (Some(&["H100"]), Some(&["H100"]), CheckState::Passed),
+            (Some(&[]), Some(&["H100"]), CheckState::Passed),
+            (Some(&["H100"]), Some(&[]), CheckState::Failed),
+            (Some(&["H100", "H100"]), Some(&["H100"]), CheckState::Failed),
+            (None, Some(&[]), CheckState::Unclear),
         ];
         for (a, b, expected) in cases {
             assert_eq!(devices(&[about(a), about(b)])[0].state, expected, "{a:?} {b:?}");
@@ -360,7 +360,7 @@ mod tests {
             };
             let a = stage.fake(Side::A, &plan(1000, &busy(90)));
             let b = stage.fake(Side::B, &plan(1200, &of_b));
-            let options = Options {
+            let options = ValidateOptions {
                 model: PathBuf::from("m.gguf"),
                 sizes: Sizes {
                     prompt: 64,

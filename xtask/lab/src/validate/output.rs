@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use build_info::gate::{Limits, Mode};
+use build_info::gate::{GateLimits, Mode};
 use serde::{Deserialize, Serialize};
 
 use super::divergence::{self, Divergence};
 use super::engine::{self, Broken, Stay};
 use super::subject::{Side, Subject};
-use super::verdict::{Check, State};
+use super::verdict::{Check, CheckState};
 
 /// What the engines go on from, and whose logits are compared: prose, code, numbers and other scripts.
 pub const TEXT: &str = include_str!("text.txt");
@@ -193,12 +193,12 @@ impl Output {
     }
 
     /// How near B's logits have to be to A's.
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> GateLimits {
         match self.own {
             Some(Divergence { mean_kld: Some(kld), top1, positions, .. }) => {
-                Limits::GATE.or_as_near_as(kld, top1, positions)
+                GateLimits::GATE.or_as_near_as(kld, top1, positions)
             }
-            _ => Limits::GATE,
+            _ => GateLimits::GATE,
         }
     }
 
@@ -209,7 +209,7 @@ impl Output {
             Check::new("output", state, said).with(format!("{tokens} tokens"), format!("{equal} equal"))
         };
         if self.greedy[0] == self.greedy[1] {
-            return row(State::Passed, "identical".to_string());
+            return row(CheckState::Passed, "identical".to_string());
         }
         let worst = self.divergence.iter().min_by(|a, b| rank(a).total_cmp(&rank(b)));
         let figures = match worst {
@@ -221,10 +221,10 @@ impl Output {
         let limits = self.limits();
         let inside =
             !self.divergence.is_empty() && self.divergence.iter().all(|found| found.is_inside(&limits));
-        let by_itself = limits != Limits::GATE;
+        let by_itself = limits != GateLimits::GATE;
         if inside {
             let measure = if by_itself { "as near as A to itself" } else { "inside the gate" };
-            return row(State::Passed, format!("{measure}: {figures}"));
+            return row(CheckState::Passed, format!("{measure}: {figures}"));
         }
         let whence = if by_itself { ", as A differs from itself when it is fed token by token" } else { "" };
         let reason = format!(
@@ -233,7 +233,7 @@ impl Output {
             limits.mean_kld,
             100.0 * limits.top1
         );
-        row(State::Failed, figures).because(reason)
+        row(CheckState::Failed, figures).because(reason)
     }
 
     fn repeats(&self) -> Check {
@@ -246,8 +246,8 @@ impl Output {
             _ => "tokens of the same seed",
         };
         match Side::BOTH.into_iter().enumerate().rev().find(|(side, _)| !yes(*side)) {
-            None => check(State::Passed, "greedy and seeded"),
-            Some((side, name)) => check(State::Failed, "unstable")
+            None => check(CheckState::Passed, "greedy and seeded"),
+            Some((side, name)) => check(CheckState::Failed, "unstable")
                 .because(format!("{name} is unstable: two runs of one engine gave other {}", of(side))),
         }
     }
@@ -258,8 +258,8 @@ impl Output {
         let check =
             |state, said: &str| Check::new("finite logits", state, said.to_string()).with(word(0), word(1));
         match Side::BOTH.into_iter().enumerate().rev().find(|(side, _)| !finite(*side)) {
-            None => check(State::Passed, "no NaN"),
-            Some((_, name)) => check(State::Failed, "no numbers")
+            None => check(CheckState::Passed, "no NaN"),
+            Some((_, name)) => check(CheckState::Failed, "no numbers")
                 .because(format!("{name} gives logits that are no numbers (NaN or infinite)")),
         }
     }
@@ -300,16 +300,16 @@ mod tests {
     #[test]
     fn equal_tokens_or_near_logits_are_accepted() {
         let cases = [
-            (&[1, 2, 3], Some(0.0), State::Passed, "identical"),
-            (&[1, 2, 4], Some(1e-6), State::Passed, "inside the gate: KLD 1.0e-6"),
-            (&[1, 2, 4], Some(1e-3), State::Failed, "KLD 1.0e-3"),
-            (&[0, 0, 0], None, State::Failed, "no numbers"),
+            (&[1, 2, 3], Some(0.0), CheckState::Passed, "identical"),
+            (&[1, 2, 4], Some(1e-6), CheckState::Passed, "inside the gate: KLD 1.0e-6"),
+            (&[1, 2, 4], Some(1e-3), CheckState::Failed, "KLD 1.0e-3"),
+            (&[0, 0, 0], None, CheckState::Failed, "no numbers"),
         ];
         for (b, kld, state, words) in cases {
             let check = output(b, kld).same();
             assert_eq!(check.state, state, "{b:?} {kld:?}");
             assert!(check.said.contains(words), "{}", check.said);
-            assert_eq!(check.reason.is_some(), state == State::Failed);
+            assert_eq!(check.reason.is_some(), state == CheckState::Failed);
         }
     }
 
@@ -320,12 +320,12 @@ mod tests {
             Some(Divergence { mode: Mode::Decode, top1, ..divergence })
         };
         let cases = [
-            (5e-3, 0.96, own(8e-3, 0.95), State::Passed, "as near as A to itself: KLD 5.0e-3"),
-            (9e-3, 0.96, own(8e-3, 0.95), State::Failed, "KLD 9.0e-3"),
-            (5e-3, 0.90, own(8e-3, 0.95), State::Failed, "top-1 90.0 %"),
+            (5e-3, 0.96, own(8e-3, 0.95), CheckState::Passed, "as near as A to itself: KLD 5.0e-3"),
+            (9e-3, 0.96, own(8e-3, 0.95), CheckState::Failed, "KLD 9.0e-3"),
+            (5e-3, 0.90, own(8e-3, 0.95), CheckState::Failed, "top-1 90.0 %"),
             // The gate's limits hold at least, and where A's own logits are no numbers.
-            (1e-5, 0.999, own(1e-9, 1.0), State::Passed, "inside the gate"),
-            (1e-3, 0.999, own(f64::NAN, 0.1), State::Failed, "KLD 1.0e-3"),
+            (1e-5, 0.999, own(1e-9, 1.0), CheckState::Passed, "inside the gate"),
+            (1e-3, 0.999, own(f64::NAN, 0.1), CheckState::Failed, "KLD 1.0e-3"),
         ];
         for (kld, top1, own, state, words) in cases {
             let mut found = output(&[0, 0, 0], Some(kld));
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn instability_is_laid_at_whose_door_it_is() {
         let mut found = output(&[1, 2, 3], Some(0.0));
-        assert!(found.checks().iter().all(|check| check.state == State::Passed));
+        assert!(found.checks().iter().all(|check| check.state == CheckState::Passed));
         found.seeded[1] = false;
         let reason = found.repeats().reason.unwrap();
         assert_eq!(reason, "B is unstable: two runs of one engine gave other tokens of the same seed");

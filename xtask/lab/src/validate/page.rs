@@ -5,7 +5,7 @@ use std::fmt;
 use build::ui;
 
 use super::Record;
-use super::verdict::{Check, State};
+use super::verdict::{Check, CheckState};
 
 /// Columns of a page.
 const WIDTH: usize = 80;
@@ -60,12 +60,12 @@ impl fmt::Display for Page<'_> {
     }
 }
 
-fn mark(state: State) -> &'static str {
+fn mark(state: CheckState) -> &'static str {
     match state {
-        State::Passed => "ok",
-        State::Told => "",
-        State::Failed => "FAILED",
-        State::Unclear => "?",
+        CheckState::Passed => "ok",
+        CheckState::Told => "",
+        CheckState::Failed => "FAILED",
+        CheckState::Unclear => "?",
     }
 }
 
@@ -106,10 +106,10 @@ mod tests {
     fn a_page_fits_a_terminal_and_says_the_reasons_first() {
         let mut record: Record = tests_record();
         let long = "a reason with many words ".repeat(12);
-        let failed = Check::new("decode", State::Failed, "0.912 [0.905, 0.921] slower".to_string())
+        let failed = Check::new("decode", CheckState::Failed, "0.912 [0.905, 0.921] slower".to_string())
             .with("1234 t/s".to_string(), "1126 t/s".to_string())
             .because(long.clone());
-        let told = Check::new("peak memory", State::Told, "1.002".to_string())
+        let told = Check::new("peak memory", CheckState::Told, "1.002".to_string())
             .with("1023.4 MiB".to_string(), "1025.1 MiB".to_string());
         record.checks = vec![told, failed];
         record.verdict = Some(Verdict::of(&record.checks));

@@ -10,7 +10,7 @@ use build_info::BenchRow;
 use host::nvml::LibrarySource;
 use measure::{GpuWatch, Race, Rule, Usage, UsageWatch};
 
-use super::engine::{self, Broken, Event, Stay};
+use super::engine::{self, Broken, EngineEvent, Stay};
 use super::gpu::Placement;
 use super::speed::{Lap, Speed, TokenTimes};
 use super::subject::Subject;
@@ -44,7 +44,7 @@ pub struct Sizes {
 }
 
 /// What one run of `anneal bench` measured.
-struct Measured {
+struct BenchFigures {
     /// Mean time of a repetition in nanoseconds.
     nanoseconds: f64,
     tokens_per_second: f64,
@@ -124,7 +124,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn lap(&self, subject: &Subject) -> Result<Lap> {
-        let Measured { tokens_per_second, token_times, placement, usage, .. } = self.run(subject)?;
+        let BenchFigures { tokens_per_second, token_times, placement, usage, .. } = self.run(subject)?;
         // The warm-up is another repetition of a prompt, and one token of a generation.
         let warm_up = if self.phase == Phase::Prefill { self.tokens } else { 1 };
         let tokens = f64::from(self.repetitions) * f64::from(self.tokens) + f64::from(warm_up);
@@ -135,7 +135,7 @@ impl Bench<'_> {
 
     /// Three tests, of which the second counts: the first ends when the model is loaded, and in the third the process
     /// still lives while what the second used is read.
-    fn run(&self, subject: &Subject) -> Result<Measured> {
+    fn run(&self, subject: &Subject) -> Result<BenchFigures> {
         let (prompts, generations) = match self.phase {
             Phase::Prefill => (format!("1,{},1", self.tokens), "0".to_string()),
             _ => ("1".to_string(), format!("{},1", self.tokens)),
@@ -145,7 +145,7 @@ impl Bench<'_> {
         arguments.extend(["-r".into(), self.repetitions.to_string().into(), "-o".into(), "jsonl".into()]);
         let (mut rows, mut watch, mut usage) = (0, None, Usage::default());
         let ended = engine::run(subject, arguments, self.stay, &mut |pid, event| {
-            let Event::Output(bytes) = event else { return };
+            let EngineEvent::Output(bytes) = event else { return };
             for _ in bytes.iter().filter(|byte| **byte == b'\n') {
                 rows += 1;
                 match (rows, &watch) {
@@ -170,7 +170,7 @@ impl Bench<'_> {
         if tokens_per_second <= 0.0 {
             return Err(broken(format!("anneal bench told {tokens_per_second} t/s of {}", self.phase)).into());
         }
-        Ok(Measured {
+        Ok(BenchFigures {
             nanoseconds: nanoseconds as f64,
             tokens_per_second,
             token_times: token_times(&row),

@@ -6,7 +6,7 @@ use measure::{Ratio, Round, Stop, Usage, median};
 use serde::{Deserialize, Serialize};
 
 use super::gpu::Placement;
-use super::verdict::{Check, State};
+use super::verdict::{Check, CheckState};
 
 /// A machine on which smaller differences than this cannot be expected to show is too disturbed to find none.
 pub(super) const DISTURBED: f64 = 0.05;
@@ -156,16 +156,18 @@ impl Speed {
         };
         let must = rules.decisive.contains(&self.phase) && !rules.accept_equal;
         match self.side() {
-            "higher" => check(State::Passed, "faster"),
-            "lower" => check(State::Failed, "slower").because(format!("{} is slower: {figure}", self.phase)),
-            "equal" if must => {
-                check(State::Failed, "equal").because(format!("{} is not faster: {figure}", self.phase))
+            "higher" => check(CheckState::Passed, "faster"),
+            "lower" => {
+                check(CheckState::Failed, "slower").because(format!("{} is slower: {figure}", self.phase))
             }
-            "equal" => check(State::Told, "equal"),
-            _ if self.is_disturbed() => check(State::Unclear, "disturbed").because(self.disturbance()),
-            _ if must => check(State::Failed, "no difference")
+            "equal" if must => {
+                check(CheckState::Failed, "equal").because(format!("{} is not faster: {figure}", self.phase))
+            }
+            "equal" => check(CheckState::Told, "equal"),
+            _ if self.is_disturbed() => check(CheckState::Unclear, "disturbed").because(self.disturbance()),
+            _ if must => check(CheckState::Failed, "no difference")
                 .because(format!("{} shows no difference: {figure}", self.phase)),
-            _ => check(State::Told, "no difference"),
+            _ => check(CheckState::Told, "no difference"),
         }
     }
 
@@ -194,7 +196,7 @@ impl Speed {
             self.median(side, |lap| lap.cpu_seconds).map_or(String::new(), |cpu| format!("{:.3} ms/t", cpu))
         };
         let Some(ratio) = self.cpu_ratio.filter(|ratio| ratio.pairs >= measure::FEWEST_PAIRS) else {
-            return Check::new(name, State::Unclear, "too short to tell".to_string()).because(format!(
+            return Check::new(name, CheckState::Unclear, "too short to tell".to_string()).because(format!(
                 "the CPU time of {} was too short to tell: let it last, with a larger -p or -n or a larger model",
                 self.phase
             ));
@@ -203,23 +205,23 @@ impl Speed {
             |state, word: &str| Check::new(&*name, state, format!("{ratio} {word}")).with(show(0), show(1));
         let most = 1.0 + rules.cpu_tolerance;
         if ratio.low > most {
-            check(State::Failed, "more")
+            check(CheckState::Failed, "more")
                 .because(format!("{} takes more CPU time a token: {ratio}", self.phase))
         } else if ratio.high > most
             && (half(&ratio) > 2.0 * DISTURBED || self.cpu_floor.is_none_or(|floor| floor > 2.0 * DISTURBED))
         {
-            check(State::Unclear, "disturbed")
+            check(CheckState::Unclear, "disturbed")
                 .because(format!("the machine was too disturbed to tell of the CPU time of {}", self.phase))
         } else if ratio.median > most {
-            check(State::Unclear, "perhaps more").because(format!(
+            check(CheckState::Unclear, "perhaps more").because(format!(
                 "{} takes rather more CPU time a token than is allowed, and too few rounds tell how much: {ratio}; \
                  measure more of them (--pairs, and --precision 0 for all)",
                 self.phase
             ))
         } else if ratio.high < 1.0 {
-            check(State::Passed, "less")
+            check(CheckState::Passed, "less")
         } else {
-            check(State::Passed, "not more")
+            check(CheckState::Passed, "not more")
         }
     }
 
@@ -234,7 +236,7 @@ impl Speed {
         };
         let (a, b) = p99(0).zip(p99(1))?;
         let said = if a > 0.0 { format!("{:.3} at p99", b / a) } else { String::new() };
-        Some(Check::new(format!("token, {}", self.phase), State::Told, said).with(show(0)?, show(1)?))
+        Some(Check::new(format!("token, {}", self.phase), CheckState::Told, said).with(show(0)?, show(1)?))
     }
 
     /// The most memory that a run of each had.
@@ -270,18 +272,18 @@ pub(super) fn most_memory(
     let (a, b) = most(0).zip(most(1))?;
     let show = |bytes: u64| build_info::Bytes(bytes).to_string();
     let said = format!("{:.3}", b as f64 / a.max(1) as f64);
-    Some(Check::new(name, State::Told, said).with(show(a), show(b)))
+    Some(Check::new(name, CheckState::Told, said).with(show(a), show(b)))
 }
 
 /// Where no phase is decisive, one at least has to be faster.
 fn none_faster(checks: &[Check], rules: &Rules) -> Option<Check> {
-    let settled = checks.iter().any(|check| check.state != State::Told);
+    let settled = checks.iter().any(|check| check.state != CheckState::Told);
     if rules.accept_equal || !rules.decisive.is_empty() || settled || checks.is_empty() {
         return None;
     }
     let figures: Vec<String> = checks.iter().map(|check| format!("{} {}", check.name, check.said)).collect();
     let reason = format!("no phase is faster: {}", figures.join("; "));
-    Some(Check::new("faster", State::Failed, "none".to_string()).because(reason))
+    Some(Check::new("faster", CheckState::Failed, "none".to_string()).because(reason))
 }
 
 #[cfg(test)]
@@ -365,22 +367,22 @@ mod tests {
         let noisy = speed_of(Phase::Decode, 1.0, 1.0, [0.0, 0.2]);
         assert_eq!(noisy.floor, Some(0.0));
         let fast = noisy.fast(&rules(&[], true));
-        assert_eq!(fast.state, State::Unclear, "{fast:?}");
+        assert_eq!(fast.state, CheckState::Unclear, "{fast:?}");
         assert!(fast.reason.is_some_and(|reason| reason.starts_with("B was too unsteady")));
-        assert_eq!(noisy.cheap(&rules(&[], true)).state, State::Unclear);
+        assert_eq!(noisy.cheap(&rules(&[], true)).state, CheckState::Unclear);
     }
 
     #[test]
     fn cpu_time_that_is_rather_more_is_not_passed_by_a_wide_interval() {
         let cases = [
             // Median, low, high.
-            ([1.10, 1.021, 1.18], State::Failed, "more"),
-            ([1.10, 1.019, 1.20], State::Unclear, "perhaps more"),
-            ([1.021, 0.99, 1.05], State::Unclear, "perhaps more"),
-            ([1.02, 0.99, 1.05], State::Passed, "not more"),
-            ([1.00, 0.95, 1.05], State::Passed, "not more"),
-            ([1.00, 0.85, 1.15], State::Unclear, "disturbed"),
-            ([0.90, 0.85, 0.99], State::Passed, "less"),
+            ([1.10, 1.021, 1.18], CheckState::Failed, "more"),
+            ([1.10, 1.019, 1.20], CheckState::Unclear, "perhaps more"),
+            ([1.021, 0.99, 1.05], CheckState::Unclear, "perhaps more"),
+            ([1.02, 0.99, 1.05], CheckState::Passed, "not more"),
+            ([1.00, 0.95, 1.05], CheckState::Passed, "not more"),
+            ([1.00, 0.85, 1.15], CheckState::Unclear, "disturbed"),
+            ([0.90, 0.85, 0.99], CheckState::Passed, "less"),
         ];
         for ([median, low, high], state, word) in cases {
             let mut speed = speed(Phase::Decode, 1.0, 1.0, 0.0);
@@ -409,7 +411,7 @@ mod tests {
             let count = (0..races).filter(|_| {
                 let (a, b): (Vec<f64>, Vec<f64>) = (0..20).map(|_| (lap(1.0), lap(cpu))).unzip();
                 (speed.cpu_ratio, speed.cpu_floor) = (Some(measure::ratio(&b, &a)), measure::floor(&a, 20));
-                speed.cheap(&rules(&[], true)).state == State::Passed
+                speed.cheap(&rules(&[], true)).state == CheckState::Passed
             });
             count.count() as f64 / f64::from(races)
         };
@@ -429,7 +431,7 @@ mod tests {
         }
         let found = checks(&[speed], &rules(&[], true));
         let told = found.iter().find(|check| check.name == "token, decode").unwrap();
-        assert_eq!((told.state, told.said.as_str()), (State::Told, "2.000 at p99"));
+        assert_eq!((told.state, told.said.as_str()), (CheckState::Told, "2.000 at p99"));
         assert_eq!([told.a.as_str(), told.b.as_str()], ["p50 8.00, p99 12.00 ms", "p50 8.00, p99 24.00 ms"]);
     }
 
@@ -438,7 +440,7 @@ mod tests {
         let mut short = speed(Phase::Decode, 1.1, 1.0, 0.0);
         short.cpu_ratio = None;
         let found = short.cheap(&rules(&[], false));
-        assert_eq!(found.state, State::Unclear);
+        assert_eq!(found.state, CheckState::Unclear);
         assert!(found.reason.unwrap().contains("larger -p or -n"));
     }
 

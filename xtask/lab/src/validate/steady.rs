@@ -9,7 +9,7 @@ use host::nvml::Throttling;
 use measure::Trace;
 
 use super::long::{Long, LongRun};
-use super::verdict::{Check, State};
+use super::verdict::{Check, CheckState};
 
 /// Tokens of the run where no long one is asked for: seconds, of which the driver's figures are means of parts.
 const TOKENS: u32 = 1024;
@@ -44,7 +44,7 @@ pub fn checks(long: &Long) -> Vec<Check> {
         [(of_a, 'A'), (of_b, 'B')].into_iter().find_map(|(trace, side)| Some((missing(trace)?, side)));
     if let Some((why, side)) = missing {
         let said = format!("not measured of {side}: {why}");
-        checks.push(Check::new("steady GPU", State::Told, said));
+        checks.push(Check::new("steady GPU", CheckState::Told, said));
         return checks;
     }
     let busy = [of_a, of_b].map(|trace| trace.utilisation(trace.busiest()));
@@ -59,7 +59,7 @@ pub fn checks(long: &Long) -> Vec<Check> {
 /// Figures of both, and B's against A's; "not measured" where one is not there.
 fn row(name: &str, [a, b]: [Option<f64>; 2], show: impl Fn(f64) -> String) -> Check {
     let told = |value: Option<f64>| value.map_or("not measured".to_string(), &show);
-    Check::new(name, State::Told, against(a, b)).with(told(a), told(b))
+    Check::new(name, CheckState::Told, against(a, b)).with(told(a), told(b))
 }
 
 /// B's as a multiple of A's; nothing where there is none.
@@ -100,14 +100,14 @@ fn clocks(traces: [&Trace; 2]) -> Check {
         format!("{mhz:.0} MHz, lowest {lowest}{held}")
     };
     let [a, b] = traces.map(mean);
-    Check::new("its SM clock", State::Told, against(a, b)).with(show(traces[0]), show(traces[1]))
+    Check::new("its SM clock", CheckState::Told, against(a, b)).with(show(traces[0]), show(traces[1]))
 }
 
 /// Bytes a token over PCIe, each way.
 fn pcie(runs: [&LongRun; 2], traces: [&Trace; 2], tokens: f64) -> Vec<Check> {
     let fault = traces.iter().flat_map(|trace| &trace.gpus).find_map(|gpu| gpu.pcie_fault.as_deref());
     if let Some(fault) = fault {
-        return vec![Check::new("PCIe", State::Told, format!("not measured: {fault}"))];
+        return vec![Check::new("PCIe", CheckState::Told, format!("not measured: {fault}"))];
     }
     let [a, b] = [0, 1].map(|side| traces[side].pcie(runs[side].seconds));
     [("PCIe to GPU", 0), ("PCIe from GPU", 1)]
@@ -127,12 +127,12 @@ mod tests {
     use measure::Round;
     use measure::trace::{GpuMoment, Moment, Traced};
 
-    use super::super::long::Sample;
+    use super::super::long::LongSample;
     use super::*;
 
     /// A run of ten seconds that keeps so many CPUs busy, with a GPU that receives so many bytes a second.
     fn run(cpus: f64, received: f64) -> LongRun {
-        let sample = |seconds: f64| Sample {
+        let sample = |seconds: f64| LongSample {
             seconds,
             bytes: 1,
             tokens: 0.0,
@@ -172,7 +172,7 @@ mod tests {
     fn told(checks: &[Check], name: &str) -> [String; 3] {
         let check =
             checks.iter().find(|check| check.name == name).unwrap_or_else(|| panic!("{name}: {checks:#?}"));
-        assert_eq!(check.state, State::Told);
+        assert_eq!(check.state, CheckState::Told);
         [check.a.clone(), check.b.clone(), check.said.clone()]
     }
 
@@ -196,14 +196,14 @@ mod tests {
 
     #[test]
     fn no_more_is_generated_than_the_model_was_trained_for() {
-        use gguf::synth::{self, Options, Preset};
+        use gguf::synth::{self, Preset, SynthOptions};
         let folder = tempfile::tempdir().unwrap();
         // Contexts of 4,096 and 512 tokens, and no model.
         for (preset, prompt, expected) in
             [(Preset::Tiny, 100, 1024), (Preset::Tiny, 4000, 95), (Preset::BertTiny, 600, 1)]
         {
             let path = folder.path().join(preset.name());
-            synth::write(&path, &Options::new(preset)).unwrap();
+            synth::write(&path, &SynthOptions::new(preset)).unwrap();
             assert_eq!(tokens(&path, prompt), expected, "{prompt}");
         }
         assert_eq!(tokens(Path::new("/nowhere/m.gguf"), 100), 1024);

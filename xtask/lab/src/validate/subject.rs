@@ -5,8 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use build::compare::Candidate;
-use build::compare::candidate::Program;
+use build::compare::CandidateBuild;
+use build::compare::candidate::MeasuredProgram;
 use build::compare::comparison::Contender;
 use build::workspace::Workspace;
 use plan::exit;
@@ -76,7 +76,7 @@ pub struct Subject {
     /// Which one it is.
     pub side: Side,
     /// The build.
-    pub build: Candidate,
+    pub build: CandidateBuild,
     /// Flags of every run of it.
     pub flags: Vec<String>,
 }
@@ -119,12 +119,12 @@ pub fn flags(text: &str) -> Result<Vec<String>> {
 impl Subject {
     /// The build that `text` names as `bench compare` does, with flags.
     pub fn named(workspace: &Workspace, side: Side, text: &str, flags: Vec<String>) -> Result<Self> {
-        Self::new(side, Candidate::named(workspace, text)?, flags)
+        Self::new(side, CandidateBuild::named(workspace, text)?, flags)
     }
 
     /// `build` with `flags`.
-    pub fn new(side: Side, build: Candidate, flags: Vec<String>) -> Result<Self> {
-        if build.program == Program::LlamaBench {
+    pub fn new(side: Side, build: CandidateBuild, flags: Vec<String>) -> Result<Self> {
+        if build.program == MeasuredProgram::LlamaBench {
             return Err(exit::usage(format!(
                 "{side}: {} is llama-bench, which generates no text: validate takes engines (`anneal`)",
                 build.name

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use build::compare::Candidate;
+use build::compare::CandidateBuild;
 
 use super::subject::{Side, Subject};
 
@@ -35,7 +35,7 @@ impl Stage {
             .unwrap();
         writer.stdin.take().unwrap().write_all(format!("#!/bin/sh\n{script}\n").as_bytes()).unwrap();
         assert!(writer.wait().unwrap().success());
-        Subject::new(side, Candidate::at("engine", &path).unwrap(), Vec::new()).unwrap()
+        Subject::new(side, CandidateBuild::at("engine", &path).unwrap(), Vec::new()).unwrap()
     }
 
     /// The engine of xtask/lab/tests/validate.rs, as `plan` says.

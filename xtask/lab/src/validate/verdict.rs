@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// How one check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum CheckState {
     /// As it must be.
     Passed,
     /// Told, and not judged.
@@ -24,7 +24,7 @@ pub struct Check {
     /// What was looked at.
     pub name: String,
     /// How it ended.
-    pub state: State,
+    pub state: CheckState,
     /// What came out, in a word or a ratio.
     pub said: String,
     /// A's figure.
@@ -38,7 +38,7 @@ pub struct Check {
 
 impl Check {
     /// A check without figures.
-    pub fn new(name: impl Into<String>, state: State, said: String) -> Self {
+    pub fn new(name: impl Into<String>, state: CheckState, said: String) -> Self {
         Self { name: name.into(), state, said, a: String::new(), b: String::new(), reason: None }
     }
 
@@ -81,9 +81,9 @@ impl Verdict {
     /// One failure decides; what is unclear can only keep a B from being accepted. Of no checks nothing can be told.
     pub fn of(checks: &[Check]) -> Self {
         let any = |state| checks.iter().any(|check| check.state == state);
-        if any(State::Failed) {
+        if any(CheckState::Failed) {
             Verdict::NotAccepted
-        } else if checks.is_empty() || any(State::Unclear) {
+        } else if checks.is_empty() || any(CheckState::Unclear) {
             Verdict::CannotTell
         } else {
             Verdict::Accepted
@@ -92,11 +92,11 @@ impl Verdict {
 
     /// The reasons behind it, what decides first.
     pub fn reasons(checks: &[Check]) -> Vec<String> {
-        let of = |state: State| {
+        let of = |state: CheckState| {
             let checks = checks.iter().filter(move |check| check.state == state);
             checks.filter_map(|check| check.reason.clone())
         };
-        of(State::Failed).chain(of(State::Unclear)).collect()
+        of(CheckState::Failed).chain(of(CheckState::Unclear)).collect()
     }
 }
 
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn one_failure_decides_and_doubt_does_not_accept() {
-        use State::{Failed, Passed, Told, Unclear};
-        let cases: [(&[State], Verdict); 5] = [
+        use CheckState::{Failed, Passed, Told, Unclear};
+        let cases: [(&[CheckState], Verdict); 5] = [
             (&[Passed, Told, Passed], Verdict::Accepted),
             (&[Passed, Unclear], Verdict::CannotTell),
             (&[Unclear, Failed], Verdict::NotAccepted),
@@ -115,7 +115,8 @@ mod tests {
             (&[], Verdict::CannotTell),
         ];
         for (states, expected) in cases {
-            let check = |state: &State| Check::new("x", *state, String::new()).because(format!("{state:?}"));
+            let check =
+                |state: &CheckState| Check::new("x", *state, String::new()).because(format!("{state:?}"));
             let checks: Vec<Check> = states.iter().map(check).collect();
             assert_eq!(Verdict::of(&checks), expected, "{states:?}");
             let failed = states.iter().filter(|state| **state == Failed).count();

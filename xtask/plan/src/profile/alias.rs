@@ -20,7 +20,7 @@ pub(super) struct Alias {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct AliasFile {
     inherits: String,
     #[serde(rename = "description")]
     _description: String,
@@ -35,7 +35,7 @@ pub(super) fn of(files: &dyn Files, name: &str) -> Result<Alias> {
     let path = files.folder().join(format!("{name}.toml"));
     let text =
         files.text(name).with_context(|| format!("cannot read the build profile {}", path.display()))?;
-    let file: File = toml::from_str(&text).with_context(|| {
+    let file: AliasFile = toml::from_str(&text).with_context(|| {
         format!(
             "cannot understand {}: with `set` it holds `inherits` and `description`, and no key",
             path.display()

@@ -11,13 +11,13 @@ use super::choices::{Blas, CompilerChoice, CudaMulMat, Gpu, Isa, Linkage, Lto, T
 use super::{defaults, glibc};
 
 /// A file as it is written; every key may be left to the parent.
-pub(super) struct File {
+pub(super) struct ProfileFile {
     pub keys: Keys,
     /// Keys that are switches.
     pub switches: Table,
 }
 
-impl File {
+impl ProfileFile {
     /// The file that holds `table`.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl File {
             }
             other => other.to_string(),
         })?;
-        Ok(File { keys, switches })
+        Ok(ProfileFile { keys, switches })
     }
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Keys {
     pub isa: Option<Isa>,
     pub variants: Option<Vec<String>>,
     pub compiler: Option<CompilerChoice>,
-    pub glibc: Option<glibc::Choice>,
+    pub glibc: Option<glibc::GlibcChoice>,
     pub build_type: Option<String>,
     pub linkage: Option<Linkage>,
     pub threading: Option<Threading>,

@@ -6,9 +6,9 @@ use serde::Deserialize;
 /// `host`, or a version.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct Choice(pub(super) Option<Glibc>);
+pub(super) struct GlibcChoice(pub(super) Option<Glibc>);
 
-impl TryFrom<String> for Choice {
+impl TryFrom<String> for GlibcChoice {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use anyhow::Result;
 use toml::{Table, Value};
 
-use super::file::File;
+use super::file::ProfileFile;
 use crate::digest::digest;
 use crate::exit;
 
@@ -37,12 +37,12 @@ impl FromStr for Override {
 
 impl Override {
     /// The override as a profile file that has this one key.
-    pub(super) fn file(&self) -> Result<File> {
+    pub(super) fn file(&self) -> Result<ProfileFile> {
         self.parse().map_err(|why| exit::usage(format!("--set {}={}: {why}", self.key, self.value)))
     }
 
     /// A bare word is a string and words between commas are a list, so that a shell's quotes suffice.
-    fn parse(&self) -> Result<File, String> {
+    fn parse(&self) -> Result<ProfileFile, String> {
         if matches!(self.key.as_str(), "inherits" | "description") {
             return Err(format!("`{}` belongs to the file: name another profile, or write one", self.key));
         }
@@ -55,7 +55,7 @@ impl Override {
         ];
         let mut first_error = None;
         for value in readings.into_iter().flatten() {
-            match File::from_table(self.table(value)) {
+            match ProfileFile::from_table(self.table(value)) {
                 Ok(file) => return Ok(file),
                 // The first reading is the closest to what was written.
                 Err(error) => first_error = first_error.or(Some(error)),

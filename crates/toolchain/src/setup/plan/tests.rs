@@ -70,7 +70,7 @@ fn cmake_by_pip(python: &str) -> String {
 }
 
 fn commands(plan: &SetupPlan) -> Vec<String> {
-    plan.steps.iter().map(Step::to_string).collect()
+    plan.steps.iter().map(InstallStep::to_string).collect()
 }
 
 #[test]
@@ -494,7 +494,7 @@ fn what_is_there_is_not_installed() {
 
 #[test]
 fn words_are_quoted_for_a_shell() {
-    let step = |words: &[&str]| Step {
+    let step = |words: &[&str]| InstallStep {
         kind: StepKind::Own,
         command: words.iter().map(|word| word.to_string()).collect(),
         why: String::new(),

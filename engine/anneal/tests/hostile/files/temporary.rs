@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use hub::{Hub, Name, Options, Patience, Watch};
+use hub::{Hub, HubOptions, Name, Patience, Watch};
 
 use super::hub_server::{Act, Server, sha256};
 use crate::common::{command, tiny};
@@ -242,7 +242,7 @@ fn a_download_is_continued_through_no_link_and_waits_for_no_pipe() {
             fs::create_dir_all(folder).expect("a folder");
             let placed = Command::new("sh").args(["-c", &scene.place(trap, &name)]).status();
             assert!(placed.expect("a shell").success());
-            let options = Options {
+            let options = HubOptions {
                 endpoint: server.endpoint(),
                 folder: scene.shared.path().to_path_buf(),
                 token: None,

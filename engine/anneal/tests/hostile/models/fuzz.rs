@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use change::{Patches, change};
-use engine_core::trial::request::{Answer, Purpose, Request};
+use engine_core::trial::request::{Purpose, TrialRequest, TrialVerdict};
 use engine_core::trial::{Child, End};
 use form::{Base, Form, Key, Value};
 use gguf::GgufFile;
-use gguf::synth::{Options, Preset};
+use gguf::synth::{Preset, SynthOptions};
 use llama::variant::Adapter;
 use random_weights::Xoshiro;
 
@@ -106,7 +106,7 @@ impl Good {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("good.gguf");
         let model = |preset, seed| {
-            gguf::synth::write(&path, &Options { seed, ..Options::new(preset) }).expect("a model");
+            gguf::synth::write(&path, &SynthOptions { seed, ..SynthOptions::new(preset) }).expect("a model");
             std::fs::read(&path).expect("a model")
         };
         let models = PRESETS.iter().map(|(preset, _)| model(*preset, 0)).collect();
@@ -133,7 +133,7 @@ impl Files {
             Family::Model(number) => Files { bases: vec![whole(&good.models[number], &name)], adapter: None },
             Family::Hollow(number) => {
                 let mut header = Vec::new();
-                gguf::synth::write_header(&mut header, &Options::new(LARGE[number])).expect("a header");
+                gguf::synth::write_header(&mut header, &SynthOptions::new(LARGE[number])).expect("a header");
                 let base = Base::new(Form::read(&header).0, Vec::new(), &folder.join(name));
                 Files { bases: vec![base], adapter: None }
             }
@@ -319,14 +319,14 @@ impl<'a> Lane<'a> {
         };
         // The request that `engine_core::trial` makes.
         let purpose = if is_large { Purpose::Token } else { Purpose::All };
-        let mut request = Request { purpose, repack: !is_large, ..Request::new(paths) };
+        let mut request = TrialRequest { purpose, repack: !is_large, ..TrialRequest::new(paths) };
         let adapters = adapter.iter().map(|path| Adapter { path: path.clone(), scale: 1.0 });
         request.adapters = adapters.map(|adapter| (&adapter).into()).collect();
         let mut child = self.child.take().unwrap_or_else(|| Child::start(ANNEAL.as_ref()).expect("a child"));
         let answer = child.ask(&request, PATIENCE);
         let end = format!("{words}: {answer:?}");
         match answer {
-            Ok(Answer::Refused { .. }) => self.outcome.add(REFUSED),
+            Ok(TrialVerdict::Refused { .. }) => self.outcome.add(REFUSED),
             Ok(_) => {
                 self.outcome.add(RAN);
                 if !is_large && self.outcome.of(RAN).is_multiple_of(self.really_each) {
@@ -424,10 +424,10 @@ impl Lane<'_> {
         }
         let (first, others) = engine_core::model::read_files(files.model()).expect("a good file");
         let paths = std::iter::once(&first).chain(&others).map(|file| file.path().to_path_buf()).collect();
-        let mut request = Request { repack: true, ..Request::new(paths) };
+        let mut request = TrialRequest { repack: true, ..TrialRequest::new(paths) };
         let adapters = files.adapter.iter().map(|path| Adapter { path: path.clone(), scale: 1.0 });
         request.adapters = adapters.map(|adapter| (&adapter).into()).collect();
         let child = self.child.get_or_insert_with(|| Child::start(ANNEAL.as_ref()).expect("a child"));
-        assert_eq!(child.ask(&request, PATIENCE), Ok(Answer::Ran), "{}", family.name());
+        assert_eq!(child.ask(&request, PATIENCE), Ok(TrialVerdict::Ran), "{}", family.name());
     }
 }

@@ -8,7 +8,7 @@ mod mutations;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use gguf::synth::{self, Options};
+use gguf::synth::{self, SynthOptions};
 use serde_json::Value;
 
 use self::edit::{Edit, Put};
@@ -31,7 +31,7 @@ impl Files {
     fn write(&mut self, name: &str, mutation: &Mutation) -> PathBuf {
         let good = self.good.entry(mutation.preset.name()).or_insert_with(|| {
             let path = self.folder.path().join("good.gguf");
-            synth::write(&path, &Options::new(mutation.preset)).expect("a model");
+            synth::write(&path, &SynthOptions::new(mutation.preset)).expect("a model");
             Edit::of(&path)
         });
         let mut edit = good.clone();

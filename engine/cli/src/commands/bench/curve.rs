@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use build_info::words::printable;
-use tune::bench::Record;
+use tune::bench::BenchRecord;
 
 /// Characters of the longest bar.
 const WIDTH: usize = 40;
@@ -32,7 +32,7 @@ struct Point {
 
 impl Curves {
     /// Takes note of a result.
-    pub fn add(&mut self, record: &Record) {
+    pub fn add(&mut self, record: &BenchRecord) {
         let settings = record.settings();
         let file = Path::new(record.model_filename()).file_name().unwrap_or_default().to_string_lossy();
         let file = printable(&file);

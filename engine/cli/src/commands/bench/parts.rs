@@ -11,7 +11,7 @@ use engine_core::sample_text::TEXT;
 use engine_core::settings::Settings;
 use llama::Model;
 use tune::bench::parts::{Part, detokenize, loading, sample, tokenize};
-use tune::bench::{Case, PartRecord, Repeat, Samples, Subject, kernel};
+use tune::bench::{BenchSubject, Case, PartRecord, Repeat, Samples, kernel};
 
 use super::args::Args;
 use super::varied::Varied;
@@ -133,8 +133,8 @@ impl Bench<'_> {
     }
 }
 
-fn subject(model: &Model, live: &Live) -> Subject {
-    Subject {
+fn subject(model: &Model, live: &Live) -> BenchSubject {
+    BenchSubject {
         build_commit: commit(live),
         model_filename: model.path().to_string_lossy().into_owned(),
         model_type: model.description(),

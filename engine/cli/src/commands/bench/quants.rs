@@ -15,14 +15,14 @@ use build_info::words::printable;
 use engine_core::live::Live;
 use engine_core::model;
 use engine_core::settings::Settings;
-use files::{Folder, Origin};
+use files::{QuantFolder, QuantOrigin};
 use llama::error::Error;
-use llama::quantize::{Options, Type};
+use llama::quantize::{QuantizeOptions, Type};
 use llama::{Model, exit_now, interrupted};
 use measure::{FEWEST_PAIRS, Ratio, Round, Watch, median, ratio, schedule};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use tools::eval::{self, Reference, Text, built_in_text};
+use tools::eval::{self, ChunkedText, Reference, built_in_text};
 use tools::quantize::plan;
 use tune::bench::{Case, Repeat, kernel};
 
@@ -92,7 +92,7 @@ pub fn run(
     let work = QuantBench { args, source, settings, prefill, decode, live, text };
     // Before the long part: every type, the folder, the room in it.
     let all = work.options()?;
-    let folder = Folder::new(source, args.quants.keep.as_deref())?;
+    let folder = QuantFolder::new(source, args.quants.keep.as_deref())?;
     interrupt::stop_in_order();
     let mut contestants = work.quantised(&folder, &all)?;
     work.evaluate(&mut contestants)?;
@@ -140,10 +140,10 @@ impl QuantBench<'_> {
     }
 
     /// How each type is made, with the size that it will have.
-    fn options(&self) -> Result<Vec<(Options, u64)>> {
+    fn options(&self) -> Result<Vec<(QuantizeOptions, u64)>> {
         let flags = &self.args.quants;
         let imatrix = flags.imatrix.as_deref().map(tools::imatrix::read).transpose()?;
-        let mut all: Vec<(Options, u64)> = Vec::new();
+        let mut all: Vec<(QuantizeOptions, u64)> = Vec::new();
         for &kind in &flags.quants {
             if all.iter().any(|(options, _)| options.kind == kind) {
                 return Err(Error::Usage(format!("--quants names {} twice", kind.name())).into());
@@ -151,7 +151,8 @@ impl QuantBench<'_> {
             let imatrix = imatrix.clone();
             let allow_requantize = flags.allow_requantize;
             let threads = self.settings.prefill_threads.value;
-            let options = Options { imatrix, allow_requantize, ..Options::new(kind, threads) };
+            let options =
+                QuantizeOptions { imatrix, allow_requantize, ..QuantizeOptions::new(kind, threads) };
             let bytes = plan(self.source, &options)?.file_bytes().0;
             all.push((options, bytes));
         }
@@ -159,13 +160,13 @@ impl QuantBench<'_> {
     }
 
     /// The source, and its quantisations in `folder`: made, or found there.
-    fn quantised(&self, folder: &Folder, all: &[(Options, u64)]) -> Result<Vec<Contestant>> {
+    fn quantised(&self, folder: &QuantFolder, all: &[(QuantizeOptions, u64)]) -> Result<Vec<Contestant>> {
         let source = self.source;
         let mut contestants = vec![Contestant::new(source.to_path_buf(), None, false)];
         let imatrix = self.args.quants.imatrix.as_deref();
         let mut wanted = Vec::new();
         for (options, bytes) in all {
-            let origin = Origin::of(source, options.kind, imatrix)?;
+            let origin = QuantOrigin::of(source, options.kind, imatrix)?;
             let path = folder.place(source, options.kind);
             let reused = folder.holds(&path, &origin)?;
             wanted.push((options, origin, path, reused, if reused { 0 } else { *bytes }));
@@ -241,7 +242,7 @@ impl QuantBench<'_> {
         let reference = match reference {
             Some(reference) => reference,
             None => {
-                let text = Text::new(model, &self.text, eval::DEFAULT_CHUNK, Some(chunks))?;
+                let text = ChunkedText::new(model, &self.text, eval::DEFAULT_CHUNK, Some(chunks))?;
                 let saved = Reference::save(model, &text, self.settings, self.live, &mut silent)?;
                 reference.insert(saved)
             }

@@ -12,11 +12,11 @@ use build_info::roofline::Rates;
 use build_info::{Bytes, Policy, Roofline, threads};
 use engine_core::live::Live;
 use llama::Model;
-use roofline::{Error, Kernels, Measured};
+use roofline::{Error, Kernels, MeasuredRoof};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tune::bench::work::{Test, Work, cache_bytes};
-use tune::bench::{Record, utc};
+use tune::bench::{BenchRecord, utc};
 use tune::roofline_cache as roof;
 use tune::roofline_cache::CachedRoofline;
 
@@ -80,8 +80,8 @@ struct RatesRow<'a> {
     median: Rates,
 }
 
-fn rows(measured: &Measured) -> Vec<RatesRow<'_>> {
-    let Measured { roofline, medians, kernels } = measured;
+fn rows(measured: &MeasuredRoof) -> Vec<RatesRow<'_>> {
+    let MeasuredRoof { roofline, medians, kernels } = measured;
     let pairs = roofline.rates.iter().zip(medians);
     pairs
         .map(|(best, median)| RatesRow { roofline, kernels: *kernels, best: *best, median: *median })
@@ -179,14 +179,14 @@ impl Roof {
     }
 
     /// Adds to `record` the share that it reaches.
-    pub fn hold(&self, record: &mut Record, model: &Arc<Model>, work: Option<&Work>) {
+    pub fn hold(&self, record: &mut BenchRecord, model: &Arc<Model>, work: Option<&Work>) {
         record.columns.roof = true;
         record.share = self.share(record, model, work);
     }
 
     fn share(
         &self,
-        record: &Record,
+        record: &BenchRecord,
         model: &Arc<Model>,
         work: Option<&Work>,
     ) -> Option<tune::bench::work::Share> {

@@ -36,11 +36,11 @@ struct Column {
     width: u16,
     /// Columns of the greatest number go first where there is no room.
     spare: u8,
-    cell: fn(&Slot<'_>) -> String,
+    cell: fn(&SlotView<'_>) -> String,
 }
 
 /// A slot and its model.
-struct Slot<'a> {
+struct SlotView<'a> {
     model: &'a str,
     slot: &'a SlotStatus,
 }
@@ -233,8 +233,8 @@ impl View {
         let all = status
             .models
             .iter()
-            .flat_map(|model| model.slots.iter().map(|slot| Slot { model: &model.id, slot }));
-        let mut all: Vec<Slot<'_>> = all.collect();
+            .flat_map(|model| model.slots.iter().map(|slot| SlotView { model: &model.id, slot }));
+        let mut all: Vec<SlotView<'_>> = all.collect();
         let rows = area.height.saturating_sub(1) as usize;
         let hidden = if all.len() > rows {
             // Those that do something, and a line for how many more there are.

@@ -14,7 +14,7 @@ use engine_core::live::Live;
 use engine_core::tuning;
 use gguf::partial::PartialFile;
 use llama::error::Error;
-use tune::tuner::{Progress, report};
+use tune::tuner::{TuningProgress, report};
 
 use super::{Args, defaults, lock, partial, print};
 
@@ -91,7 +91,7 @@ fn reset(model: Option<&Path>, path: &Path, purpose: Option<&str>, entries: &[En
     }
     let shape = model.map(tuning::shape_of).transpose()?;
     let progress =
-        fs::read(partial(path)).ok().and_then(|text| serde_json::from_slice::<Progress>(&text).ok());
+        fs::read(partial(path)).ok().and_then(|text| serde_json::from_slice::<TuningProgress>(&text).ok());
     let another = progress.is_some_and(|progress| {
         shape.is_some_and(|shape| progress.key.model != shape)
             || purpose.is_some_and(|purpose| progress.key.objective != purpose)

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use self::facts::ServerFacts;
 use super::app::App;
 use super::respond::answer;
-use super::routes::{Answer, ENDPOINTS, Endpoint};
+use super::routes::{ENDPOINTS, Endpoint, ResponseContent};
 use crate::api_error::ApiErrorKind;
 
 /// `GET /openapi.json`
@@ -59,14 +59,14 @@ fn operation(endpoint: &Endpoint, facts: &ServerFacts) -> Value {
     let json = |name: &str| json!({ "application/json": { "schema": reference(name) } });
     let ok = |description: &str, content: Value| json!({ "description": description, "content": content });
     let content = match endpoint.answer {
-        Answer::Json(name) => json(name),
-        Answer::Streamed(name, chunk) => {
+        ResponseContent::Json(name) => json(name),
+        ResponseContent::Streamed(name, chunk) => {
             let mut content = json(name);
             content["text/event-stream"] = streams::events(chunk);
             content
         }
-        Answer::Object => json!({ "application/json": { "schema": { "type": "object" } } }),
-        Answer::Text => json!({ "text/plain": { "schema": { "type": "string" } } }),
+        ResponseContent::Object => json!({ "application/json": { "schema": { "type": "object" } } }),
+        ResponseContent::Text => json!({ "text/plain": { "schema": { "type": "string" } } }),
     };
     let mut responses = errors(&endpoint.errors.concat(), facts);
     responses.insert("200".to_string(), ok("What was asked for.", content));

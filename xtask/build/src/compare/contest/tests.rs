@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use super::*;
-use crate::compare::comparison::{Figure, Outcome};
+use crate::compare::comparison::{BuildOutcome, Figure};
 use crate::ui::Global;
 
 /// Builds and models that do nothing, and a log of who ran on what.
@@ -22,7 +22,7 @@ impl Stage {
 
     /// An engine of so many prompt tokens and as many load milliseconds, give or take 2 %, that runs `extra` before it
     /// tells them.
-    fn engine(&self, name: &str, prefill: u32, load: u32, extra: &str) -> Candidate {
+    fn engine(&self, name: &str, prefill: u32, load: u32, extra: &str) -> CandidateBuild {
         let script = format!(
             r#"#!/bin/sh
 case "$1" in --version|info) echo "{name} $1" >> "$0.log"; exit 0;; esac
@@ -56,7 +56,7 @@ sleep 0.03
             .unwrap();
         std::io::Write::write_all(&mut writer.stdin.take().unwrap(), script.as_bytes()).unwrap();
         assert!(writer.wait().unwrap().success());
-        Candidate::at(name, &path).unwrap()
+        CandidateBuild::at(name, &path).unwrap()
     }
 
     fn model(&self, name: &str) -> PathBuf {
@@ -67,14 +67,14 @@ sleep 0.03
 
     fn contest<'a>(
         &self,
-        builds: &'a [Candidate],
+        builds: &'a [CandidateBuild],
         models: &'a [PathBuf],
         phases: &'a [Phase],
     ) -> Contest<'a> {
         Contest {
             builds,
             models,
-            shapes: &[Shape { prompt: 8, generate: 4, depth: 0 }],
+            shapes: &[RunShape { prompt: 8, generate: 4, depth: 0 }],
             phases,
             threads: 1,
             pairs: 12,
@@ -95,7 +95,7 @@ fn ui() -> Ui {
     Ui::new(&Global { quiet: true, ..Global::default() })
 }
 
-fn outcome<'a>(figures: &'a [Figure], phase: Phase, build: &str) -> &'a Outcome {
+fn outcome<'a>(figures: &'a [Figure], phase: Phase, build: &str) -> &'a BuildOutcome {
     let figure = figures.iter().find(|figure| figure.phase == phase).unwrap();
     figure.results.iter().find(|result| result.build == build).unwrap()
 }
@@ -155,7 +155,8 @@ fn builds_run_in_turn_on_every_model_in_every_shape() {
         stage.engine("c", 1, 1, &log("c")),
     ];
     let models = [stage.model("m.gguf"), stage.model("n.gguf")];
-    let shapes = [Shape { prompt: 8, generate: 4, depth: 0 }, Shape { prompt: 2, generate: 1, depth: 6 }];
+    let shapes =
+        [RunShape { prompt: 8, generate: 4, depth: 0 }, RunShape { prompt: 2, generate: 1, depth: 6 }];
     let phases = [Phase::Prefill, Phase::Decode];
     let contest = Contest { pairs: 2, shapes: &shapes, ..stage.contest(&builds, &models, &phases) };
     let comparison = contest.run(&ui()).unwrap();
@@ -243,9 +244,10 @@ fn what_a_program_does_not_tell_is_an_error() {
 fn what_cannot_be_compared_is_told_before_anything_runs() {
     let stage = Stage::new();
     let (a, b) = (stage.engine("a", 1, 1, ""), stage.engine("b", 1, 1, ""));
-    let bench = Candidate { name: "bench".to_string(), program: Program::LlamaBench, ..b.clone() };
+    let bench =
+        CandidateBuild { name: "bench".to_string(), program: MeasuredProgram::LlamaBench, ..b.clone() };
     let two = [a.clone(), b.clone()];
-    let one_name = [a.clone(), Candidate { name: "a".to_string(), ..b }];
+    let one_name = [a.clone(), CandidateBuild { name: "a".to_string(), ..b }];
     let (with_bench, alone) = ([a.clone(), bench], [a]);
     let models = [stage.model("m.gguf")];
     let (gone, empty) = ([stage.path("gone.gguf")], [stage.model("empty.gguf")]);
@@ -253,7 +255,7 @@ fn what_cannot_be_compared_is_told_before_anything_runs() {
     std::fs::create_dir(stage.path("other")).unwrap();
     let doubled = [models[0].clone(), stage.model("other/m.gguf")];
     let (speeds, tokenize) = ([Phase::Prefill, Phase::Decode], [Phase::Tokenize]);
-    let flat = [Shape { prompt: 0, generate: 4, depth: 0 }];
+    let flat = [RunShape { prompt: 0, generate: 4, depth: 0 }];
     let base = stage.contest(&two, &models, &speeds);
     let (nowhere, no_text) = (stage.path("none/raw.json"), stage.path("no text"));
     let cases: [(Contest<'_>, &str); 12] = [

@@ -16,12 +16,12 @@ use crate::workspace::Workspace;
 #[derive(Debug, Serialize)]
 pub struct Outline {
     plans: Vec<Plan>,
-    steps: Vec<Step>,
+    steps: Vec<PgoStep>,
 }
 
 /// One step.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct Step {
+struct PgoStep {
     name: &'static str,
     does: String,
 }
@@ -33,12 +33,12 @@ impl Outline {
         let (models, runs) = models_and_runs(args, workloads);
         let names: Vec<&str> = workloads.iter().map(|workload| workload.name.as_str()).collect();
         let mut steps = vec![
-            Step { name: step::PLAIN, does: folder(&ready.plan, workspace) },
-            Step { name: step::MODELS, does: models.join(", ") },
-            Step { name: step::INSTRUMENT, does: folder(&instrumented, workspace) },
+            PgoStep { name: step::PLAIN, does: folder(&ready.plan, workspace) },
+            PgoStep { name: step::MODELS, does: models.join(", ") },
+            PgoStep { name: step::INSTRUMENT, does: folder(&instrumented, workspace) },
             match &args.profdata {
-                Some(file) => Step { name: step::TAKE, does: file.display().to_string() },
-                None => Step {
+                Some(file) => PgoStep { name: step::TAKE, does: file.display().to_string() },
+                None => PgoStep {
                     name: step::TRAIN,
                     does: format!(
                         "{runs} runs of {}; llvm-profdata {} merges",
@@ -47,15 +47,16 @@ impl Outline {
                     ),
                 },
             },
-            Step {
-                name: step::REBUILD, does: format!("{}-pgo-…, named by the profile", ready.plan.profile)
+            PgoStep {
+                name: step::REBUILD,
+                does: format!("{}-pgo-…, named by the profile", ready.plan.profile),
             },
-            Step {
+            PgoStep {
                 name: step::COMPARE,
                 does: format!("{} pairs of runs on each of {} models", args.pairs, models.len()),
             },
         ];
-        steps.extend(ready.bolt.as_ref().map(|tools| Step {
+        steps.extend(ready.bolt.as_ref().map(|tools| PgoStep {
             name: step::BOLT,
             does: format!(
                 "llvm-bolt {} counts, trains and lays the program out anew; then {} pairs more",

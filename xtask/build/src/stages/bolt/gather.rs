@@ -11,7 +11,7 @@ use build_info::optimized::{BoltMethod, Training};
 use plan::bolt::{self, BoltTools};
 
 use super::super::state::{Build, INSTRUMENT, MERGE, TRAIN};
-use super::request::{Program, Request, Train, fresh};
+use super::request::{BoltRequest, BoltTarget, Train, fresh};
 use crate::fs;
 use crate::process::{Log, Run};
 use crate::ui::Progress;
@@ -33,7 +33,7 @@ impl Profile {
     }
 
     /// The file for `program`.
-    pub fn of(&self, program: &Program) -> Result<PathBuf> {
+    pub fn of(&self, program: &BoltTarget) -> Result<PathBuf> {
         let path = self.folder.join(format!("{}.fdata", program.name));
         if !path.is_file() {
             bail!("no profile of {} was gathered: {} is not there", program.name, path.display());
@@ -60,10 +60,15 @@ impl Files {
 }
 
 /// Gathers a profile of `programs`, the first of which is the engine that is run; or finds it gathered.
-pub fn gather(build: &Build, programs: &[Program], request: &Request, train: &mut Train) -> Result<Profile> {
+pub fn gather(
+    build: &Build,
+    programs: &[BoltTarget],
+    request: &BoltRequest,
+    train: &mut Train,
+) -> Result<Profile> {
     let files = Files::of(build);
     forget_what_is_lost(build, &files, &request.training);
-    let Request { tools, method, .. } = request;
+    let BoltRequest { tools, method, .. } = request;
     let how = format!("{method:?} {}", tools.bolt.version);
     let done = build.folder.stamp(MERGE).is_some_and(|stamp| stamp.input == how && files.merged.is_dir());
     if !done {
@@ -116,7 +121,7 @@ fn forget_what_is_lost(build: &Build, files: &Files, training: &str) {
     }
 }
 
-fn engine(files: &Files, programs: &[Program]) -> Result<PathBuf> {
+fn engine(files: &Files, programs: &[BoltTarget]) -> Result<PathBuf> {
     let first = programs.first().context("no program to run")?;
     Ok(files.counting.join(&first.name))
 }
@@ -124,8 +129,8 @@ fn engine(files: &Files, programs: &[Program]) -> Result<PathBuf> {
 /// Puts programs that count beside those that do not: instrumented ones, or a script that runs perf around them.
 fn make_counting(
     build: &Build,
-    programs: &[Program],
-    request: &Request,
+    programs: &[BoltTarget],
+    request: &BoltRequest,
     files: &Files,
     progress: &mut Progress,
 ) -> Result<()> {
@@ -215,8 +220,8 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>> {
 /// Adds up what the runs counted.
 fn merge(
     build: &Build,
-    programs: &[Program],
-    request: &Request,
+    programs: &[BoltTarget],
+    request: &BoltRequest,
     files: &Files,
     progress: &mut Progress,
 ) -> Result<()> {
@@ -250,7 +255,7 @@ fn of_program(files: Vec<PathBuf>, name: &str) -> Vec<PathBuf> {
 /// What perf recorded, as profiles of `program`.
 fn converted(
     build: &Build,
-    program: &Program,
+    program: &BoltTarget,
     tools: &BoltTools,
     files: &Files,
     progress: &mut Progress,

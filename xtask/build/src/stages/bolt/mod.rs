@@ -20,19 +20,19 @@ use super::{record, smoke};
 
 pub use asked::Gather;
 pub use gather::branch_records;
-pub use request::{Program, Request, Train};
+pub use request::{BoltRequest, BoltTarget, Train};
 
 /// Makes the build that BOLT makes of `base`, or finds it made. What is current stays so.
 ///
 /// # Errors
 /// When a stage fails: nothing that is current was touched, and the same command goes on where it stopped.
-pub fn optimize(base: &Build, request: &Request, train: &mut Train) -> Result<Outcome> {
+pub fn optimize(base: &Build, request: &BoltRequest, train: &mut Train) -> Result<Outcome> {
     let before = base.complete(request.hostname)?;
     let size = before.info.artifacts.first().context("the build's record names no program")?.size;
     let plan = base.plan.relocatable();
     let relocatable = base.linked_anew(&plan, &before.info)?;
     let linked = relocatable.complete(request.hostname)?.ran;
-    let program = Program { name: "anneal".to_string(), path: relocatable.folder.anneal() };
+    let program = BoltTarget { name: "anneal".to_string(), path: relocatable.folder.anneal() };
     elf::check_input(&program.path, &plan.target)?;
     let profile = gather::gather(&relocatable, std::slice::from_ref(&program), request, train)?;
 

@@ -5,13 +5,13 @@ use build_info::optimized::{Change, Layout};
 
 /// Reads its lines, one after the other. What it does not say stays 0: its words are no interface.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub struct BoltReader {
     layout: Layout,
     /// How often the table of counts has come: first as the program was, then as it is.
     tables: u32,
 }
 
-impl Reader {
+impl BoltReader {
     /// Reads one line.
     pub fn line(&mut self, line: &str) {
         let layout = &mut self.layout;
@@ -94,7 +94,7 @@ BOLT-INFO: program-wide dynostats after all optimizations before SCTC and FOP:
 
     #[test]
     fn its_words_are_understood_and_silence_is_none() {
-        let mut reader = Reader::default();
+        let mut reader = BoltReader::default();
         LINES.lines().for_each(|line| reader.line(line));
         assert_eq!(
             reader.layout(),
@@ -109,7 +109,7 @@ BOLT-INFO: program-wide dynostats after all optimizations before SCTC and FOP:
                 instructions: Change { before: 305_892_441, after: 298_318_404 },
             }
         );
-        let mut reader = Reader::default();
+        let mut reader = BoltReader::default();
         for line in ["", "BOLT-INFO: ", "x : taken branches", "BOLT-INFO: ICF folded many", "12 : "] {
             reader.line(line);
         }

@@ -8,7 +8,7 @@ use plan::bolt::BoltTools;
 
 /// A program or a shared library that BOLT rewrites.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct BoltTarget {
     /// Name of the files that are made of it.
     pub name: String,
     /// Where it is.
@@ -19,7 +19,7 @@ pub struct Program {
 pub type Train<'t> = dyn FnMut(&Path) -> Result<Training> + 't;
 
 /// How the profile is gathered, and by what.
-pub struct Request<'r> {
+pub struct BoltRequest<'r> {
     /// `llvm-bolt` and its companions.
     pub tools: &'r BoltTools,
     /// Counters or branch records.

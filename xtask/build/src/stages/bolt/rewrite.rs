@@ -10,8 +10,8 @@ use plan::bolt::{self, BoltTools};
 use super::super::state::Build;
 use super::elf;
 use super::gather::Profile;
-use super::report::Reader;
-use super::request::{Program, fresh};
+use super::report::BoltReader;
+use super::request::{BoltTarget, fresh};
 use crate::fs;
 use crate::process::Run;
 use crate::ui::Progress;
@@ -32,7 +32,7 @@ pub fn input(program: &Path, tools: &BoltTools) -> Result<String> {
 /// Makes the engine's candidate of `program`, which had `size` before it was linked with relocations.
 pub fn rewrite(
     build: &Build,
-    program: &Program,
+    program: &BoltTarget,
     profile: &Profile,
     tools: &BoltTools,
     size: Bytes,
@@ -44,7 +44,7 @@ pub fn rewrite(
     // Beside, until it is seen to be whole: the newest engine is what lies in the candidate's place. The name is always the same,
     // unlike the temporary names of `base`: BOLT writes its command line into the program.
     let beside = folder.join(format!("{}.bolt", program.name));
-    let mut reader = Reader::default();
+    let mut reader = BoltReader::default();
     Run::new(&tools.bolt.path, &build.log)
         .args([&program.path])
         .args(["-o".as_ref(), beside.as_os_str()])

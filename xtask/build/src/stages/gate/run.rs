@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use build_info::gate::{Case, Gate, Greedy, Limits, Mode};
+use build_info::gate::{Case, Gate, GateLimits, Greedy, Mode};
 use build_info::{Logits, Sha256, kld};
 use gguf::probe::Probe;
 
@@ -124,12 +124,12 @@ impl Engine<'_> {
                 cases.push(case(feed, rows, &logits));
             }
         }
-        let passed = repeatable && cases.iter().all(|case| case.passes(&Limits::GATE));
+        let passed = repeatable && cases.iter().all(|case| case.passes(&GateLimits::GATE));
         let seconds = started.elapsed().as_secs_f64();
         Ok(Gate {
             passed,
             reference: reference.build.clone(),
-            limits: Limits::GATE,
+            limits: GateLimits::GATE,
             cases,
             repeatable,
             seconds,

@@ -35,7 +35,7 @@ pub struct Sum {
 
 /// Counts in the form that `--json` prints.
 #[derive(Serialize)]
-pub struct Report<'a> {
+pub struct SumJson<'a> {
     passed: u64,
     failed: u64,
     skipped: Vec<SkippedTest<'a>>,
@@ -81,9 +81,9 @@ impl Sum {
     }
 
     /// Returns the counts for programs.
-    pub fn report(&self) -> Report<'_> {
+    pub fn report(&self) -> SumJson<'_> {
         let skipped = self.skipped.iter().map(|Skipped { test, why }| SkippedTest { test, why });
-        Report { passed: self.passed, failed: self.failed, skipped: skipped.collect() }
+        SumJson { passed: self.passed, failed: self.failed, skipped: skipped.collect() }
     }
 }
 

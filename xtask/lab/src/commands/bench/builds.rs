@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use build::compare::{Provenance, Ratio, median};
 use build::process::{self, Log, Run};
-use build::stages::{Build, Lock};
+use build::stages::{Build, CheckoutLock};
 use build::ui::Ui;
 use build::workspace::Workspace;
 use build::{profile, tools};
@@ -48,7 +48,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
     args.source.store(&workspace)?;
-    let _lock = Lock::take(&workspace)?;
+    let _lock = CheckoutLock::take(&workspace)?;
     let host = tools::host(ui);
     let toolchain = tools::toolchain(&workspace, ui);
     let tree = tools::fetch(&workspace, &args.source, ui)?;

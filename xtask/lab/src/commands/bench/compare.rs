@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use build::compare::candidate::Program;
-use build::compare::{Candidate, Comparison, Contest, Phase, Provenance, Shape};
+use build::compare::candidate::MeasuredProgram;
+use build::compare::{CandidateBuild, Comparison, Contest, Phase, Provenance, RunShape};
 use build::models::Maker;
 use build::process;
 use build::ui::Ui;
@@ -74,8 +74,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let workspace = Workspace::find()?;
     let shapes = shapes(&args)?;
-    let builds: Vec<Candidate> =
-        args.builds.iter().map(|text| Candidate::named(&workspace, text)).collect::<Result<_>>()?;
+    let builds: Vec<CandidateBuild> =
+        args.builds.iter().map(|text| CandidateBuild::named(&workspace, text)).collect::<Result<_>>()?;
     warn_of_sources(&builds.iter().collect::<Vec<_>>(), ui);
     let phases = phases(&args, &builds);
     let mut contest = contest(&args, &builds, &shapes, &phases, ui);
@@ -109,8 +109,8 @@ pub(super) fn check(args: &Args, ui: &Ui) -> Result<()> {
 /// What `args` ask for, on the models that they name.
 fn contest<'a>(
     args: &'a Args,
-    builds: &'a [Candidate],
-    shapes: &'a [Shape],
+    builds: &'a [CandidateBuild],
+    shapes: &'a [RunShape],
     phases: &'a [Phase],
     ui: &Ui,
 ) -> Contest<'a> {
@@ -134,7 +134,7 @@ fn contest<'a>(
 }
 
 /// The first -p with the first -n, the second with the second.
-fn shapes(args: &Args) -> Result<Vec<Shape>> {
+fn shapes(args: &Args) -> Result<Vec<RunShape>> {
     let (prompts, generations) = (&args.prompt, &args.generate);
     if prompts.len() != generations.len() {
         return Err(exit::usage(format!(
@@ -143,21 +143,21 @@ fn shapes(args: &Args) -> Result<Vec<Shape>> {
             generations.len()
         )));
     }
-    let shape = |(&prompt, &generate)| Shape { prompt, generate, depth: args.depth };
+    let shape = |(&prompt, &generate)| RunShape { prompt, generate, depth: args.depth };
     Ok(prompts.iter().zip(generations).map(shape).collect())
 }
 
-fn phases(args: &Args, builds: &[Candidate]) -> Vec<Phase> {
+fn phases(args: &Args, builds: &[CandidateBuild]) -> Vec<Phase> {
     if !args.phases.is_empty() {
         return args.phases.clone();
     }
-    let foreign = builds.iter().any(|build| build.program == Program::LlamaBench);
+    let foreign = builds.iter().any(|build| build.program == MeasuredProgram::LlamaBench);
     if foreign { Phase::OF_LLAMA_BENCH.to_vec() } else { Phase::ALL.to_vec() }
 }
 
 /// [`MODELS`], made by the first engine among the builds when they are not there.
-fn synthetic(workspace: &Workspace, builds: &[Candidate], ui: &Ui) -> Result<Vec<PathBuf>> {
-    let engine = builds.iter().find(|build| build.program == Program::Anneal);
+fn synthetic(workspace: &Workspace, builds: &[CandidateBuild], ui: &Ui) -> Result<Vec<PathBuf>> {
+    let engine = builds.iter().find(|build| build.program == MeasuredProgram::Anneal);
     let maker = Maker { workspace, engine: engine.map(|build| build.path.as_path()), ui };
     let model = |text: &&str| {
         let what: Synthetic = text.parse().map_err(|why: String| exit::usage(why))?;
@@ -167,11 +167,11 @@ fn synthetic(workspace: &Workspace, builds: &[Candidate], ui: &Ui) -> Result<Vec
 }
 
 /// The command that repeats this, without the folders of this machine.
-fn command(args: &Args, builds: &[Candidate], threads: u32) -> String {
+fn command(args: &Args, builds: &[CandidateBuild], threads: u32) -> String {
     let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let quote = toolchain::setup::quote;
     let list = |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    let build = |(text, build): (&String, &Candidate)| match text.split_once('=') {
+    let build = |(text, build): (&String, &CandidateBuild)| match text.split_once('=') {
         Some((label, path)) => format!("{label}={}", file(Path::new(path))),
         None => build.name.clone(),
     };

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use build::compare::{Provenance, Ratio, median};
 use build::process::{self, Log, Run};
 use build::scratch::Scratch;
-use build::stages::Lock;
+use build::stages::CheckoutLock;
 use build::tools;
 use build::ui::Ui;
 use build::workspace::Workspace;
@@ -101,7 +101,7 @@ type Times = BTreeMap<Step, (f64, f64)>;
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let workspace = Workspace::find()?;
-    let _lock = Lock::take(&workspace)?;
+    let _lock = CheckoutLock::take(&workspace)?;
     let scratch = Scratch::make(&workspace, "first-minutes")?;
     let log = Log::new(workspace.anneal().join("first-minutes.log"), ui.verbose());
     let commits = [commit(&workspace, &log, "HEAD")?, commit(&workspace, &log, &args.against)?];

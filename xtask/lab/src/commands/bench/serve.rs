@@ -11,7 +11,7 @@ use load::Interface;
 use plan::exit;
 
 use crate::serving::soak::Soak;
-use crate::serving::{Kind, Race, Subject};
+use crate::serving::{MeasuredServer, Race, ServerKind};
 
 /// Options of `bench serve`.
 #[derive(Debug, clap::Args)]
@@ -75,8 +75,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let threads = args
         .threads
         .unwrap_or_else(|| build_info::threads::budget(&host, build_info::Policy::Balanced).decode);
-    let ours = Subject::named(&workspace, &args.build)?;
-    if ours.kind != Kind::Anneal && (args.bench || args.soak.is_some()) {
+    let ours = MeasuredServer::named(&workspace, &args.build)?;
+    if ours.kind != ServerKind::Anneal && (args.bench || args.soak.is_some()) {
         return Err(exit::usage("--bench and --soak need a build of anneal"));
     }
     let provenance = Provenance::now(&host, command(&args, threads));
@@ -86,7 +86,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
     let mut subjects = vec![ours];
     if let Some(text) = &args.against {
-        subjects.push(Subject::named(&workspace, text)?);
+        subjects.push(MeasuredServer::named(&workspace, text)?);
     }
     let race = Race {
         subjects,
@@ -134,7 +134,7 @@ impl serde::Serialize for Short<'_> {
 fn soak(
     args: &Args,
     requests: u64,
-    subject: Subject,
+    subject: MeasuredServer,
     threads: u32,
     provenance: Provenance,
     ui: &Ui,

@@ -1,9 +1,9 @@
 //! `bench --builds LIST …`: llama-bench's tests on several builds, in turns.
 
 use anyhow::{Context, Result, bail};
-use build::compare::candidate::Program;
+use build::compare::candidate::MeasuredProgram;
 use build::compare::once::{self, Fields as Row};
-use build::compare::{Candidate, Ratio};
+use build::compare::{CandidateBuild, Ratio};
 use build::process;
 use build::ui::Global;
 use build::ui::{self, Ui};
@@ -101,8 +101,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
              `anneal bench` begin with a hyphen"
         )));
     }
-    let builds: Vec<Candidate> =
-        args.builds.iter().map(|text| Candidate::named(&workspace, text)).collect::<Result<_>>()?;
+    let builds: Vec<CandidateBuild> =
+        args.builds.iter().map(|text| CandidateBuild::named(&workspace, text)).collect::<Result<_>>()?;
     if let Some((number, build)) =
         builds.iter().enumerate().find(|(n, build)| builds[..*n].iter().any(|other| other.name == build.name))
     {
@@ -142,7 +142,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 }
 
 /// Runs every build once; the rows of each.
-fn round(number: usize, builds: &[Candidate], tests: &[String]) -> Result<Vec<Vec<Row>>> {
+fn round(number: usize, builds: &[CandidateBuild], tests: &[String]) -> Result<Vec<Vec<Row>>> {
     schedule::turns(number, builds.len(), |number| {
         process::check_interrupted()?;
         once::rows(&builds[number], tests)
@@ -151,7 +151,11 @@ fn round(number: usize, builds: &[Candidate], tests: &[String]) -> Result<Vec<Ve
 
 /// The rows of a round, if every build ran as many tests as before, and the same ones as the first: each in its place.
 /// llama-bench takes lists of options in another order than ours.
-fn fitting(rows: Vec<Vec<Row>>, rounds: &[Vec<Vec<Row>>], builds: &[Candidate]) -> Result<Vec<Vec<Row>>> {
+fn fitting(
+    rows: Vec<Vec<Row>>,
+    rounds: &[Vec<Vec<Row>>],
+    builds: &[CandidateBuild],
+) -> Result<Vec<Vec<Row>>> {
     for ((rows, earlier), build) in rows.iter().zip(rounds).zip(builds) {
         if let Some(first) = earlier.first().filter(|first| first.len() != rows.len()) {
             bail!("{} ran {} tests in one round and {} in another", build.name, first.len(), rows.len());
@@ -233,7 +237,7 @@ fn numbers(row: &Row, key: &str) -> Vec<f64> {
     row.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_f64).collect()
 }
 
-fn print(rows: &[Row], format: Format, all: &[Vec<Row>], builds: &[Candidate], ui: &Ui) -> Result<()> {
+fn print(rows: &[Row], format: Format, all: &[Vec<Row>], builds: &[CandidateBuild], ui: &Ui) -> Result<()> {
     let text = match format {
         Format::Json => serde_json::to_string_pretty(rows)?,
         Format::Jsonl => rows.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?.join("\n"),
@@ -296,7 +300,7 @@ fn columns(rows: &[Row]) -> Vec<&str> {
     first.filter(|(_, value)| !value.is_array()).map(|(key, _)| key.as_str()).collect()
 }
 
-fn table(all: &[Vec<Row>], builds: &[Candidate], rows: &[Row], ui: &Ui) -> Result<()> {
+fn table(all: &[Vec<Row>], builds: &[CandidateBuild], rows: &[Row], ui: &Ui) -> Result<()> {
     let varied = varied(&all[0]);
     let mut lines = Vec::new();
     for test in 0..all.iter().map(Vec::len).max().unwrap_or(0) {
@@ -360,7 +364,7 @@ fn mean(samples: &[f64]) -> f64 {
 }
 
 /// llama-bench's name of a test: `pp512`, `tg128 @ d4096`, with the file where there are several.
-fn title(row: &Row, program: Program) -> Result<String> {
+fn title(row: &Row, program: MeasuredProgram) -> Result<String> {
     let field = |key: &str| row.get(key).and_then(Value::as_u64).and_then(|size| u32::try_from(size).ok());
     let size = |key: &str| field(key).with_context(|| format!("{program:?} tells no {key}"));
     Ok(test_name(size("n_prompt")?, size("n_gen")?, field("n_depth").unwrap_or(0)))
@@ -456,9 +460,9 @@ mod tests {
             (r#"{"n_prompt": 0, "n_gen": 64, "n_depth": 4096}"#, "tg64 @ d4096"),
             (r#"{"n_prompt": 8, "n_gen": 4, "n_depth": 0}"#, "pp8+tg4"),
         ] {
-            assert_eq!(title(&row(text), Program::Anneal).unwrap(), name);
+            assert_eq!(title(&row(text), MeasuredProgram::Anneal).unwrap(), name);
         }
-        assert!(title(&row("{}"), Program::Anneal).is_err());
+        assert!(title(&row("{}"), MeasuredProgram::Anneal).is_err());
         let rows = [row(r#"{"build": "a\"b", "n_gen": 4, "samples_ns": [1], "x": null}"#)];
         assert_eq!(csv(&rows), "build,n_gen,x\n\"a\"\"b\",\"4\",\"\"");
         let rows = [row(r#"{"build": "it's", "n_gen": 4, "samples_ns": [1], "avg_ts": 1.5, "x": null}"#)];

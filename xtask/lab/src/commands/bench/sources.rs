@@ -1,10 +1,10 @@
 //! What is told of builds that are made of other sources.
 
-use build::compare::Candidate;
+use build::compare::CandidateBuild;
 use build::ui::Ui;
 
 /// Says of which builds a difference may be one of their sources.
-pub fn warn_of_sources(builds: &[&Candidate], ui: &Ui) {
+pub fn warn_of_sources(builds: &[&CandidateBuild], ui: &Ui) {
     let mut records = builds.iter().filter_map(|build| Some((&build.name, build.record.as_ref()?)));
     let Some((first, baseline)) = records.next() else { return };
     for (name, record) in records.filter(|(_, record)| record.source.digest != baseline.source.digest) {

@@ -14,8 +14,8 @@ use build_info::{BuildInfo, Bytes};
 use plan::exit;
 
 use crate::gpu_check::archive::Contents;
-use crate::gpu_check::report::{Done, Model, Program, Report, SCHEMA_VERSION};
-use crate::gpu_check::{Check, DEFAULTS, Engine, Options, Sizes, check_budget, page};
+use crate::gpu_check::report::{Done, ModelReport, ProgramReport, Report, SCHEMA_VERSION};
+use crate::gpu_check::{CheckOptions, DEFAULTS, Engine, RunningCheck, Sizes, check_budget, page};
 
 /// How long the engine may take to look at the machine: to start CUDA on eight sleeping GPUs.
 const LOOK: Duration = Duration::from_secs(60);
@@ -88,7 +88,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let scratch = Scratch::among_others(&folder, "anneal-gpu-check")
         .context("there is no room for models: name another folder with --scratch")?;
     let build = report.anneal.build.as_ref();
-    let options = Options {
+    let options = CheckOptions {
         // As the engine has it: a build whose defaults leave everything on the CPU asks for none.
         promises_gpu: build
             .is_some_and(|build| build.cuda.is_some() && build.defaults.gpu_layers != Some(Layers::Some(0))),
@@ -100,7 +100,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         budget,
         out: args.out.clone(),
     };
-    let report = Check::new(&options, report, scratch, began, ui).run()?;
+    let report = RunningCheck::new(&options, report, scratch, began, ui).run()?;
     ui.done("wrote", args.out.display());
     ui.result(&report, page::text(&report))?;
     process::check_interrupted()?;
@@ -113,7 +113,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 }
 
 /// Sees that the `programs` of an unpacked archive are those that were packed.
-fn check_whole<'a>(archive: &Contents, programs: impl Iterator<Item = &'a Program>) -> Result<()> {
+fn check_whole<'a>(archive: &Contents, programs: impl Iterator<Item = &'a ProgramReport>) -> Result<()> {
     for program in programs {
         let Some(packed) = archive.sha256(&program.name) else { continue };
         ensure!(
@@ -184,7 +184,7 @@ fn report(args: &Args, places: &Places, budget: f64, ui: &Ui) -> Result<Report> 
     );
     let sketch = |what: &Synthetic| {
         let bytes = crate::gpu_check::about(what);
-        Model::new(what.clone(), bytes)
+        ModelReport::new(what.clone(), bytes)
     };
     Ok(Report {
         provenance: Provenance::now(&detected.host, command),
@@ -211,10 +211,10 @@ fn report(args: &Args, places: &Places, budget: f64, ui: &Ui) -> Result<Report> 
     })
 }
 
-fn program(path: &Path) -> Result<Program> {
+fn program(path: &Path) -> Result<ProgramReport> {
     let bytes = Bytes(std::fs::metadata(path).map_or(0, |found| found.len()));
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(Program { name, bytes, sha256: fs::digest_file(path)?, build: record_of(path)?.map(Box::new) })
+    Ok(ProgramReport { name, bytes, sha256: fs::digest_file(path)?, build: record_of(path)?.map(Box::new) })
 }
 
 /// The record of a program: its own in an archive, that in the folder above its own, or of the build in whose tree it was made.

@@ -34,12 +34,12 @@ pub fn run(args: &Args, ui: &Ui) -> Result<()> {
 /// When it is none, or one of a later format.
 pub fn read(path: &Path) -> Result<Report> {
     #[derive(serde::Deserialize)]
-    struct Version {
+    struct ReportVersion {
         schema_version: String,
     }
     let shown = path.display();
     let text = fs::text(path).with_context(|| format!("cannot read the report {shown}"))?;
-    let found: Version = serde_json::from_str(&text)
+    let found: ReportVersion = serde_json::from_str(&text)
         .with_context(|| format!("{shown} is no report: name a file that `gpu-check run` wrote"))?;
     let major = |version: &str| version.split('.').next().unwrap_or_default().to_string();
     if major(&found.schema_version) != major(SCHEMA_VERSION) {

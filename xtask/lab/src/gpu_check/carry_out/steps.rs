@@ -8,30 +8,30 @@ use build::process;
 use measure::schedule;
 use plan::exit;
 
-use super::Check;
+use super::RunningCheck;
 use crate::gpu_check::bench::Output;
 use crate::gpu_check::decode;
-use crate::gpu_check::engine::{self, Sizes, Variant};
+use crate::gpu_check::engine::{self, GenerationVariant, Sizes};
 use crate::gpu_check::figures;
-use crate::gpu_check::models::{Model, Workshop};
-use crate::gpu_check::plan::{Step, Switch};
+use crate::gpu_check::models::{CheckModel, Workshop};
+use crate::gpu_check::plan::{CheckStep, Switch};
 use crate::gpu_check::report::{Decode, Determinism, LeftOut, Long, Pair, Refusal, Run, Wait, Who, digest};
 use crate::recommend::subject::read_model;
 
 /// A generation by the host's samplers.
-const PLAIN: Variant = Variant { device_sampling: false, graphs: true, wait: None };
+const PLAIN: GenerationVariant = GenerationVariant { device_sampling: false, graphs: true, wait: None };
 
-impl Check<'_> {
+impl RunningCheck<'_> {
     /// Does what `step` says, and puts what came of it into the report.
-    pub(super) fn carry_out(&mut self, step: Step) -> Result<()> {
+    pub(super) fn carry_out(&mut self, step: CheckStep) -> Result<()> {
         match step {
-            Step::Refusal => self.refusal(),
-            Step::Make(model) => self.make(model),
-            Step::Placement(model) => self.placement(model),
-            Step::Determinism(model) => self.determinism(model),
-            Step::Round(model, round) => self.round(model, round),
-            Step::Pair(switch, pair) => self.pair(switch, pair),
-            Step::Long(model, tokens) => {
+            CheckStep::Refusal => self.refusal(),
+            CheckStep::Make(model) => self.make(model),
+            CheckStep::Placement(model) => self.placement(model),
+            CheckStep::Determinism(model) => self.determinism(model),
+            CheckStep::Round(model, round) => self.round(model, round),
+            CheckStep::Pair(switch, pair) => self.pair(switch, pair),
+            CheckStep::Long(model, tokens) => {
                 let decode = self.decode(model, self.steady(), tokens)?;
                 let (model, wanted) = (self.models[model].what.clone(), self.options.sizes.long);
                 self.report.long = Some(Long { model, wanted, decode });
@@ -42,7 +42,8 @@ impl Check<'_> {
 
     /// Of a model of some megabytes, which is written for it.
     fn refusal(&mut self) -> Result<()> {
-        let tiny = Model::new("tiny/F16".parse().map_err(anyhow::Error::msg)?, &self.folder.join("refusal"));
+        let tiny =
+            CheckModel::new("tiny/F16".parse().map_err(anyhow::Error::msg)?, &self.folder.join("refusal"));
         if let Some(folder) = tiny.path.parent() {
             std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
@@ -69,11 +70,11 @@ impl Check<'_> {
     }
 
     fn make(&mut self, model: usize) -> Result<()> {
-        let others: Vec<Model> = self
+        let others: Vec<CheckModel> = self
             .waiting
             .iter()
             .filter_map(|planned| match planned.step {
-                Step::Make(other) => Some(self.models[other].clone()),
+                CheckStep::Make(other) => Some(self.models[other].clone()),
                 _ => None,
             })
             .collect();
@@ -159,8 +160,8 @@ impl Check<'_> {
     }
 
     /// The device chooses, where it can.
-    fn steady(&self) -> Variant {
-        Variant { device_sampling: self.options.engine.supports.device_sampling, ..PLAIN }
+    fn steady(&self) -> GenerationVariant {
+        GenerationVariant { device_sampling: self.options.engine.supports.device_sampling, ..PLAIN }
     }
 
     fn theirs(&self, model: usize) -> Result<Output> {
@@ -176,16 +177,18 @@ impl Check<'_> {
         }
     }
 
-    fn decode(&self, model: usize, variant: Variant, tokens: u32) -> Result<Decode> {
+    fn decode(&self, model: usize, variant: GenerationVariant, tokens: u32) -> Result<Decode> {
         decode::steady(&self.options.engine, &self.models[model].path, variant, tokens, self.limit())
     }
 
     fn pair(&mut self, switch: Switch, pair: u32) -> Result<()> {
         let steady = self.steady();
         let variant = |is_on: bool| match switch {
-            Switch::DeviceSampling => Variant { device_sampling: is_on, ..steady },
-            Switch::CudaGraphs => Variant { graphs: is_on, ..steady },
-            Switch::Waiting => Variant { wait: Some(if is_on { Wait::Block } else { Wait::Spin }), ..steady },
+            Switch::DeviceSampling => GenerationVariant { device_sampling: is_on, ..steady },
+            Switch::CudaGraphs => GenerationVariant { graphs: is_on, ..steady },
+            Switch::Waiting => {
+                GenerationVariant { wait: Some(if is_on { Wait::Block } else { Wait::Spin }), ..steady }
+            }
         };
         let sides = schedule::turns(pair as usize - 1, 2, |side| {
             self.decode(0, variant(side == 0), self.options.sizes.decode)

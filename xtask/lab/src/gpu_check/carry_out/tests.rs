@@ -3,13 +3,13 @@ use build::ui::Global;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::gpu_check::report::{self, Program, SCHEMA_VERSION, digest};
+use crate::gpu_check::report::{self, ProgramReport, SCHEMA_VERSION, digest};
 
 #[test]
 fn a_shortened_long_run_is_the_same_step() {
-    assert!(is_same(Step::Long(1, 10_000), Step::Long(1, 5000)));
-    assert!(!is_same(Step::Long(1, 10_000), Step::Long(2, 10_000)));
-    assert!(!is_same(Step::Round(1, 1), Step::Round(1, 2)));
+    assert!(is_same(CheckStep::Long(1, 10_000), CheckStep::Long(1, 5000)));
+    assert!(!is_same(CheckStep::Long(1, 10_000), CheckStep::Long(2, 10_000)));
+    assert!(!is_same(CheckStep::Round(1, 1), CheckStep::Round(1, 2)));
     assert!(check_budget(480.0).is_ok() && check_budget(1.0).is_err());
 }
 
@@ -29,11 +29,16 @@ fn report() -> Report {
         host_warnings: Vec::new(),
         cards: Vec::new(),
         info: None,
-        anneal: Program { name: "anneal".to_string(), bytes: Bytes(0), sha256: digest(b""), build: None },
+        anneal: ProgramReport {
+            name: "anneal".to_string(),
+            bytes: Bytes(0),
+            sha256: digest(b""),
+            build: None,
+        },
         llama_bench: None,
         llama_bench_missing: None,
         refusal: None,
-        models: vec![report::Model::new("tiny/F16".parse().unwrap(), Bytes::mib(7))],
+        models: vec![report::ModelReport::new("tiny/F16".parse().unwrap(), Bytes::mib(7))],
         pairs: Vec::new(),
         long: None,
         figures: Vec::new(),
@@ -71,7 +76,7 @@ fn engine(folder: &std::path::Path) -> Engine {
 #[test]
 fn whatever_the_builds_defaults_are_all_is_looked_at_on_the_gpu() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = CheckOptions {
         engine: engine(folder.path()),
         llama_bench: None,
         sizes: Sizes::REHEARSAL,
@@ -83,7 +88,7 @@ fn whatever_the_builds_defaults_are_all_is_looked_at_on_the_gpu() {
     };
     let scratch = Scratch::among_others(folder.path(), "models").unwrap();
     let ui = Ui::new(&Global { quiet: true, ..Global::default() });
-    let report = Check::new(&options, report(), scratch, Instant::now(), &ui).run().unwrap();
+    let report = RunningCheck::new(&options, report(), scratch, Instant::now(), &ui).run().unwrap();
     let failed: Vec<&Done> = report.steps.iter().filter(|step| step.error.is_some()).collect();
     assert_eq!(failed, Vec::<&Done>::new());
     assert!(report.models[0].placement.as_ref().is_some_and(|placement| placement.full));

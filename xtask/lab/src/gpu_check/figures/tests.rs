@@ -43,8 +43,8 @@ fn rounds(count: u32, ours: f64, sampled: f64) -> Vec<Run> {
         .collect()
 }
 
-fn of(runs: Vec<Run>, decodes: Vec<Decode>) -> Vec<Comparison> {
-    comparisons(&Model { runs, decodes, ..Model::new("tiny/F16".parse().unwrap(), Bytes(1)) })
+fn of(runs: Vec<Run>, decodes: Vec<Decode>) -> Vec<ProgramComparison> {
+    comparisons(&ModelReport { runs, decodes, ..ModelReport::new("tiny/F16".parse().unwrap(), Bytes(1)) })
 }
 
 #[test]
@@ -89,27 +89,27 @@ fn a_round_that_lacks_one_program_is_no_pair() {
     let alone = &of(runs, Vec::new())[0];
     assert_eq!((alone.ratio, alone.llama_bench), (None, None));
     assert!(alone.anneal > 109.0);
-    assert_eq!(speed(alone).verdict, Verdict::NotMeasured);
+    assert_eq!(speed(alone).verdict, FigureVerdict::NotMeasured);
     assert_eq!(of(Vec::new(), Vec::new()), []);
 }
 
 #[test]
 fn a_miss_is_told_only_where_it_is_no_chance() {
     let of = |ratios: &[f64]| at_least(&Ratio::of(ratios), 1.0);
-    assert_eq!(of(&[1.01; 5]), Verdict::Pass);
-    assert_eq!(of(&[0.9, 1.2, 1.3]), Verdict::Pass);
-    assert_eq!(of(&[0.9; 5]), Verdict::Miss);
-    assert_eq!(of(&[0.9; 2]), Verdict::Unclear);
-    assert_eq!(of(&[0.9, 0.95, 1.05, 0.9, 0.98]), Verdict::Unclear);
+    assert_eq!(of(&[1.01; 5]), FigureVerdict::Pass);
+    assert_eq!(of(&[0.9, 1.2, 1.3]), FigureVerdict::Pass);
+    assert_eq!(of(&[0.9; 5]), FigureVerdict::Miss);
+    assert_eq!(of(&[0.9; 2]), FigureVerdict::Unclear);
+    assert_eq!(of(&[0.9, 0.95, 1.05, 0.9, 0.98]), FigureVerdict::Unclear);
 }
 
-fn model(name: &str, bytes: u64, speed: f64) -> Model {
+fn model(name: &str, bytes: u64, speed: f64) -> ModelReport {
     let runs = rounds(5, speed, speed);
-    Model {
+    ModelReport {
         bytes_per_token: Some(Bytes(bytes)),
         comparisons: of(runs.clone(), Vec::new()),
         runs,
-        ..Model::new(name.parse().unwrap(), Bytes(bytes))
+        ..ModelReport::new(name.parse().unwrap(), Bytes(bytes))
     }
 }
 
@@ -117,26 +117,29 @@ fn model(name: &str, bytes: u64, speed: f64) -> Model {
 fn bandwidth_is_the_weights_times_the_speed() {
     // 1.6 GB a token.
     let figure = |name: &str, speed: f64, theoretical: Option<f64>, copy: Option<f64>| {
-        bandwidth(&model(name, 1_600_000_000, speed), &Memory { theoretical, copy }).unwrap()
+        bandwidth(&model(name, 1_600_000_000, speed), &MemorySpeed { theoretical, copy }).unwrap()
     };
     let (q8, most) = ("qwen2.5-1.5b/Q8_0", Some(3.2e12));
     let half = figure(q8, 1000.0, most, None);
     assert!((half.value.unwrap() - 0.5).abs() < 0.01, "{half:?}");
     assert!((half.effective_bandwidth.unwrap() / 1.6e12 - 1.0).abs() < 0.01, "{half:?}");
-    assert_eq!((half.verdict, half.measured_copy_bandwidth), (Verdict::Miss, None));
+    assert_eq!((half.verdict, half.measured_copy_bandwidth), (FigureVerdict::Miss, None));
     // Between what is missed in any case and what is reached in any case the copies decide.
     for (speed, copy, verdict) in [
-        (1300.0, None, Verdict::Unclear),
-        (1700.0, None, Verdict::Pass),
-        (1300.0, Some(2.5e12), Verdict::Pass),
-        (1300.0, Some(2.9e12), Verdict::Miss),
+        (1300.0, None, FigureVerdict::Unclear),
+        (1700.0, None, FigureVerdict::Pass),
+        (1300.0, Some(2.5e12), FigureVerdict::Pass),
+        (1300.0, Some(2.9e12), FigureVerdict::Miss),
     ] {
         assert_eq!(figure(q8, speed, most, copy).verdict, verdict, "{speed} {copy:?}");
     }
-    assert_eq!(figure("qwen2.5-1.5b/Q4_K_M", 100.0, most, None).verdict, Verdict::Told);
+    assert_eq!(figure("qwen2.5-1.5b/Q4_K_M", 100.0, most, None).verdict, FigureVerdict::Told);
     let unknown = figure(q8, 100.0, None, None);
-    assert_eq!((unknown.verdict, unknown.value), (Verdict::NotMeasured, None));
-    assert!(bandwidth(&Model::new("tiny/F16".parse().unwrap(), Bytes(1)), &Memory::default()).is_none());
+    assert_eq!((unknown.verdict, unknown.value), (FigureVerdict::NotMeasured, None));
+    assert!(
+        bandwidth(&ModelReport::new("tiny/F16".parse().unwrap(), Bytes(1)), &MemorySpeed::default())
+            .is_none()
+    );
 }
 
 fn decode(device_sampling: bool, cpus: f64, chosen: Option<u32>) -> Decode {
@@ -163,11 +166,11 @@ fn text(text: &str) -> Sha256 {
 fn the_hosts_part_is_that_of_device_sampling_alone() {
     let with =
         |cpus: f64, chosen| host_cpu(&[decode(false, 1.0, None), decode(true, cpus, chosen)], &[]).unwrap();
-    assert_eq!((with(0.2, Some(512)).verdict, with(0.2, Some(512)).note), (Verdict::Pass, None));
-    assert_eq!(with(0.3, Some(512)).verdict, Verdict::Miss);
+    assert_eq!((with(0.2, Some(512)).verdict, with(0.2, Some(512)).note), (FigureVerdict::Pass, None));
+    assert_eq!(with(0.3, Some(512)).verdict, FigureVerdict::Miss);
     // Where it did not choose, nothing is known of a host that leaves it to the device.
     let by_host = with(0.2, Some(0));
-    assert_eq!((by_host.verdict, by_host.note.is_some()), (Verdict::NotMeasured, true));
+    assert_eq!((by_host.verdict, by_host.note.is_some()), (FigureVerdict::NotMeasured, true));
     assert_eq!(host_cpu(&[decode(false, 1.0, None)], &[]), None);
 }
 
@@ -177,27 +180,27 @@ fn the_hosts_part_is_that_of_a_host_that_sleeps() {
     let pair = |switch| Pair { switch, on: of(0.1, Wait::Block), off: of(1.0, Wait::Spin) };
     let plain = [decode(true, 1.0, Some(512))];
     let figure = host_cpu(&plain, &[pair(Switch::Waiting)]).unwrap();
-    assert_eq!((figure.value, figure.verdict), (Some(0.1), Verdict::Pass));
+    assert_eq!((figure.value, figure.verdict), (Some(0.1), FigureVerdict::Pass));
     assert_eq!(figure.note.as_deref(), Some("with ANNEAL_CUDA_WAIT=block"));
     // Another pair says nothing of waiting.
-    assert_eq!(host_cpu(&plain, &[pair(Switch::CudaGraphs)]).unwrap().verdict, Verdict::Miss);
+    assert_eq!(host_cpu(&plain, &[pair(Switch::CudaGraphs)]).unwrap().verdict, FigureVerdict::Miss);
 }
 
 #[test]
 fn a_pair_whose_sides_are_the_same_thing_is_no_pair() {
     for (on, off, verdict) in [
-        (Some(512), None, Verdict::Pass),
-        (Some(512), Some(0), Verdict::Pass),
-        (Some(511), None, Verdict::Miss),
-        (None, None, Verdict::Miss),
-        (Some(512), Some(512), Verdict::Miss),
+        (Some(512), None, FigureVerdict::Pass),
+        (Some(512), Some(0), FigureVerdict::Pass),
+        (Some(511), None, FigureVerdict::Miss),
+        (None, None, FigureVerdict::Miss),
+        (Some(512), Some(512), FigureVerdict::Miss),
     ] {
         let pair =
             Pair { switch: Switch::DeviceSampling, on: decode(true, 0.1, on), off: decode(false, 0.1, off) };
         let figure = sampled_as_asked(&[&pair]);
         assert_eq!(
             (figure.verdict, figure.note.is_none()),
-            (verdict, verdict == Verdict::Pass),
+            (verdict, verdict == FigureVerdict::Pass),
             "{figure:?}"
         );
     }

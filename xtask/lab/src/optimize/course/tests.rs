@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use build::compare::Provenance;
-use build::compare::candidate::Program;
+use build::compare::candidate::MeasuredProgram;
 use build::ui::Global;
 use measure::halving;
 
@@ -51,7 +51,7 @@ impl Stable {
                     plan: build::fs::digest(name.as_bytes()),
                     engine: build::fs::digest(script.as_bytes()),
                 },
-                engine: Candidate { name, path, program: Program::Anneal, record: None },
+                engine: CandidateBuild { name, path, program: MeasuredProgram::Anneal, record: None },
             }
         };
         let runners = engines.iter().enumerate().map(runner).collect();

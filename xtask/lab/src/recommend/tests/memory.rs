@@ -1,11 +1,11 @@
 //! Memory that a model and its context take, and contexts that fit.
 
 use build_info::Bytes;
-use gguf::synth::{Options, Preset as Synthetic};
+use gguf::synth::{Preset as Synthetic, SynthOptions};
 use gguf::{GgmlType, synth};
 
 use super::{answer, host, shape};
-use crate::recommend::fit::{Fit, Need, Verdict, compute_buffer, is_repacked};
+use crate::recommend::fit::{Fit, FitVerdict, Need, compute_buffer, is_repacked};
 use crate::recommend::model_facts::Tensor;
 use crate::recommend::subject::read_model;
 
@@ -14,7 +14,7 @@ fn the_compute_buffer_is_estimated_from_above() {
     let folder = tempfile::tempdir().unwrap();
     let synthetic = |preset: Synthetic| {
         let path = folder.path().join(format!("{preset}.gguf"));
-        synth::write(&path, &Options::new(preset)).unwrap();
+        synth::write(&path, &SynthOptions::new(preset)).unwrap();
         read_model(&path).unwrap()
     };
     let (tiny, moe) = (synthetic(Synthetic::Tiny), synthetic(Synthetic::MoeTiny));
@@ -40,13 +40,13 @@ fn a_verdict_follows_from_what_is_needed() {
     let gib = Bytes::gib;
     let need = Need { n_ctx: 256, weights: gib(8), repacked: gib(4), kv: gib(1), compute: gib(1) };
     let cases = [
-        (gib(14), Verdict::Fits),
-        (Bytes(gib(14).0 - 1), Verdict::FitsWithoutRepack),
-        (gib(10), Verdict::FitsWithoutRepack),
-        (Bytes(gib(10).0 - 1), Verdict::StreamsFromDisk),
-        (gib(2), Verdict::StreamsFromDisk),
-        (Bytes(gib(2).0 - 1), Verdict::DoesNotFit),
-        (Bytes(0), Verdict::DoesNotFit),
+        (gib(14), FitVerdict::Fits),
+        (Bytes(gib(14).0 - 1), FitVerdict::FitsWithoutRepack),
+        (gib(10), FitVerdict::FitsWithoutRepack),
+        (Bytes(gib(10).0 - 1), FitVerdict::StreamsFromDisk),
+        (gib(2), FitVerdict::StreamsFromDisk),
+        (Bytes(gib(2).0 - 1), FitVerdict::DoesNotFit),
+        (Bytes(0), FitVerdict::DoesNotFit),
     ];
     for (usable, expected) in cases {
         assert_eq!(need.verdict(usable), expected, "{usable}");
@@ -70,12 +70,12 @@ fn a_context_is_as_long_as_the_memory_and_no_longer_than_it_was_trained() {
     assert_eq!(Fit::of(&model, &host, 2048, 256).largest_context, Some(131_072));
     host.memory.available = Bytes::gib(1);
     let fit = Fit::of(&model, &host, 2048, 256);
-    assert_eq!((fit.largest_context, fit.verdict), (None, Verdict::StreamsFromDisk));
+    assert_eq!((fit.largest_context, fit.verdict), (None, FitVerdict::StreamsFromDisk));
     assert!(fit.fits_when_idle);
     // A limit of the control group counts as much.
     host.memory.available = Bytes::gib(64);
     host.limits.memory = Some(Bytes::gib(1));
-    assert_eq!(Fit::of(&model, &host, 2048, 256).verdict, Verdict::StreamsFromDisk);
+    assert_eq!(Fit::of(&model, &host, 2048, 256).verdict, FitVerdict::StreamsFromDisk);
 }
 
 #[test]
@@ -85,12 +85,12 @@ fn a_context_that_does_not_fit_is_shortened_unless_it_was_asked_for() {
     let need = Need::of(&model, &host, 1024, 256, crate::recommend::kv::F16).once().0;
     host.memory.available = Bytes(need + (512 << 20));
     let own = answer(&model, &host, None, None);
-    assert_eq!((own.runtime.n_ctx.value, own.fit.verdict), (1024, Verdict::FitsWithoutRepack));
+    assert_eq!((own.runtime.n_ctx.value, own.fit.verdict), (1024, FitVerdict::FitsWithoutRepack));
     let command = own.command.expect("a command");
     assert!(command.starts_with("target/anneal/native/bin/anneal run -m 'a model.gguf' -c"), "{command}");
     assert!(!own.runtime.repack.value && command.contains("-c 1024 ") && command.ends_with("--no-repack"));
     let asked = answer(&model, &host, None, Some(30_000));
-    assert_eq!((asked.runtime.n_ctx.value, asked.fit.verdict), (30_208, Verdict::StreamsFromDisk));
+    assert_eq!((asked.runtime.n_ctx.value, asked.fit.verdict), (30_208, FitVerdict::StreamsFromDisk));
     let beyond = answer(&shape("qwen2.5-1.5b", "Q4_K_M"), &host, None, Some(40_000));
     assert!(beyond.notes.iter().any(|note| note.contains("longer than the 32768")), "{:?}", beyond.notes);
 }
@@ -100,7 +100,7 @@ fn a_context_that_fits_with_no_quantisation_is_named_as_the_cause() {
     let (host, model) = (host("i3-6100"), shape("llama-3.1-8b", "Q4_K_M"));
     let long = answer(&model, &host, None, Some(100_000));
     let largest = long.fit.largest_context.expect("a shorter one fits");
-    assert_eq!((long.fit.verdict, &long.command), (Verdict::DoesNotFit, &None));
+    assert_eq!((long.fit.verdict, &long.command), (FitVerdict::DoesNotFit, &None));
     let advice = format!("give -c {largest} or less");
     assert!(long.quantisation.text.contains("with a context of 100096 tokens"), "{}", long.quantisation.text);
     assert!(long.quantisation.text.contains(&advice), "{}", long.quantisation.text);
@@ -111,11 +111,11 @@ fn a_context_that_fits_with_no_quantisation_is_named_as_the_cause() {
     let shorter = answer(&model, &host, None, Some(largest));
     assert_eq!(
         (shorter.fit.verdict, shorter.runtime.n_ctx.reason.as_str()),
-        (Verdict::FitsWithoutRepack, "asked for")
+        (FitVerdict::FitsWithoutRepack, "asked for")
     );
     assert!(shorter.command.is_some() && shorter.quantisation.usual == Some("Q4_K_M"));
     let more = answer(&model, &host, None, Some(largest + 1));
-    assert!(more.fit.verdict > Verdict::FitsWithoutRepack);
+    assert!(more.fit.verdict > FitVerdict::FitsWithoutRepack);
     // A model that is too large with any context stays so.
     let large = answer(&shape("llama-3.3-70b", "Q4_K_M"), &host, None, Some(100_000));
     assert!(large.quantisation.text.contains("smaller model"), "{}", large.quantisation.text);
@@ -154,7 +154,7 @@ fn the_rearranged_copy_is_as_large_as_llama_cpp_reports() {
     let folder = tempfile::tempdir().unwrap();
     for (preset, mib) in cases {
         let path = folder.path().join("m.gguf");
-        synth::write(&path, &Options::new(preset)).unwrap();
+        synth::write(&path, &SynthOptions::new(preset)).unwrap();
         let copy = crate::recommend::fit::repacked_bytes(&read_model(&path).unwrap(), &host);
         assert_eq!(copy.0 as f64 / f64::from(1 << 20), mib, "{preset}");
     }

@@ -1,7 +1,7 @@
 //! Sizes of quantised models, and which quantisation is recommended.
 
 use gguf::synth;
-use gguf::synth::{Options, Preset as Synthetic};
+use gguf::synth::{Preset as Synthetic, SynthOptions};
 
 use super::{answer, host, shape};
 use crate::recommend::mixture;
@@ -51,7 +51,7 @@ fn mixtures_are_those_of_llama_cpp() {
         [(Synthetic::Tiny, tiny), (Synthetic::MoeTiny, moe_tiny), (Synthetic::SmallQwen2, small_qwen2)];
     for (preset, sizes) in models {
         let path = folder.path().join(format!("{preset}.gguf"));
-        synth::write(&path, &Options::new(preset)).unwrap();
+        synth::write(&path, &SynthOptions::new(preset)).unwrap();
         let model = read_model(&path).unwrap();
         assert_eq!((model.quantisation.as_str(), model.kv.exact), ("F16", true), "{preset}");
         for (quant, bytes) in sizes {

@@ -40,7 +40,7 @@ pub struct Known {
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct SampledAnswer {
     /// The tokens that came.
     pub tokens: Vec<u32>,
     /// How many were asked for.
@@ -100,7 +100,7 @@ pub fn tokens_of(answer: &Value) -> Option<Vec<u32>> {
 
 /// What becomes of an answer that is not the known one.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum Deviation {
     /// It is right all the same: a token that was taken is less likely by at most so much.
     Tie(f64),
     /// It is wrong, in words.
@@ -109,17 +109,17 @@ pub enum Verdict {
 
 impl Known {
     /// Whether `answer` is the known one.
-    pub fn is(&self, answer: &Answer) -> bool {
+    pub fn is(&self, answer: &SampledAnswer) -> bool {
         answer.tokens.len() == answer.asked as usize && self.tokens.starts_with(&answer.tokens)
     }
 
     /// Whether `answer` is right all the same: a batch of another size sums up in another order, which can decide
     /// between two tokens that are nearly as likely. Where it takes another token than the server does, asked alone, the
     /// server must hold that one for nearly as likely, and say behind it what the answer says.
-    pub fn judge(&self, server: &Server, answer: &Answer) -> Result<Verdict> {
-        let Answer { tokens, asked } = answer;
+    pub fn judge(&self, server: &Server, answer: &SampledAnswer) -> Result<Deviation> {
+        let SampledAnswer { tokens, asked } = answer;
         if tokens.len() != *asked as usize {
-            return Ok(Verdict::Wrong(format!("{asked} tokens were asked for, and {} came", tokens.len())));
+            return Ok(Deviation::Wrong(format!("{asked} tokens were asked for, and {} came", tokens.len())));
         }
         let whole = |said: &[u32]| [self.prompt.as_slice(), said].concat();
         let next = |said: &[u32], left| ask(server, &whole(said), left);
@@ -147,26 +147,26 @@ fn follows(
     tokens: &[u32],
     mut next: impl FnMut(&[u32], u32) -> Result<Vec<u32>>,
     mut behind: impl FnMut(&[u32], u32) -> Result<Option<f64>>,
-) -> Result<Verdict> {
+) -> Result<Deviation> {
     let (mut at, mut widest) = (0, 0.0_f64);
     for _ in 0..=TIES {
         let left = u32::try_from(tokens.len() - at)?;
         let said = if left == 0 { Vec::new() } else { next(&tokens[..at], left)? };
         let same = said.iter().zip(&tokens[at..]).take_while(|(said, token)| said == token).count();
         at += same;
-        let Some(token) = tokens.get(at) else { return Ok(Verdict::Tie(widest)) };
+        let Some(token) = tokens.get(at) else { return Ok(Deviation::Tie(widest)) };
         match behind(&tokens[..at], *token)? {
             Some(less) if less <= NEARLY => widest = widest.max(less),
             less => {
                 let less =
                     less.map_or("no alternative".to_string(), |less| format!("less likely by {less:.4}"));
                 let said = said.get(same);
-                return Ok(Verdict::Wrong(format!("token {at} is {token}, {less}, in place of {said:?}")));
+                return Ok(Deviation::Wrong(format!("token {at} is {token}, {less}, in place of {said:?}")));
             }
         }
         at += 1;
     }
-    Ok(Verdict::Wrong(format!("more than {TIES} tokens are others")))
+    Ok(Deviation::Wrong(format!("more than {TIES} tokens are others")))
 }
 
 #[cfg(test)]
@@ -208,8 +208,8 @@ mod tests {
         ];
         for (tokens, expected) in cases {
             match (follows(&tokens, next, behind).unwrap(), expected) {
-                (Verdict::Tie(found), Ok(widest)) => assert_eq!(found, widest, "{tokens:?}"),
-                (Verdict::Wrong(words), Err(expected)) => assert!(words.contains(expected), "{words}"),
+                (Deviation::Tie(found), Ok(widest)) => assert_eq!(found, widest, "{tokens:?}"),
+                (Deviation::Wrong(words), Err(expected)) => assert!(words.contains(expected), "{words}"),
                 (found, _) => panic!("{tokens:?}: {found:?}"),
             }
         }
@@ -228,7 +228,7 @@ mod tests {
             (vec![32, 256, 280], 3, false),
         ];
         for (tokens, asked, expected) in cases {
-            assert_eq!(known.is(&Answer { tokens: tokens.clone(), asked }), expected, "{tokens:?}");
+            assert_eq!(known.is(&SampledAnswer { tokens: tokens.clone(), asked }), expected, "{tokens:?}");
         }
     }
 

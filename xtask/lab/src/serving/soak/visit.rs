@@ -8,7 +8,7 @@ use load::request::http;
 use load::{Address, Wire};
 use serde_json::Value;
 
-use super::known::{Answer, Known, LONG, SHORT, body, text_of, tokens_of};
+use super::known::{Known, LONG, SHORT, SampledAnswer, body, text_of, tokens_of};
 use super::mischief;
 use crate::serving::equal;
 use crate::serving::prompts::Random;
@@ -27,7 +27,7 @@ pub enum Visit {
     /// The server has no room now.
     Busy,
     /// Another answer than the known one of a prompt.
-    Doubtful(usize, Answer),
+    Doubtful(usize, SampledAnswer),
     /// What must not be, in words.
     Wrong(String),
 }
@@ -69,7 +69,7 @@ fn refused(refused: Result<(), String>) -> Visit {
 
 /// What a server told to a request that it should answer.
 enum VisitReply {
-    Answer(Answer),
+    Answer(SampledAnswer),
     Busy,
 }
 
@@ -103,7 +103,7 @@ fn lines(
                 if !stream {
                     tokens = equal::read_tokens(&line).map_err(|why| why.to_string())?;
                 }
-                return Ok(VisitReply::Answer(Answer { tokens, asked: LONG }));
+                return Ok(VisitReply::Answer(SampledAnswer { tokens, asked: LONG }));
             }
             let token = line.get("token").and_then(Value::as_u64).and_then(|token| u32::try_from(token).ok());
             tokens.push(token.ok_or_else(|| format!("a line without a token: {line:.200}"))?);
@@ -154,6 +154,6 @@ fn over_http(address: &Address, known: &Known, stream: bool, cache: bool) -> Res
 
 /// An answer of `tokens`; nothing where they are the known ones, and their text is not.
 fn with_text(known: &Known, tokens: Option<Vec<u32>>, text: &str) -> Option<VisitReply> {
-    let answer = Answer { tokens: tokens?, asked: SHORT };
+    let answer = SampledAnswer { tokens: tokens?, asked: SHORT };
     (!known.is(&answer) || text == known.text).then_some(VisitReply::Answer(answer))
 }

@@ -11,7 +11,7 @@ use llama::quantize::{TYPES, Type};
 use serde::{Deserialize, Serialize};
 
 /// A folder for quantised models.
-pub struct Folder {
+pub struct QuantFolder {
     path: PathBuf,
     /// The folder, if it is removed in the end.
     temporary: Option<base::TempDir>,
@@ -19,7 +19,7 @@ pub struct Folder {
 
 /// What a quantised model was made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Origin {
+pub struct QuantOrigin {
     source: Identity,
     #[serde(rename = "type")]
     kind: String,
@@ -38,7 +38,7 @@ struct Identity {
 /// What lies beside a quantised model.
 #[derive(Serialize, Deserialize)]
 struct Note {
-    origin: Origin,
+    origin: QuantOrigin,
     /// Of the model.
     made: Identity,
 }
@@ -52,7 +52,7 @@ impl Identity {
     }
 }
 
-impl Origin {
+impl QuantOrigin {
     /// Quantising `source` to `kind`, with the importance matrix at `imatrix`.
     pub fn of(source: &Path, kind: Type, imatrix: Option<&Path>) -> Result<Self> {
         Ok(Self {
@@ -64,7 +64,7 @@ impl Origin {
     }
 }
 
-impl Folder {
+impl QuantFolder {
     /// `keep`, or one beside `source` that goes away.
     pub fn new(source: &Path, keep: Option<&Path>) -> Result<Self> {
         let beside =
@@ -95,7 +95,7 @@ impl Folder {
     ///
     /// # Errors
     /// When there is a file that this command did not make: it is not for us to overwrite it.
-    pub fn holds(&self, path: &Path, origin: &Origin) -> Result<bool> {
+    pub fn holds(&self, path: &Path, origin: &QuantOrigin) -> Result<bool> {
         if !path.exists() {
             return Ok(false);
         }
@@ -131,7 +131,7 @@ impl Folder {
     }
 
     /// Notes that `path` was made from `origin`.
-    pub fn remember(&self, path: &Path, origin: &Origin) -> Result<()> {
+    pub fn remember(&self, path: &Path, origin: &QuantOrigin) -> Result<()> {
         let note = Note { origin: origin.clone(), made: Identity::of(path)? };
         write(&self::note(path), &serde_json::to_vec_pretty(&note)?)
     }
@@ -189,7 +189,7 @@ mod tests {
             .expect("a link");
         let source = path("m-F16.gguf");
         fs::write(&source, "weights").expect("a file");
-        let folder = Folder::new(&source, None).expect("a folder");
+        let folder = QuantFolder::new(&source, None).expect("a folder");
         let made = folder.place(&source, "Q4_0".parse().expect("a type"));
         fs::write(&made, "").expect("a file");
         assert_eq!(fs::read_dir(path("victim")).expect("a folder").count(), 0);
@@ -202,11 +202,11 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let source = place.path().join("m-F16.gguf");
         fs::write(&source, "weights").expect("a file");
-        let folder = Folder::new(&source, Some(&place.path().join("kept"))).expect("a folder");
+        let folder = QuantFolder::new(&source, Some(&place.path().join("kept"))).expect("a folder");
         let kind: Type = "Q4_0".parse().expect("a type");
         let path = folder.place(&source, kind);
         assert!(path.ends_with("kept/m-Q4_0.gguf"));
-        let origin = || Origin::of(&source, kind, None).expect("an origin");
+        let origin = || QuantOrigin::of(&source, kind, None).expect("an origin");
         assert!(!folder.holds(&path, &origin()).expect("nothing there"));
 
         fs::write(&path, "mine").expect("a file");
@@ -218,7 +218,7 @@ mod tests {
         folder.remember(&path, &origin()).expect("a note");
         assert!(folder.holds(&path, &origin()).expect("ours"));
 
-        let with = Origin::of(&source, kind, Some(&source)).expect("an origin");
+        let with = QuantOrigin::of(&source, kind, Some(&source)).expect("an origin");
         assert!(!folder.holds(&path, &with).expect("ours"), "an importance matrix makes a difference");
         fs::write(&source, "other weights").expect("a file");
         assert!(!folder.holds(&path, &origin()).expect("ours"), "the source changed");
@@ -229,7 +229,7 @@ mod tests {
         drop(folder);
         assert!(path.exists());
 
-        let temporary = Folder::new(&source, None).expect("a folder");
+        let temporary = QuantFolder::new(&source, None).expect("a folder");
         let made = temporary.place(&source, kind);
         fs::write(&made, "").expect("a file");
         drop(temporary);

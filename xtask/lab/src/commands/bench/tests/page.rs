@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use build::compare::comparison::{self, Comparison, Figure, Outcome};
+use build::compare::comparison::{self, BuildOutcome, Comparison, Figure};
 use build::compare::{Phase, Provenance, Ratio, median};
 use serde::Deserialize;
 
@@ -117,7 +117,7 @@ fn comparison_table(comparison: &Comparison) -> String {
     text
 }
 
-fn cell(figure: &Figure, result: &Outcome) -> String {
+fn cell(figure: &Figure, result: &BuildOutcome) -> String {
     let median = figure.phase.show(result.median);
     match (&result.ratio, &result.verdict) {
         // A size does not vary: it has no interval.
