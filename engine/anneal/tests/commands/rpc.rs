@@ -266,7 +266,10 @@ fn a_worker_that_makes_the_logits_chooses_by_them() {
     assert_eq!(half["device_sampling"]["why"], "the CPU makes the logits");
     let threads = |more: &[&str]| -> Vec<(String, String)> {
         let all = ["info", "--explain", "--json", "-m", model, "--rpc", &worker.address];
-        let (code, stdout, stderr) = parts(&anneal([&all, more].concat()));
+        // `cargo xtask test` sets it for all tests.
+        let output =
+            crate::common::command().env_remove("ANNEAL_THREADS").args([&all, more].concat()).output();
+        let (code, stdout, stderr) = parts(&output.expect("anneal"));
         assert_eq!(code, Some(0), "{stderr}");
         let info: Value = serde_json::from_str(&stdout).expect("JSON");
         let lines = info["settings"].as_array().expect("settings");

@@ -192,6 +192,9 @@ impl Tests<'_> {
             .env("ANNEAL_LLAMA_PREFIX", prefix)
             // A folder that does not exist: tests must not depend on what was measured or tuned on this machine.
             .env("ANNEAL_STATE_DIR", self.workspace.anneal().join("test-state"))
+            // Tests run side by side. With more threads than cores those that wait for each other keep the others from
+            // computing: it takes half as long again. What depends on the number of threads says how many it wants.
+            .env("ANNEAL_THREADS", "1")
             .envs(&complete(self.args.unattended))
             .envs(&linker.into_iter().collect())
             .envs(variables)
