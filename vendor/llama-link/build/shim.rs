@@ -31,6 +31,8 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
         .includes(&link.include)
         .flag("-fexceptions")
         .opt_level(2)
+        // Where the loop over the logits begins decides on 5 % of a choice's time, and a change anywhere moves it.
+        .flag_if_supported("-falign-loops=64")
         .cargo_metadata(false);
     for flag in &link.shim_flags {
         build.flag(flag);

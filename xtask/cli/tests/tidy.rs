@@ -1,6 +1,8 @@
 //! What a reader would trip over in the tree as it stands.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -131,4 +133,34 @@ fn tests_of_the_security_page_exist() {
         assert!(source.is_some(), "no test: {row}");
     }
     assert!(seen > 15, "only {seen} tests are named");
+}
+
+/// Whoever follows a page for contributors begins with its diff.
+#[test]
+fn worked_diffs_apply() {
+    let mut found = Vec::new();
+    pages(&root().join("docs/src/contributing"), &mut found);
+    let mut diffs = 0;
+    for page in found {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for diff in text.split("```diff\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            let mut git = Command::new("git")
+                .args(["apply", "--check", "-"])
+                .current_dir(root())
+                .stdin(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            git.stdin.take().unwrap().write_all(diff.as_bytes()).unwrap();
+            let output = git.wait_with_output().unwrap();
+            let why = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                output.status.success(),
+                "the diff in {} does not apply; apply it by hand, and put `git diff` in its place: {why}",
+                page.display()
+            );
+            diffs += 1;
+        }
+    }
+    assert!(diffs >= 3, "{diffs}");
 }

@@ -66,6 +66,11 @@ fn in_groups<T>(
     table.iter().filter(|option| groups.contains(&option.group))
 }
 
+/// What the help says of `option` and of its default.
+pub fn help_with_default<T>(option: &OptionSpec<T>) -> String {
+    format!("{} [default: {}]", option.help(), option.default.words())
+}
+
 fn off_name(name: &str) -> String {
     format!("no-{name}")
 }
@@ -76,7 +81,7 @@ fn arguments<T: Default>(option: &'static OptionSpec<T>) -> Vec<Arg> {
     let switch = |name: String, help: String| {
         Arg::new(name.clone()).long(name).help(help).help_heading(heading).action(ArgAction::SetTrue)
     };
-    let with_default = format!("{} [default: {}]", option.help(), option.default.words());
+    let with_default = help_with_default(option);
     let (on, off) = (option.name.to_string(), off_name(option.name));
     match option.flag {
         Flag::None => Vec::new(),

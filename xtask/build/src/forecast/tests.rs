@@ -467,7 +467,7 @@ fn shares_are_written_from_a_build_of_this_checkout() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let records = Records::read(&root.join("../../target/anneal"));
     let mut text = "\
-# What long units of a clean build took on two Zen 3 cores. Read for a build of which this machine has no record.
+# What long units of a clean build took on one machine of two cores. Read for a build of which a machine has no record.
 # Columns: tool, seconds, seconds until units that wait for it could begin, name. The name * is the median of all units.
 # Written by `UPDATE_SHARES=1 cargo test -p build shares`, which says how.
 "

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use engine_core::settings::{BATCH, POLL, THREADS};
+use engine_core::settings::{BATCH, OPTIONS, POLL, THREADS};
 use llama::options::{FlashAttention, KvType, LoadMode};
 use tune::bench::parts::Part;
 use tune::tuner::Objective;
@@ -12,6 +12,7 @@ use super::lists::{self, Numbers, numbers};
 use super::quants::flags::Flags as QuantFlags;
 use crate::commands::flags::{DeviceFlags, LoadFlags, PlacementFlags, SplitFlags, VariantFlags};
 use crate::commands::hub::HubFlags;
+use crate::commands::option_flags::help_with_default;
 use crate::commands::speculative::Refused;
 use crate::commands::table::Format;
 
@@ -42,20 +43,15 @@ pub struct Args {
     /// Tokens in the context before the test; not with --end-to-end
     #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',', default_value = "0", value_parser = numbers(TOKENS))]
     pub(super) n_depth: Vec<Numbers>,
-    /// Tokens evaluated in one call [default: 2048]
-    #[arg(short = 'b', long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(BATCH))]
+    #[arg(help = of_table("batch-size"), short = 'b', long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(BATCH))]
     pub(super) batch_size: Vec<Numbers>,
-    /// Tokens evaluated in one graph [default: 512]
-    #[arg(long, visible_alias = "ub", value_name = "LIST", value_delimiter = ',', value_parser = numbers(BATCH))]
+    #[arg(help = of_table("ubatch-size"), long, visible_alias = "ub", value_name = "LIST", value_delimiter = ',', value_parser = numbers(BATCH))]
     pub(super) ubatch_size: Vec<Numbers>,
-    /// Types of the K cache [default: f16]
-    #[arg(long, visible_alias = "ctk", value_name = "LIST", value_delimiter = ',')]
+    #[arg(help = of_table("cache-type-k"), long, visible_alias = "ctk", value_name = "LIST", value_delimiter = ',')]
     pub(super) cache_type_k: Vec<KvType>,
-    /// Types of the V cache [default: f16]
-    #[arg(long, visible_alias = "ctv", value_name = "LIST", value_delimiter = ',')]
+    #[arg(help = of_table("cache-type-v"), long, visible_alias = "ctv", value_name = "LIST", value_delimiter = ',')]
     pub(super) cache_type_v: Vec<KvType>,
-    /// Flash attention: auto, on, off [default: auto]
-    #[arg(long, visible_alias = "fa", value_name = "LIST", value_delimiter = ',', value_parser = lists::flash_attention)]
+    #[arg(help = of_table("flash-attn"), long, visible_alias = "fa", value_name = "LIST", value_delimiter = ',', value_parser = lists::flash_attention)]
     pub(super) flash_attn: Vec<FlashAttention>,
     /// Threads, for both phases [default: what run takes, for each phase its own]. Of several, a curve follows the table
     #[arg(short = 't', long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(THREADS))]
@@ -63,11 +59,9 @@ pub struct Args {
     /// Threads of prefill where they are not to be -t's
     #[arg(long, visible_alias = "tb", value_name = "LIST", value_delimiter = ',', value_parser = numbers(THREADS))]
     pub(super) threads_batch: Vec<Numbers>,
-    /// How eagerly threads wait for work, 0 (sleep) to 100 (spin) [default: 50]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(POLL))]
+    #[arg(help = of_table("poll"), long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(POLL))]
     pub(super) poll: Vec<Numbers>,
-    /// How to load: auto, none, mmap, mlock, mmap_mlock or direct_io [default: auto]
-    #[arg(long, visible_alias = "lm", value_name = "LIST", value_delimiter = ',', value_parser = lists::load_mode)]
+    #[arg(help = of_table("load-mode"), long, visible_alias = "lm", value_name = "LIST", value_delimiter = ',', value_parser = lists::load_mode)]
     pub(super) load_mode: Vec<LoadMode>,
     /// Whether weights are rearranged for the CPU's kernels: on, off [default: on]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = lists::on_off, conflicts_with = "no-repack")]
@@ -132,6 +126,11 @@ pub struct Args {
     pub(super) split: SplitFlags,
     #[command(flatten)]
     pub(super) drafts: Refused,
+}
+
+/// Help of a list of values for the option `name`.
+fn of_table(name: &str) -> String {
+    OPTIONS.iter().find(|option| option.name == name).map(help_with_default).expect("an option of the table")
 }
 
 fn pair(text: &str) -> Result<(u32, u32), String> {
