@@ -61,10 +61,10 @@ say() { # what was done: it stays so where stdout takes no word of it
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# Most entries and 512-byte blocks of one file, as in ship/src/unpack.rs.
+# Most entries and 512-byte blocks of one file, as in crates/ship/src/unpack.rs.
 most_entries=20000
 most_blocks=4194304
-most_small=65536 # bytes of a sum or a signature, as in ship/src/install/source.rs
+most_small=65536 # bytes of a sum or a signature, as in crates/ship/src/install/source.rs
 # Longest path of the installer's folder: below it, there must be room in PATH_MAX for the files of an archive.
 most_path=3500
 newline='

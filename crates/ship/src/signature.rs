@@ -13,13 +13,13 @@ use crate::{exit, files};
 const LARGEST: u64 = 1 << 16;
 
 /// Who may sign, and where that is said.
-pub struct SigningKeys {
+pub struct TrustedKey {
     key: PublicKey,
     /// Where it was found, for messages.
     pub from: String,
 }
 
-impl SigningKeys {
+impl TrustedKey {
     /// The one in `given`, a file or the key itself.
     pub fn read(given: &str, from: &str) -> Result<Self> {
         let path = Path::new(given);

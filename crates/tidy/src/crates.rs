@@ -61,7 +61,8 @@ pub fn members(root: &Path) -> Result<Vec<Member>, String> {
     for folder in workspace.members {
         let manifest: Manifest = read(&root.join(&folder).join("Cargo.toml"))?;
         let tables = std::iter::once(manifest.dependencies).chain(manifest.target.into_values());
-        let dependencies = tables.flat_map(|table| table.normal.into_keys().chain(table.build.into_keys()));
+        let dependencies =
+            tables.flat_map(|table| table.normal.into_iter().chain(table.build)).map(package_of);
         found.push(Member { name: manifest.package.name, folder, dependencies: dependencies.collect() });
     }
     let names: Vec<String> = found.iter().map(|member| member.name.clone()).collect();
@@ -103,6 +104,11 @@ pub fn upward(members: &[Member], layers: &[&[&str]]) -> Result<Vec<String>, Str
         }
     }
     Ok(wrong)
+}
+
+/// Name of the package that an entry of a table of dependencies names: the key, or what `package` says.
+fn package_of((key, value): (String, toml::Value)) -> String {
+    value.get("package").and_then(toml::Value::as_str).map_or(key, str::to_string)
 }
 
 fn no_layer(name: &str) -> String {
@@ -154,7 +160,7 @@ mod tests {
         }
         write(
             "a/Cargo.toml",
-            "[package]\nname = \"a\"\n[dependencies]\nb.workspace = true\nserde = \"1\"\n\
+            "[package]\nname = \"a\"\n[dependencies]\nother = { path = \"../b\", package = \"b\" }\nserde = \"1\"\n\
              [build-dependencies]\nc.workspace = true\n[dev-dependencies]\nf.workspace = true\n\
              [target.'cfg(unix)'.dependencies]\nd.workspace = true\n\
              [target.x86_64-unknown-linux-gnu.build-dependencies]\ne.workspace = true\n",

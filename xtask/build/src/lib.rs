@@ -27,7 +27,7 @@ pub mod forecast;
 pub mod fs;
 pub mod models;
 pub mod openblas;
-pub mod ours;
+pub mod overwrite_guard;
 pub mod pgo;
 pub mod process;
 pub mod profile;

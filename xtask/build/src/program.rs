@@ -153,6 +153,8 @@ fn cargo_build(
         if stream == Stream::Out {
             let message: Message = serde_json::from_str(line).unwrap_or_default();
             found = message.executable.or(found.take());
+        } else if line.trim_start().starts_with("Blocking") {
+            ui.say(format_args!("waiting for another cargo: {}", line.trim()));
         } else if !told && line.trim_start().starts_with("Compiling") {
             told = true;
             ui.say(format_args!("compiling what {purpose}, once"));

@@ -72,10 +72,9 @@ pub fn plan_marked(
     source: &Source,
     toolchain: &Toolchain,
 ) -> Result<(Plan, Vec<Missing>)> {
-    let why = match plan(host, profile, source, toolchain) {
-        Ok(plan) => return Ok((plan, Vec::new())),
-        Err(why) => why,
-    };
+    if let Ok(plan) = plan(host, profile, source, toolchain) {
+        return Ok((plan, Vec::new()));
+    }
     let reference = reference_toolchain(&host.arch)?;
     let with = |kinds: &[&Kind]| {
         let mut tools = toolchain.clone();
@@ -83,7 +82,7 @@ pub fn plan_marked(
         plan(host, profile, source, &tools)
     };
     let mut needed: Vec<&Kind> = KINDS.iter().collect();
-    let Ok(mut planned) = with(&needed) else { return Err(why) };
+    let mut planned = with(&needed)?;
     for kind in KINDS {
         let others: Vec<&Kind> = needed.iter().copied().filter(|other| !std::ptr::eq(*other, kind)).collect();
         if let Ok(plan) = with(&others) {
@@ -130,6 +129,9 @@ mod tests {
         let tools = reference_toolchain("x86_64").unwrap();
         let profile = profile("native+reproducible:true");
         let error = plan_marked(&host("zen5-vm"), &profile, &source(), &tools).unwrap_err();
+        assert!(error.to_string().contains("does not go with"), "{error}");
+        // Not what is missing as well.
+        let error = plan_marked(&host("zen5-vm"), &profile, &source(), &Toolchain::default()).unwrap_err();
         assert!(error.to_string().contains("does not go with"), "{error}");
     }
 }

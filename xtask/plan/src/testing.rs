@@ -13,9 +13,9 @@ use crate::profile::{self, Files, Override, Profile};
 use crate::reference::reference_toolchain;
 
 /// Profiles in a folder.
-struct ProfilesFolder<'a>(&'a Path);
+struct ProfileFixture<'a>(&'a Path);
 
-impl Files for ProfilesFolder<'_> {
+impl Files for ProfileFixture<'_> {
     fn folder(&self) -> &Path {
         self.0
     }
@@ -38,17 +38,17 @@ impl Files for ProfilesFolder<'_> {
 
 /// Names of the profiles in `folder` that can be built.
 pub fn names(folder: &Path) -> Result<Vec<String>> {
-    profile::names(&ProfilesFolder(folder))
+    profile::names(&ProfileFixture(folder))
 }
 
 /// The profile `name` of `folder`.
 pub fn load(folder: &Path, name: &str) -> Result<Profile> {
-    profile::load(&ProfilesFolder(folder), name)
+    profile::load(&ProfileFixture(folder), name)
 }
 
 /// The profile `name` of `folder` with the keys of `overrides`.
 pub fn load_with(folder: &Path, name: &str, overrides: &[Override]) -> Result<Profile> {
-    profile::load_with(&ProfilesFolder(folder), name, overrides)
+    profile::load_with(&ProfileFixture(folder), name, overrides)
 }
 
 /// Top folder of the checkout.

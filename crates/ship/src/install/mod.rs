@@ -20,7 +20,7 @@ use prefix::{Prefix, is_there};
 use source::{ArchiveLocation, Source, SourceNotes};
 
 use crate::order::{self, Install, Installed, InstalledVersion, List};
-use crate::signature::SigningKeys;
+use crate::signature::TrustedKey;
 use crate::{exit, files, sums};
 
 pub use remove::uninstall;
@@ -32,7 +32,7 @@ pub fn install(order: &Install) -> Result<Installed> {
         return Err(exit::usage("--no-check and --sha256 exclude each other: give one"));
     }
     let prefix = Prefix::of(order.prefix.as_deref())?;
-    let key = SigningKeys::configured(order.key.as_deref(), prefix.root())?;
+    let key = TrustedKey::configured(order.key.as_deref(), prefix.root())?;
     let mut told = SourceNotes::default();
     let place = source::find(order, &mut told)?;
     let name = source::name_of(&place)?;
@@ -63,7 +63,7 @@ fn fetch_and_put(
     prefix: &Prefix,
     place: &ArchiveLocation,
     name: String,
-    key: Option<&SigningKeys>,
+    key: Option<&TrustedKey>,
     mut told: SourceNotes,
 ) -> Result<Installed> {
     let scratch = lock::staging(prefix)?;
@@ -94,7 +94,7 @@ fn would_install(
     order: &Install,
     prefix: &Prefix,
     place: &ArchiveLocation,
-    key: Option<&SigningKeys>,
+    key: Option<&TrustedKey>,
     mut told: SourceNotes,
 ) -> Result<Installed> {
     let name = source::name_of(place)?;

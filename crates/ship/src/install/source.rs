@@ -8,7 +8,7 @@ use build_info::Sha256;
 
 use super::choose;
 use crate::order::{Index, Install};
-use crate::signature::SigningKeys;
+use crate::signature::TrustedKey;
 use crate::{exit, fetch, files, name, sums};
 
 /// A `.sha256` is one line.
@@ -134,7 +134,7 @@ pub fn name_of(place: &ArchiveLocation) -> Result<String> {
 pub fn open(
     place: &ArchiveLocation,
     order: &Install,
-    key: Option<&SigningKeys>,
+    key: Option<&TrustedKey>,
     scratch: Option<&Path>,
     told: &mut SourceNotes,
 ) -> Result<Source> {
@@ -165,7 +165,7 @@ pub fn open(
             })?;
             let signature = beside(path, ".minisig");
             let signed = key.map(|key| {
-                let text = SigningKeys::read_signature(&signature).with_context(|| unsigned(path, key))?;
+                let text = TrustedKey::read_signature(&signature).with_context(|| unsigned(path, key))?;
                 Ok::<_, anyhow::Error>((key, text))
             });
             check(file, name, expected, signed.transpose()?, &signature)
@@ -192,7 +192,7 @@ pub fn open(
     }
 }
 
-fn unsigned(archive: &Path, key: &SigningKeys) -> String {
+fn unsigned(archive: &Path, key: &TrustedKey) -> String {
     format!(
         "{} has no signature (.minisig) beside it, and there is a key of {} that must have signed what is installed",
         archive.display(),
@@ -244,7 +244,7 @@ fn check(
     mut file: File,
     name: String,
     expected: Option<Sha256>,
-    signed: Option<(&SigningKeys, Vec<u8>)>,
+    signed: Option<(&TrustedKey, Vec<u8>)>,
     signature: &Path,
 ) -> Result<Source> {
     use std::io::Seek;

@@ -24,7 +24,7 @@ pub(super) struct Endpoint {
     /// Schema of the request. An endpoint that has one takes `POST`, any other `GET`.
     pub(super) request: Option<&'static str>,
     /// Content of the answer.
-    pub(super) answer: ResponseContent,
+    pub(super) answer: AnswerContent,
     /// Errors beside those of who asks.
     pub(super) errors: &'static [&'static [ApiErrorKind]],
     /// Name of the operation in OpenAPI.
@@ -41,7 +41,7 @@ pub(super) struct Endpoint {
 }
 
 /// Content of an answer, by the names of schemas.
-pub(super) enum ResponseContent {
+pub(super) enum AnswerContent {
     /// One JSON value.
     Json(&'static str),
     /// One JSON value, or with `stream` events of the second schema.
@@ -85,77 +85,77 @@ const NAMED: &[ApiErrorKind] = &[ApiErrorKind::Invalid, ApiErrorKind::NoModel, A
 pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/v1/completions", shown: "/v1/completions", handler: |by| on(by, completions::completions),
-        request: Some("CompletionRequest"), answer: ResponseContent::Streamed("Completion", "CompletionChunk"), errors: &[BODY, GENERATE],
+        request: Some("CompletionRequest"), answer: AnswerContent::Streamed("Completion", "CompletionChunk"), errors: &[BODY, GENERATE],
         id: "completions", summary: "Goes on with a text.",
         reference: "as OpenAI's; in one piece, or with `stream` as server-sent events that end with `[DONE]`",
         loudness: Loudness::Generates, at_health_door: false,
     },
     Endpoint {
         path: "/v1/chat/completions", shown: "/v1/chat/completions", handler: |by| on(by, chat::chat),
-        request: Some("ChatRequest"), answer: ResponseContent::Streamed("ChatCompletion", "ChatChunk"), errors: &[BODY, GENERATE],
+        request: Some("ChatRequest"), answer: AnswerContent::Streamed("ChatCompletion", "ChatChunk"), errors: &[BODY, GENERATE],
         id: "chat", summary: "Answers a conversation.",
         reference: "as OpenAI's; in one piece, or with `stream` as server-sent events: the role, the text in parts, `finish_reason`, the usage if requested, `[DONE]`",
         loudness: Loudness::Generates, at_health_door: false,
     },
     Endpoint {
         path: "/v1/embeddings", shown: "/v1/embeddings", handler: |by| on(by, embeddings::embeddings),
-        request: Some("EmbeddingRequest"), answer: ResponseContent::Json("Embeddings"), errors: &[BODY, GENERATE],
+        request: Some("EmbeddingRequest"), answer: AnswerContent::Json("Embeddings"), errors: &[BODY, GENERATE],
         id: "embeddings", summary: "Makes numbers of texts.",
         reference: "as OpenAI's: [embeddings](#embeddings)",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/v1/models", shown: "/v1/models", handler: |by| on(by, other::models),
-        request: None, answer: ResponseContent::Json("Models"), errors: &[],
+        request: None, answer: AnswerContent::Json("Models"), errors: &[],
         id: "models", summary: "The models.",
         reference: "the models, each with its `state` (`unloaded`, `loading`, `loaded`, `leaving`, `failed` with `error`), and, if it is loaded, `description`, `context`, `slots`",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/v1/models/{*name}", shown: "/v1/models/NAME", handler: |by| on(by, other::model),
-        request: None, answer: ResponseContent::Json("Model"), errors: &[NAMED],
+        request: None, answer: AnswerContent::Json("Model"), errors: &[NAMED],
         id: "model", summary: "The model of this name.",
         reference: "one of them; a name may contain slashes",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/tokenize", shown: "/tokenize", handler: |by| on(by, other::tokenize),
-        request: Some("Text"), answer: ResponseContent::Json("Tokens"), errors: &[BODY, MODEL],
+        request: Some("Text"), answer: AnswerContent::Json("Tokens"), errors: &[BODY, MODEL],
         id: "tokenize", summary: "Cuts a text into tokens.",
         reference: "takes `{\"content\": TEXT}`, with `model` if there are several; returns `{\"tokens\": […]}`, the tokens of a prompt with this text. The text has at most as many bytes as the context can hold",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/detokenize", shown: "/detokenize", handler: |by| on(by, other::detokenize),
-        request: Some("Tokens"), answer: ResponseContent::Json("Text"), errors: &[BODY, MODEL],
+        request: Some("Tokens"), answer: AnswerContent::Json("Text"), errors: &[BODY, MODEL],
         id: "detokenize", summary: "Makes a text of tokens.",
         reference: "takes `{\"tokens\": […]}`, with `model` likewise; returns `{\"content\": TEXT}`",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/health", shown: "/health", handler: |by| on(by, other::health),
-        request: None, answer: ResponseContent::Json("Health"), errors: &[],
+        request: None, answer: AnswerContent::Json("Health"), errors: &[],
         id: "health", summary: "Whether it takes requests; needs no key.",
         reference: "`{\"status\": \"ok\"}`. `\"degraded\"` after a part of the server has panicked: its requests failed, others are answered, and the log has the cause. Needs no key",
         loudness: Loudness::Quiet, at_health_door: true,
     },
     Endpoint {
         path: "/metrics", shown: "/metrics", handler: |by| on(by, other::metrics),
-        request: None, answer: ResponseContent::Text, errors: &[],
+        request: None, answer: AnswerContent::Text, errors: &[],
         id: "metrics", summary: "Counters and gauges for Prometheus.",
         reference: "counters and gauges for Prometheus",
         loudness: Loudness::Quiet, at_health_door: true,
     },
     Endpoint {
         path: "/status", shown: "/status", handler: |by| on(by, status::status),
-        request: None, answer: ResponseContent::Json("Status"), errors: &[],
+        request: None, answer: AnswerContent::Json("Status"), errors: &[],
         id: "status", summary: "Slots, queue, speed, memory: what `anneal top` shows.",
         reference: "slots, queue, speed and memory, as in `anneal top`: [the status](#the-status)",
         loudness: Loudness::Quiet, at_health_door: false,
     },
     Endpoint {
         path: "/openapi.json", shown: "/openapi.json", handler: |by| on(by, openapi::openapi),
-        request: None, answer: ResponseContent::Object, errors: &[],
+        request: None, answer: AnswerContent::Object, errors: &[],
         id: "openapi", summary: "This file.",
         reference: "the description of the API in OpenAPI 3.1: every field with its range and default, every answer and error, with the limits of this server",
         loudness: Loudness::Normal, at_health_door: false,
@@ -205,7 +205,7 @@ async fn nothing_here(request: Request) -> Response {
 
 async fn wrong_method(request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
-    refuse(&ApiError::new(ApiErrorKind::Method, format!("{path} is not there for {method}")))
+    refuse(&ApiError::new(ApiErrorKind::Method, format!("{method} is not allowed on {path}")))
 }
 
 /// Set of paths that are served at an address.

@@ -21,5 +21,5 @@ mod tests;
 
 pub use objective::Objective;
 pub use search::{may_replace, tune};
-pub use space::StagePlan;
+pub use space::TuningStage;
 pub use task::{Failure, RunFigures, Runner, Stop, Task, TuningEvent, TuningProgress, Work};

@@ -136,7 +136,7 @@ fn rejected(stage: &Stage) -> String {
 }
 
 /// What would be tried.
-pub fn dry_run(objective: &Objective, stages: &[super::space::StagePlan], budget: f64) -> String {
+pub fn dry_run(objective: &Objective, stages: &[super::space::TuningStage], budget: f64) -> String {
     let mut out = format!(
         "for {objective}: {} prompt tokens and {} generated; at most {budget:.0} s\n",
         objective.prompt, objective.generate

@@ -7,7 +7,7 @@ use build_info::tuning::{Candidate, Chosen, Confirmation, Entry, Sample};
 use measure::{FEWEST_PAIRS, Rule, median};
 
 use super::halving::{REPEATS, Terms, contest, interval};
-use super::space::{Phases, StagePlan, memory, with};
+use super::space::{Phases, TuningStage, memory, with};
 use super::task::{Failure, Runner, Stop, Task, TuningEvent, TuningProgress, Work};
 
 /// Pairs of the last two of a stage in a short budget.
@@ -83,7 +83,7 @@ pub(crate) fn unchanged(task: &Task, runner: &mut dyn Runner) -> Result<(), Stop
 /// Decides one stage.
 pub(crate) fn run_stage(
     task: &Task,
-    stage: &StagePlan,
+    stage: &TuningStage,
     pace: &Pace,
     runner: &mut dyn Runner,
     chosen: &Chosen,

@@ -32,7 +32,7 @@ pub struct Change {
 
 /// Changes of one thing.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StagePlan {
+pub struct TuningStage {
     /// What it decides.
     pub name: &'static str,
     /// What it measures.
@@ -64,7 +64,7 @@ pub struct Surroundings<'a> {
 const LONG: u32 = 1024;
 
 /// The stages in the order in which they are worth the time.
-pub fn stages(around: &Surroundings<'_>) -> Vec<StagePlan> {
+pub fn stages(around: &Surroundings<'_>) -> Vec<TuningStage> {
     let mut stages = vec![
         layout(around.objective),
         stage("flash attention", Phases::Both, flash_attention()),
@@ -90,7 +90,7 @@ pub fn stages(around: &Surroundings<'_>) -> Vec<StagePlan> {
 }
 
 /// Whether the phase that it changes counts at all, and prompts are long enough.
-fn is_of_use(stage: &StagePlan, objective: &Objective) -> bool {
+fn is_of_use(stage: &TuningStage, objective: &Objective) -> bool {
     match stage.phases {
         Phases::Both => true,
         Phases::Prefill => objective.prompt > 0 && objective.usual_prompt() >= stage.least_prompt,
@@ -98,15 +98,15 @@ fn is_of_use(stage: &StagePlan, objective: &Objective) -> bool {
     }
 }
 
-fn stage(name: &'static str, phases: Phases, changes: Vec<Change>) -> StagePlan {
-    StagePlan { name, phases, changes, least_prompt: 0 }
+fn stage(name: &'static str, phases: Phases, changes: Vec<Change>) -> TuningStage {
+    TuningStage { name, phases, changes, least_prompt: 0 }
 }
 
 fn change(name: impl Into<String>, set: Chosen) -> Change {
     Change { name: name.into(), set }
 }
 
-fn layout(objective: &Objective) -> StagePlan {
+fn layout(objective: &Objective) -> TuningStage {
     let split = Chosen { split_layout: Some(true), ..Chosen::default() };
     let mut changes = vec![
         change("split layout", split.clone()),
@@ -129,7 +129,7 @@ fn kernels(around: &Surroundings<'_>) -> Vec<Change> {
     around.kernels.iter().map(|name| change(format!("kernels for {name}"), of(name))).collect()
 }
 
-fn decode_threads(around: &Surroundings<'_>) -> StagePlan {
+fn decode_threads(around: &Surroundings<'_>) -> TuningStage {
     let now = threads::budget(around.host, Policy::default()).decode;
     let changes = thread_counts(around.host).into_iter().filter(|threads| *threads != now).map(|threads| {
         let set = Chosen { decode_threads: Some(threads), ..Chosen::default() };
@@ -138,7 +138,7 @@ fn decode_threads(around: &Surroundings<'_>) -> StagePlan {
     stage("decode threads", Phases::Decode, changes.collect())
 }
 
-fn prefill_threads(around: &Surroundings<'_>) -> StagePlan {
+fn prefill_threads(around: &Surroundings<'_>) -> TuningStage {
     let now = threads::budget(around.host, Policy::default()).prefill;
     // Half of the cores never evaluates a prompt faster than all; fewer than all may, where the quota or heat binds.
     let changes =
@@ -173,7 +173,7 @@ fn flash_attention() -> Vec<Change> {
 }
 
 /// Graphs of other sizes, where prompts fill them.
-fn ubatch(around: &Surroundings<'_>) -> Option<StagePlan> {
+fn ubatch(around: &Surroundings<'_>) -> Option<TuningStage> {
     let longest = around.objective.usual_prompt();
     let changes: Vec<Change> = [128u32, 256, 1024, 2048]
         .into_iter()
@@ -185,7 +185,7 @@ fn ubatch(around: &Surroundings<'_>) -> Option<StagePlan> {
         .collect();
     // The greatest must be filled, and the default 512 too, to be told apart.
     let fill = changes.iter().filter_map(|change| change.set.n_ubatch).chain([512]).max()?;
-    Some(StagePlan { least_prompt: fill, ..stage("graph size", Phases::Prefill, changes) })
+    Some(TuningStage { least_prompt: fill, ..stage("graph size", Phases::Prefill, changes) })
 }
 
 fn affinity() -> Vec<Change> {

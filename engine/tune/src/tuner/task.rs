@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::OutputComparison;
 use super::objective::Objective;
-use super::space::StagePlan;
+use super::space::TuningStage;
 
 /// The most tokens before what is run: their state is put back before each run, which takes time too.
 pub(crate) const DEEPEST: u32 = 4096;
@@ -157,7 +157,7 @@ pub struct Task {
     /// Whether what loses accuracy may be tried.
     pub lossy: bool,
     /// What is tried.
-    pub stages: Vec<StagePlan>,
+    pub stages: Vec<TuningStage>,
     /// Cores of the machine.
     pub cores: u32,
 }

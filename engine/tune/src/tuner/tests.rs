@@ -138,7 +138,7 @@ fn cpu(quota: Option<f64>) -> CpuKey {
     }
 }
 
-fn task(objective: &str, stages: Vec<StagePlan>) -> Task {
+fn task(objective: &str, stages: Vec<TuningStage>) -> Task {
     let model = ModelShape {
         architecture: "llama".to_string(),
         layers: 2,
@@ -167,23 +167,23 @@ fn task(objective: &str, stages: Vec<StagePlan>) -> Task {
     }
 }
 
-fn stage(name: &'static str, phases: Phases, changes: &[Chosen]) -> StagePlan {
+fn stage(name: &'static str, phases: Phases, changes: &[Chosen]) -> TuningStage {
     let change =
         |(number, set): (usize, &Chosen)| Change { name: format!("{name} {number}"), set: set.clone() };
-    StagePlan { name, phases, changes: changes.iter().enumerate().map(change).collect(), least_prompt: 0 }
+    TuningStage { name, phases, changes: changes.iter().enumerate().map(change).collect(), least_prompt: 0 }
 }
 
-fn layout() -> StagePlan {
+fn layout() -> TuningStage {
     let unpacked = Chosen { repack: Some(false), ..Chosen::default() };
     let untiled = Chosen { tiled: Some(false), ..Chosen::default() };
     stage("layout", Phases::Both, &[unpacked.clone(), untiled.clone(), with(&unpacked, &untiled)])
 }
 
-fn waiting() -> StagePlan {
+fn waiting() -> TuningStage {
     stage("waiting", Phases::Both, &[Chosen { poll: Some(0), ..Chosen::default() }])
 }
 
-fn threads() -> StagePlan {
+fn threads() -> TuningStage {
     stage("threads", Phases::Decode, &[Chosen { decode_threads: Some(1), ..Chosen::default() }])
 }
 

@@ -187,7 +187,7 @@ impl Contest<'_> {
         if let Some(text) = self.text {
             crate::fs::text(text).with_context(|| format!("cannot read the text {}", text.display()))?;
         }
-        self.raw.map_or(Ok(()), crate::ours::check_record)
+        self.raw.map_or(Ok(()), crate::overwrite_guard::check_record)
     }
 
     fn events(&self) -> Vec<RoundLine<'_>> {

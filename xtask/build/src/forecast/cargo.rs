@@ -138,14 +138,16 @@ impl Packages {
     /// Reads a line that cargo printed on standard error.
     pub fn start(&self, line: &str) -> Option<CargoEvent> {
         let command = line.trim_start().strip_prefix("Running `")?.trim_end_matches('`');
+        // Cargo quotes a path with blanks.
+        let words = shlex::split(command)?;
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
         // The run of a build script: a program in a folder that is called as the package and a digest.
-        let program = command.rsplit(['/', '\\']).next().unwrap_or(command);
-        if program.trim_end_matches(".exe") == "build-script-build" {
-            let folder = command.rsplit('/').nth(1)?;
+        let program = words.last()?;
+        if program.ends_with("/build-script-build") {
+            let folder = program.rsplit('/').nth(1)?;
             let package = self.name(folder.rsplit_once('-')?.0);
             return Some(CargoEvent::Start(format!("{package}{RUN}"), format!("{package} (build script)")));
         }
-        let words: Vec<&str> = command.split(' ').collect();
         let after = |flag: &str| words.iter().position(|word| *word == flag).and_then(|at| words.get(at + 1));
         let crate_name = *after("--crate-name")?;
         let source = words.iter().find(|word| word.ends_with(".rs")).copied()?;

@@ -341,6 +341,10 @@ fn cargos_lines_are_understood() {
             "     Running `/t/anneal/cargo/engine/build/llama-sys-0ff2d8e9ef25a189/build-script-build`",
             Some(("vendor/llama-sys:run", "vendor/llama-sys (build script)")),
         ),
+        (
+            "     Running `'/t/a b/cargo/engine/build/llama-sys-0ff2d8e9ef25a189/build-script-build'`",
+            Some(("vendor/llama-sys:run", "vendor/llama-sys (build script)")),
+        ),
         ("       Fresh syn v2.0.119", None),
         ("   Compiling server v0.1.0 (/anneal/engine/server)", None),
         ("     Running `", None),

@@ -1,10 +1,10 @@
 //! Packing and installing, which the program `ship` does.
 
-mod again;
 mod contents;
 mod foreign;
 mod needs;
 mod parts;
+mod reproducibility;
 
 use std::path::Path;
 
@@ -16,11 +16,11 @@ use crate::program::Program;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
-pub use again::Again;
 pub use contents::{Contents, name, planned_name, record};
 pub use foreign::foreign;
 pub use needs::Needs;
 pub use parts::parts;
+pub use reproducibility::Again;
 
 /// What packs and installs.
 const SHIP: Program = Program { name: "ship", features: "tools", purpose: "packs and installs" };

@@ -109,7 +109,7 @@ enum Command {
     Show(show::Args),
     /// Remove old builds
     Clean(clean::Args),
-    /// Build native, portable and universal-few, and run all tests or some of them
+    /// Build native and run the tests against it, all or some of them
     Test(test::Args),
     /// Run what continuous integration runs
     Ci(ci::Args),

@@ -27,6 +27,9 @@ const OTHERS: [&str; 2] = ["portable", "universal-few"];
 /// integration runs them.
 pub const LONG: &str = "xtask/long-tests,lab/long-tests";
 
+/// Number of threads that `anneal` computes with.
+const THREADS: &str = "ANNEAL_THREADS";
+
 /// Pip requirements of moto, the S3 server for the tests of `store`: one version of each package, with the hashes of its
 /// wheels.
 const MOTO: &str = "xtask/python/moto.txt";
@@ -154,8 +157,13 @@ fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     kernels.extend(linker.iter().flat_map(|linker| ["--target", linker.target.as_str()]));
     let portable = tests.cargo(&kernels, &prefix("portable")?, linker.as_ref())?;
     // Links with libllama of the native build; llama-link would otherwise build its own.
-    let native = tests.cargo(&["--workspace", "--features", LONG], &prefix("native")?, None)?;
-    Ok(native.and(portable).and(result))
+    let all = ["--workspace", "--features", LONG];
+    let native = tests.cargo(&all, &prefix("native")?, None)?;
+    // As many threads as users get.
+    let chosen = [&all[..], &["--test", "library", "--test", "serve"]].concat();
+    let variables = BTreeMap::from([(THREADS.to_string(), None)]);
+    let threads = tests.cargo_with(&chosen, &prefix("native")?, None, &variables)?;
+    Ok(native.and(threads).and(portable).and(result))
 }
 
 /// Runs of `cargo test`, and the sum of their counts.
@@ -194,7 +202,7 @@ impl Tests<'_> {
             .env("ANNEAL_STATE_DIR", self.workspace.anneal().join("test-state"))
             // Tests run side by side. With more threads than cores those that wait for each other keep the others from
             // computing: it takes half as long again. What depends on the number of threads says how many it wants.
-            .env("ANNEAL_THREADS", "1")
+            .env(THREADS, "1")
             .envs(&complete(self.args.unattended))
             .envs(&linker.into_iter().collect())
             .envs(variables)

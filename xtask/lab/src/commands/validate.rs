@@ -241,7 +241,7 @@ fn check(args: &Args) -> Result<()> {
             bail!("the model {} is empty", model.display());
         }
     }
-    args.out.as_deref().map_or(Ok(()), build::ours::check_record)
+    args.out.as_deref().map_or(Ok(()), build::overwrite_guard::check_record)
 }
 
 fn options(args: &Args, workspace: &Workspace, engine: &Path, ui: &Ui) -> Result<ValidateOptions> {

@@ -14,7 +14,7 @@ use build_info::Bytes;
 use super::engine::{Engine, Sizes};
 use super::estimate::{Estimator, Tokens};
 use super::figures;
-use super::models::{self, CheckModel};
+use super::models::{self, GpuCheckModel};
 use super::plan::{self, CheckStep, PlannedStep, Sketch, Wishes};
 use super::report::{Done, LeftOut, Report};
 
@@ -53,7 +53,7 @@ pub struct RunningCheck<'a> {
     ui: &'a Ui,
     began: Instant,
     folder: PathBuf,
-    models: Vec<CheckModel>,
+    models: Vec<GpuCheckModel>,
     names: Vec<String>,
     waiting: Vec<PlannedStep>,
     estimator: Estimator,
@@ -78,8 +78,8 @@ impl<'a> RunningCheck<'a> {
         for model in &mut report.models {
             model.skipped = models::too_large(model.bytes, free);
         }
-        let models: Vec<CheckModel> =
-            report.models.iter().map(|model| CheckModel::new(model.name.clone(), &folder)).collect();
+        let models: Vec<GpuCheckModel> =
+            report.models.iter().map(|model| GpuCheckModel::new(model.name.clone(), &folder)).collect();
         let sketches: Vec<Sketch> = models.iter().map(|model| Sketch { bytes: model.bytes() }).collect();
         let sizes = &options.sizes;
         let supports = options.engine.supports;

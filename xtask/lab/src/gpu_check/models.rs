@@ -29,7 +29,7 @@ const ON_GPU: Bytes = Bytes::gib(2);
 
 /// A model, made or to be made.
 #[derive(Clone, Debug)]
-pub struct CheckModel {
+pub struct GpuCheckModel {
     /// What it is.
     pub what: Synthetic,
     /// Its file.
@@ -46,7 +46,7 @@ pub struct Workshop<'a> {
     pub ui: &'a Ui,
 }
 
-impl CheckModel {
+impl GpuCheckModel {
     /// The model `what` in `folder`.
     pub fn new(what: Synthetic, folder: &Path) -> Self {
         let path = folder.join(what.file_name());
@@ -81,13 +81,13 @@ impl CheckModel {
 
 /// About how many bytes the weights of `what` take.
 pub fn about(what: &Synthetic) -> Bytes {
-    CheckModel::new(what.clone(), Path::new("")).bytes()
+    GpuCheckModel::new(what.clone(), Path::new("")).bytes()
 }
 
 /// How large `models` are and what making each takes, in their order.
-pub fn sizes(models: &[CheckModel]) -> Vec<Size> {
+pub fn sizes(models: &[GpuCheckModel]) -> Vec<Size> {
     let mut halves: Vec<PathBuf> = Vec::new();
-    let size = |model: &CheckModel| {
+    let size = |model: &GpuCheckModel| {
         let half = model.half();
         let has_half = halves.contains(&half);
         halves.push(half);
@@ -102,7 +102,7 @@ impl Workshop<'_> {
     ///
     /// # Errors
     /// When the disk is too small, before anything is written; when it cannot be written or quantised.
-    pub fn make(&self, model: &CheckModel, others: &[CheckModel], limit: Duration) -> Result<()> {
+    pub fn make(&self, model: &GpuCheckModel, others: &[GpuCheckModel], limit: Duration) -> Result<()> {
         let half = model.half();
         let mut needed = Bytes(model.bytes().0 + SPARE.0);
         if model.is_quantised() && !half.is_file() {
@@ -139,7 +139,7 @@ impl Workshop<'_> {
         Ok(())
     }
 
-    fn draw(&self, model: &CheckModel, path: &Path) -> Result<()> {
+    fn draw(&self, model: &GpuCheckModel, path: &Path) -> Result<()> {
         let precision = if model.what.quant() == "F32" { Precision::F32 } else { Precision::F16 };
         let progress = std::cell::RefCell::new(self.ui.progress("weights"));
         let step = |done: Bytes, total: Bytes| {
@@ -172,9 +172,9 @@ mod tests {
 
     #[test]
     fn the_defaults_are_models_and_their_sizes_about_right() {
-        let models: Vec<CheckModel> = DEFAULTS
+        let models: Vec<GpuCheckModel> = DEFAULTS
             .iter()
-            .map(|name| CheckModel::new(name.parse().unwrap(), Path::new("/models")))
+            .map(|name| GpuCheckModel::new(name.parse().unwrap(), Path::new("/models")))
             .collect();
         // In megabytes: what `model synth` writes of the first two, and the weights of the third.
         for (model, least) in models.iter().zip([1641, 934, 3087]) {

@@ -11,10 +11,10 @@ mod read;
 mod repeat;
 mod rows;
 mod servers;
-mod sound;
 #[cfg(test)]
 mod tests;
 mod tuned;
+mod validate_results;
 mod words;
 mod write;
 

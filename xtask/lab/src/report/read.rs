@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::inputs::{Inputs, Other};
 use super::rows::TestRow;
-use super::sound;
+use super::validate_results;
 
 /// What a file may be.
 const KINDS: &str = "a comparison (bench compare --raw), bench serve --out, bench build, bench overhead, rows of anneal bench -o json or \
@@ -79,11 +79,11 @@ impl Inputs {
             self.rows.push(TestRow::take(value)?);
         } else if has(&["figures", "builds", "threads"]) {
             let mut comparison = parse(value, "a comparison")?;
-            sound::judge(&mut comparison)?;
+            validate_results::judge(&mut comparison)?;
             self.comparisons.push((name, comparison));
         } else if has(&["figures", "programs", "warm_prefix"]) {
             let mut served = parse(value, "a comparison of servers")?;
-            sound::judge_servers(&mut served)?;
+            validate_results::judge_servers(&mut served)?;
             self.servers.push((name, served));
         } else if has(&["plan_hash", "toolchain", "schema_version"]) {
             let text = serde_json::to_vec(&value)?;
@@ -112,7 +112,7 @@ impl Inputs {
                 bail!("it holds none of what can be shown: {KINDS}");
             };
             let ranking = value["ranking"].as_array().into_iter().flatten();
-            sound::check_all(ranking.map(|row| &row["against_base"]).chain([&value["ratio"]]))?;
+            validate_results::check_all(ranking.map(|row| &row["against_base"]).chain([&value["ratio"]]))?;
             self.others.push((name, kind(value)));
         }
         Ok(())
@@ -133,7 +133,7 @@ impl Inputs {
         let confirmed = entry["confirmation"].as_object().into_iter().flat_map(|parts| parts.values());
         let stages = entry["stages"].as_array().into_iter().flatten();
         let candidates = stages.filter_map(|stage| stage["candidates"].as_array()).flatten();
-        sound::check_all(confirmed.chain(candidates.map(|candidate| &candidate["ratio"])))?;
+        validate_results::check_all(confirmed.chain(candidates.map(|candidate| &candidate["ratio"])))?;
         self.tunings.push(entry);
         Ok(())
     }

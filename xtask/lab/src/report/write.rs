@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use build::fs::write_atomically;
-use build::{ours, process};
+use build::{overwrite_guard, process};
 use report::ReportPage;
 use serde::Serialize;
 
@@ -31,9 +31,9 @@ impl Page {
     pub fn write(&self, folder: &Path) -> Result<Written> {
         let (page, markdown) = (folder.join("report.html"), folder.join("report.md"));
         // A folder of somebody's documents may have one of this name.
-        ours::check(&page, "no report of ours", report::is_page)?;
+        overwrite_guard::check(&page, "no report of ours", report::is_page)?;
         let title = format!("# {}\n", self.report.title);
-        ours::check(&markdown, "no report of ours", |text| text.starts_with(&title))?;
+        overwrite_guard::check(&markdown, "no report of ours", |text| text.starts_with(&title))?;
         let plots = folder.join("plots");
         std::fs::create_dir_all(&plots).with_context(|| format!("cannot make {}", plots.display()))?;
         let html = self.report.html();

@@ -92,7 +92,7 @@ impl Race {
         {
             anyhow::bail!("the model {} is no file", self.model.display());
         }
-        self.out.as_deref().map_or(Ok(()), build::ours::check_record)
+        self.out.as_deref().map_or(Ok(()), build::overwrite_guard::check_record)
     }
 
     fn slots(&self, clients: u32) -> u32 {

@@ -18,12 +18,12 @@ use super::prompts::{Prompts, Random};
 use super::sample::{memory, metric};
 use super::server::{MeasuredServer, Server, ServerFolder, Settings};
 
+mod abuse;
 mod known;
-mod mischief;
 mod visit;
 
+use abuse::LONGEST;
 use known::{Deviation, Known, SampledAnswer};
-use mischief::LONGEST;
 use visit::Visit;
 
 /// What memory may grow by after the warm-up, as a part of 1.

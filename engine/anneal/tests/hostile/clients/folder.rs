@@ -39,7 +39,7 @@ fn refusal(folder: &Path) -> String {
 #[test]
 fn a_socket_that_another_user_could_replace_is_refused() {
     if !rustix::process::geteuid().is_root() {
-        // The rules themselves have a test that takes no other user, in engine/src/serve/socket_folder.rs.
+        // The rules themselves have a test that takes no other user, in engine/server/src/socket_folder.rs.
         return only_root_sees_all();
     }
     let above = tempfile::tempdir().expect("a temporary folder");

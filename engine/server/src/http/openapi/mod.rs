@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use self::facts::ServerFacts;
 use super::app::App;
 use super::respond::answer;
-use super::routes::{ENDPOINTS, Endpoint, ResponseContent};
+use super::routes::{AnswerContent, ENDPOINTS, Endpoint};
 use crate::api_error::ApiErrorKind;
 
 /// `GET /openapi.json`
@@ -59,14 +59,14 @@ fn operation(endpoint: &Endpoint, facts: &ServerFacts) -> Value {
     let json = |name: &str| json!({ "application/json": { "schema": reference(name) } });
     let ok = |description: &str, content: Value| json!({ "description": description, "content": content });
     let content = match endpoint.answer {
-        ResponseContent::Json(name) => json(name),
-        ResponseContent::Streamed(name, chunk) => {
+        AnswerContent::Json(name) => json(name),
+        AnswerContent::Streamed(name, chunk) => {
             let mut content = json(name);
             content["text/event-stream"] = streams::events(chunk);
             content
         }
-        ResponseContent::Object => json!({ "application/json": { "schema": { "type": "object" } } }),
-        ResponseContent::Text => json!({ "text/plain": { "schema": { "type": "string" } } }),
+        AnswerContent::Object => json!({ "application/json": { "schema": { "type": "object" } } }),
+        AnswerContent::Text => json!({ "text/plain": { "schema": { "type": "string" } } }),
     };
     let mut responses = errors(&endpoint.errors.concat(), facts);
     responses.insert("200".to_string(), ok("What was asked for.", content));

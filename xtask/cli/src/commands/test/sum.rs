@@ -73,7 +73,7 @@ impl Sum {
     /// Adds the counts of a run of cargo.
     pub fn add(&mut self, run: Counts) {
         // libtest counts a test that reports itself as skipped as passed.
-        let reported = (run.skipped.len() as u64).saturating_sub(run.ignored);
+        let reported = tests(&run.skipped).saturating_sub(run.ignored);
         self.passed += run.passed.saturating_sub(reported);
         self.failed += run.failed;
         self.skipped.extend(run.skipped);
@@ -85,6 +85,11 @@ impl Sum {
         let skipped = self.skipped.iter().map(|Skipped { test, why }| SkippedTest { test, why });
         SumJson { passed: self.passed, failed: self.failed, skipped: skipped.collect() }
     }
+}
+
+/// Number of tests in `skipped`, where a test that lacks several things stands several times.
+fn tests(skipped: &BTreeSet<Skipped>) -> u64 {
+    skipped.iter().map(|Skipped { test, .. }| test).collect::<BTreeSet<_>>().len() as u64
 }
 
 /// Parses libtest's line about a test with `#[ignore]`: `test a::b ... ignored, why`.
@@ -100,7 +105,7 @@ impl fmt::Display for Sum {
         for Skipped { test, why } in &self.skipped {
             writeln!(f, "skipped {test}: {why}")?;
         }
-        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped.len())
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, tests(&self.skipped))
     }
 }
 
@@ -138,14 +143,15 @@ mod tests {
             // A test that needs several programs reports each missing one.
             "NOT RUN: shell::signed: minisign is missing (install minisign)",
             "NOT RUN: shell::signed: minisign is missing (install minisign)",
+            "NOT RUN: shell::signed: wget is missing (install wget)",
             "test shell::signed ... ok",
             "test whole ... ok",
             "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
         ];
         // As if the tests ran again with other kernels.
         let sum = sum(&[&run, &run]);
-        let expected =
-            "skipped shell::signed: minisign is missing (install minisign)\n2 passed, 0 failed, 1 skipped";
+        let expected = "skipped shell::signed: minisign is missing (install minisign)\n\
+                        skipped shell::signed: wget is missing (install wget)\n2 passed, 0 failed, 1 skipped";
         assert_eq!(sum.to_string(), expected);
         let report = serde_json::to_value(sum.report()).unwrap();
         assert_eq!(report["skipped"][0]["test"], "shell::signed", "{report}");

@@ -15,8 +15,8 @@ use build::tools;
 use build::ui::Ui;
 use build::workspace::Workspace;
 use clap::ValueEnum;
-use measure::CpuTime;
 use measure::schedule::order;
+use measure::{CpuTime, FEWEST_PAIRS};
 use serde::{Deserialize, Serialize};
 
 /// Options of `bench first-minutes`.
@@ -230,7 +230,9 @@ fn timed(log: &Log, folder: &Path, words: &[&str]) -> Result<(f64, f64)> {
         .dir(folder)
         .args(arguments)
         .without(|name| {
-            name.starts_with("CARGO_") || name.starts_with("ANNEAL_") || name == "RUSTUP_TOOLCHAIN"
+            // What cargo says of the lab, and what would make the clone's builds others. The registry is where it was.
+            let is_cargos = name.starts_with("CARGO_") && name != "CARGO_HOME";
+            is_cargos || name.starts_with("ANNEAL_") || name == "RUSTUP_TOOLCHAIN"
         })
         .watch(|_, _| {})
         .with_context(|| format!("{} failed; its output is in {}", words.join(" "), log.path().display()))?;
@@ -281,9 +283,10 @@ impl FirstMinutes {
         );
         for measured in &self.first_minutes {
             let cpu = median(&measured.cpu_seconds) / median(&measured.against_cpu_seconds);
-            // One pair has no interval.
             let ratio = match measured.ratio.pairs {
                 0 | 1 => format!("{:.2}, 1 pair", measured.ratio.median),
+                // Too few for an interval.
+                pairs @ ..FEWEST_PAIRS => format!("{:.2}, {pairs} pairs", measured.ratio.median),
                 pairs => format!("{}, {pairs} pairs", measured.ratio),
             };
             let _ = writeln!(

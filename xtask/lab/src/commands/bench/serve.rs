@@ -80,7 +80,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return Err(exit::usage("--bench and --soak need a build of anneal"));
     }
     let provenance = Provenance::now(&host, command(&args, threads));
-    args.out.as_deref().map_or(Ok(()), build::ours::check_record)?;
+    args.out.as_deref().map_or(Ok(()), build::overwrite_guard::check_record)?;
     if let Some(requests) = args.soak {
         return soak(&args, requests, ours, threads, provenance, ui);
     }

@@ -8,7 +8,7 @@ use build::compare::Provenance;
 use build::scratch::Scratch;
 use build::ui::Ui;
 use build::workload::Synthetic;
-use build::{fs, ours, process, tools};
+use build::{fs, overwrite_guard, process, tools};
 use build_info::defaults::Layers;
 use build_info::{BuildInfo, Bytes};
 use plan::exit;
@@ -51,7 +51,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let began = Instant::now();
     let budget = args.budget.as_secs_f64();
     check_budget(budget).map_err(|error| exit::usage(format!("{error:#}")))?;
-    ours::check_record(&args.out)?;
+    overwrite_guard::check_record(&args.out)?;
     process::begins_anew();
     let places = Places::find(&args)?;
     let mut report = report(&args, &places, budget, ui)?;

@@ -13,7 +13,7 @@ use crate::gpu_check::bench::Output;
 use crate::gpu_check::decode;
 use crate::gpu_check::engine::{self, GenerationVariant, Sizes};
 use crate::gpu_check::figures;
-use crate::gpu_check::models::{CheckModel, Workshop};
+use crate::gpu_check::models::{GpuCheckModel, Workshop};
 use crate::gpu_check::plan::{CheckStep, Switch};
 use crate::gpu_check::report::{Decode, Determinism, LeftOut, Long, Pair, Refusal, Run, Wait, Who, digest};
 use crate::recommend::subject::read_model;
@@ -43,7 +43,7 @@ impl RunningCheck<'_> {
     /// Of a model of some megabytes, which is written for it.
     fn refusal(&mut self) -> Result<()> {
         let tiny =
-            CheckModel::new("tiny/F16".parse().map_err(anyhow::Error::msg)?, &self.folder.join("refusal"));
+            GpuCheckModel::new("tiny/F16".parse().map_err(anyhow::Error::msg)?, &self.folder.join("refusal"));
         if let Some(folder) = tiny.path.parent() {
             std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
@@ -70,7 +70,7 @@ impl RunningCheck<'_> {
     }
 
     fn make(&mut self, model: usize) -> Result<()> {
-        let others: Vec<CheckModel> = self
+        let others: Vec<GpuCheckModel> = self
             .waiting
             .iter()
             .filter_map(|planned| match planned.step {

@@ -8,8 +8,8 @@ use load::request::http;
 use load::{Address, Wire};
 use serde_json::Value;
 
+use super::abuse;
 use super::known::{Known, LONG, SHORT, SampledAnswer, body, text_of, tokens_of};
-use super::mischief;
 use crate::serving::equal;
 use crate::serving::prompts::Random;
 use crate::serving::server::Server;
@@ -50,12 +50,12 @@ pub fn visit(server: &Server, known: &[Known], random: &mut Random) -> (&'static
         7 => ("half-closed line", judged(lines(socket, one, true, cache, true))),
         8..=10 => ("HTTP", judged(over_http(&server.http, one, false, cache))),
         11..=12 => ("streamed HTTP", judged(over_http(&server.http, one, true, cache))),
-        13..=14 => ("cancelled", quiet(mischief::cancel(server, one, random))),
-        15 => ("left at once", quiet(mischief::leave(server, one, random))),
-        16 => ("cut off", quiet(mischief::cut_off(server, one, random))),
-        17 => ("too long a prompt", refused(mischief::long_prompt(server, random))),
-        18 => ("too large", refused(mischief::too_large(server, random))),
-        _ => ("malformed", refused(mischief::malformed(server, random))),
+        13..=14 => ("cancelled", quiet(abuse::cancel(server, one, random))),
+        15 => ("left at once", quiet(abuse::leave(server, one, random))),
+        16 => ("cut off", quiet(abuse::cut_off(server, one, random))),
+        17 => ("too long a prompt", refused(abuse::long_prompt(server, random))),
+        18 => ("too large", refused(abuse::too_large(server, random))),
+        _ => ("malformed", refused(abuse::malformed(server, random))),
     }
 }
 
