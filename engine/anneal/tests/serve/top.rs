@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -55,10 +56,21 @@ fn what_runs_is_seen_but_not_what_it_is_about() {
 fn what_was_done_is_counted_as_it_goes() {
     let server = Server::start(&[]);
     let answer = server.ask(&greedy("hello", 12));
-    let stream = UnixStream::connect(server.socket()).expect("it listens");
-    let (status, _, body) = http(stream, "GET", "/status", &[], b"");
-    assert_eq!(status, 200, "{body}");
-    let seen: Value = serde_json::from_str(&body).expect("JSON");
+    let status = || -> Value {
+        let stream = UnixStream::connect(server.socket()).expect("it listens");
+        let (status, _, body) = http(stream, "GET", "/status", &[], b"");
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).expect("JSON")
+    };
+    let mut seen = status();
+    // The server closes the connection of the answer when it gets to it.
+    for _ in 0..500 {
+        if seen["connections"] == 1 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        seen = status();
+    }
     assert_eq!(seen["totals"]["decode_tokens"], 12);
     assert_eq!(seen["totals"]["prefill_tokens"], answer["usage"]["prompt_tokens"]);
     assert_eq!((&seen["totals"]["requests"], &seen["connections"]), (&Value::from(1), &Value::from(1)));
