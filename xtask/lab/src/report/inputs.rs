@@ -26,7 +26,7 @@ pub struct Inputs {
     pub(super) rooflines: Vec<Roofline>,
     /// Entries of tuning records, as they are: fields that are not known here are left aside.
     pub(super) tunings: Vec<Value>,
-    /// `bench build`, `bench overhead`, `optimize`, `validate`: tables without plots.
+    /// `bench build`, `bench overhead`, `bench first-minutes`, `optimize`, `validate`: tables without plots.
     pub(super) others: Vec<(String, Other)>,
     /// The files that were read.
     pub(super) files: Vec<PathBuf>,
@@ -39,6 +39,8 @@ pub(super) enum Other {
     BuildTimes(Value),
     /// `bench overhead`.
     Overhead(Value),
+    /// `bench first-minutes`.
+    FirstMinutes(Value),
     /// `optimize`.
     Optimisation(Value),
     /// `validate`.

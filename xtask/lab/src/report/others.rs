@@ -1,7 +1,7 @@
 //! Results that are tables: times of builds and of commands, rankings, checks. Read field by field, because their
 //! writers go on growing.
 
-use measure::median;
+use measure::{FEWEST_PAIRS, median};
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 use serde_json::Value;
 
@@ -14,6 +14,7 @@ impl Other {
         match self {
             Other::BuildTimes(value)
             | Other::Overhead(value)
+            | Other::FirstMinutes(value)
             | Other::Optimisation(value)
             | Other::Validation(value)
             | Other::Steps(value) => value,
@@ -29,6 +30,7 @@ pub fn blocks(others: &[(String, Other)]) -> Vec<Block> {
             let about = match other {
                 Other::BuildTimes(_) => "building llama.cpp by a stage, against plain cmake and ninja",
                 Other::Overhead(_) => "what the orchestrator itself takes",
+                Other::FirstMinutes(_) => "what newcomers and contributors wait for",
                 Other::Optimisation(_) => "which build is the fastest",
                 Other::Validation(_) => "whether a build may take another's place",
                 Other::Steps(_) => "which of several changes may stay",
@@ -37,6 +39,7 @@ pub fn blocks(others: &[(String, Other)]) -> Vec<Block> {
             blocks.extend(match other {
                 Other::BuildTimes(value) => build_times(value),
                 Other::Overhead(value) => overhead(value),
+                Other::FirstMinutes(value) => first_minutes(value),
                 Other::Optimisation(value) => ranking(value),
                 Other::Validation(value) => checks(value),
                 Other::Steps(value) => steps(value),
@@ -46,15 +49,17 @@ pub fn blocks(others: &[(String, Other)]) -> Vec<Block> {
         .collect()
 }
 
+/// The median of a list of seconds.
+fn seconds(value: &Value, name: &str) -> String {
+    let all: Vec<f64> = list(value, name).iter().filter_map(Value::as_f64).collect();
+    if all.is_empty() { String::new() } else { format!("{:.1} s", median(&all)) }
+}
+
 fn build_times(value: &Value) -> Vec<Block> {
-    let seconds = |name: &str| {
-        let all: Vec<f64> = list(value, name).iter().filter_map(Value::as_f64).collect();
-        if all.is_empty() { String::new() } else { format!("{:.1} s", median(&all)) }
-    };
     let row = vec![
         words(value, "profile"),
-        seconds("xtask_seconds"),
-        seconds("plain_seconds"),
+        seconds(value, "xtask_seconds"),
+        seconds(value, "plain_seconds"),
         ratio(&value["ratio"]),
     ];
     vec![table(
@@ -70,6 +75,21 @@ fn overhead(value: &Value) -> Vec<Block> {
         vec![words(row, "command"), milliseconds(row, "median_ms"), milliseconds(row, "slowest_ms")]
     });
     vec![table(&["command", "median", "slowest"], rows.collect())]
+}
+
+fn first_minutes(value: &Value) -> Vec<Block> {
+    let rows = list(value, "first_minutes").iter().map(|row| {
+        let times = [seconds(row, "against_seconds"), seconds(row, "seconds")];
+        let pairs = row["ratio"]["pairs"].as_u64().unwrap_or_default();
+        let ratio = match (row["ratio"]["median"].as_f64(), pairs < FEWEST_PAIRS as u64) {
+            (Some(median), true) => format!("{median:.2}, {pairs} pairs"),
+            _ => ratio(&row["ratio"]),
+        };
+        [words(row, "step")].into_iter().chain(times).chain([ratio]).collect()
+    });
+    let commit = |name: &str| words(value, name).chars().take(7).collect::<String>();
+    let (own, against) = (commit("commit"), commit("against"));
+    vec![table(&["step", &against, &own, "ratio of times, below 1 is faster"], rows.collect())]
 }
 
 fn ranking(value: &Value) -> Vec<Block> {

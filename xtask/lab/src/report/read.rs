@@ -12,8 +12,8 @@ use super::rows::TestRow;
 use super::validate_results;
 
 /// What a file may be.
-const KINDS: &str = "a comparison (bench compare --raw), bench serve --out, bench build, bench overhead, rows of anneal bench -o json or \
-                     jsonl, a roofline, a tuning record, build_info.json, optimize, validate, or a machine (detect)";
+const KINDS: &str = "a comparison (bench compare --raw), bench serve --out, bench build, bench overhead, bench first-minutes, rows \
+                     of anneal bench -o json or jsonl, a roofline, a tuning record, build_info.json, optimize, validate, or a machine (detect)";
 
 /// Reads the files that were named, in their order. The first that is not understood ends it.
 pub fn read_all(files: &[PathBuf]) -> Result<Inputs> {
@@ -102,6 +102,8 @@ impl Inputs {
                 Other::BuildTimes
             } else if value.get("commands").is_some_and(Value::is_array) {
                 Other::Overhead
+            } else if value.get("first_minutes").is_some_and(Value::is_array) {
+                Other::FirstMinutes
             } else if value.get("ranking").is_some_and(Value::is_array) {
                 Other::Optimisation
             } else if has(&["checks", "subjects"]) {
