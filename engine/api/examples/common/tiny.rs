@@ -2,6 +2,6 @@
 /// that is there on every machine.
 fn tiny() -> tempfile::NamedTempFile {
     let file = tempfile::Builder::new().suffix(".gguf").tempfile().expect("a temporary file");
-    gguf::synth::write(file.path(), &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a tiny model");
+    gguf::synth::write(file.path(), &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny)).expect("a tiny model");
     file
 }
