@@ -59,6 +59,15 @@ impl Ratio {
         }
     }
 
+    /// The ratio in words, with its pairs. Of too few pairs it has no interval.
+    pub fn with_pairs(&self) -> String {
+        match self.pairs {
+            0 | 1 => format!("{:.2}, 1 pair", self.median),
+            pairs @ ..FEWEST_PAIRS => format!("{:.2}, {pairs} pairs", self.median),
+            pairs => format!("{self}, {pairs} pairs"),
+        }
+    }
+
     /// What may be said: "higher" and "lower" only when the whole interval lies on one side of 1, and of enough pairs.
     pub fn verdict(&self) -> &'static str {
         if self.pairs < FEWEST_PAIRS { "too few pairs" } else { self.side() }
@@ -188,6 +197,12 @@ impl SplitMix64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_pairs_have_no_interval() {
+        let words = |pairs| Ratio { median: 0.5, low: 0.4, high: 0.6, pairs }.with_pairs();
+        assert_eq!([1, 2, 6].map(words), ["0.50, 1 pair", "0.50, 2 pairs", "0.500 [0.400, 0.600], 6 pairs"]);
+    }
 
     #[test]
     fn medians() {

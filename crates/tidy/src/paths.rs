@@ -1,5 +1,7 @@
 //! Paths in the items of a file.
 
+use std::path::Path;
+
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
@@ -8,6 +10,11 @@ use syn::visit::{self, Visit};
 pub struct PathsOfFile {
     /// Each as its parts.
     pub paths: Vec<Vec<String>>,
+}
+
+/// True if the file at `path`, relative to the crate's `src`, is by its name one of a module `tests`.
+pub fn is_test_file(path: &Path) -> bool {
+    path.with_extension("").iter().any(|part| part == "tests")
 }
 
 /// True if an item with these attributes is compiled for tests alone.

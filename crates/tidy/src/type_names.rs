@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::unit_tests::names_test;
+use crate::paths::{is_test, is_test_file};
 
 /// Returns the types and traits that the file `text` at `path` defines outside of functions and of tests: the number of
 /// each line and the name. `path` is relative to the crate's `src`.
@@ -10,7 +10,7 @@ use crate::unit_tests::names_test;
 /// # Errors
 /// A text that says why `text` is not Rust.
 pub fn type_names(path: &Path, text: &str) -> Result<Vec<(usize, String)>, String> {
-    if path.with_extension("").iter().any(|part| part == "tests") {
+    if is_test_file(path) {
         return Ok(Vec::new());
     }
     let file = syn::parse_file(text).map_err(|why| why.to_string())?;
@@ -19,7 +19,7 @@ pub fn type_names(path: &Path, text: &str) -> Result<Vec<(usize, String)>, Strin
     Ok(names)
 }
 
-/// Reads the items of a module that is not a module of tests.
+/// Reads the items of a module that is not compiled for tests alone.
 fn items(all: &[syn::Item], names: &mut Vec<(usize, String)>) {
     for item in all {
         let name = match item {
@@ -28,7 +28,7 @@ fn items(all: &[syn::Item], names: &mut Vec<(usize, String)>) {
             syn::Item::Trait(item) => &item.ident,
             syn::Item::Type(item) => &item.ident,
             syn::Item::Union(item) => &item.ident,
-            syn::Item::Mod(module) if !module.attrs.iter().any(names_test) => {
+            syn::Item::Mod(module) if !is_test(&module.attrs) => {
                 items(module.content.as_ref().map_or(&[], |(_, all)| all), names);
                 continue;
             }

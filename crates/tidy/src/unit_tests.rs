@@ -5,7 +5,7 @@ use std::path::Path;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
 
-use crate::paths::is_test_function;
+use crate::paths::{is_test_file, is_test_function};
 
 /// Returns a line for each breach of the convention in the file `text` at `path`, which is relative to the crate's `src`:
 /// the line's number and what is wrong.
@@ -14,7 +14,7 @@ use crate::paths::is_test_function;
 /// A text that says why `text` is not Rust.
 pub fn misplaced_tests(path: &Path, text: &str) -> Result<Vec<(usize, String)>, String> {
     // Parsing takes long.
-    if !text.contains("test") || path.with_extension("").iter().any(|part| part == "tests") {
+    if !text.contains("test") || is_test_file(path) {
         return Ok(Vec::new());
     }
     let file = syn::parse_file(text).map_err(|why| why.to_string())?;
@@ -57,7 +57,7 @@ fn fixtures(module: &syn::ItemMod, wrong: &mut Vec<(usize, String)>) {
 }
 
 /// True for a `cfg` that mentions `test`, but not in a `not(…)`.
-pub(crate) fn names_test(attribute: &syn::Attribute) -> bool {
+fn names_test(attribute: &syn::Attribute) -> bool {
     match &attribute.meta {
         syn::Meta::List(list) => list.path.is_ident("cfg") && mentions_test(list.tokens.clone()),
         _ => false,

@@ -149,26 +149,46 @@ fn relative(path: &Path) -> String {
     path.strip_prefix(root()).expect("a file of the repository").display().to_string()
 }
 
-#[test]
-fn unit_tests_follow_one_convention() {
-    let mut wrong = Vec::new();
+/// A Rust file of a crate's `src`.
+struct SourceFile {
+    /// The crate.
+    member: String,
+    /// The file's path relative to the repository.
+    name: String,
+    /// The file's path relative to `src`.
+    inside: PathBuf,
+    text: String,
+}
+
+/// The Rust files in `src` of all crates.
+fn source_files() -> Vec<SourceFile> {
+    let mut files = Vec::new();
     for member in members(&root()).expect("manifests") {
         let source = root().join(&member.folder).join("src");
         if !source.is_dir() {
             continue;
         }
-        for path in rust_files(&source).expect("a crate") {
-            let (name, text) = (relative(&path), std::fs::read_to_string(&path).expect("a file"));
-            let inside = path.strip_prefix(&source).expect("a file of src");
-            let found = misplaced_tests(inside, &text).unwrap_or_else(|why| panic!("{name}: {why}"));
-            wrong.extend(found.into_iter().map(|(line, what)| {
-                format!(
-                    "{}: {name}:{line}: {what}. Unit tests are in `#[cfg(test)] mod tests`, inline or in tests.rs and files of \
-                     tests/; helpers of several modules' tests are in `mod testing`. Move the module there",
-                    member.name
-                )
-            }));
-        }
+        files.extend(rust_files(&source).expect("a crate").into_iter().map(|path| SourceFile {
+            member: member.name.clone(),
+            name: relative(&path),
+            inside: path.strip_prefix(&source).expect("a file of src").to_path_buf(),
+            text: std::fs::read_to_string(&path).expect("a file"),
+        }));
+    }
+    files
+}
+
+#[test]
+fn unit_tests_follow_one_convention() {
+    let mut wrong = Vec::new();
+    for SourceFile { member, name, inside, text } in source_files() {
+        let found = misplaced_tests(&inside, &text).unwrap_or_else(|why| panic!("{name}: {why}"));
+        wrong.extend(found.into_iter().map(|(line, what)| {
+            format!(
+                "{member}: {name}:{line}: {what}. Unit tests are in `#[cfg(test)] mod tests`, inline or in tests.rs and files of \
+                 tests/; helpers of several modules' tests are in `mod testing`. Move the module there"
+            )
+        }));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -177,18 +197,9 @@ fn unit_tests_follow_one_convention() {
 #[test]
 fn types_are_named_for_what_they_are() {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for member in members(&root()).expect("manifests") {
-        let source = root().join(&member.folder).join("src");
-        if !source.is_dir() {
-            continue;
-        }
-        for path in rust_files(&source).expect("a crate") {
-            let (file, text) = (relative(&path), std::fs::read_to_string(&path).expect("a file"));
-            let inside = path.strip_prefix(&source).expect("a file of src");
-            let found = type_names(inside, &text).unwrap_or_else(|why| panic!("{file}: {why}"));
-            for (line, name) in found {
-                places.entry(name).or_default().push(format!("{file}:{line}"));
-            }
+    for SourceFile { name: file, inside, text, .. } in source_files() {
+        for (line, name) in type_names(&inside, &text).unwrap_or_else(|why| panic!("{file}: {why}")) {
+            places.entry(name).or_default().push(format!("{file}:{line}"));
         }
     }
     assert!(places.len() > 1000, "{}", places.len());

@@ -73,7 +73,8 @@ fn optional_needs(plan: &SetupPlan) -> Needs {
     Needs { required: Vec::new(), recommended }
 }
 
-/// Tools that the tests need beside those of a native build. Tests of other profiles and CPUs are left to [`needs_of_ci`].
+/// Tools that the tests need. A test that lacks a recommended tool is skipped and named. Tests of other profiles and CPUs are
+/// left to [`needs_of_ci`].
 pub fn needs_of_tests() -> Needs {
     let mut needs = needs_of_program_tests();
     // The tests of the sources fetch with git and pip. Other tests build with make and with the system's compilers.

@@ -66,7 +66,7 @@ fn in_groups<T>(
     table.iter().filter(|option| groups.contains(&option.group))
 }
 
-/// What the help says of `option` and of its default.
+/// Help text of `option`, with its default.
 pub fn help_with_default<T>(option: &OptionSpec<T>) -> String {
     format!("{} [default: {}]", option.help(), option.default.words())
 }

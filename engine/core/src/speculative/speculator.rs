@@ -41,7 +41,7 @@ impl Speculator {
     /// Drafts as `options` want them for what is evaluated in `context`; `None` where they are off.
     ///
     /// # Errors
-    /// What [`SpeculativeOptions::check`] refuses, a model that cannot take tokens back, and those of [`DraftModel::open`].
+    /// Options that [`SpeculativeOptions::check`] refuses, a model that cannot take tokens back, and those of [`DraftModel::open`].
     pub fn new(
         options: &SpeculativeOptions,
         context: &Context,

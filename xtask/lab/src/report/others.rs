@@ -1,8 +1,9 @@
 //! Results that are tables: times of builds and of commands, rankings, checks. Read field by field, because their
 //! writers go on growing.
 
-use measure::{FEWEST_PAIRS, median};
+use measure::{Ratio, median};
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::inputs::Other;
@@ -80,11 +81,7 @@ fn overhead(value: &Value) -> Vec<Block> {
 fn first_minutes(value: &Value) -> Vec<Block> {
     let rows = list(value, "first_minutes").iter().map(|row| {
         let times = [seconds(row, "against_seconds"), seconds(row, "seconds")];
-        let pairs = row["ratio"]["pairs"].as_u64().unwrap_or_default();
-        let ratio = match (row["ratio"]["median"].as_f64(), pairs < FEWEST_PAIRS as u64) {
-            (Some(median), true) => format!("{median:.2}, {pairs} pairs"),
-            _ => ratio(&row["ratio"]),
-        };
+        let ratio = Ratio::deserialize(&row["ratio"]).map_or(String::new(), |ratio| ratio.with_pairs());
         [words(row, "step")].into_iter().chain(times).chain([ratio]).collect()
     });
     let commit = |name: &str| words(value, name).chars().take(7).collect::<String>();

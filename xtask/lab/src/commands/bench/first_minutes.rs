@@ -15,8 +15,8 @@ use build::tools;
 use build::ui::Ui;
 use build::workspace::Workspace;
 use clap::ValueEnum;
+use measure::CpuTime;
 use measure::schedule::order;
-use measure::{CpuTime, FEWEST_PAIRS};
 use serde::{Deserialize, Serialize};
 
 /// Options of `bench first-minutes`.
@@ -283,12 +283,7 @@ impl FirstMinutes {
         );
         for measured in &self.first_minutes {
             let cpu = median(&measured.cpu_seconds) / median(&measured.against_cpu_seconds);
-            let ratio = match measured.ratio.pairs {
-                0 | 1 => format!("{:.2}, 1 pair", measured.ratio.median),
-                // Too few for an interval.
-                pairs @ ..FEWEST_PAIRS => format!("{:.2}, {pairs} pairs", measured.ratio.median),
-                pairs => format!("{}, {pairs} pairs", measured.ratio),
-            };
+            let ratio = measured.ratio.with_pairs();
             let _ = writeln!(
                 text,
                 "| {} | {:.1} s | {:.1} s | {ratio} | {cpu:.2} |",
