@@ -36,6 +36,7 @@ pub use host_check::Impossible;
 pub use logits::Logits;
 pub use record::{BuildInfo, ReadError};
 pub use roofline::Roofline;
+pub use sha256::Sha256;
 pub use threads::{Policy, ThreadBudget};
 pub use tuning::TuningRecord;
-pub use units::{Bytes, Sha256};
+pub use units::Bytes;

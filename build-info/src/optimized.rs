@@ -1,8 +1,9 @@
 //! What was done to a build beyond compiling it: profiles, and what they brought.
 
 use serde::{Deserialize, Serialize};
+use sha256::Sha256;
 
-use crate::units::{Bytes, Sha256};
+use crate::units::Bytes;
 
 /// Profile-guided optimisation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

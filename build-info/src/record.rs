@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sha256::Sha256;
 
 use crate::audit::Audit;
 use crate::defaults::Defaults;
@@ -17,7 +18,7 @@ use crate::host::Host;
 use crate::optimized::{Bolt, Gain, Pgo};
 use crate::switches::{OpenMp, Switches};
 use crate::threads::ThreadBudget;
-use crate::units::{Bytes, Sha256};
+use crate::units::Bytes;
 
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
 pub const SCHEMA_VERSION: &str = "1.7";

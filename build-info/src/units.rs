@@ -46,53 +46,6 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A SHA-256 digest, as 64 lower-case hexadecimal digits.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(try_from = "String", into = "String")]
-pub struct Sha256(#[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[0-9a-f]{64}$")))] String);
-
-impl Sha256 {
-    /// The digest whose bytes are `bytes`.
-    pub fn from_bytes(bytes: &[u8; 32]) -> Self {
-        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-    }
-
-    /// All 64 digits.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// The first 12 digits, enough to name a folder.
-    pub fn short(&self) -> &str {
-        &self.0[..12]
-    }
-}
-
-impl fmt::Display for Sha256 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-impl TryFrom<String> for Sha256 {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        if text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
-            Ok(Self(text))
-        } else {
-            Err(format!("not a SHA-256 digest (64 lower-case hexadecimal digits): {text:?}"))
-        }
-    }
-}
-
-impl From<Sha256> for String {
-    fn from(digest: Sha256) -> Self {
-        digest.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,14 +62,6 @@ mod tests {
         ];
         for (bytes, expected) in cases {
             assert_eq!(bytes.to_string(), expected);
-        }
-    }
-
-    #[test]
-    fn a_digest_is_64_lower_case_hex_digits() {
-        assert!(Sha256::try_from("ab".repeat(32)).is_ok());
-        for wrong in ["", "ab", &"AB".repeat(32), &"zz".repeat(32)] {
-            assert!(Sha256::try_from(wrong.to_string()).is_err(), "{wrong:?} was taken");
         }
     }
 }

@@ -11,6 +11,7 @@
 //! - [`scratch`] and [`scratch_in`] create a private folder; [`unnamed`] creates a file without a name.
 //! - [`open_or_create`] opens a lock file or a partial download, and never follows a link.
 //! - [`open`], [`read`] and [`read_text`] read regular files alone, with a limit.
+//! - [`shell_quote`] quotes a word for a shell.
 //! - [`exit`] lists the exit codes of all programs.
 //! - [`Unfinished`] recognises files that a killed process left behind.
 //! - [`status_line`] shows progress on a terminal in one line.
@@ -29,6 +30,7 @@ mod pending;
 mod read;
 mod replace;
 mod scratch;
+mod shell;
 pub mod status_line;
 mod unfinished;
 
@@ -37,6 +39,7 @@ pub use pending::{Access, Pending, folder_of, sync_folder};
 pub use read::{open, read, read_text, read_text_or_pipe, to_end};
 pub use replace::{link_target, replace, replace_with, switch_link};
 pub use scratch::{is_scratch, scratch, scratch_in, unnamed};
+pub use shell::shell_quote;
 pub use status_line::StatusLine;
 /// Folder that is removed with its contents on drop.
 pub use tempfile::TempDir;

@@ -82,12 +82,7 @@ pub fn digest(path: &Path) -> Result<(u64, Sha256)> {
 pub fn digest_of(from: impl Read) -> Result<(u64, Sha256)> {
     let mut hasher = sha2::Sha256::new();
     let size = copy(from, io::sink(), |piece| hasher.update(piece))?;
-    Ok((size, finished(hasher)))
-}
-
-/// What `hasher` has seen.
-pub fn finished(hasher: sha2::Sha256) -> Sha256 {
-    Sha256::from_bytes(&hasher.finalize().into())
+    Ok((size, hasher.into()))
 }
 
 /// Opens a regular file: a pipe that nobody writes to would be waited for without end.

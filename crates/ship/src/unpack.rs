@@ -62,7 +62,7 @@ pub fn unpack(archive: impl Read, name: &str, into: &Path, seen: impl FnMut(u64)
     }
     // The digest is that of the whole file, whatever the decoder left.
     files::copy(&mut archive, io::sink(), |_| {})?;
-    writer.finish(files::finished(archive.hasher))
+    writer.finish(archive.hasher.into())
 }
 
 /// Digests what is read through it.

@@ -229,15 +229,14 @@ impl Default for Newest {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::key::digest;
 
     pub fn entry(engine: &str, glibc: &str) -> Entry {
         let parts = Parts {
             schema: 1,
             plan: serde_json::json!({ "target": "x86_64-unknown-linux-gnu" }),
-            engine: digest(engine.as_bytes()),
-            gate: digest(b"gate"),
-            audit: digest(b"audit"),
+            engine: Sha256::of(engine),
+            gate: Sha256::of(b"gate"),
+            audit: Sha256::of(b"audit"),
             cpu: None,
             glibc: None,
         };
@@ -248,7 +247,7 @@ pub(crate) mod tests {
             version: "0.1.0".into(),
             target: "x86_64-unknown-linux-gnu".into(),
             glibc: Some(glibc.parse().unwrap()),
-            plan_hash: digest(b"plan"),
+            plan_hash: Sha256::of(b"plan"),
             variant: None,
             published: "2026-01-01T00:00:00Z".into(),
             gate: "passed".into(),
@@ -259,7 +258,7 @@ pub(crate) mod tests {
             schema: SCHEMA,
             key,
             build,
-            archive: Object { sha256: digest(b"archive"), size: Bytes(7) },
+            archive: Object { sha256: Sha256::of(b"archive"), size: Bytes(7) },
             tree: None,
         }
     }
@@ -271,8 +270,8 @@ pub(crate) mod tests {
         type Case = (fn(&mut Entry), &'static str);
         let cases: [Case; 7] = [
             (|entry| entry.schema = 2, "newer kind (2)"),
-            (|entry| entry.key = digest(b"x"), "another build"),
-            (|entry| entry.build.parts.engine = digest(b"x"), "another build"),
+            (|entry| entry.key = Sha256::of(b"x"), "another build"),
+            (|entry| entry.build.parts.engine = Sha256::of(b"x"), "another build"),
             (|entry| entry.build.name = "anneal-../../x".into(), "names no archive"),
             (|entry| entry.build.name = "other".into(), "names no archive"),
             (|entry| entry.archive.size = Bytes(3 << 30), "no build is that large"),

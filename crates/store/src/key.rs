@@ -7,7 +7,6 @@ use build_info::tuning::CpuKey;
 use build_info::{Glibc, Host, Sha256};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::Digest;
 
 /// Version of the way keys are made: another one finds other builds.
 pub const SCHEMA: u32 = 1;
@@ -61,7 +60,7 @@ impl CpuKind {
     /// Its name in a store: `x86_64-AuthenticAMD-25-1-` and 12 digits of the features' digest.
     pub fn id(&self) -> String {
         let number = |number: Option<u32>| number.map_or("x".to_string(), |number| number.to_string());
-        let features = digest(self.features.join("\n").as_bytes());
+        let features = Sha256::of(self.features.join("\n").as_bytes());
         plain(&format!(
             "{}-{}-{}-{}-{}",
             self.arch,
@@ -81,7 +80,7 @@ pub fn any(arch: &str) -> String {
 impl Parts {
     /// The key: SHA-256 over the parts as JSON with sorted names and no spaces.
     pub fn key(&self) -> Sha256 {
-        digest(canonical(&serde_json::to_value(self).unwrap_or_default()).as_bytes())
+        Sha256::of(canonical(&serde_json::to_value(self).unwrap_or_default()).as_bytes())
     }
 
     /// The kind of CPUs that the build is for, as a store names it.
@@ -107,7 +106,7 @@ impl Parts {
             .map_or("the build brings its own".to_string(), |glibc| format!("{glibc}, this machine's"));
         vec![
             format!("key {}", self.key()),
-            format!("  plan without places {}", digest(canonical(&self.plan).as_bytes())),
+            format!("  plan without places {}", Sha256::of(canonical(&self.plan).as_bytes())),
             format!("  engine's sources {}", self.engine),
             format!("  gate's reference {}", self.gate),
             format!("  audit's rules {}", self.audit),
@@ -119,12 +118,7 @@ impl Parts {
 
 /// Name in a store of the CPU that settings were tuned for.
 pub fn of_tuned(cpu: &CpuKey) -> Sha256 {
-    digest(canonical(&serde_json::to_value(cpu).unwrap_or_default()).as_bytes())
-}
-
-/// SHA-256 of some bytes.
-pub fn digest(bytes: &[u8]) -> Sha256 {
-    Sha256::from_bytes(&sha2::Sha256::digest(bytes).into())
+    Sha256::of(canonical(&serde_json::to_value(cpu).unwrap_or_default()).as_bytes())
 }
 
 /// `name` with `_` in place of what is not plain in a path.
@@ -177,9 +171,9 @@ mod tests {
         Parts {
             schema: SCHEMA,
             plan: serde_json::json!({ "target": "x86_64-unknown-linux-gnu", "compiler": { "kind": "clang" } }),
-            engine: digest(b"engine"),
-            gate: digest(b"gate"),
-            audit: digest(b"audit"),
+            engine: Sha256::of(b"engine"),
+            gate: Sha256::of(b"gate"),
+            audit: Sha256::of(b"audit"),
             cpu: Some(CpuKind {
                 arch: "x86_64".into(),
                 vendor: "AuthenticAMD".into(),
@@ -203,9 +197,9 @@ mod tests {
         let others = [
             changed(|parts| parts.schema += 1),
             changed(|parts| parts.plan["compiler"]["kind"] = "gcc".into()),
-            changed(|parts| parts.engine = digest(b"other")),
-            changed(|parts| parts.gate = digest(b"other")),
-            changed(|parts| parts.audit = digest(b"other")),
+            changed(|parts| parts.engine = Sha256::of(b"other")),
+            changed(|parts| parts.gate = Sha256::of(b"other")),
+            changed(|parts| parts.audit = Sha256::of(b"other")),
             changed(|parts| parts.cpu.as_mut().unwrap().model = Some(2)),
             changed(|parts| parts.cpu.as_mut().unwrap().features.push("avx512f".into())),
             changed(|parts| parts.cpu = None),

@@ -258,7 +258,7 @@ fn a_refused_build_does_not_hide_an_older_intact_one() {
 }
 
 fn digest_of(bytes: &[u8]) -> build_info::Sha256 {
-    store::key::digest(bytes)
+    build_info::Sha256::of(bytes)
 }
 
 #[test]

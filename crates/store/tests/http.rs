@@ -46,7 +46,7 @@ fn a_plain_web_server_is_a_store_to_read() {
     let root = temp.path().join("store");
     let order = publish(&temp.path().join("build"), root.to_str().unwrap(), "a", 2_000_000);
     done(give(&order));
-    let local = store::key::digest(b"local plan");
+    let local = build_info::Sha256::of(b"local plan");
     let record = tuned(local.as_str(), "chat", "2026-01-01T00:00:00Z");
     done(give(&tune(root.to_str().unwrap(), "a", record, "local plan")));
     let server = Python::serving(temp.path());

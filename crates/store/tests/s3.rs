@@ -173,7 +173,7 @@ fn a_bucket_keeps_what_a_folder_does() {
     let missing = take(STORE, "b", &temp.path().join("none"));
     assert!(matches!(done(give_with(&missing, &moto.variables)), Answer::Taken(None)));
 
-    let local = store::key::digest(b"local plan");
+    let local = build_info::Sha256::of(b"local plan");
     for (objective, expected) in [("chat", 1), ("rag", 1), ("chat", 0)] {
         let record = tuned(local.as_str(), objective, "2026-01-01T00:00:00Z");
         let order = tune(STORE, "a", record, "local plan");

@@ -8,11 +8,10 @@ use tidy::{circles, imports, members, misplaced_tests, rust_files, type_names, u
 
 /// All crates, the lowest layer first. A crate depends on crates of lower layers alone.
 const LAYERS: &[&[&str]] = &[
-    &["base", "skipped", "random-weights", "audit", "load", "report", "tidy"],
-    &["build-info"],
+    &["base", "skipped", "random-weights", "audit", "load", "report", "sha256", "tidy"],
+    &["build-info", "llama-source"],
     &["host"],
     &["gguf", "measure", "roofline", "toolchain"],
-    &["llama-source"],
     &["llama-link", "llama-sys", "ship"],
     &["llama", "store"],
     &["chat", "hub", "sampling"],

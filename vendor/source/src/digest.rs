@@ -15,12 +15,10 @@
 //! or holds a control character or a backslash is an error: no llama.cpp tree needs one.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use build_info::Sha256;
-use sha2::{Digest, Sha256 as Hasher};
+use sha256::Sha256;
 
 /// The files of a tree with their digests, ascending by path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +40,7 @@ impl Listing {
 
     /// The digest of the tree.
     pub fn digest(&self) -> Sha256 {
-        of_bytes(self.to_text().as_bytes())
+        Sha256::of(self.to_text())
     }
 
     /// The lines that the digest is taken over, as `sha256sum -c` reads them.
@@ -117,27 +115,9 @@ pub(crate) fn checked_name(name: &std::ffi::OsStr, dir: &Path) -> Result<String>
     }
 }
 
-/// SHA-256 of `bytes`.
-pub fn of_bytes(bytes: &[u8]) -> Sha256 {
-    Sha256::from_bytes(&Hasher::digest(bytes).into())
-}
-
 /// SHA-256 of the content of `file`.
 pub fn of_file(file: &Path) -> Result<Sha256> {
-    let read = || -> io::Result<Sha256> {
-        let mut input = File::open(file)?;
-        let mut hasher = Hasher::new();
-        // Half of the files are below 8 KiB, a few have a megabyte.
-        let mut buffer = [0; 64 << 10];
-        loop {
-            match input.read(&mut buffer) {
-                Ok(0) => return Ok(Sha256::from_bytes(&hasher.finalize().into())),
-                Ok(n) => hasher.update(&buffer[..n]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    };
+    let read = || Sha256::of_reader(File::open(file)?);
     read().with_context(|| format!("cannot read {}", file.display()))
 }
 

@@ -28,6 +28,7 @@ mod tree;
 mod workspace;
 
 pub use origin::Origin;
+pub use patch::Patch;
 pub use pins::{CratePin, GitPin, Pins, SdistPin};
 pub use progress::FetchProgress;
 pub use store::Store;

@@ -4,17 +4,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use build_info::Sha256;
+use sha256::Sha256;
 
-use crate::digest::{self, Listing};
+use crate::digest::Listing;
 use crate::progress::FetchProgress;
 use crate::tools::{Tools, run};
 
 /// One patch, read and found to have a header.
 #[derive(Clone, Debug)]
-pub(crate) struct Patch {
-    pub(crate) name: String,
-    pub(crate) digest: Sha256,
+pub struct Patch {
+    /// File name.
+    pub name: String,
+    /// SHA-256 of the file.
+    pub digest: Sha256,
     /// What is lost where it does not apply; a patch without one has to apply.
     optional: Option<String>,
     path: PathBuf,
@@ -39,7 +41,7 @@ pub(crate) fn load(dir: &Path) -> Result<Vec<Patch>> {
             dir.join("README.md").display()
         );
         let optional = header(&text, "Optional");
-        patches.push(Patch { name: name.to_string(), digest: digest::of_bytes(&text), optional, path });
+        patches.push(Patch { name: name.to_string(), digest: Sha256::of(&text), optional, path });
     }
     patches.sort_by(|one, other| one.name.as_bytes().cmp(other.name.as_bytes()));
     Ok(patches)

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use build_info::Sha256;
 use serde::Deserialize;
+use sha256::Sha256;
 
 /// What each origin but `path` has to deliver.
 #[derive(Clone, Debug, Deserialize)]

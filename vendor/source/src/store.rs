@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use build_info::Sha256;
+use sha256::Sha256;
 
-use crate::digest::{self, Listing};
+use crate::digest::Listing;
 use crate::fetch::{self, Fetched};
 use crate::origin::Origin;
 use crate::patch::{self, Patch};
@@ -135,7 +135,7 @@ impl Store {
         for patch in &patches {
             identity += &format!("patch {} {}\n", patch.digest, patch.name);
         }
-        let key = digest::of_bytes(identity.as_bytes());
+        let key = Sha256::of(identity);
         let home = self.sources()?.join(format!("{}-{}", origin.name(), key.short()));
         Ok(WantedTree { home, digest, patches })
     }

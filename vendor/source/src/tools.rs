@@ -112,7 +112,7 @@ pub(crate) fn run(command: &mut Command, install: &str) -> Result<Output> {
 
 /// `command` as one would type it.
 fn line(command: &Command) -> String {
-    let quoted = |word: &std::ffi::OsStr| toolchain::setup::quote(&word.to_string_lossy());
+    let quoted = |word: &std::ffi::OsStr| base::shell_quote(&word.to_string_lossy());
     let words: Vec<_> =
         std::iter::once(command.get_program()).chain(command.get_args()).map(quoted).collect();
     words.join(" ")

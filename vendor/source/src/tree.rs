@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use build_info::Sha256;
 use serde::{Deserialize, Serialize};
+use sha256::Sha256;
 
 use crate::digest::Listing;
 use crate::origin::Origin;

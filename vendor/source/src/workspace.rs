@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::origin::Origin;
-use crate::patch;
+use crate::patch::{self, Patch};
 use crate::pins::Pins;
 use crate::progress::FetchProgress;
 use crate::store::Store;
@@ -40,9 +40,8 @@ pub fn patches_dir() -> PathBuf {
 }
 
 /// This workspace's patches, in the order in which they are applied.
-pub fn patches() -> Result<Vec<build_info::record::Patch>> {
-    let named = |patch: patch::Patch| build_info::record::Patch { name: patch.name, sha256: patch.digest };
-    Ok(patch::load(&patches_dir())?.into_iter().map(named).collect())
+pub fn patches() -> Result<Vec<Patch>> {
+    patch::load(&patches_dir())
 }
 
 /// The manifest by which cargo fetches and pins the crate that carries llama.cpp.

@@ -1,7 +1,7 @@
 //! Files: written beside and renamed, digested, measured.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,6 @@ mod replace;
 mod target;
 
 pub use given::{content, text};
-pub use plan::digest;
 pub use replace::replace_all;
 pub use target::check_target;
 
@@ -84,20 +83,12 @@ pub fn link_tree(from: &Path, to: &Path) -> Result<()> {
 
 /// SHA-256 of a file's content.
 pub fn digest_file(path: &Path) -> Result<Sha256> {
-    let mut hasher = sha2::Sha256::new();
     // A pipe that nobody writes to would be waited for without end, and of a device there may be none.
     if path.exists() && !path.is_file() {
         bail!("cannot read {}: it is no regular file", path.display());
     }
-    let mut file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match file.read(&mut buffer).with_context(|| format!("cannot read {}", path.display()))? {
-            0 => break,
-            n => hasher.update(&buffer[..n]),
-        }
-    }
-    Ok(Sha256::from_bytes(&hasher.finalize().into()))
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    Sha256::of_reader(file).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// SHA-256 over the names and contents of all files below `folders`, relative to `root`; editors' and
@@ -115,7 +106,7 @@ pub fn digest_tree(root: &Path, folders: &[&str]) -> Result<Sha256> {
         hasher.update([0]);
         hasher.update(digest_file(&file)?.as_str());
     }
-    Ok(Sha256::from_bytes(&hasher.finalize().into()))
+    Ok(hasher.into())
 }
 
 fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use build_info::Host;
-use build_info::record::Source;
+use build_info::record::{self, Source};
 use host::Detected;
 use llama_source::{Origin, Store, Tree};
 use plan::exit;
@@ -105,7 +105,13 @@ pub fn fetch(workspace: &Workspace, args: &SourceArgs, ui: &Ui) -> Result<Tree> 
 pub fn pinned_source(workspace: &Workspace, args: &SourceArgs) -> Result<Source> {
     let origin = args.origin();
     let (version, digest) = args.store(workspace)?.expected(&origin)?;
-    Ok(Source { origin: origin.name().to_string(), version, digest, patches: llama_source::patches()? })
+    Ok(Source { origin: origin.name().to_string(), version, digest, patches: patches()? })
+}
+
+/// This workspace's patches, as a plan and a record name them.
+pub fn patches() -> Result<Vec<record::Patch>> {
+    let named = |patch: llama_source::Patch| record::Patch { name: patch.name, sha256: patch.digest };
+    Ok(llama_source::patches()?.into_iter().map(named).collect())
 }
 
 /// What a plan is told of `tree`.
@@ -114,6 +120,6 @@ pub fn source_of(tree: &Tree) -> Result<Source> {
         origin: tree.origin.name().to_string(),
         version: tree.version.clone(),
         digest: tree.digest.clone(),
-        patches: llama_source::patches()?,
+        patches: patches()?,
     })
 }

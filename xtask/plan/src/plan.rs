@@ -11,7 +11,6 @@ use toolchain::{BlasLibrary, Compiler, Libclang, Rustc};
 use crate::codegen::CodeGen;
 use crate::cross::Cross;
 use crate::cuda::CudaPlan;
-use crate::digest::digest;
 use crate::isa::IsaPlan;
 use crate::lto::LtoPlan;
 use crate::profile::{Blas, Linkage, Threading};
@@ -143,7 +142,7 @@ impl Plan {
     pub fn hash(&self) -> Sha256 {
         let compiled = Plan { defaults: Defaults::default(), ..self.clone() };
         // Maps are ordered and nothing in a plan has a float or a custom serialiser that could fail.
-        digest(&serde_json::to_vec(&compiled).unwrap_or_default())
+        Sha256::of(serde_json::to_vec(&compiled).unwrap_or_default())
     }
 
     /// Definitions as CMake takes them, without those that only say where a folder lies.

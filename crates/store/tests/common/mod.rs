@@ -7,10 +7,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use build_info::TuningRecord;
 use build_info::tuning::CpuKey;
+use build_info::{Sha256, TuningRecord};
 use ship::order::Item;
-use store::key::digest;
 use store::order::{Ask, Check, Choose, Publish, Take, Tune};
 use store::{Answer, Build, CpuKind, Location, Order, Parts, Reply};
 
@@ -21,9 +20,9 @@ pub fn parts(engine: &str) -> Parts {
     Parts {
         schema: 1,
         plan: serde_json::json!({ "target": "x86_64-unknown-linux-gnu" }),
-        engine: digest(engine.as_bytes()),
-        gate: digest(b"gate"),
-        audit: digest(b"audit"),
+        engine: Sha256::of(engine),
+        gate: Sha256::of(b"gate"),
+        audit: Sha256::of(b"audit"),
         cpu: Some(kind()),
         glibc: None,
     }
@@ -43,7 +42,7 @@ pub fn kind() -> CpuKind {
 pub fn publish(folder: &Path, store: &str, engine: &str, size: usize) -> Order {
     fs::create_dir_all(folder).unwrap();
     // Not to be compressed, and the same for the same engine.
-    let mut seed = digest(engine.as_bytes())
+    let mut seed = Sha256::of(engine)
         .as_str()
         .bytes()
         .fold(1u64, |all, byte| all.wrapping_mul(31).wrapping_add(u64::from(byte)));
@@ -69,7 +68,7 @@ pub fn publish(folder: &Path, store: &str, engine: &str, size: usize) -> Order {
             version: "0.1.0".into(),
             target: "x86_64-unknown-linux-gnu".into(),
             glibc: Some("2.28".parse().unwrap()),
-            plan_hash: digest(format!("plan of {engine}").as_bytes()),
+            plan_hash: Sha256::of(format!("plan of {engine}").as_bytes()),
             variant: None,
             published: "2026-01-01T00:00:00Z".into(),
             gate: "passed".into(),
@@ -153,12 +152,7 @@ pub fn tuned(build: &str, objective: &str, date: &str) -> TuningRecord {
 }
 
 pub fn tune(store: &str, engine: &str, record: TuningRecord, build: &str) -> Order {
-    Order::Tune(Tune {
-        store: location(store),
-        key: parts(engine).key(),
-        record,
-        build: digest(build.as_bytes()),
-    })
+    Order::Tune(Tune { store: location(store), key: parts(engine).key(), record, build: Sha256::of(build) })
 }
 
 /// The program, not yet started.

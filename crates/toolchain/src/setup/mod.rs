@@ -12,7 +12,7 @@ use std::path::Path;
 
 pub use console::Console;
 pub use manager::Manager;
-pub use plan::{InstallStep, Rights, SetupPlan, StepKind, quote};
+pub use plan::{InstallStep, Rights, SetupPlan, StepKind};
 pub use requirement::{Needs, Requirement};
 pub use run::StepError;
 

@@ -96,18 +96,8 @@ pub struct InstallStep {
 impl fmt::Display for InstallStep {
     /// The command as a shell takes it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let quoted: Vec<String> = self.command.iter().map(|word| quote(word)).collect();
+        let quoted: Vec<String> = self.command.iter().map(|word| base::shell_quote(word)).collect();
         f.write_str(&quoted.join(" "))
-    }
-}
-
-/// `word` as a shell takes it.
-pub fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=+,@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_string()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 
@@ -373,8 +363,8 @@ impl<'a> Planner<'a> {
                           -r /dev/stdin";
             command.extend(common.split(' ').chain(options.split(' ')).map(str::to_string));
             command.push(text(&self.facts.own_tools.join(folder)));
-            let install: Vec<String> = command.iter().map(|word| quote(word)).collect();
-            let lines: Vec<String> = requirements.iter().map(|line| quote(line)).collect();
+            let install: Vec<String> = command.iter().map(|word| base::shell_quote(word)).collect();
+            let lines: Vec<String> = requirements.iter().map(|line| base::shell_quote(line)).collect();
             let command = format!("printf '%s\\n' {} | {}", lines.join(" "), install.join(" "));
             own(["sh", "-c", &command].map(str::to_string).to_vec(), why)
         };

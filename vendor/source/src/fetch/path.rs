@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use build_info::Sha256;
+use sha256::Sha256;
 
 use super::Fetched;
 use crate::digest::Listing;

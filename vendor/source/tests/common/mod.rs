@@ -6,9 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use build_info::Sha256;
 use llama_source::digest::Listing;
 use llama_source::{CratePin, GitPin, Origin, Pins, SdistPin, Store, Tools, Tree};
+use sha256::Sha256;
 use tempfile::TempDir;
 
 /// A tree that passes for llama.cpp.

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use build_info::Host;
 use build_info::optimized::{Coverage, Pgo, Training};
 use build_info::record::{StageTime, Tool};
+use build_info::{Host, Sha256};
 use measure::CpuTime;
 use plan::Plan;
 use plan::variant::{Profdata, Subject};
@@ -188,7 +188,7 @@ impl<'a> Pipeline<'a> {
             if gcc {
                 let counts = gcda::collect(&build.cmake(), &self.workspace.pgo_profiles())?;
                 let both = format!("{} {}", profdata.digest, counts.digest);
-                profdata.digest = crate::fs::digest(both.as_bytes());
+                profdata.digest = Sha256::of(both.as_bytes());
                 profdata.gcda = Some(counts.folder);
             }
             let coverage = self.hold_against_run(&profdata, engine, held_out, log)?;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 use build_info::optimized::Training;
-use build_info::{Bytes, Host};
+use build_info::{Bytes, Host, Sha256};
 use gguf::{GgufFile, Scalar, Value};
 
 use crate::models::Maker;
@@ -65,12 +65,12 @@ impl TrainingCourse {
     ///
     /// # Errors
     /// When a model cannot be read.
-    pub fn digest(&self) -> Result<build_info::Sha256> {
+    pub fn digest(&self) -> Result<Sha256> {
         let mut text = format!("{:?}", self.runs);
         for (_, path) in &self.models {
             text.push_str(crate::fs::digest_file(path)?.as_str());
         }
-        Ok(crate::fs::digest(text.as_bytes()))
+        Ok(Sha256::of(text.as_bytes()))
     }
 
     /// Runs `engine` on all of it, with the variables that tell it where counts go.

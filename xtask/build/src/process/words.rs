@@ -5,7 +5,7 @@ use std::process::Command;
 /// The command as one would type it.
 pub fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| toolchain::setup::quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+    words.map(|word| base::shell_quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
 /// The last `most` lines of what a program printed, to be put behind the words that it failed.

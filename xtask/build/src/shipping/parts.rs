@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn sources_are_found_by_their_digest_or_missing() {
         let folder = tempfile::tempdir().unwrap();
-        let digest = crate::fs::digest(b"sources");
+        let digest = build_info::Sha256::of(b"sources");
         let all = folder.path().join("sources");
         // Without the folder, the caller says how to fetch them.
         assert_eq!(sources_in(&all, &digest).unwrap(), None);
@@ -162,6 +162,6 @@ mod tests {
         std::fs::create_dir_all(&tree).unwrap();
         std::fs::write(all.join("b1/source.json"), format!("{{\"digest\":\"{digest}\"}}")).unwrap();
         assert_eq!(sources_in(&all, &digest).unwrap(), Some(tree));
-        assert_eq!(sources_in(&all, &crate::fs::digest(b"others")).unwrap(), None);
+        assert_eq!(sources_in(&all, &build_info::Sha256::of(b"others")).unwrap(), None);
     }
 }

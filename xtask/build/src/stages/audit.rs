@@ -24,7 +24,7 @@ pub fn input(build: &Build) -> Result<String> {
 pub fn rules(build: &Build) -> Result<Sha256> {
     let path = rules_path(build.workspace);
     let rules = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(fs::digest(&rules))
+    Ok(Sha256::of(&rules))
 }
 
 /// Audits the newest engine and its libraries.

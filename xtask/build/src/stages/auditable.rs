@@ -40,7 +40,7 @@ pub fn write(workspace: &Workspace, rust: &Rust, target: &str) -> Result<PathBuf
     let packed = packed.finish()?;
     let folder = workspace.anneal().join("auditable");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let file = folder.join(crate::fs::digest(&packed).short());
+    let file = folder.join(build_info::Sha256::of(&packed).short());
     // Written once: cargo asks for its time as well.
     if !std::fs::read(&file).is_ok_and(|there| there == packed) {
         crate::fs::write_atomically(&file, &packed)?;

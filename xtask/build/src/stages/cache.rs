@@ -35,7 +35,7 @@ impl Build<'_> {
             }
             all.push(("CCACHE_EXTRAFILES", joined("CCACHE_EXTRAFILES", &file.to_string_lossy(), ":")));
             let buster = "SCCACHE_C_CUSTOM_CACHE_BUSTER";
-            all.push((buster, joined(buster, fs::digest(&cpu).short(), " ")));
+            all.push((buster, joined(buster, build_info::Sha256::of(&cpu).short(), " ")));
         }
         Ok(all.into_iter().map(|(name, value)| (name.to_string(), Some(value))).collect())
     }

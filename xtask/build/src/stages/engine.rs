@@ -28,6 +28,7 @@ const SOURCES: &[&str] = &[
     "crates/measure",
     "crates/random-weights",
     "crates/roofline",
+    "crates/sha256",
     "engine",
     "vendor/llama-link",
     "vendor/llama-sys",
@@ -156,7 +157,7 @@ fn wrapper(build: &Build) -> Result<Option<PathBuf>> {
     let text = wrapping(own);
     let folder = build.workspace.anneal().join("rustc");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let script = folder.join(crate::fs::digest(text.as_bytes()).short());
+    let script = folder.join(build_info::Sha256::of(text.as_bytes()).short());
     // Written once: cargo asks for its time as well.
     if !std::fs::read(&script).is_ok_and(|there| there == text.as_bytes()) {
         crate::fs::write_script(&script, &text)?;
@@ -169,7 +170,7 @@ fn wrapper(build: &Build) -> Result<Option<PathBuf>> {
 /// on to the build scripts of all crates, which are compiled once for all builds, and one of them (httparse's) would then
 /// call AVX2 without asking, in a program for any CPU too.
 fn wrapping(flags: &[String]) -> String {
-    let flags: Vec<String> = flags.iter().map(|flag| toolchain::setup::quote(flag)).collect();
+    let flags: Vec<String> = flags.iter().map(|flag| base::shell_quote(flag)).collect();
     format!(
         "#!/bin/sh\n\
          ours=\n\

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use base::shell_quote;
 use build_info::BuildInfo;
 use build_info::record::Tool;
 use plan::zig::{AR, CC, CXX, RANLIB};
 use plan::{Plan, Zig};
-use toolchain::setup::quote;
 
 use super::places::places;
 use super::planned;
@@ -45,7 +45,7 @@ pub fn bindgen_arguments(plan: &Plan, workspace: &Workspace) -> Result<Option<St
     // pip's wheel has the program beside its folder; a link elsewhere is not what zig looks around.
     let program = program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?;
     let headers = zig.headers(program.parent().unwrap_or(Path::new("/")));
-    let words = headers.iter().map(|folder| format!("-isystem {}", quote(&folder.to_string_lossy())));
+    let words = headers.iter().map(|folder| format!("-isystem {}", shell_quote(&folder.to_string_lossy())));
     Ok(Some(words.collect::<Vec<_>>().join(" ")))
 }
 
@@ -82,7 +82,7 @@ pub fn digest(plan: &Plan, workspace: &Workspace) -> Result<String> {
     let Some(folder) = scripts(plan, workspace)? else { return Ok(String::new()) };
     let path = folder.join(CXX);
     let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(format!(" {}", crate::fs::digest(&text)))
+    Ok(format!(" {}", build_info::Sha256::of(&text)))
 }
 
 fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static str, String); 4] {
@@ -98,7 +98,7 @@ fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static st
                  */..) argument=${argument%/..} argument=${argument%/*} ;;\n      *) return ;;\n    esac\n  done\n}";
     // Where the checkout lies a script sees by its own place: sccache takes what a compiler's file holds for what it is, and
     // one checkout is to find what was compiled in another. The version is there for the same reason.
-    let own = quote(&folder.strip_prefix(root).unwrap_or(folder).to_string_lossy());
+    let own = shell_quote(&folder.strip_prefix(root).unwrap_or(folder).to_string_lossy());
     let program = below(program, root);
     let text = |command: &str, compiling: &str| {
         let version = &zig.version;
@@ -106,7 +106,7 @@ fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static st
             "#!/bin/sh\n# zig {version}\nroot=${{0%/{own}/*}}\ncompiles=\n{plain}\n{filter}\n{compiling}exec {program} {command} \"$@\"\n"
         )
     };
-    let target = quote(&zig.target);
+    let target = shell_quote(&zig.target);
     // Before all others, for who says nothing of optimisation: with what zig is told when it links it compiles the C++
     // runtime, once for each optimisation that it is told, and without any it would be a debug build.
     let compiler = |name: &str| format!("{name} -target {target} -O2 -g0 -fomit-frame-pointer");
@@ -130,8 +130,8 @@ fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static st
 fn below(path: &Path, root: &Path) -> String {
     match path.strip_prefix(root) {
         Ok(rest) if rest.as_os_str().is_empty() => "\"$root\"".to_string(),
-        Ok(rest) => format!("\"$root\"/{}", quote(&rest.to_string_lossy())),
-        Err(_) => quote(&path.to_string_lossy()),
+        Ok(rest) => format!("\"$root\"/{}", shell_quote(&rest.to_string_lossy())),
+        Err(_) => shell_quote(&path.to_string_lossy()),
     }
 }
 

@@ -100,7 +100,7 @@ mod tests {
     fn what_comes_is_named_by_this_machines_plan_and_a_foreign_file_is_left() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state/tuning.json");
-        let build = fs::digest(b"plan");
+        let build = Sha256::of(b"plan");
         assert_eq!(merge_into(&path, record("theirs"), &build).unwrap(), 1);
         assert_eq!(merge_into(&path, record("theirs"), &build).unwrap(), 0);
         let kept = read(&path).unwrap().unwrap();

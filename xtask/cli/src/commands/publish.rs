@@ -126,7 +126,7 @@ fn check(build: &Build, plan: &Plan, info: &BuildInfo) -> Result<()> {
         info.profile
     );
     ensure!(info.audit.is_some(), "the build of {} was not audited; {again}", info.profile);
-    if plan.source.patches != llama_source::patches()? || build.there().is_none() {
+    if plan.source.patches != build::tools::patches()? || build.there().is_none() {
         bail!(
             "the build of {} is not of today's sources, or this checkout was elsewhere when it was built, so nobody would \
              find it; {again}",

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use base::shell_quote;
 use build::compare::Provenance;
 use build::models::Maker;
 use build::openblas::{self, ArchiveArgs};
@@ -22,7 +23,6 @@ use measure::Objective;
 use plan::exit;
 use plan::profile::Profile;
 use serde::Serialize;
-use toolchain::setup::quote;
 
 use crate::optimize::record::{self, Record, Store, Winner};
 use crate::optimize::reproduce::{self, Reproduction};
@@ -119,7 +119,10 @@ impl Args {
         let mut words =
             vec![format!("cargo xtask optimize --profile {} --for {}", self.profile, self.objective)];
         if let Some(model) = &self.model {
-            words.push(format!("-m {}", quote(&model.file_name().unwrap_or_default().to_string_lossy())));
+            words.push(format!(
+                "-m {}",
+                shell_quote(&model.file_name().unwrap_or_default().to_string_lossy())
+            ));
         }
         words.push(format!(
             "--budget {}",
@@ -127,11 +130,11 @@ impl Args {
         ));
         for (flag, list) in [("--only", &self.only), ("--skip", &self.skip)] {
             if !list.is_empty() {
-                words.push(format!("{flag} {}", quote(&list.join(","))));
+                words.push(format!("{flag} {}", shell_quote(&list.join(","))));
             }
         }
         words.extend(self.cache.option(Cache::default()));
-        words.extend(self.name.as_ref().map(|name| format!("--name {}", quote(name))));
+        words.extend(self.name.as_ref().map(|name| format!("--name {}", shell_quote(name))));
         words.extend(self.threads.map(|threads| format!("-t {threads}")));
         words.extend(self.then_tune.then(|| "--then-tune".to_string()));
         words.join(" ")

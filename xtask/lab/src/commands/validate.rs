@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use base::shell_quote;
 use build::compare::{CandidateBuild, Phase, Provenance};
 use build::models::Maker;
 use build::process;
@@ -13,7 +14,6 @@ use build::workload::Synthetic;
 use build::workspace::Workspace;
 use build_info::BuildInfo;
 use plan::exit;
-use toolchain::setup::quote;
 
 use super::bench::warn_of_sources;
 use crate::validate::steps::{Setting, StepsFile, Walk};
@@ -302,9 +302,9 @@ fn tolerance(text: &str) -> Result<f64, String> {
 /// The command that repeats this, without the folders of this machine.
 fn command(args: &Args) -> String {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let file = |path: &Path| quote(&name(path));
+    let file = |path: &Path| shell_quote(&name(path));
     let build = |text: &String| match text.split_once('=') {
-        Some((label, path)) => quote(&format!("{label}={}", name(Path::new(path)))),
+        Some((label, path)) => shell_quote(&format!("{label}={}", name(Path::new(path)))),
         None => file(Path::new(text)),
     };
     let list = |phases: &[Phase]| phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(",");
@@ -313,7 +313,7 @@ fn command(args: &Args) -> String {
     words.extend(args.steps.iter().map(|steps| format!("--steps {}", file(steps))));
     for (name, flags) in [("--flags-a", &args.flags_a), ("--flags-b", &args.flags_b)] {
         if !flags.is_empty() {
-            words.push(format!("{name} {}", quote(flags)));
+            words.push(format!("{name} {}", shell_quote(flags)));
         }
     }
     words.extend(args.model.iter().map(|model| format!("-m {}", file(model))));

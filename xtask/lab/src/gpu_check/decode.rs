@@ -4,11 +4,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use build_info::Sha256;
 use measure::{Usage, UsageWatch};
 
 use super::child;
 use super::engine::{Engine, GenerationVariant};
-use super::report::{Decode, Pace, digest};
+use super::report::{Decode, Pace};
 
 /// Between two readings.
 const EVERY: Duration = Duration::from_millis(100);
@@ -43,7 +44,7 @@ pub fn steady(
             (seconds > 0.0).then(|| f64::from(tokens) / seconds)
         }),
         chosen_on_device: chosen_on_device(&ended.stderr),
-        text: digest(&ended.stdout),
+        text: Sha256::of(&ended.stdout),
         // The kernel counts in hundredths of a second.
         cpus: usage.cpus().filter(|_| usage.seconds >= 0.1),
         pace: paces(&seen.heard, tokens, PARTS),

@@ -7,7 +7,6 @@ use measure::cards::Card;
 use measure::{Ratio, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use sha2::Digest;
 
 use super::archive::Contents;
 use super::bench::GpuBenchRow;
@@ -408,9 +407,4 @@ pub struct LeftOut {
     pub step: String,
     /// Why.
     pub reason: String,
-}
-
-/// SHA-256 of `bytes`.
-pub fn digest(bytes: &[u8]) -> Sha256 {
-    Sha256::from_bytes(&sha2::Sha256::digest(bytes).into())
 }

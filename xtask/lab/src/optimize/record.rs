@@ -385,7 +385,7 @@ pub fn model(path: &Path) -> Result<ModelRecord> {
     };
     let bytes = read().with_context(|| format!("cannot read the model {}", path.display()))?;
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    Ok(ModelRecord { name, fingerprint: build::fs::digest(&bytes) })
+    Ok(ModelRecord { name, fingerprint: Sha256::of(&bytes) })
 }
 
 #[cfg(test)]
@@ -393,13 +393,13 @@ mod tests {
     use super::*;
 
     fn key(text: &str) -> BuildKey {
-        BuildKey { plan: build::fs::digest(text.as_bytes()), engine: build::fs::digest(b"engine") }
+        BuildKey { plan: Sha256::of(text.as_bytes()), engine: Sha256::of(b"engine") }
     }
 
     fn record(objective: &str) -> Record {
         let provenance =
             Provenance { date: "2026-01-01".into(), command: "optimize".into(), machine: "here".into() };
-        let model = ModelRecord { name: "m.gguf".into(), fingerprint: build::fs::digest(b"m") };
+        let model = ModelRecord { name: "m.gguf".into(), fingerprint: Sha256::of(b"m") };
         Record::new(provenance, &objective.parse().unwrap(), model, 2, 60.0)
     }
 
@@ -457,7 +457,7 @@ mod tests {
         assert!(!last(&path).exists());
         store.record.winner = Some(Winner {
             profile: "native".into(),
-            plan_hash: build::fs::digest(b"plan"),
+            plan_hash: Sha256::of(b"plan"),
             verdict: "is the fastest".into(),
             pgo: None,
             file: None,

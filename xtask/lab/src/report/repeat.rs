@@ -72,7 +72,7 @@ fn bench(rows: &[TestRow]) -> Vec<String> {
             }
         });
         let program = match turns {
-            true => format!("cargo xtask bench --builds {}", toolchain::setup::quote(&builds.join(","))),
+            true => format!("cargo xtask bench --builds {}", base::shell_quote(&builds.join(","))),
             false => "anneal bench".to_string(),
         };
         let list = |values: BTreeSet<u64>| {

@@ -133,7 +133,7 @@ impl Setting {
         groups.extend(new);
         let words = groups.concat();
         let flags =
-            words.iter().map(|word| toolchain::setup::quote(word).to_string()).collect::<Vec<_>>().join(" ");
+            words.iter().map(|word| base::shell_quote(word).to_string()).collect::<Vec<_>>().join(" ");
         Ok(Self { profile: self.profile.clone(), set, flags })
     }
 }
@@ -141,7 +141,7 @@ impl Setting {
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "--profile {}", self.profile)?;
-        self.set.iter().try_for_each(|key| write!(f, " --set {}", toolchain::setup::quote(key)))
+        self.set.iter().try_for_each(|key| write!(f, " --set {}", base::shell_quote(key)))
     }
 }
 

@@ -3,10 +3,10 @@
 use std::str::FromStr;
 
 use anyhow::Result;
+use build_info::Sha256;
 use toml::{Table, Value};
 
 use super::file::ProfileFile;
-use crate::digest::digest;
 use crate::exit;
 
 /// One key and its value, as it is written: `threading=openmp`, `extra_flags=-fno-plt,-funroll-loops`. In the name of
@@ -121,7 +121,7 @@ pub(super) fn name(base: &str, overrides: &[Override]) -> String {
     let mut name: String = overrides.iter().map(readable).collect();
     if name != all || name.len() > LONGEST {
         name.truncate(LONGEST);
-        name = format!("{name}~{}", digest(all.as_bytes()).short());
+        name = format!("{name}~{}", Sha256::of(all).short());
     }
     format!("{base}{name}")
 }

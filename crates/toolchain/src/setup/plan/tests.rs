@@ -66,7 +66,7 @@ fn cmake_by_pip(python: &str) -> String {
          --require-hashes --no-deps -r /dev/stdin --upgrade --target target/anneal/tools/packages",
         wheels::cmake()
     );
-    format!("sh -c {}", quote(&install))
+    format!("sh -c {}", base::shell_quote(&install))
 }
 
 fn commands(plan: &SetupPlan) -> Vec<String> {

@@ -154,7 +154,7 @@ const RECORD: [&str; 5] = ["record", "-e", "cycles:u", "-j", "any,u"];
 
 /// A script in the program's stead.
 fn recording(program: &Path, raw: &Path) -> String {
-    let quote = |text: &OsStr| toolchain::setup::quote(&text.to_string_lossy());
+    let quote = |text: &OsStr| base::shell_quote(&text.to_string_lossy());
     format!(
         "#!/bin/sh\nexec perf {} --quiet -o {}/$$.perf -- {} \"$@\"\n",
         RECORD.join(" "),

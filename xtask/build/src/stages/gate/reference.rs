@@ -8,8 +8,6 @@ use anyhow::{Context, Result, bail};
 use build_info::{Logits, Sha256, gate, kld};
 use serde::{Deserialize, Serialize};
 
-use crate::fs;
-
 /// As it was when xtask was compiled.
 const KEPT: &[u8] = include_bytes!("reference.bin");
 /// Where it lies in a checkout.
@@ -96,7 +94,7 @@ impl Reference {
 
     /// Its digest, so that a new one makes builds pass again.
     pub fn digest() -> Sha256 {
-        fs::digest(KEPT)
+        Sha256::of(KEPT)
     }
 
     /// Where a checkout at `root` keeps it.
@@ -109,7 +107,7 @@ impl Reference {
         let header: Header =
             serde_json::from_slice(&bytes[..end]).context("its first line is not understood")?;
         let mut rest = &bytes[end + 1..];
-        if fs::digest(rest) != header.sha256 {
+        if Sha256::of(rest) != header.sha256 {
             bail!("its content does not have the digest that its first line names");
         }
         let mut probes = Vec::new();
@@ -133,7 +131,7 @@ impl Reference {
         let header = Header {
             build: self.build.clone(),
             probes: self.probes.iter().map(|probe| probe.about.clone()).collect(),
-            sha256: fs::digest(&rows),
+            sha256: Sha256::of(&rows),
         };
         let mut bytes = serde_json::to_vec(&header)?;
         bytes.push(b'\n');
@@ -156,7 +154,7 @@ mod tests {
         for (probe, rows) in gguf::probe::Probe::all().into_iter().zip(&reference.probes) {
             let path = folder.path().join("probe.gguf");
             probe.write(&path).unwrap();
-            assert_eq!(fs::digest_file(&path).unwrap(), rows.about().model, "{}", probe.name());
+            assert_eq!(crate::fs::digest_file(&path).unwrap(), rows.about().model, "{}", probe.name());
             assert_eq!(rows.rows().count(), rows.positions());
             // Peaked like a real model's: 1 to 4 bits of entropy.
             let entropy = |row: Vec<f64>| row.iter().map(|p| -p.exp() * p).sum::<f64>();
@@ -170,7 +168,7 @@ mod tests {
         let mut logits = Logits::new(2);
         logits.push(1, &[0.0, 3f32.ln()]);
         logits.push(0, &[5.0, 5.0]);
-        let rows = Rows::of("x", fs::digest(b"model"), &logits, 1);
+        let rows = Rows::of("x", Sha256::of(b"model"), &logits, 1);
         let build =
             gate::Reference { llama_version: "1".into(), source_version: "2".into(), build: "3".into() };
         let bytes = Reference { build, probes: vec![rows] }.to_bytes().unwrap();

@@ -169,7 +169,7 @@ fn synthetic(workspace: &Workspace, builds: &[CandidateBuild], ui: &Ui) -> Resul
 /// The command that repeats this, without the folders of this machine.
 fn command(args: &Args, builds: &[CandidateBuild], threads: u32) -> String {
     let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let quote = toolchain::setup::quote;
+    let quote = base::shell_quote;
     let list = |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let build = |(text, build): (&String, &CandidateBuild)| match text.split_once('=') {
         Some((label, path)) => format!("{label}={}", file(Path::new(path))),

@@ -159,7 +159,7 @@ fn soak(
 
 /// The command that repeats this, without the folders of this machine.
 fn command(args: &Args, threads: u32) -> String {
-    let quote = toolchain::setup::quote;
+    let quote = base::shell_quote;
     let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let build = |text: &str| match text.split_once('=') {
         Some((label, path)) => format!("{label}={}", file(Path::new(path))),

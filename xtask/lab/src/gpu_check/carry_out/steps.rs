@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use build::process;
+use build_info::Sha256;
 use measure::schedule;
 use plan::exit;
 
@@ -15,7 +16,7 @@ use crate::gpu_check::engine::{self, GenerationVariant, Sizes};
 use crate::gpu_check::figures;
 use crate::gpu_check::models::{GpuCheckModel, Workshop};
 use crate::gpu_check::plan::{CheckStep, Switch};
-use crate::gpu_check::report::{Decode, Determinism, LeftOut, Long, Pair, Refusal, Run, Wait, Who, digest};
+use crate::gpu_check::report::{Decode, Determinism, LeftOut, Long, Pair, Refusal, Run, Wait, Who};
 use crate::recommend::subject::read_model;
 
 /// A generation by the host's samplers.
@@ -98,7 +99,7 @@ impl RunningCheck<'_> {
         let equal = first.iter().zip(&second).take_while(|(a, b)| a == b).count();
         let bytes: Vec<u8> = first.iter().flat_map(|token| token.to_le_bytes()).collect();
         self.report.models[model].determinism =
-            Some(Determinism { tokens: first.len().max(second.len()), equal, digest: digest(&bytes) });
+            Some(Determinism { tokens: first.len().max(second.len()), equal, digest: Sha256::of(&bytes) });
         Ok(())
     }
 

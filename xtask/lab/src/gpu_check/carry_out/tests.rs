@@ -1,9 +1,10 @@
 use build::compare::Provenance;
 use build::ui::Global;
+use build_info::Sha256;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::gpu_check::report::{self, ProgramReport, SCHEMA_VERSION, digest};
+use crate::gpu_check::report::{self, ProgramReport, SCHEMA_VERSION};
 
 #[test]
 fn a_shortened_long_run_is_the_same_step() {
@@ -32,7 +33,7 @@ fn report() -> Report {
         anneal: ProgramReport {
             name: "anneal".to_string(),
             bytes: Bytes(0),
-            sha256: digest(b""),
+            sha256: Sha256::of(b""),
             build: None,
         },
         llama_bench: None,

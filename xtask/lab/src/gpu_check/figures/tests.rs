@@ -1,7 +1,6 @@
 use build_info::Sha256;
 use measure::Usage;
 
-use super::super::report::digest;
 use super::*;
 
 fn row(test: (u32, u32, u32), end_to_end: bool, samples: &[f64]) -> GpuBenchRow {
@@ -159,7 +158,7 @@ fn decode(device_sampling: bool, cpus: f64, chosen: Option<u32>) -> Decode {
 }
 
 fn text(text: &str) -> Sha256 {
-    digest(text.as_bytes())
+    Sha256::of(text.as_bytes())
 }
 
 #[test]

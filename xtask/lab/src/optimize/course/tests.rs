@@ -48,8 +48,8 @@ impl Stable {
             let name = format!("build {number}");
             Runner {
                 key: BuildKey {
-                    plan: build::fs::digest(name.as_bytes()),
-                    engine: build::fs::digest(script.as_bytes()),
+                    plan: build_info::Sha256::of(name.as_bytes()),
+                    engine: build_info::Sha256::of(script.as_bytes()),
                 },
                 engine: CandidateBuild { name, path, program: MeasuredProgram::Anneal, record: None },
             }
