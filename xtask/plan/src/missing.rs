@@ -4,20 +4,23 @@ use anyhow::Result;
 use build_info::Host;
 use build_info::record::Source;
 use serde::Serialize;
-use toolchain::Toolchain;
+use toolchain::{CompilerKind, Toolchain};
 
 use crate::plan::Plan;
 use crate::planner::plan;
 use crate::profile::Profile;
 use crate::reference::reference_toolchain;
 
-/// A tool that a plan assumes though it was not found.
+/// A tool that a plan assumes though none that it can use was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
     /// Name of the tool.
     pub tool: &'static str,
     /// Version that the plan assumes.
     pub version: String,
+    /// Version that is there and does not do; `None` where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found: Option<String>,
 }
 
 /// A kind of tool that may lack.
@@ -42,7 +45,10 @@ macro_rules! kind {
 
 /// Kinds in the order in which a plan would rather do without them: compilers first, since one of two families suffices.
 static KINDS: &[Kind] = &[
-    kind!("clang", compilers, |all| all.compilers.first().map(|found| found.version.to_string())),
+    kind!("clang", compilers, |all| {
+        let clang = all.compilers.iter().find(|found| found.kind == CompilerKind::Clang);
+        clang.map(|found| found.version.to_string())
+    }),
     kind!("C and C++ compiler", default_compiler, |all| all
         .default_compiler
         .as_ref()
@@ -57,7 +63,8 @@ static KINDS: &[Kind] = &[
     kind!("CUDA toolkit", cuda, |all| all.cuda.first().map(|found| found.nvcc.version.clone())),
     kind!("qemu-aarch64", aarch64, |all| all.aarch64.as_ref().map(|found| found.tool.version.clone())),
     kind!("rustc's standard library of aarch64", rust_targets, |all| {
-        all.rustc.as_ref().map(|found| found.version.to_string())
+        let there = all.rust_targets.iter().any(|target| target.starts_with("aarch64"));
+        all.rustc.as_ref().filter(|_| there).map(|found| found.version.to_string())
     }),
     kind!("rustc", rustc, |all| all.rustc.as_ref().map(|found| found.version.to_string())),
 ];
@@ -89,9 +96,11 @@ pub fn plan_marked(
             (planned, needed) = (plan, others);
         }
     }
-    let missing = needed
-        .iter()
-        .map(|kind| Missing { tool: kind.name, version: (kind.version)(&reference).unwrap_or_default() });
+    let missing = needed.iter().map(|kind| Missing {
+        tool: kind.name,
+        version: (kind.version)(&reference).unwrap_or_default(),
+        found: (kind.version)(toolchain),
+    });
     Ok((planned, missing.collect()))
 }
 
@@ -118,10 +127,19 @@ mod tests {
         assert_eq!(missing("native", |tools| tools.ninja = None), ["ninja"]);
         // gcc does as well.
         let no_clang = |tools: &mut Toolchain| {
-            tools.compilers.retain(|found| found.kind == toolchain::CompilerKind::Gcc);
+            tools.compilers.retain(|found| found.kind == CompilerKind::Gcc);
         };
         assert!(missing("native", no_clang).is_empty());
         assert_eq!(missing("native", |tools| tools.compilers.clear()), ["clang"]);
+    }
+
+    #[test]
+    fn a_tool_that_is_too_old_is_told_with_its_version() {
+        let mut tools = reference_toolchain("x86_64").unwrap();
+        tools.cmake.as_mut().unwrap().version = "3.10.2".to_string();
+        let (_, missing) = plan_marked(&host("zen5-vm"), &profile("native"), &source(), &tools).unwrap();
+        let [missing] = &missing[..] else { panic!("{missing:?}") };
+        assert_eq!((missing.tool, missing.found.as_deref()), ("cmake", Some("3.10.2")));
     }
 
     #[test]

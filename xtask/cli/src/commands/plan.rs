@@ -59,8 +59,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let source = tools::pinned_source(&workspace, &args.source)?;
     let (plan, missing) = plan::plan_marked(&host, &profile, &source, &toolchain)?;
     let mut text = plan.to_string();
-    for Missing { tool, version } in &missing {
-        text += &format!("  missing    {tool}: planned with {version}\n");
+    for Missing { tool, version, found } in &missing {
+        text += &match found {
+            Some(found) => format!("  unusable   {tool} {found}: planned with {version}\n"),
+            None => format!("  missing    {tool}: planned with {version}\n"),
+        };
     }
     if !missing.is_empty() {
         text += &format!("hint: `cargo xtask setup --profile {}` installs what is missing\n", args.profile);

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use build_info::BuildInfo;
-use build_info::switches::CMAKE;
+use build_info::switches::{CMAKE, Switches};
 use plan::profile::Override;
 
 use super::compare;
@@ -33,7 +33,7 @@ pub struct Args {
     compare: compare::Args,
 }
 
-/// Changes that are tried if none is named, beside each switch of CMake turned off.
+/// Changes that are tried if none is named, beside each switch of CMake turned the other way.
 const EACH: [&str; 5] = [
     "threading=openmp",
     "allocator=mimalloc",
@@ -42,15 +42,21 @@ const EACH: [&str; 5] = [
     "extra_flags=-mprefer-vector-width=512",
 ];
 
+/// Every change that is tried if none is named, each of which changes a profile with `switches`.
+fn each_changed(switches: &Switches) -> Vec<Override> {
+    let cmake = CMAKE.iter().map(|switch| format!("{}={}", switch.key, !(switch.get)(switches)));
+    let allocator = format!("allocator={}", switches.allocator);
+    let others = EACH.map(str::to_string).into_iter().filter(|text| *text != allocator);
+    let huge = format!("huge_pages={}", !switches.huge_pages);
+    cmake.chain(others).chain([huge]).filter_map(|text| text.parse().ok()).collect()
+}
+
 /// Builds each variation, and compares all of them with the profile itself.
 pub fn run(mut args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let profiles = workspace.build_profiles();
     if args.keys.is_empty() {
-        let huge = !profile::load(&profiles, &args.profile)?.switches.huge_pages;
-        let cmake = CMAKE.iter().map(|switch| format!("{}=false", switch.key));
-        let each = cmake.chain(EACH.map(str::to_string)).chain([format!("huge_pages={huge}")]);
-        args.keys = each.filter_map(|text| text.parse().ok()).collect();
+        args.keys = each_changed(&profile::load(&profiles, &args.profile)?.switches);
     }
     let mut builds = vec![args.profile.clone()];
     // All names first: a wrong one is told before anything is built.
@@ -78,6 +84,24 @@ pub fn run(mut args: Args, ui: &Ui) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use build_info::switches::Allocator;
+
+    #[test]
+    fn a_switch_is_turned_the_other_way_and_no_allocator_is_tried_that_is_there() {
+        let mut switches = Switches { allocator: Allocator::Mimalloc, ..Switches::default() };
+        let tries = |switches: &Switches, change: String| {
+            each_changed(switches).contains(&change.parse::<Override>().unwrap())
+        };
+        for switch in CMAKE {
+            for on in [true, false] {
+                *(switch.place)(&mut switches) = on;
+                assert!(tries(&switches, format!("{}={}", switch.key, !on)), "{}", switch.key);
+                assert!(!tries(&switches, format!("{}={on}", switch.key)), "{}", switch.key);
+            }
+        }
+        assert!(!tries(&switches, "allocator=mimalloc".to_string()));
+        assert!(tries(&switches, "allocator=jemalloc".to_string()));
+    }
 
     #[test]
     fn what_is_tried_by_itself_can_be_built() {
