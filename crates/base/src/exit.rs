@@ -46,10 +46,15 @@ impl fmt::Display for Coded {
 impl Error for Coded {}
 
 /// Returns the exit code that `error` or one of its causes asks for, otherwise [`FAILED`].
-pub fn code_of(error: &(dyn Error + 'static)) -> u8 {
-    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+pub fn code_of(error: &impl AsRef<dyn Error + 'static>) -> u8 {
+    let mut causes = std::iter::successors(Some(error.as_ref()), |&error| error.source());
     causes.find_map(|cause| cause.downcast_ref::<Coded>()).map_or(FAILED, |coded| coded.code)
 }
+
+#[cfg(feature = "anyhow")]
+mod errors;
+#[cfg(feature = "anyhow")]
+pub use errors::{coded, interrupted, lacks, try_again, usage};
 
 #[cfg(test)]
 mod tests {
@@ -60,8 +65,9 @@ mod tests {
         let coded = Coded { code: TRY_AGAIN, message: "busy".to_string() };
         let wrapped = std::io::Error::other(Coded { code: USAGE, message: "a flag".to_string() });
         // An io::Error passes on the causes of its content, and not the content itself.
-        assert_eq!([code_of(&coded), code_of(&wrapped), code_of(&fmt::Error)], [TRY_AGAIN, FAILED, FAILED]);
         assert_eq!(coded.to_string(), "busy");
+        let errors: [Box<dyn Error>; 3] = [coded.into(), wrapped.into(), fmt::Error.into()];
+        assert_eq!(errors.map(|error| code_of(&error)), [TRY_AGAIN, FAILED, FAILED]);
     }
 
     /// The page for users, `install.sh` and the CPU guard are not written in Rust.

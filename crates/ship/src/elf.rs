@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::exit;
+use base::exit;
 
 /// `e_machine` of the machines that Anneal is built for, as Rust calls them.
 const MACHINES: [(u16, &str); 2] = [(62, "x86_64"), (183, "aarch64")];

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use base::exit;
 use build_info::Bytes;
 use ureq::http::{Response, Uri};
 use ureq::{Agent, Body};
 
+use crate::files;
 use crate::pace::Pace;
 use crate::progress::Progress;
-use crate::{exit, files};
 
 /// A server that says nothing for so long is gone.
 const SILENCE: Duration = Duration::from_secs(30);

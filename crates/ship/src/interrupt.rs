@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use base::exit::INTERRUPTED;
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::exit;
+use base::exit;
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
 

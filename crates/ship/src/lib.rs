@@ -15,8 +15,6 @@ mod compare;
 #[cfg(feature = "tools")]
 mod elf;
 #[cfg(feature = "tools")]
-pub mod exit;
-#[cfg(feature = "tools")]
 pub mod fetch;
 #[cfg(feature = "tools")]
 pub mod files;
@@ -55,7 +53,8 @@ pub use tools::*;
 mod tools {
     use anyhow::Result;
 
-    pub use crate::exit::{code_of, usage};
+    pub use base::exit::{code_of, usage};
+
     pub use crate::interrupt::catch_signals;
     pub use crate::pack::plain;
     pub use crate::speak::speak;

@@ -8,9 +8,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use base::exit;
 use base::exit::UNAVAILABLE;
 
-use crate::{exit, interrupt};
+use crate::interrupt;
 
 /// It prints a line; a program that takes longer waits for something.
 const LONGEST: Duration = Duration::from_secs(10);

@@ -4,10 +4,11 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
+use base::exit;
 use minisign_verify::{PublicKey, Signature};
 
+use crate::files;
 use crate::key::{self, Configured};
-use crate::{exit, files};
 
 /// A key, or a signature, is a few lines.
 const LARGEST: u64 = 1 << 16;

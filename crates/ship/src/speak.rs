@@ -4,12 +4,13 @@ use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use base::exit;
 use build_info::words;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::interrupt;
 use crate::order::{Failed, Reply};
-use crate::{exit, interrupt};
 
 /// Reads the order, has it carried out, and writes what came of it; the exit code is the error's. `people` is told to
 /// whoever gives no order.

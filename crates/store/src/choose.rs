@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use ship::exit;
+use base::exit;
 
 use crate::entry::{self, Entry, LARGEST_LIST, Newest, Pointer};
 use crate::order::{Choose, ChosenBuild};

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use ship::{code_of, files};
+use base::exit::code_of;
+use ship::files;
 
 use crate::entry::Object;
 use crate::layout;

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use base::exit;
 use build_info::{Bytes, Sha256};
-use ship::{exit, files};
+use ship::files;
 
 use crate::entry::{self, Entry, LARGEST_LIST, Newest, Object, Refused};
 use crate::location::Location;

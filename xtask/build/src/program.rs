@@ -166,7 +166,7 @@ fn cargo_build(
 /// A failure of the program, as an error of our own: the last cause first.
 fn error(code: u8, said: Vec<String>) -> anyhow::Error {
     let mut causes = said.into_iter().rev();
-    let first = exit::like(code, causes.next().unwrap_or_else(|| "it did not say why".to_string()));
+    let first = exit::coded(code, causes.next().unwrap_or_else(|| "it did not say why".to_string()));
     causes.fold(first, |error, cause| error.context(cause))
 }
 

@@ -14,9 +14,9 @@ use build_info::record::Tool;
 use serde::{Deserialize, Serialize};
 use toolchain::{Compiler, Cuda, Toolchain};
 
-use crate::exit;
 use crate::profile::{CompilerChoice, CudaMulMat, Gpu, Linkage, Profile, Target};
 use crate::tools::Tools;
+use base::exit;
 
 mod toolkit;
 

@@ -5,8 +5,8 @@ use build_info::Defaults;
 use build_info::defaults::{FlashAttention, Layers};
 
 use crate::cuda::CudaPlan;
-use crate::exit;
 use crate::profile::Profile;
+use base::exit;
 
 /// The table of `profile`.
 ///

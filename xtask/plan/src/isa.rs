@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use toolchain::CompilerKind;
 
 use crate::codegen::CodeGen;
-use crate::exit;
 use crate::profile::{Isa, Linkage, Profile};
 use crate::switches::WRAPPED;
 use crate::tools::Tools;
 use crate::{aarch64, march};
+use base::exit;
 
 /// How a build is aimed at CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,7 +19,6 @@ pub mod cross;
 pub mod cuda;
 mod defaults;
 mod definitions;
-pub mod exit;
 pub mod isa;
 pub mod lto;
 pub mod march;
@@ -39,6 +38,8 @@ mod tests;
 pub mod tools;
 pub mod variant;
 pub mod zig;
+
+pub use base::exit;
 
 pub use crate::codegen::CodeGen;
 pub use crate::cross::Cross;

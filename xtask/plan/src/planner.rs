@@ -1,13 +1,14 @@
 //! Makes the plan of a profile for a host.
 
 use anyhow::Result;
+use base::exit;
 use build_info::Host;
 use build_info::record::Source;
 use toolchain::Toolchain;
 
 use crate::plan::{CLEARED, Plan};
 use crate::profile::{Isa, Profile};
-use crate::{choose, cuda, defaults, definitions, exit, isa, lto, switches, zig};
+use crate::{choose, cuda, defaults, definitions, isa, lto, switches, zig};
 
 /// The plan of `profile` for `host`, with the tools at hand.
 ///

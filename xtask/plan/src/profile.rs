@@ -8,7 +8,7 @@ use build_info::switches::Switches;
 use build_info::{Defaults, Glibc};
 use serde::Deserialize as _;
 
-use crate::exit;
+use base::exit;
 
 mod alias;
 mod choices;

@@ -6,9 +6,9 @@ use toolchain::{CompilerKind, Toolchain};
 
 use crate::codegen::CodeGen;
 use crate::cross::Aim;
-use crate::exit;
 use crate::profile::{Linkage, Profile, Threading};
 use crate::tools::Tools;
+use base::exit;
 
 /// ggml's own allocation of large buffers, which the engine's shim takes over where huge pages are wanted.
 pub const WRAPPED: &str = "-Wl,--wrap=ggml_aligned_malloc";

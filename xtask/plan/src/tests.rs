@@ -205,7 +205,7 @@ fn what_does_not_go_with_a_profile_is_told_before_anything_is_built() {
     for (profile, expected) in cases {
         let error = plan_for(profile, &host).unwrap_err();
         assert!(error.to_string().contains(expected), "{profile}: {error}");
-        assert_eq!(crate::exit::code_of(&error), 2, "{profile}");
+        assert_eq!(base::exit::code_of(&error), 2, "{profile}");
     }
     let mut toolchain = gcc_only();
     toolchain.zig = None;
@@ -219,7 +219,7 @@ fn a_build_for_this_host_cannot_be_called_reproducible() {
     profile.reproducible = true;
     let host = host("i3-6100");
     let error = plan(&host, &profile, &source(), &gcc_only()).unwrap_err();
-    assert_eq!(crate::exit::code_of(&error), 2);
+    assert_eq!(base::exit::code_of(&error), 2);
     assert!(error.to_string().contains("does not go with"), "{error}");
 }
 
@@ -323,7 +323,7 @@ fn switches_that_cannot_be_had_are_refused() {
     for (set, tools, code, part) in cases {
         let error = plan_with(&format!("native+{set}"), &host("zen5-vm"), tools).unwrap_err();
         assert!(error.to_string().contains(part), "{set}: {error}");
-        assert_eq!(crate::exit::code_of(&error), code, "{set}");
+        assert_eq!(base::exit::code_of(&error), code, "{set}");
     }
     // gcc brings its own.
     assert!(plan_with("native+threading=openmp", &host("zen5-vm"), &gcc_only()).is_ok());

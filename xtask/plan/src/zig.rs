@@ -11,8 +11,8 @@ use toolchain::{Compiler, CompilerKind, Toolchain, ZIG, ZIG_CLANG};
 
 use crate::codegen::CodeGen;
 use crate::cross::Aim;
-use crate::exit;
 use crate::profile::{CompilerChoice, Lto, Profile, Threading};
+use base::exit;
 
 /// The C compiler's name: that of a script which the stages put on the path, so that a plan has no folder of its checkout.
 pub const CC: &str = "zig-cc";

@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 
 use anyhow::{Result, anyhow};
+use base::exit;
 
-use crate::{exit, name};
+use crate::name;
 
 /// The archive that was chosen.
 #[derive(Debug)]

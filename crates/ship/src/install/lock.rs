@@ -10,7 +10,7 @@ use base::TempDir;
 use rustix::process::{Pid, test_kill_process};
 
 use super::prefix::Prefix;
-use crate::exit;
+use base::exit;
 
 /// Its file, in our own folder. install.sh takes the same with flock(1).
 pub const FILE: &str = ".lock";

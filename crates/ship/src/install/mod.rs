@@ -14,6 +14,7 @@ mod stage;
 mod switch;
 
 use anyhow::Result;
+use base::exit;
 use build_info::Bytes;
 use lock::PrefixLock;
 use prefix::{Prefix, is_there};
@@ -21,7 +22,7 @@ use source::{ArchiveLocation, Source, SourceNotes};
 
 use crate::order::{self, Install, Installed, InstalledVersion, List};
 use crate::signature::TrustedKey;
-use crate::{exit, files, sums};
+use crate::{files, sums};
 
 pub use remove::uninstall;
 pub use switch::rollback;

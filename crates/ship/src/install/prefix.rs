@@ -17,8 +17,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use base::exit;
 
-use crate::{exit, files, name};
+use crate::{files, name};
 
 /// A prefix that is installed to.
 #[derive(Clone, Debug)]

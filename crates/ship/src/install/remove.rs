@@ -5,13 +5,14 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use base::exit;
 
 use super::lock::staging;
 use super::prefix::{self, Prefix};
 use super::running::{check_still_runs, lock_installed};
 use super::{links, switch};
+use crate::files;
 use crate::order::{Uninstall, Uninstalled};
-use crate::{exit, files};
 
 /// Removes a version, or all.
 pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {

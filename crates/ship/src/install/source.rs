@@ -4,12 +4,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use base::exit;
 use build_info::Sha256;
 
 use super::choose;
 use crate::order::{Index, Install};
 use crate::signature::TrustedKey;
-use crate::{exit, fetch, files, name, sums};
+use crate::{fetch, files, name, sums};
 
 /// A `.sha256` is one line.
 const LARGEST_SUM: u64 = 1 << 16;

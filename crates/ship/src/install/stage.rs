@@ -5,11 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use base::exit;
 use serde::Deserialize;
 
 use super::source::Source;
 use crate::progress::Progress;
-use crate::{elf, exit, files, name, program, sums, unpack};
+use crate::{elf, files, name, program, sums, unpack};
 
 /// A record is some kilobytes.
 const LARGEST_RECORD: u64 = 8 << 20;

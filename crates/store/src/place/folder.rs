@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use base::exit;
 use base::{Access, Pending, Unfinished};
 use build_info::Bytes;
 use ship::progress::Progress;
-use ship::{exit, files, interrupt};
+use ship::{files, interrupt};
 
 use super::medium::{Edit, StoreBackend, check_readable};
 

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use anyhow::Result;
+use base::exit;
 use build_info::Bytes;
-use ship::{exit, fetch};
+use ship::fetch;
 
 use super::medium::{Edit, StoreBackend};
 

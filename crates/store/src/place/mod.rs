@@ -25,7 +25,7 @@ pub fn open(location: &Location) -> Result<Box<dyn StoreBackend>> {
         }
         #[cfg(not(feature = "s3"))]
         Location::S3 { .. } => {
-            return Err(ship::exit::usage(format!("{location}: this program was compiled without S3")))
+            return Err(base::exit::usage(format!("{location}: this program was compiled without S3")))
                 .context("cannot open the store");
         }
     })

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use base::exit;
 use build_info::Bytes;
 use futures_util::StreamExt;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
@@ -18,7 +19,7 @@ use object_store::{
 };
 use ship::pace::Pace;
 use ship::progress::Progress;
-use ship::{exit, files, interrupt};
+use ship::{files, interrupt};
 use tokio::runtime::Runtime;
 
 use super::medium::{Edit, Refused, StoreBackend, check_readable};

@@ -7,9 +7,9 @@ use build_info::host::Gpu as Card;
 use toolchain::{CUDA, CUDA_COMPILES_FOR, Compiler, Cuda, Toolchain, Version};
 
 use super::{Wanted, dotted, wanted};
-use crate::exit;
 use crate::profile::{Gpu, Profile};
 use crate::tools::Tools;
+use base::exit;
 
 /// The first toolkit that does, and its host compiler.
 pub(super) fn choose<'a>(

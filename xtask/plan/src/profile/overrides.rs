@@ -7,7 +7,7 @@ use build_info::Sha256;
 use toml::{Table, Value};
 
 use super::file::ProfileFile;
-use crate::exit;
+use base::exit;
 
 /// One key and its value, as it is written: `threading=openmp`, `extra_flags=-fno-plt,-funroll-loops`. In the name of
 /// a profile a colon parts them, since `bench compare` knows LABEL=PATH.

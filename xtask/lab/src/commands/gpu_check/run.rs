@@ -260,7 +260,7 @@ fn no_gpu(warnings: &[String]) -> anyhow::Error {
         [] => "the driver shows none".to_string(),
         warnings => warnings.join("; "),
     };
-    exit::like(exit::UNAVAILABLE, format!("there is no NVIDIA GPU to check on this machine: {why}"))
+    exit::lacks(format!("there is no NVIDIA GPU to check on this machine: {why}"))
 }
 
 #[cfg(test)]

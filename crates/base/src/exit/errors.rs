@@ -1,0 +1,28 @@
+//! Errors of programs that end with a code of their own.
+
+use super::{Coded, INTERRUPTED, TRY_AGAIN, UNAVAILABLE, USAGE};
+
+/// Error with `code`, for example the one that another program of ours ended with.
+pub fn coded(code: u8, message: impl Into<String>) -> anyhow::Error {
+    Coded { code, message: message.into() }.into()
+}
+
+/// Error for wrong usage.
+pub fn usage(message: impl Into<String>) -> anyhow::Error {
+    coded(USAGE, message)
+}
+
+/// Error for a machine that lacks what the build needs.
+pub fn lacks(message: impl Into<String>) -> anyhow::Error {
+    coded(UNAVAILABLE, message)
+}
+
+/// Error for a command that may succeed later.
+pub fn try_again(message: impl Into<String>) -> anyhow::Error {
+    coded(TRY_AGAIN, message)
+}
+
+/// Error for a command that the user stopped.
+pub fn interrupted(message: impl Into<String>) -> anyhow::Error {
+    coded(INTERRUPTED, message)
+}
