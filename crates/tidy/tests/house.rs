@@ -39,10 +39,12 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
 }
 
-/// The root of a crate's library and of its program, as far as it has them.
+/// The roots of a crate's library, of its programs and of its build script, as far as it has them.
 fn roots(folder: &Path) -> Vec<PathBuf> {
-    let named = ["src/lib.rs", "src/main.rs"].map(|file| folder.join(file));
-    named.into_iter().filter(|path| path.is_file()).collect()
+    let named = ["src/lib.rs", "src/main.rs", "build.rs", "build/main.rs"].map(|file| folder.join(file));
+    let programs = std::fs::read_dir(folder.join("src/bin")).into_iter().flatten();
+    let programs = programs.map(|entry| entry.expect("a folder").path());
+    named.into_iter().chain(programs).filter(|path| path.is_file()).collect()
 }
 
 #[test]
@@ -101,15 +103,42 @@ fn each_crate_says_what_it_is_and_hides_nothing() {
             let first = text.lines().next().unwrap_or_default();
             let says = first.starts_with("//! ") && first.len() > 24;
             assert!(says, "{}: no first line that says what it is: {first:?}", path.display());
-            let lines: Vec<&str> = text.lines().collect();
-            let hidden = |pair: &&[&str]| pair[0].contains("#[doc(hidden)]") && pair[1].contains("pub mod");
-            assert!(
-                !lines.windows(2).any(|pair| hidden(&pair)),
-                "{}: #[doc(hidden)] pub mod",
-                path.display()
-            );
+        }
+        for path in rust_files(&folder).expect("a crate") {
+            let text = std::fs::read_to_string(&path).expect("a file");
+            let hides = hidden_modules(&text);
+            assert!(hides.is_empty(), "{}: #[doc(hidden)] pub mod {}", path.display(), hides.join(", "));
         }
     }
+}
+
+/// Public modules that the documentation hides, in a file of Rust.
+fn hidden_modules(text: &str) -> Vec<String> {
+    fn of(items: &[syn::Item], found: &mut Vec<String>) {
+        for item in items {
+            let syn::Item::Mod(module) = item else { continue };
+            let is_hidden = module.attrs.iter().any(|attribute| {
+                attribute.path().is_ident("doc")
+                    && matches!(&attribute.meta, syn::Meta::List(list) if list.tokens.to_string() == "hidden")
+            });
+            if is_hidden && matches!(module.vis, syn::Visibility::Public(_)) {
+                found.push(module.ident.to_string());
+            }
+            if let Some((_, items)) = &module.content {
+                of(items, found);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    of(&syn::parse_file(text).expect("Rust").items, &mut found);
+    found
+}
+
+#[test]
+fn hidden_modules_are_found_wherever_they_are() {
+    let text =
+        "#[doc(hidden)] pub mod a; mod b { #[cfg(x)] #[doc( hidden )]\npub mod c {} } #[doc(hidden)] mod d;";
+    assert_eq!(hidden_modules(text), ["a", "c"]);
 }
 
 /// Unsafe code is where C and the hardware are, and nowhere else.
