@@ -51,7 +51,10 @@ impl Embedder {
         Ok(Embedder {
             model: model.clone(),
             pooling,
-            threads: threads::pools(&loaded.settings.for_model(model.raw()), loaded.live.host.as_ref())?,
+            threads: threads::pools(
+                &loaded.settings.for_model(model.raw()),
+                loaded.runtime_host.host.as_ref(),
+            )?,
             longest: longest(model.raw(), n_ctx),
             evaluator: None,
         })

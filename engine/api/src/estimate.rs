@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use build_info::Bytes;
-use engine_core::live::Live;
 use engine_core::model;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Settings, Source};
 use gguf::{GgufFile, Scalar, Value};
 use llama::error::Result;
@@ -27,7 +27,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    pub(super) fn new(path: &Path, settings: &Settings, live: &Live) -> Result<Self> {
+    pub(super) fn new(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) -> Result<Self> {
         let file = GgufFile::open(path)?;
         let adapters = model::adapters_size(&file, settings)?;
         let weights = Bytes(file.weights()?.0.saturating_add(adapters.0));
@@ -43,7 +43,14 @@ impl Estimate {
         };
         let (key, value) = (settings.type_k.value.bytes_per_32(), settings.type_v.value.bytes_per_32());
         let of = |tokens: u32| Some(file.cache_shape()?.bytes(u64::from(tokens), key, value));
-        Ok(Estimate { weights, cache: of(n_ctx), n_ctx, trained, available: live.memory(), per_token: of(1) })
+        Ok(Estimate {
+            weights,
+            cache: of(n_ctx),
+            n_ctx,
+            trained,
+            available: runtime_host.memory(),
+            per_token: of(1),
+        })
     }
 
     /// Weights and cache.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
 use engine_core::split::Layouts;
 use llama::Token;
@@ -37,7 +37,7 @@ pub struct Model(pub(super) Arc<Loaded>);
 pub(super) struct Loaded {
     pub(super) layouts: Layouts,
     pub(super) settings: Settings,
-    pub(super) live: Live,
+    pub(super) runtime_host: RuntimeHost,
 }
 
 impl Model {
@@ -51,9 +51,9 @@ impl Model {
     pub fn load(path: impl AsRef<Path>, options: &Requested) -> Result<Self> {
         let path = path.as_ref();
         caught("load a model", || {
-            let live = Live::read();
-            let settings = Settings::resolve(options, &live)?;
-            Self::load_resolved(path, settings, live)
+            let runtime_host = RuntimeHost::read();
+            let settings = Settings::resolve(options, &runtime_host)?;
+            Self::load_resolved(path, settings, runtime_host)
         })
     }
 
@@ -62,11 +62,11 @@ impl Model {
     /// # Errors
     /// Those of [`load`](Self::load).
     #[doc(hidden)]
-    pub fn load_resolved(path: &Path, settings: Settings, live: Live) -> Result<Self> {
+    pub fn load_resolved(path: &Path, settings: Settings, runtime_host: RuntimeHost) -> Result<Self> {
         caught("load a model", || {
             llama::start(false);
-            let layouts = Layouts::open(path, &settings, &live)?;
-            Ok(Model(Arc::new(Loaded { layouts, settings, live })))
+            let layouts = Layouts::open(path, &settings, &runtime_host)?;
+            Ok(Model(Arc::new(Loaded { layouts, settings, runtime_host })))
         })
     }
 
@@ -90,9 +90,9 @@ impl Model {
     pub fn estimate(path: impl AsRef<Path>, options: &Requested) -> Result<Estimate> {
         let path = path.as_ref();
         caught("estimate a model", || {
-            let live = Live::read();
-            let settings = Settings::resolve(options, &live)?;
-            Estimate::new(path, &settings, &live)
+            let runtime_host = RuntimeHost::read();
+            let settings = Settings::resolve(options, &runtime_host)?;
+            Estimate::new(path, &settings, &runtime_host)
         })
     }
 

@@ -65,7 +65,7 @@ impl Canceller {
 impl Session {
     pub(super) fn new(model: &Model) -> Result<Self> {
         let loaded = &model.0;
-        let mut inner = loaded.layouts.session(&loaded.settings, &loaded.live, false)?;
+        let mut inner = loaded.layouts.session(&loaded.settings, &loaded.runtime_host, false)?;
         let stop = Arc::new(AtomicBool::new(false));
         inner.stop_by(&stop);
         Ok(Session { inner, model: model.clone(), tokens: Vec::new(), valid: 0, has_logits: false, stop })

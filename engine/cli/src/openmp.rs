@@ -84,7 +84,7 @@ pub fn explain(
 
 #[cfg(test)]
 mod tests {
-    use engine_core::live::Live;
+    use engine_core::runtime_host::RuntimeHost;
     use engine_core::settings::{Requested, Settings};
 
     use super::*;
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn who_waits_how_is_told_in_place_of_poll() {
-        let settings = Settings::resolve(&Requested::default(), &Live::default()).expect("valid");
+        let settings = Settings::resolve(&Requested::default(), &RuntimeHost::default()).expect("valid");
         let told = |maps: &str, set: &[(&str, &str)]| -> Vec<String> {
             let runtime = in_maps(maps).expect("a runtime");
             let variable =

@@ -44,7 +44,7 @@ pub fn read(value: Option<&str>) -> Result<Option<Asked>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::{Environment, Live};
+    use crate::runtime_host::{Environment, RuntimeHost};
     use crate::settings::{Requested, Settings, Source};
 
     #[test]
@@ -68,20 +68,20 @@ mod tests {
     }
 
     /// A machine of 16 cores, of which this process may use so many, for so long.
-    fn live(cpus: u32, quota: Option<f64>, threads: &str) -> Live {
+    fn runtime_host(cpus: u32, quota: Option<f64>, threads: &str) -> RuntimeHost {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/hosts/ryzen-7950x.json");
         let text = std::fs::read_to_string(path).expect("a host");
         let mut host: build_info::Host = serde_json::from_str(&text).expect("a host");
         host.limits.affinity = (0..cpus).collect();
         host.limits.cpu_quota = quota;
         let environment = Environment { threads: Some(threads.to_string()), ..Environment::default() };
-        Live { host: Some(host), environment, ..Live::default() }
+        RuntimeHost { host: Some(host), environment, ..RuntimeHost::default() }
     }
 
     #[test]
     fn what_each_means_respects_affinity_and_quota() {
-        let threads = |live: &Live, requested: &Requested| {
-            let settings = Settings::resolve(requested, live).expect("valid");
+        let threads = |runtime_host: &RuntimeHost, requested: &Requested| {
+            let settings = Settings::resolve(requested, runtime_host).expect("valid");
             (settings.decode_threads.value, settings.prefill_threads.value, settings.decode_threads.source)
         };
         let host = Source::LiveHost;
@@ -100,14 +100,18 @@ mod tests {
             (4, None, "5", (5, 5, Source::Environment)),
         ];
         for (cpus, quota, asked, expected) in cases {
-            let live = live(cpus, quota, asked);
-            assert_eq!(threads(&live, &Requested::default()), expected, "{asked} of {cpus} CPUs, {quota:?}");
+            let runtime_host = runtime_host(cpus, quota, asked);
+            assert_eq!(
+                threads(&runtime_host, &Requested::default()),
+                expected,
+                "{asked} of {cpus} CPUs, {quota:?}"
+            );
         }
         let flag = Requested { decode_threads: Some(3), ..Requested::default() };
-        assert_eq!(threads(&live(16, None, "5"), &flag), (3, 3, Source::Flag));
+        assert_eq!(threads(&runtime_host(16, None, "5"), &flag), (3, 3, Source::Flag));
         let flag = Requested { policy: Some(Policy::Shared), ..Requested::default() };
-        assert_eq!(threads(&live(16, None, "5"), &flag), (8, 16, host));
-        let wrong = Settings::resolve(&Requested::default(), &live(16, None, "some"));
+        assert_eq!(threads(&runtime_host(16, None, "5"), &flag), (8, 16, host));
+        let wrong = Settings::resolve(&Requested::default(), &runtime_host(16, None, "some"));
         assert!(wrong.is_err());
     }
 
@@ -116,7 +120,7 @@ mod tests {
         let tuned = Requested { decode_threads: Some(9), prefill_threads: Some(10), ..Requested::default() };
         let threads = |asked| {
             let settings =
-                Settings::resolve_tuned(&Requested::default(), Some(&tuned), &live(16, None, asked));
+                Settings::resolve_tuned(&Requested::default(), Some(&tuned), &runtime_host(16, None, asked));
             let settings = settings.expect("valid");
             (settings.decode_threads.value, settings.prefill_threads.value)
         };

@@ -11,14 +11,19 @@ use llama::{Collector, Context, Model};
 
 use crate::context_options::{cache_size, check_generates, context_options};
 use crate::fit::{EstimatedModel, Seats};
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::{CTX_STEP, Settings};
 use crate::threads;
 
 /// Makes a context of `model` with threads of its own.
-pub fn context(model: &Arc<Model>, settings: &Settings, live: &Live, interruptible: bool) -> Result<Context> {
+pub fn context(
+    model: &Arc<Model>,
+    settings: &Settings,
+    runtime_host: &RuntimeHost,
+    interruptible: bool,
+) -> Result<Context> {
     let options = context_options(model, settings, interruptible);
-    context_with(model, &options, settings, live, LOWER_CTX)
+    context_with(model, &options, settings, runtime_host, LOWER_CTX)
 }
 
 /// What to do where a context as the settings want it does not fit.
@@ -29,10 +34,10 @@ pub fn context_with(
     model: &Arc<Model>,
     options: &ContextOptions,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     mend: &'static str,
 ) -> Result<Context> {
-    context_collecting(model, options, settings, live, mend, None)
+    context_collecting(model, options, settings, runtime_host, mend, None)
 }
 
 /// The same; `collector` sees what goes into every matrix.
@@ -40,16 +45,16 @@ pub fn context_collecting(
     model: &Arc<Model>,
     options: &ContextOptions,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     mend: &'static str,
     collector: Option<Arc<Collector>>,
 ) -> Result<Context> {
     check_generates(model)?;
-    check_memory(model, options, settings, live, mend)?;
+    check_memory(model, options, settings, runtime_host, mend)?;
     let made = Context::with(model, options, collector);
     let mut context =
-        made.map_err(|error| explained(error, model, options, settings, live, Seats::default()))?;
-    threads::attach(&mut context, &settings.for_model(model), live.host.as_ref())?;
+        made.map_err(|error| explained(error, model, options, settings, runtime_host, Seats::default()))?;
+    threads::attach(&mut context, &settings.for_model(model), runtime_host.host.as_ref())?;
     Ok(context)
 }
 
@@ -58,13 +63,13 @@ pub fn context_collecting(
 pub fn shared_context(
     model: &Arc<Model>,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     sequences: u32,
     rows: u32,
 ) -> Result<Context> {
     // So that the end does not wait for a long step.
     let options = context_options(model, settings, true);
-    context_of(model, &options, settings, live, LOWER_CTX, sequences, rows)
+    context_of(model, &options, settings, runtime_host, LOWER_CTX, sequences, rows)
 }
 
 /// The same with `options` that are not the settings'; `mend` is what to do where it does not fit into memory.
@@ -72,16 +77,17 @@ pub fn context_of(
     model: &Arc<Model>,
     options: &ContextOptions,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     mend: &'static str,
     sequences: u32,
     rows: u32,
 ) -> Result<Context> {
-    check_memory(model, options, settings, live, mend)?;
+    check_memory(model, options, settings, runtime_host, mend)?;
     let made = Context::shared_with_rows(model, options, sequences, rows);
     let seats = Seats { sequences, rows, ..Seats::default() };
-    let mut context = made.map_err(|error| explained(error, model, options, settings, live, seats))?;
-    threads::attach(&mut context, &settings.for_model(model), live.host.as_ref())?;
+    let mut context =
+        made.map_err(|error| explained(error, model, options, settings, runtime_host, seats))?;
+    threads::attach(&mut context, &settings.for_model(model), runtime_host.host.as_ref())?;
     Ok(context)
 }
 
@@ -91,7 +97,7 @@ fn explained(
     model: &Model,
     options: &ContextOptions,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     seats: Seats,
 ) -> Error {
     let Error::Context { n_ctx, why } = error else { return error };
@@ -107,7 +113,7 @@ fn explained(
         let others = file.other_parts().ok()?;
         let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
         let checked = gguf::check::model(&parts).ok()?;
-        let subject = EstimatedModel::new(&parts, &checked, settings, live, placed, seats).ok()?;
+        let subject = EstimatedModel::new(&parts, &checked, settings, runtime_host, placed, seats).ok()?;
         let offload = model.plan().map_or_else(|| settings.offload(), |plan| plan.offload.clone());
         llama::fit::lack_beside_weights(&subject.needs(&offload).ok()?)
     };
@@ -122,14 +128,14 @@ fn check_memory(
     model: &Model,
     options: &ContextOptions,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     mend: &'static str,
 ) -> Result<()> {
     let (placed, n_layer) = (model.placed(), model.n_layer());
     let weights =
         if settings.weights_are_pageable() { 0 } else { model.size().saturating_sub(model.on_devices()) };
     // What was available before the weights took their part.
-    let available = live.memory().map(|available| Bytes(available.0.saturating_sub(weights)));
+    let available = runtime_host.memory().map(|available| Bytes(available.0.saturating_sub(weights)));
     let cache = cache_size(model, options);
     let here = |all: Bytes| if options.kv_offload { Bytes(placed.here(all.0, n_layer)) } else { all };
     let cache = cache.map(here);

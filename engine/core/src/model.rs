@@ -15,9 +15,9 @@ pub use crate::context::{context, context_collecting, context_of, context_with, 
 pub use crate::context_options::{cache_size, check_generates, context_options, n_ctx};
 use crate::fit::{EstimatedModel, Seats};
 use crate::gpu;
-use crate::live::Live;
 pub use crate::model_files::{adapters_size, read_files};
 use crate::place::place_for;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::{Settings, Source};
 
 /// Loads the model at `path`.
@@ -30,8 +30,8 @@ use crate::settings::{Settings, Source};
 /// Where the settings require a GPU, one must have it: see [`gpu`].
 ///
 /// Where the number of layers on devices is left open, it is as many as find room there: see [`fit`].
-pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>> {
-    open_for(path, settings, live, Seats::default())
+pub fn open(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) -> Result<Arc<Model>> {
+    open_for(path, settings, runtime_host, Seats::default())
 }
 
 /// Reads and checks the header of the model at `path`, and tries the model if it is not known: what [`open`] does before it
@@ -43,7 +43,12 @@ pub fn check_file(path: &Path, settings: &Settings) -> Result<()> {
 }
 
 /// The same for other contexts than one of one sequence, which is what layers are given room beside.
-pub fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Seats) -> Result<Arc<Model>> {
+pub fn open_for(
+    path: &Path,
+    settings: &Settings,
+    runtime_host: &RuntimeHost,
+    seats: Seats,
+) -> Result<Arc<Model>> {
     let (file, others) = read_files(path)?;
     if !settings.tiled.value && settings.tiled.source != Source::Environment {
         llama::turn_off_tiled();
@@ -52,22 +57,23 @@ pub fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Seats) -> 
     // Before the size: what goes to other devices does not have to fit here.
     let placed = match place_for(settings) {
         // Why there is no device goes before what cannot be done without one.
-        Err(why @ Error::Usage(_)) => gpu::require_device(path, settings, live).and(Err(why))?,
+        Err(why @ Error::Usage(_)) => gpu::require_device(path, settings, runtime_host).and(Err(why))?,
         placed => placed?,
     };
     // Before minutes of loading.
-    gpu::require_device(path, settings, live)?;
+    gpu::require_device(path, settings, runtime_host)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
-    gpu::warn_of_cublas(&parts, &placed, settings, live);
+    gpu::warn_of_cublas(&parts, &placed, settings, runtime_host);
     // To plan for devices is to let llama.cpp read the header.
     let mut checked = None;
     if !placed.takers.is_empty() {
         checked = Some(crate::trial::of_load(&parts, settings)?);
     }
-    let plan = checked.as_ref().and_then(|checked| plan(&parts, checked, settings, live, &placed, seats));
+    let plan =
+        checked.as_ref().and_then(|checked| plan(&parts, checked, settings, runtime_host, &placed, seats));
     let (placed, options) = match &plan {
         Some(plan) => {
-            gpu::require_room(path, plan, settings, live)?;
+            gpu::require_room(path, plan, settings, runtime_host)?;
             let options = ModelOptions { offload: plan.offload.clone(), ..settings.model_options() };
             (offload::place(&plan.offload)?, options)
         }
@@ -81,7 +87,7 @@ pub fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Seats) -> 
         return Err(Error::NotGenerative { path: path.to_path_buf(), what });
     }
     let pageable = settings.weights_are_pageable();
-    if let Some(available) = live.memory().filter(|available| size > *available && !pageable) {
+    if let Some(available) = runtime_host.memory().filter(|available| size > *available && !pageable) {
         return Err(Error::TooLarge {
             path: path.to_path_buf(),
             what: "weights",
@@ -100,7 +106,7 @@ pub fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Seats) -> 
     let loaded = Model::load_as(&checked, &options, &settings.variant);
     let model = loaded.map_err(|error| match error {
         Error::Load { path, why } if placed.is_offloaded() => {
-            let subject = EstimatedModel::new(&parts, &checked, settings, live, &placed, seats);
+            let subject = EstimatedModel::new(&parts, &checked, settings, runtime_host, &placed, seats);
             let lack = subject.and_then(|subject| subject.needs(&options.offload)).ok();
             let lack = lack
                 .and_then(|needs| llama::fit::lack(&needs))
@@ -117,7 +123,7 @@ pub fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Seats) -> 
         let what = "has an encoder: this program runs models that generate text with a decoder alone";
         return Err(Error::NotGenerative { path: path.to_path_buf(), what });
     }
-    gpu::require(&model, settings, live)?;
+    gpu::require(&model, settings, runtime_host)?;
     Ok(model)
 }
 
@@ -128,12 +134,12 @@ fn plan(
     parts: &[&GgufFile],
     checked: &Checked,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     placed: &Placed,
     seats: Seats,
 ) -> Option<LayerPlan> {
-    let found =
-        EstimatedModel::new(parts, checked, settings, live, placed, seats).and_then(|subject| subject.plan());
+    let found = EstimatedModel::new(parts, checked, settings, runtime_host, placed, seats)
+        .and_then(|subject| subject.plan());
     match found {
         Ok(Some(plan)) => {
             match plan.is_whole(settings.n_cpu_moe.value) {
@@ -199,8 +205,8 @@ mod tests {
         let bytes = replaced(&bytes, name, 0, b" layered");
         std::fs::write(&layered, bytes).expect("a file");
 
-        let live = Live::default();
-        let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
+        let runtime_host = RuntimeHost::default();
+        let settings = Settings::resolve(&Requested::default(), &runtime_host).expect("valid settings");
         let options = ContextOptions {
             n_ctx: 512,
             n_batch: 512,
@@ -212,7 +218,8 @@ mod tests {
             kv_offload: true,
             op_offload: true,
         };
-        let estimate = |path| cache_size(&open(path, &settings, &live).expect("the model loads"), &options);
+        let estimate =
+            |path| cache_size(&open(path, &settings, &runtime_host).expect("the model loads"), &options);
         // 512 tokens in 4 layers of 2 KV heads with 64 values each.
         assert_eq!(estimate(&plain), Some(Bytes(512 * 4 * (128 * 2 + 128 / 32 * 34))));
         assert_eq!(estimate(&layered), None);

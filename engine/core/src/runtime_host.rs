@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// The machine, the record, and what was wrong with either.
 #[derive(Debug, Default)]
-pub struct Live {
+pub struct RuntimeHost {
     /// The machine; `None` where not even its cores could be read.
     pub host: Option<Host>,
     /// The record beside the executable, and where it lies.
@@ -59,7 +59,7 @@ pub struct Blas {
     pub threads_obeyed: bool,
 }
 
-impl Live {
+impl RuntimeHost {
     /// Looks at the machine and beside the running executable. Nothing here stops the engine.
     pub fn read() -> Self {
         // GPUs are llama.cpp's business, and asking the driver can take seconds: see `ask_for_gpus`.
@@ -70,9 +70,9 @@ impl Live {
         let variables = llama::cuda_variables();
         let host = readable.then_some(detected.host);
         let environment = Environment::read();
-        let mut live = Live { host, blas, environment, variables, ..Live::default() };
-        if live.host.is_none() {
-            live.warnings.extend(detected.warnings);
+        let mut runtime_host = RuntimeHost { host, blas, environment, variables, ..RuntimeHost::default() };
+        if runtime_host.host.is_none() {
+            runtime_host.warnings.extend(detected.warnings);
         }
         if let Some(path) = llama::record::path() {
             match BuildInfo::read(&path) {
@@ -80,14 +80,14 @@ impl Live {
                     if let Some(cuda) = &build.cuda {
                         llama::made_for(cuda);
                     }
-                    live.build = Some((path, build));
+                    runtime_host.build = Some((path, build));
                 }
                 Err(error) => {
-                    live.warnings.push(format!("{error}; going on with what the live host tells"));
+                    runtime_host.warnings.push(format!("{error}; going on with what the live host tells"));
                 }
             }
         }
-        live
+        runtime_host
     }
 
     /// Sets ggml's variables for CUDA as the build's profile and the user want them: see [`llama::switch_cuda`], whose

@@ -16,8 +16,8 @@ use llama::options::{ContextOptions, DeviceSampling, LoadMode, SplitLayout};
 use llama::{ALONE, Context, Graphs, Model, ModelOptions, Token};
 use sampling::Chain;
 
-use crate::live::Live;
 use crate::model;
+use crate::runtime_host::RuntimeHost;
 use crate::sequence::{HandOver, Sequence};
 use crate::settings::Settings;
 use crate::speculative::options::SpeculativeOptions;
@@ -50,15 +50,16 @@ impl Layouts {
     ///
     /// # Errors
     /// Those of loading. That both do not fit into memory is one only where a flag asked for both.
-    pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Self> {
-        let decode = model::open(path, settings, live)?;
+    pub fn open(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) -> Result<Self> {
+        let decode = model::open(path, settings, runtime_host)?;
         if settings.split_layout.value != SplitLayout::On {
             return Ok(Layouts::from(&decode));
         }
         if let Some(why_not) = pointless(&decode, settings) {
             return Ok(Layouts { decode, prefill: None, why_not: Some(why_not) });
         }
-        let prefill = fits(&decode, None, settings, live).and_then(|()| as_in_file(path, &decode, settings));
+        let prefill =
+            fits(&decode, None, settings, runtime_host).and_then(|()| as_in_file(path, &decode, settings));
         let (prefill, why_not) = insisted(prefill, settings)?;
         Ok(Layouts { decode, prefill, why_not })
     }
@@ -85,9 +86,14 @@ impl Layouts {
     }
 
     /// Makes the contexts as the settings want them.
-    pub fn session(&self, settings: &Settings, live: &Live, interruptible: bool) -> Result<Session> {
+    pub fn session(
+        &self,
+        settings: &Settings,
+        runtime_host: &RuntimeHost,
+        interruptible: bool,
+    ) -> Result<Session> {
         let options = crate::context_options::context_options(&self.decode, settings, interruptible);
-        self.session_with(&options, settings, live, crate::context::LOWER_CTX)
+        self.session_with(&options, settings, runtime_host, crate::context::LOWER_CTX)
     }
 
     /// The same with `options` that are not the settings'; `mend` is what to do where one of them does not fit into
@@ -96,10 +102,10 @@ impl Layouts {
         &self,
         options: &ContextOptions,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
         mend: &'static str,
     ) -> Result<Session> {
-        let decode = crate::context::context_with(&self.decode, options, settings, live, mend)?;
+        let decode = crate::context::context_with(&self.decode, options, settings, runtime_host, mend)?;
         let Some(model) = &self.prefill else {
             return Ok(Session {
                 decode,
@@ -110,8 +116,8 @@ impl Layouts {
             });
         };
         // The same options on both sides: a state fits only a cache of the same types and order.
-        let context =
-            fits(&self.decode, Some(options), settings, live).and_then(|()| Context::new(model, options));
+        let context = fits(&self.decode, Some(options), settings, runtime_host)
+            .and_then(|()| Context::new(model, options));
         let (context, why_not) = insisted(context, settings)?;
         let prefill = context.map(|mut context| {
             // They never work at the same time.
@@ -140,8 +146,13 @@ fn pointless(model: &Model, settings: &Settings) -> Option<String> {
 }
 
 /// Whether `model` in two layouts and two contexts of `options` fit into the memory.
-fn fits(model: &Model, options: Option<&ContextOptions>, settings: &Settings, live: &Live) -> Result<()> {
-    let Some(available) = live.memory() else { return Ok(()) };
+fn fits(
+    model: &Model,
+    options: Option<&ContextOptions>,
+    settings: &Settings,
+    runtime_host: &RuntimeHost,
+) -> Result<()> {
+    let Some(available) = runtime_host.memory() else { return Ok(()) };
     let file = model.size();
     // What is mapped and not repacked is the same pages of the file on both sides.
     let copy = match settings.load_mode.value {
@@ -228,9 +239,9 @@ impl Session {
         &mut self,
         options: &SpeculativeOptions,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
     ) -> Result<()> {
-        self.speculator = Speculator::new(options, &self.decode, settings, live)?.map(Box::new);
+        self.speculator = Speculator::new(options, &self.decode, settings, runtime_host)?.map(Box::new);
         Ok(())
     }
 
@@ -402,10 +413,10 @@ mod tests {
     fn a_file_that_changed_between_the_two_loads_is_told() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("model.gguf");
-        let live = Live::default();
-        let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
+        let runtime_host = RuntimeHost::default();
+        let settings = Settings::resolve(&Requested::default(), &runtime_host).expect("valid settings");
         synth::write(&path, &SynthOptions::new(Preset::Tiny)).expect("the tiny model");
-        let model = model::open(&path, &settings, &live).expect("it loads");
+        let model = model::open(&path, &settings, &runtime_host).expect("it loads");
         assert!(as_in_file(&path, &model, &settings).is_ok(), "the same file was refused");
         synth::write(&path, &SynthOptions::new(Preset::MoeTiny)).expect("another model");
         let changed = as_in_file(&path, &model, &settings).err();

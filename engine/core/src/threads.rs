@@ -66,7 +66,7 @@ pub fn pools(settings: &Settings, host: Option<&Host>) -> Result<Threads> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::Live;
+    use crate::runtime_host::RuntimeHost;
     use crate::settings::Requested;
 
     #[test]
@@ -74,7 +74,7 @@ mod tests {
         let cpus = Some(vec![0, 2, 4]);
         let place = |affinity, threads| {
             let requested = Requested { affinity, cpus: cpus.clone(), ..Requested::default() };
-            let settings = Settings::resolve(&requested, &Live::default()).expect("valid");
+            let settings = Settings::resolve(&requested, &RuntimeHost::default()).expect("valid");
             Placement::new(&settings, None, threads)
         };
         let bound = |strict| Placement { cpus: vec![0, 2, 4], strict };
@@ -104,7 +104,7 @@ mod tests {
         let path = folder.path().join("tiny.gguf");
         let options = gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny);
         gguf::synth::write(&path, &options).expect("the tiny model");
-        let live = Live::read();
+        let runtime_host = RuntimeHost::read();
         let before = mask();
         let run = |affinity| {
             let requested = Requested {
@@ -113,9 +113,10 @@ mod tests {
                 n_ctx: Some(256),
                 ..Requested::default()
             };
-            let settings = Settings::resolve(&requested, &live).expect("valid");
-            let model = crate::model::open(&path, &settings, &live).expect("the model loads");
-            let mut context = crate::model::context(&model, &settings, &live, false).expect("a context");
+            let settings = Settings::resolve(&requested, &runtime_host).expect("valid");
+            let model = crate::model::open(&path, &settings, &runtime_host).expect("the model loads");
+            let mut context =
+                crate::model::context(&model, &settings, &runtime_host, false).expect("a context");
             // Some builds place the threads as late as this.
             context.decode(&[1]).expect("a token");
             context.synchronize();

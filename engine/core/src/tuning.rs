@@ -12,7 +12,7 @@ use llama::error::{Error, Result};
 use llama::options::SplitLayout;
 use llama::variant::Variant;
 
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::{Requested, check};
 
 /// What a start of the engine finds.
@@ -40,7 +40,7 @@ pub fn look_up(
     model: &Path,
     variant: &Variant,
     objective: Option<&str>,
-    live: &Live,
+    runtime_host: &RuntimeHost,
 ) -> TuningLookup {
     let mut found = TuningLookup::default();
     let Some(path) = path(given) else { return found };
@@ -56,13 +56,14 @@ pub fn look_up(
             return found;
         }
     };
-    let (Some(host), Ok(mut shape)) = (&live.host, shape_of(model)) else { return found };
+    let (Some(host), Ok(mut shape)) = (&runtime_host.host, shape_of(model)) else { return found };
     // Its products cost time too: what was found without it is another model's.
     if let Some(digest) = variant.digest(16) {
         shape.quantisation = format!("{} with LoRA {digest}", shape.quantisation);
     }
-    let defaults = live.defaults().cloned().unwrap_or_default();
-    let entry = match record.lookup(&build_of(live), &defaults, &CpuKey::of(host), &shape, objective) {
+    let defaults = runtime_host.defaults().cloned().unwrap_or_default();
+    let entry = match record.lookup(&build_of(runtime_host), &defaults, &CpuKey::of(host), &shape, objective)
+    {
         Ok(entry) => entry,
         Err(Miss::Model) if objective.is_none() => return found,
         Err(miss) => {
@@ -224,8 +225,8 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// The engine's part of a key: the plan it was built by; without a record, the versions.
-pub fn build_of(live: &Live) -> String {
-    match &live.build {
+pub fn build_of(runtime_host: &RuntimeHost) -> String {
+    match &runtime_host.build {
         Some((_, build)) => build.plan_hash.to_string(),
         None => format!("llama.cpp {}, anneal {}", llama::llama_version(), env!("CARGO_PKG_VERSION")),
     }
@@ -235,16 +236,16 @@ pub fn build_of(live: &Live) -> String {
 ///
 /// # Errors
 /// When the model cannot be read, or nothing is known of the machine.
-pub fn key_of(path: &Path, objective: &str, live: &Live) -> Result<TuningKey> {
-    let Some(host) = &live.host else {
+pub fn key_of(path: &Path, objective: &str, runtime_host: &RuntimeHost) -> Result<TuningKey> {
+    let Some(host) = &runtime_host.host else {
         return Err(Error::Tune(
             "nothing could be read of this machine, so a record could not be kept for it".into(),
         ));
     };
     let model = shape_of(path)?;
     Ok(TuningKey {
-        build: build_of(live),
-        defaults: live.defaults().cloned().unwrap_or_default(),
+        build: build_of(runtime_host),
+        defaults: runtime_host.defaults().cloned().unwrap_or_default(),
         cpu: CpuKey::of(host),
         model,
         objective: objective.to_string(),
@@ -343,9 +344,9 @@ mod tests {
             ..Chosen::default()
         };
         let tuned = requested(&chosen).expect("good values");
-        let live = Live::default();
+        let runtime_host = RuntimeHost::default();
         let flags = Requested { n_ubatch: Some(128), ..Requested::default() };
-        let settings = Settings::resolve_tuned(&flags, Some(&tuned), &live).expect("valid");
+        let settings = Settings::resolve_tuned(&flags, Some(&tuned), &runtime_host).expect("valid");
         assert_eq!((settings.n_ubatch.value, settings.n_ubatch.source), (128, Source::Flag));
         assert_eq!((settings.repack.value, settings.repack.source), (false, Source::TuningRecord));
         assert_eq!((settings.prefill_threads.value, settings.decode_threads.value), (3, 1));
@@ -356,15 +357,15 @@ mod tests {
 
         // One number of threads counts for both phases, and a policy for what was tuned.
         let flags = Requested { decode_threads: Some(1), ..Requested::default() };
-        let settings = Settings::resolve_tuned(&flags, Some(&tuned), &live).expect("valid");
+        let settings = Settings::resolve_tuned(&flags, Some(&tuned), &runtime_host).expect("valid");
         assert_eq!((settings.prefill_threads.value, settings.prefill_threads.source), (1, Source::Flag));
         let flags = Requested { policy: Some(build_info::Policy::Max), ..Requested::default() };
-        let settings = Settings::resolve_tuned(&flags, Some(&tuned), &live).expect("valid");
+        let settings = Settings::resolve_tuned(&flags, Some(&tuned), &runtime_host).expect("valid");
         assert_ne!(settings.prefill_threads.source, Source::TuningRecord);
 
         // What goes with no flag is left out, with a word.
         let flags = Requested { type_v: Some(KvType::Q8_0), ..Requested::default() };
-        let settings = Settings::resolve_tuned(&flags, Some(&tuned), &live).expect("valid");
+        let settings = Settings::resolve_tuned(&flags, Some(&tuned), &runtime_host).expect("valid");
         assert_eq!((settings.repack.source, settings.warnings.len()), (Source::Default, 1));
         assert!(settings.warnings[0].contains("left out"), "{:?}", settings.warnings);
     }

@@ -16,7 +16,7 @@ use crate::token::{SequenceId, Token};
 #[derive(Default)]
 pub(super) struct DeviceSamplers {
     /// By sequence.
-    live: Vec<Option<Live>>,
+    runtime_host: Vec<Option<RuntimeHost>>,
     /// What the device was asked for once, and has not: every question makes llama.cpp plan its graphs anew.
     lacks: Vec<SamplingStep>,
     /// Whether it has nothing at all.
@@ -24,7 +24,7 @@ pub(super) struct DeviceSamplers {
 }
 
 /// The samplers of a sequence.
-struct Live {
+struct RuntimeHost {
     raw: NonNull<sys::llama_sampler>,
     /// Whose they are.
     owner: u64,
@@ -53,9 +53,9 @@ unsafe impl Send for DeviceSamplers {}
 
 impl Drop for DeviceSamplers {
     fn drop(&mut self) {
-        for live in self.live.drain(..).flatten() {
+        for runtime_host in self.runtime_host.drain(..).flatten() {
             // SAFETY: owned; the context that used it is gone, or does not use it any more.
-            unsafe { sys::llama_sampler_free(live.raw.as_ptr()) }
+            unsafe { sys::llama_sampler_free(runtime_host.raw.as_ptr()) }
         }
     }
 }
@@ -74,8 +74,9 @@ impl Context {
         let n_vocab = self.model.n_vocab();
         loop {
             let plan = SamplingPlan::new(asked.options, n_vocab, &self.device_samplers.lacks);
-            if let Some(live) = self.live(sequence).filter(|live| live.owner == asked.owner)
-                && live.steps == plan.offloaded()
+            if let Some(runtime_host) =
+                self.runtime_host(sequence).filter(|runtime_host| runtime_host.owner == asked.owner)
+                && runtime_host.steps == plan.offloaded()
             {
                 return Ok(plan);
             }
@@ -105,7 +106,7 @@ impl Context {
             (false, false) => sys::ANNEAL_DEVICE_CUTS,
         };
         let at = sequence as usize;
-        let samplers = &mut self.device_samplers.live;
+        let samplers = &mut self.device_samplers.runtime_host;
         samplers.resize_with(samplers.len().max(at + 1), || None);
         let old = samplers[at].take();
         let same = old.as_ref().is_some_and(|old| old.options == options && old.steps == plan.offloaded());
@@ -160,7 +161,7 @@ impl Context {
                 .and_then(SamplingStep::of_name)
                 .map_or(StepAnswer::Impossible, StepAnswer::Lacks));
         };
-        self.device_samplers.live[at] = Some(Live {
+        self.device_samplers.runtime_host[at] = Some(RuntimeHost {
             raw,
             owner: asked.owner,
             chooses: plan.chooses(),
@@ -172,7 +173,9 @@ impl Context {
 
     /// Lets the device do nothing for `sequence` any more: its rows have logits again.
     pub fn sample_on_host(&mut self, sequence: SequenceId) -> Result<()> {
-        let Some(live) = self.device_samplers.live.get_mut(sequence as usize).and_then(Option::take) else {
+        let Some(runtime_host) =
+            self.device_samplers.runtime_host.get_mut(sequence as usize).and_then(Option::take)
+        else {
             return Ok(());
         };
         let (err, err_size) = self.message.parts();
@@ -182,31 +185,35 @@ impl Context {
         };
         if !cleared {
             let why = self.message.text();
-            self.device_samplers.live[sequence as usize] = Some(live);
+            self.device_samplers.runtime_host[sequence as usize] = Some(runtime_host);
             return Err(Error::Sampler(why));
         }
         // SAFETY: owned, and the context does not use it any more.
-        unsafe { sys::llama_sampler_free(live.raw.as_ptr()) }
+        unsafe { sys::llama_sampler_free(runtime_host.raw.as_ptr()) }
         Ok(())
     }
 
-    fn live(&self, sequence: SequenceId) -> Option<&Live> {
-        self.device_samplers.live.get(sequence as usize)?.as_ref()
+    fn runtime_host(&self, sequence: SequenceId) -> Option<&RuntimeHost> {
+        self.device_samplers.runtime_host.get(sequence as usize)?.as_ref()
     }
 
     /// Whether the device does something for `sequence`, whose rows have no logits of their own then.
     pub fn samples_on_device(&self, sequence: SequenceId) -> bool {
-        self.live(sequence).is_some()
+        self.runtime_host(sequence).is_some()
     }
 
     /// Whether that is for the text of `owner`, and whether it chooses its tokens.
     pub fn device_chooses(&self, sequence: SequenceId, owner: u64) -> Option<bool> {
-        self.live(sequence).filter(|live| live.owner == owner).map(|live| live.chooses)
+        self.runtime_host(sequence)
+            .filter(|runtime_host| runtime_host.owner == owner)
+            .map(|runtime_host| runtime_host.chooses)
     }
 
     /// Tells the device's samplers that `token` is the next of the text of `sequence`.
     pub fn accept_on_device(&mut self, sequence: SequenceId, token: Token) -> Result<()> {
-        let Some(raw) = self.live(sequence).map(|live| live.raw) else { return Ok(()) };
+        let Some(raw) = self.runtime_host(sequence).map(|runtime_host| runtime_host.raw) else {
+            return Ok(());
+        };
         let (err, err_size) = self.message.parts();
         // SAFETY: owned and live; any token is fine.
         match unsafe { sys::anneal_device_chain_accept(raw.as_ptr(), token, err, err_size) } {

@@ -374,12 +374,14 @@ mod tests {
         let none = Config { model: read.model.clone(), listen: read.listen, ..Config::default() };
         let (found, expected) = (examples.options().expect("valid"), none.options().expect("valid"));
         assert_eq!(format!("{found:?}"), format!("{expected:?}"));
-        let engine =
-            engine_core::settings::Settings::resolve(&examples.engine, &engine_core::live::Live::default())
-                .expect("valid");
+        let engine = engine_core::settings::Settings::resolve(
+            &examples.engine,
+            &engine_core::runtime_host::RuntimeHost::default(),
+        )
+        .expect("valid");
         let default = engine_core::settings::Settings::resolve(
             &Requested::default(),
-            &engine_core::live::Live::default(),
+            &engine_core::runtime_host::RuntimeHost::default(),
         )
         .expect("valid");
         for (found, expected) in engine.explain().iter().zip(default.explain()) {
@@ -484,7 +486,8 @@ mod tests {
         let file =
             Config::parse("threads = 1\nctx_size = 512\nrope_scale = 2.0\ntemperature = 0.5").expect("valid");
         let engine = flags.or(file).engine;
-        let settings = Settings::resolve(&engine, &engine_core::live::Live::default()).expect("valid");
+        let settings =
+            Settings::resolve(&engine, &engine_core::runtime_host::RuntimeHost::default()).expect("valid");
         let explained = settings.explain();
         let source = |name| explained.iter().find(|line| line.name == name).map(|line| line.source);
         let cases = [

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 
 use super::done::Done;
 use super::finish_reason::FinishReason;
@@ -162,8 +162,8 @@ impl Metrics {
     }
 
     /// Notes what the machine has to give.
-    pub fn note(&self, live: &Live) {
-        let host = live.host.as_ref();
+    pub fn note(&self, runtime_host: &RuntimeHost) {
+        let host = runtime_host.host.as_ref();
         let limit = host.map(|host| host.limits.memory.unwrap_or(host.memory.total));
         self.memory_limit.set(limit.map_or(0, |limit| limit.0));
     }

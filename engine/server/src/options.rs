@@ -7,7 +7,7 @@ use std::time::Duration;
 use build_info::Bytes;
 use engine_core::cache::{PromptCacheRequest, Store};
 use engine_core::embed::Pooling;
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
 use llama::error::Result;
 
@@ -94,7 +94,7 @@ impl ServeOptions {
     /// What of it can be changed while the server runs.
     pub fn current(&self, engine: &Requested) -> Current {
         // Of the machine nothing is asked; what cannot be meant was refused before.
-        let settings = Settings::resolve(engine, &Live::default());
+        let settings = Settings::resolve(engine, &RuntimeHost::default());
         Current {
             defaults: Defaults {
                 sampling: settings.map(|settings| settings.sampling_options()).unwrap_or_default(),

@@ -152,7 +152,7 @@ pub fn settings(settings: &Settings, cpus: &[u32]) -> Settings {
 
 #[cfg(test)]
 mod tests {
-    use engine_core::live::Live;
+    use engine_core::runtime_host::RuntimeHost;
     use engine_core::settings::Requested;
 
     use super::*;
@@ -206,17 +206,17 @@ mod tests {
 
     #[test]
     fn a_pool_has_the_policys_share_of_its_own_cores_or_what_was_asked_for() {
-        let live = Live::default();
+        let runtime_host = RuntimeHost::default();
         let cases = [(None, (3, 4)), (Some(2), (2, 2)), (Some(9), (4, 4))];
         for (decode_threads, expected) in cases {
             let requested = Requested { decode_threads, ..Requested::default() };
-            let all = Settings::resolve(&requested, &live).expect("valid");
+            let all = Settings::resolve(&requested, &runtime_host).expect("valid");
             let own = settings(&all, &[4, 5, 6, 7]);
             assert_eq!((own.decode_threads.value, own.prefill_threads.value), expected, "{decode_threads:?}");
             assert_eq!((own.cpus.value.as_slice(), own.affinity.value), (&[4, 5, 6, 7][..], Affinity::On));
         }
         let requested = Requested { cpus: Some(vec![0, 2]), ..Requested::default() };
-        let two = Settings::resolve(&requested, &live).expect("valid");
+        let two = Settings::resolve(&requested, &runtime_host).expect("valid");
         assert_eq!(cores(2, &two, None).expect("two"), [[0], [2]]);
         assert!(cores(3, &two, None).is_err());
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use hub::Name;
 use llama::error::{Error, Result};
@@ -100,7 +100,7 @@ impl ConfigSource {
         self.check_files(&served)?;
         // Of the machine nothing is asked.
         for named in &served.models {
-            Settings::resolve(&named.engine, &Live::default())?;
+            Settings::resolve(&named.engine, &RuntimeHost::default())?;
         }
         let keys = config.keys()?;
         if keys != self.keys && !changed.iter().any(|words| words.starts_with("api_key_file")) {
@@ -211,7 +211,7 @@ mod tests {
         let expected =
             "changed now: queue = 4, timeout_s = 2.5, temperature (not set); at the next start: slots";
         assert!(change.words.ends_with(expected), "{}", change.words);
-        let sampling = Settings::resolve(&change.served.models[0].engine, &Live::default());
+        let sampling = Settings::resolve(&change.served.models[0].engine, &RuntimeHost::default());
         let options = change.served.models[0].options.clone();
         assert_eq!((options.queue, options.slots, options.max_tokens), (4, 2, 9));
         assert_eq!(options.deadline, Duration::from_millis(2500));

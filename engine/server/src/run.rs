@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine_core::core_lock::Turns;
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use llama::error::{Error, Result};
 use rustix::net::listen;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -82,7 +82,7 @@ const LAST_STEP: Duration = Duration::from_secs(5);
 /// # Errors
 /// Where it cannot listen, a model that is to be there from the start or its context cannot be had, or the scheduler of the
 /// only one ended by itself.
-pub fn run(served: &Served, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
+pub fn run(served: &Served, runtime_host: RuntimeHost, hooks: &mut Hooks<'_>) -> Result<()> {
     // Before anything waits for it.
     let hang_up = match (&hooks.reload, hang_up_is_ignored()) {
         // Under `nohup` too, as other servers do: it asks for the configuration, not for the end.
@@ -114,7 +114,7 @@ pub fn run(served: &Served, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
         turns: Arc::new(Turns::default()),
     };
     let registry = Arc::new(ModelRegistry::new(served, options.current(&first.engine), loader));
-    registry.preload(&Arc::new(live))?;
+    registry.preload(&Arc::new(runtime_host))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(blocking_pool::THREADS)

@@ -1,7 +1,7 @@
 //! `anneal bench` and `anneal info`: what scripts read.
 
 use crate::common::on_tiny;
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use serde_json::Value;
 
 /// The names that llama-bench prints, in its order.
@@ -418,7 +418,7 @@ fn the_roofline_is_measured_and_kept_and_tests_are_held_against_it() {
     assert_eq!(kept["rates"][0]["threads"], 1);
     // Whether memory or the cores are the bound depends on the CPU and on what else it does, so the rates are planted. Where the
     // weights of the tiny model fit into a cache, memory is no bound for them.
-    let caches = roofline::last_level_caches(&Live::read().host.expect("a host"));
+    let caches = roofline::last_level_caches(&RuntimeHost::read().host.expect("a host"));
     let fits = std::fs::metadata(crate::common::tiny()).expect("a model").len() <= caches.0;
     for (read, macs, told) in [(1e15, 1e6, true), (1e6, 1e15, !fits)] {
         let mut planted = kept.clone();

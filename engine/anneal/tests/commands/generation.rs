@@ -1,8 +1,8 @@
 //! What comes out of the tiny model.
 
 use crate::common::{anneal, on_tiny, parts, tiny};
-use engine_core::live::Live;
 use engine_core::model;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
 use serde_json::Value;
 use tune::bench::{Case, Repeat, kernel};
@@ -92,7 +92,7 @@ fn a_full_context_ends_the_text() {
 
 #[test]
 fn batch_sizes_reach_the_context() {
-    let live = Live::read();
+    let runtime_host = RuntimeHost::read();
     for (n_batch, n_ubatch) in [(96, 32), (512, 512), (300, 7)] {
         let requested = Requested {
             n_batch: Some(n_batch),
@@ -100,9 +100,9 @@ fn batch_sizes_reach_the_context() {
             n_ctx: Some(1024),
             ..Requested::default()
         };
-        let settings = Settings::resolve(&requested, &live).expect("valid settings");
-        let model = model::open(tiny(), &settings, &live).expect("the tiny model");
-        let context = model::context(&model, &settings, &live, false).expect("a context");
+        let settings = Settings::resolve(&requested, &runtime_host).expect("valid settings");
+        let model = model::open(tiny(), &settings, &runtime_host).expect("the tiny model");
+        let context = model::context(&model, &settings, &runtime_host, false).expect("a context");
         assert_eq!((context.n_batch(), context.n_ubatch()), (n_batch, n_ubatch));
         assert_eq!(context.n_ctx(), 1024);
     }
@@ -110,16 +110,16 @@ fn batch_sizes_reach_the_context() {
 
 #[test]
 fn threads_reach_the_context() {
-    let live = Live::read();
+    let runtime_host = RuntimeHost::read();
     let requested = Requested {
         decode_threads: Some(1),
         prefill_threads: Some(2),
         n_ctx: Some(256),
         ..Requested::default()
     };
-    let settings = Settings::resolve(&requested, &live).expect("valid settings");
-    let model = model::open(tiny(), &settings, &live).expect("the tiny model");
-    let mut context = model::context(&model, &settings, &live, false).expect("a context");
+    let settings = Settings::resolve(&requested, &runtime_host).expect("valid settings");
+    let model = model::open(tiny(), &settings, &runtime_host).expect("the tiny model");
+    let mut context = model::context(&model, &settings, &runtime_host, false).expect("a context");
     assert_eq!(context.threads(), (1, 2));
     let prompt = model.tokenize("two pools, one after the other").expect("tokens");
     context.decode(&prompt).expect("prefill on two threads");
@@ -128,13 +128,13 @@ fn threads_reach_the_context() {
 
 #[test]
 fn a_depth_is_restored_from_its_state() {
-    let live = Live::read();
-    let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
-    let model = model::open(tiny(), &settings, &live).expect("the tiny model");
+    let runtime_host = RuntimeHost::read();
+    let settings = Settings::resolve(&Requested::default(), &runtime_host).expect("valid settings");
+    let model = model::open(tiny(), &settings, &runtime_host).expect("the tiny model");
     let case = Case { n_prompt: 8, n_gen: 0, n_depth: 64 };
     let mut depth = None;
     let repeat = Repeat { samples: 3, warm_up: false };
-    let samples = kernel(&model, &case, &settings, &live, repeat, &mut depth).expect("three samples");
+    let samples = kernel(&model, &case, &settings, &runtime_host, repeat, &mut depth).expect("three samples");
     assert_eq!(samples.ns.len(), 3);
     assert_eq!(depth.map(|(tokens, state)| (tokens, state.is_empty())), Some((64, false)));
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output};
 use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
 use llama::Model;
 
@@ -48,9 +48,9 @@ pub fn quantised(kind: &str) -> PathBuf {
 pub fn the_model() -> &'static Arc<Model> {
     static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
     MODEL.get_or_init(|| {
-        let live = Live::read();
-        let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
-        engine_core::model::open(tiny(), &settings, &live).expect("the tiny model")
+        let runtime_host = RuntimeHost::read();
+        let settings = Settings::resolve(&Requested::default(), &runtime_host).expect("valid settings");
+        engine_core::model::open(tiny(), &settings, &runtime_host).expect("the tiny model")
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use engine::{Constraint, Error, Message, Model, Options, Sampler, SamplingOptions, Session, Stop, Token};
 use engine_core::generate::{Request, generate};
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use sampling::Chain;
 
@@ -32,11 +32,11 @@ fn greedy(session: &mut Session, most: usize) -> Vec<Token> {
 
 #[test]
 fn tokens_are_those_of_the_program() {
-    let settings = Settings::resolve(&options(), &Live::default()).expect("valid");
-    let raw =
-        engine_core::model::open(crate::common::tiny(), &settings, &Live::default()).expect("the tiny model");
+    let settings = Settings::resolve(&options(), &RuntimeHost::default()).expect("valid");
+    let raw = engine_core::model::open(crate::common::tiny(), &settings, &RuntimeHost::default())
+        .expect("the tiny model");
     let mut context =
-        engine_core::model::context(&raw, &settings, &Live::default(), false).expect("a context");
+        engine_core::model::context(&raw, &settings, &RuntimeHost::default(), false).expect("a context");
     for (seed, temperature) in [(1, 0.0), (7, 1.0)] {
         let sampling = SamplingOptions { seed: Some(seed), temperature, ..SamplingOptions::default() };
         let mut chain = Chain::new(&sampling, &raw).expect("a chain");

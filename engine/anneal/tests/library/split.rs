@@ -8,8 +8,8 @@ use std::sync::Arc;
 use build_info::Bytes;
 use engine::Error;
 use engine_core::generate::{Request, Stop, generate};
-use engine_core::live::Live;
 use engine_core::model;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::sequence::Sequence;
 use engine_core::settings::{Requested, Settings, Source};
 use engine_core::split::{Layouts, Session};
@@ -35,12 +35,12 @@ fn in_two_layouts() -> Option<PathBuf> {
 /// Settings with one thread, so that sums are always in the same order.
 fn settings(requested: Requested) -> Settings {
     let requested = Requested { n_ctx: Some(1024), decode_threads: Some(1), ..requested };
-    Settings::resolve(&requested, &Live::default()).expect("valid settings")
+    Settings::resolve(&requested, &RuntimeHost::default()).expect("valid settings")
 }
 
 fn load(path: &Path, repack: bool) -> Arc<Model> {
     let settings = settings(Requested { repack: Some(repack), ..Requested::default() });
-    model::open(path, &settings, &Live::default()).expect("it loads")
+    model::open(path, &settings, &RuntimeHost::default()).expect("it loads")
 }
 
 /// A prompt, single tokens, a second prompt, single tokens: the logits after each.
@@ -64,9 +64,9 @@ fn tokens(count: usize) -> Vec<Token> {
 
 /// The session of `layouts`, and a plain context of `model`.
 fn both(layouts: &Layouts, model: &Arc<Model>, settings: &Settings) -> (Session, Context) {
-    let live = Live::default();
-    let session = layouts.session(settings, &live, false).expect("a session");
-    (session, model::context(model, settings, &live, false).expect("a context"))
+    let runtime_host = RuntimeHost::default();
+    let session = layouts.session(settings, &runtime_host, false).expect("a session");
+    (session, model::context(model, settings, &runtime_host, false).expect("a context"))
 }
 
 #[test]
@@ -142,8 +142,9 @@ fn between_two_layouts_only_rounding_differs() {
 #[test]
 fn a_state_that_does_not_fit_is_told() {
     let model = load(tiny(), true);
-    let live = Live::default();
-    let context = |requested| model::context(&model, &settings(requested), &live, false).expect("a context");
+    let runtime_host = RuntimeHost::default();
+    let context =
+        |requested| model::context(&model, &settings(requested), &runtime_host, false).expect("a context");
     let mut full = context(Requested::default());
     full.decode(&tokens(40)).expect("it evaluates");
     let state = full.save().expect("a state");
@@ -168,11 +169,11 @@ fn on(flag: bool) -> Settings {
 #[test]
 fn too_little_memory_is_an_error_for_a_flag_and_a_reason_else() {
     let Some(path) = in_two_layouts() else { return };
-    let live = |available| {
-        let mut live = Live::read();
-        let host = live.host.as_mut().expect("a host");
+    let runtime_host = |available| {
+        let mut runtime_host = RuntimeHost::read();
+        let host = runtime_host.host.as_mut().expect("a host");
         (host.memory.available, host.limits.memory) = (Bytes(available), None);
-        live
+        runtime_host
     };
     let (flag, measured) = (on(true), on(false));
     let told = |error: Option<String>| {
@@ -182,14 +183,14 @@ fn too_little_memory_is_an_error_for_a_flag_and_a_reason_else() {
     let (size, copy) = (load(&path, false).size(), load(&path, true).repacked());
 
     // One of the two fits.
-    let little = live(size + copy / 2);
+    let little = runtime_host(size + copy / 2);
     let error = Layouts::open(&path, &flag, &little).err();
     assert!(matches!(error, Some(Error::SplitTooLarge { .. })), "{error:?}");
     told(error.map(|error| error.to_string()));
     told(Layouts::open(&path, &measured, &little).expect("the plain path").why_not().map(str::to_string));
 
     // Both, and a context of the two: each is of 2 MiB.
-    let little = live(size + copy + (3 << 20));
+    let little = runtime_host(size + copy + (3 << 20));
     let layouts = Layouts::open(&path, &flag, &little).expect("both");
     assert_eq!(layouts.why_not(), None);
     let error = layouts.session(&flag, &little, false).err();
@@ -200,15 +201,15 @@ fn too_little_memory_is_an_error_for_a_flag_and_a_reason_else() {
 
 #[test]
 fn where_both_layouts_are_the_same_the_plain_path_runs_and_says_so() {
-    let layouts = Layouts::open(&quantised("F32"), &on(true), &Live::default()).expect("it loads");
+    let layouts = Layouts::open(&quantised("F32"), &on(true), &RuntimeHost::default()).expect("it loads");
     assert!(layouts.why_not().is_some_and(|why| why.contains("both layouts are the same")));
-    let mut session = layouts.session(&on(true), &Live::default(), false).expect("a session");
+    let mut session = layouts.session(&on(true), &RuntimeHost::default(), false).expect("a session");
     rows(&mut session, &tokens(200));
     assert!(!session.is_split() && session.why_not(200).is_some());
     // What was measured is true of repacked weights only.
     let mut settings = on(false);
     settings.repack.value = false;
-    let layouts = Layouts::open(&quantised("Q4_0"), &settings, &Live::default()).expect("it loads");
+    let layouts = Layouts::open(&quantised("Q4_0"), &settings, &RuntimeHost::default()).expect("it loads");
     assert!(layouts.why_not().is_some_and(|why| why.contains("repacking is off")));
 }
 
@@ -226,8 +227,8 @@ fn an_interrupted_prefill_ends_in_order() {
     }
     let path = quantised("Q4_0");
     let settings = on(true);
-    let layouts = Layouts::open(&path, &settings, &Live::default()).expect("it loads");
-    let mut session = layouts.session(&settings, &Live::default(), true).expect("a session");
+    let layouts = Layouts::open(&path, &settings, &RuntimeHost::default()).expect("it loads");
+    let mut session = layouts.session(&settings, &RuntimeHost::default(), true).expect("a session");
     let options = settings.sampling_options().with_seed(0);
     let mut chain = Chain::new(&options, layouts.model()).expect("a chain");
     let prompt = "steel ".repeat(100);

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use engine_core::live::Live;
 use engine_core::model;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
 use gguf::synth::{self, Preset, SynthOptions};
 use llama::{Context, Model};
@@ -15,11 +15,11 @@ const PRESETS: [Preset; 3] = [Preset::Tiny, Preset::MoeTiny, Preset::SwaTiny];
 fn load(folder: &Path, preset: Preset) -> (Arc<Model>, Context) {
     let path = folder.join(format!("{preset}.gguf"));
     synth::write(&path, &SynthOptions::new(preset)).expect("a synthetic model");
-    let live = Live::read();
+    let runtime_host = RuntimeHost::read();
     let requested = Requested { n_ctx: Some(256), decode_threads: Some(1), ..Requested::default() };
-    let settings = Settings::resolve(&requested, &live).expect("valid settings");
-    let model = model::open(&path, &settings, &live).expect("it loads");
-    let context = model::context(&model, &settings, &live, false).expect("a context");
+    let settings = Settings::resolve(&requested, &runtime_host).expect("valid settings");
+    let model = model::open(&path, &settings, &runtime_host).expect("it loads");
+    let context = model::context(&model, &settings, &runtime_host, false).expect("a context");
     (model, context)
 }
 

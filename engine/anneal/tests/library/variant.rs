@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
 use gguf::GgufFile;
 use llama::Context;
@@ -142,7 +142,7 @@ fn adapters_that_do_not_fit_are_refused_with_a_word() {
 fn every_context_of_a_model_has_its_adapters() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = adapter(folder.path(), 1);
-    let live = Live::default();
+    let runtime_host = RuntimeHost::default();
     let embedding = |adapters: Vec<engine::Adapter>| {
         let variant = engine::Variant { adapters, ..engine::Variant::default() };
         let options = Requested { n_ctx: Some(512), variant, ..Requested::default() };
@@ -153,10 +153,11 @@ fn every_context_of_a_model_has_its_adapters() {
     assert_ne!(embedding(vec![one.clone()]), embedding(vec![]));
 
     let variant = engine::Variant { adapters: vec![one], ..engine::Variant::default() };
-    let settings = Settings::resolve(&Requested { variant, ..Requested::default() }, &live).expect("valid");
-    let model = engine_core::model::open(tiny(), &settings, &live).expect("it loads");
+    let settings =
+        Settings::resolve(&Requested { variant, ..Requested::default() }, &runtime_host).expect("valid");
+    let model = engine_core::model::open(tiny(), &settings, &runtime_host).expect("it loads");
     let prompt = model.tokenize("Once upon a time").expect("tokens");
-    let mut alone = engine_core::model::context(&model, &settings, &live, false).expect("a context");
+    let mut alone = engine_core::model::context(&model, &settings, &runtime_host, false).expect("a context");
     alone.decode(&prompt).expect("evaluated");
     let options = llama::options::ContextOptions {
         n_ctx: 512,

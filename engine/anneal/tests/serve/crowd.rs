@@ -3,8 +3,8 @@
 use std::sync::Barrier;
 use std::time::Instant;
 
-use engine_core::live::Live;
 use engine_core::model;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
 use llama::Token;
 use serde_json::{Value, json};
@@ -23,11 +23,11 @@ fn prompt(client: usize) -> String {
 fn assert_greedy(prompt: &str, tokens: &Value) {
     /// Logits of this model differ by whole numbers; rounding is a thousandth of that.
     const ROUNDING: f32 = 0.02;
-    let live = Live::read();
+    let runtime_host = RuntimeHost::read();
     let requested = Requested { n_ctx: Some(1024), decode_threads: Some(1), ..Requested::default() };
-    let settings = Settings::resolve(&requested, &live).expect("valid settings");
-    let model = model::open(tiny(), &settings, &live).expect("the tiny model");
-    let mut context = model::context(&model, &settings, &live, false).expect("a context");
+    let settings = Settings::resolve(&requested, &runtime_host).expect("valid settings");
+    let model = model::open(tiny(), &settings, &runtime_host).expect("the tiny model");
+    let mut context = model::context(&model, &settings, &runtime_host, false).expect("a context");
     context.decode(&model.tokenize(prompt).expect("tokens")).expect("a prefill");
     for (at, token) in tokens.as_array().expect("tokens").iter().enumerate() {
         let token = token.as_i64().expect("a token") as Token;

@@ -1,6 +1,6 @@
 //! Several contexts of one model, each on cores of its own.
 
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use serde_json::json;
 
 use crate::client::{configured, greedy};
@@ -45,7 +45,7 @@ fn more_pools_than_cores_are_wrong_usage() {
     std::fs::write(&config, format!("model = \"{model}\"\npools = 64\nlisten = \"127.0.0.1:0\"\n"))
         .expect("written");
     // The first CPU that this process may use, which need not be number 0.
-    let host = Live::read().host.expect("a host");
+    let host = RuntimeHost::read().host.expect("a host");
     let cpu = host.limits.affinity.first().expect("a CPU").to_string();
     let mut command = std::process::Command::new("taskset");
     command.args(["-c", &cpu, ANNEAL, "serve", "--config"]).arg(&config);

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
 use engine_core::split::Layouts;
 use engine_core::tuning;
@@ -35,20 +35,20 @@ use crate::interrupt;
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     args.drafts.refuse()?;
-    let live = super::read_live();
+    let runtime_host = super::read_runtime_host();
     if args.roofline {
         interrupt::stop_after(table::interrupt);
-        return roof::run(args, &live);
+        return roof::run(args, &runtime_host);
     }
     let mut models = lists::models(&args.model);
     models.extend(args.hub.any(None)?);
-    let tuned = tuned(args, &models, &live)?;
-    let settings = combinations::settings(args, tuned.as_ref(), &live)?;
+    let tuned = tuned(args, &models, &runtime_host)?;
+    let settings = combinations::settings(args, tuned.as_ref(), &runtime_host)?;
     settings.iter().for_each(super::warn_of);
     let cases = cases(args)?;
     start(args.load.verbose);
     if args.quants.is_asked() {
-        return quants::run(args, &models, &settings, &cases, &live);
+        return quants::run(args, &models, &settings, &cases, &runtime_host);
     }
     interrupt::stop_after(table::interrupt);
     // Before the first of them is measured for minutes.
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         GgufFile::open(model).map_err(llama::error::Error::from)?;
     }
     if !args.parts.is_empty() {
-        return parts::run(args, &models, &settings, &cases, &live);
+        return parts::run(args, &models, &settings, &cases, &runtime_host);
     }
     if args.compare_layouts {
         let [path] = models.as_slice() else {
@@ -65,16 +65,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             )
             .into());
         };
-        let layouts = Layouts::open(path, &settings[0], &live)?;
-        return layouts::run(args, &layouts, &settings, &cases, &live);
+        let layouts = Layouts::open(path, &settings[0], &runtime_host)?;
+        return layouts::run(args, &layouts, &settings, &cases, &runtime_host);
     }
-    let roof = roof::Roof::find(&live);
+    let roof = roof::Roof::find(&runtime_host);
     let varied = Varied::of(&models, &settings);
     let mut bench = Bench {
         args,
         cases: &cases,
-        live: &live,
-        commit: commit(&live),
+        runtime_host: &runtime_host,
+        commit: commit(&runtime_host),
         roof,
         curves: Default::default(),
         varied,
@@ -97,7 +97,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// What the tuning record says, where --tuned asks for it.
-fn tuned(args: &Args, models: &[PathBuf], live: &Live) -> llama::error::Result<Option<Requested>> {
+fn tuned(
+    args: &Args,
+    models: &[PathBuf],
+    runtime_host: &RuntimeHost,
+) -> llama::error::Result<Option<Requested>> {
     let Some(objective) = &args.tuned else { return Ok(None) };
     let [model] = models else {
         return Err(llama::error::Error::Usage("--tuned takes one model: give -m once".to_string()));
@@ -106,7 +110,7 @@ fn tuned(args: &Args, models: &[PathBuf], live: &Live) -> llama::error::Result<O
     args.variant.ask(&mut requested);
     let objective_name = objective.to_string();
     let given = args.tuning.as_deref();
-    let found = tuning::look_up(given, model, &requested.variant, Some(&objective_name), live);
+    let found = tuning::look_up(given, model, &requested.variant, Some(&objective_name), runtime_host);
     match found.tuned {
         Some(tuned) => Ok(Some(tuned)),
         None => Err(llama::error::Error::Tune(match found.warnings.first() {
@@ -120,7 +124,7 @@ fn tuned(args: &Args, models: &[PathBuf], live: &Live) -> llama::error::Result<O
 struct Bench<'a> {
     args: &'a Args,
     cases: &'a [Case],
-    live: &'a Live,
+    runtime_host: &'a RuntimeHost,
     commit: String,
     roof: Option<roof::Roof>,
     curves: curve::Curves,
@@ -138,7 +142,7 @@ impl Bench<'_> {
         let work = self.roof.as_ref().and_then(|_| Work::of(path));
         for settings in settings.chunk_by(|a, b| a.model_options() == b.model_options()) {
             let begin = Instant::now();
-            let layouts = Layouts::open(path, &settings[0], self.live)?;
+            let layouts = Layouts::open(path, &settings[0], self.runtime_host)?;
             let load_ns = u64::try_from(begin.elapsed().as_nanos()).ok();
             super::warn_of_one_layout(&layouts);
             for settings in settings {
@@ -169,8 +173,8 @@ impl Bench<'_> {
     ) -> llama::error::Result<BenchRecord> {
         let repeat = Repeat { samples: self.args.repetitions, warm_up: !self.args.no_warmup };
         let samples = match path(self.args) {
-            Path::EndToEnd => end_to_end(layouts, case, settings, self.live, repeat)?,
-            Path::Kernel => kernel(layouts, case, settings, self.live, repeat, depth)?,
+            Path::EndToEnd => end_to_end(layouts, case, settings, self.runtime_host, repeat)?,
+            Path::Kernel => kernel(layouts, case, settings, self.runtime_host, repeat, depth)?,
         };
         let settings = settings.for_model(layouts.model());
         Ok(BenchRecord::new(path(self.args), *case, layouts.model(), &self.commit, &settings, samples))

@@ -8,7 +8,7 @@ use build_info::Bytes;
 use build_info::words::printable;
 use engine_core::cache::{PromptCache, PromptCacheReport, PromptCacheRequest, Store};
 use engine_core::generate::Generation;
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use engine_core::size;
 use engine_core::split::{Layouts, Session};
@@ -60,10 +60,10 @@ pub fn open(
     layouts: &Layouts,
     session: &Session,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
 ) -> Option<PromptCache> {
     let split = settings.split_layout.value == SplitLayout::On;
-    match wanted.open(layouts.model(), session.n_ctx(), split, settings, live) {
+    match wanted.open(layouts.model(), session.n_ctx(), split, settings, runtime_host) {
         Ok((store, key)) => Some(PromptCache::new(store, key)),
         Err(error) => {
             warn(&error.to_string());

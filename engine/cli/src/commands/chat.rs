@@ -86,10 +86,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
-    let live = super::read_live();
+    let runtime_host = super::read_runtime_host();
     let model = args.hub.one(args.model.as_deref())?;
-    let tuned = args.tuning.look_up(&model, &requested.variant, &live);
-    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
+    let tuned = args.tuning.look_up(&model, &requested.variant, &runtime_host);
+    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &runtime_host)?;
     super::warn_of(&settings);
     super::warn_of_context(&model, &settings);
     let sampling = args.sampling.options(&settings)?;
@@ -99,11 +99,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     start(args.load.verbose);
     let typed = io::stdin().is_terminal();
     let signals = interrupt::stop_answers(typed);
-    let layouts = Layouts::open(&model, &settings, &live)?;
+    let layouts = Layouts::open(&model, &settings, &runtime_host)?;
     super::warn_of_one_layout(&layouts);
     let template = Template::choose(args.chat_template.as_deref(), layouts.model())?;
-    let mut session = layouts.session(&settings, &live, true)?;
-    session.speculate(&speculation, &settings, &live)?;
+    let mut session = layouts.session(&settings, &runtime_host, true)?;
+    session.speculate(&speculation, &settings, &runtime_host)?;
     session.sample_on_device(settings.device_sampling.value);
     let mut conversation = Conversation::new(session, sampling, template)?;
     conversation.set_system(args.system.clone());

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result};
 use base::exit::INTERRUPTED;
 use build_info::evaluation::{Divergence, Estimate};
 use build_info::words::printable;
-use engine_core::live::Live;
 use engine_core::model;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
 use llama::{Model, start};
 use serde::Serialize;
@@ -103,8 +103,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
     args.offload.ask(&mut requested);
-    let live = super::read_live();
-    let settings = Settings::resolve(&requested, &live)?;
+    let runtime_host = super::read_runtime_host();
+    let settings = Settings::resolve(&requested, &runtime_host)?;
     super::warn_of(&settings);
     check(args.chunk, args.chunks)?;
     let text = match &args.file {
@@ -114,7 +114,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
     start(args.load.verbose);
     interrupt::stop_in_order();
-    let work = EvalRun { args, text: &text, settings: &settings, live: &live };
+    let work = EvalRun { args, text: &text, settings: &settings, runtime_host: &runtime_host };
     let found = match &args.against {
         None => work.alone()?,
         Some(reference) => work.against(reference)?,
@@ -158,12 +158,12 @@ struct EvalRun<'a> {
     args: &'a Args,
     text: &'a str,
     settings: &'a Settings,
-    live: &'a Live,
+    runtime_host: &'a RuntimeHost,
 }
 
 impl EvalRun<'_> {
     fn open(&self, path: &Path) -> Result<(Arc<Model>, ChunkedText)> {
-        let model = model::open(path, self.settings, self.live)?;
+        let model = model::open(path, self.settings, self.runtime_host)?;
         let text = ChunkedText::new(&model, self.text, self.args.chunk, self.args.chunks)?;
         let trained = model.n_ctx_train();
         if self.args.chunk > trained {
@@ -184,22 +184,23 @@ impl EvalRun<'_> {
     fn alone(&self) -> Result<Evaluation> {
         let (model, text) = self.open(&self.args.model)?;
         let mut bar = self.bar("evaluate");
-        let found =
-            eval::perplexity(&model, &text, self.settings, self.live, &mut |done, all| bar.show(done, all));
+        let found = eval::perplexity(&model, &text, self.settings, self.runtime_host, &mut |done, all| {
+            bar.show(done, all)
+        });
         bar.end();
         Ok(found?)
     }
 
     fn against(&self, reference: &Path) -> Result<Evaluation> {
-        if self.args.one_at_a_time || !eval::fit_together(&self.args.model, reference, self.live)? {
+        if self.args.one_at_a_time || !eval::fit_together(&self.args.model, reference, self.runtime_host)? {
             return self.one_at_a_time(reference);
         }
         let (model, text) = self.open(&self.args.model)?;
-        let other = model::open(reference, self.settings, self.live)?;
+        let other = model::open(reference, self.settings, self.runtime_host)?;
         eval::same_vocabulary(&model, &other)?;
         let mut bar = self.bar("evaluate");
         let mut show = |done, all| bar.show(done, all);
-        let found = eval::against(&model, &other, &text, self.settings, self.live, &mut show);
+        let found = eval::against(&model, &other, &text, self.settings, self.runtime_host, &mut show);
         bar.end();
         Ok(found?)
     }
@@ -212,7 +213,7 @@ impl EvalRun<'_> {
         eval::same_vocabulary(&*Model::load(&self.args.model, &vocabulary)?, &other)?;
         let mut bar = self.bar("evaluate the reference");
         let mut show = |done, all| bar.show(done, all);
-        let saved = Reference::save(&other, &text, self.settings, self.live, &mut show);
+        let saved = Reference::save(&other, &text, self.settings, self.runtime_host, &mut show);
         bar.end();
         drop(other);
         let mut saved = saved?;
@@ -220,9 +221,10 @@ impl EvalRun<'_> {
             llama::notice::warn("interrupted while the reference was evaluated: the model was not begun");
             return Ok(nothing);
         }
-        let model = model::open(&self.args.model, self.settings, self.live)?;
+        let model = model::open(&self.args.model, self.settings, self.runtime_host)?;
         let mut bar = self.bar("evaluate");
-        let found = saved.against(&model, self.settings, self.live, &mut |done, all| bar.show(done, all));
+        let found =
+            saved.against(&model, self.settings, self.runtime_host, &mut |done, all| bar.show(done, all));
         bar.end();
         Ok(found?)
     }

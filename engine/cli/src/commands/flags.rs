@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{OPTIONS, Requested};
 use engine_core::tuning;
 use llama::variant::Variant;
@@ -90,12 +90,13 @@ pub struct TuningFlags {
 impl TuningFlags {
     /// What the record says of the model at `path`; nothing where it says nothing. What the user should know of it goes
     /// to stderr.
-    pub fn look_up(&self, path: &Path, variant: &Variant, live: &Live) -> Option<Requested> {
+    pub fn look_up(&self, path: &Path, variant: &Variant, runtime_host: &RuntimeHost) -> Option<Requested> {
         if self.no_tuning {
             return None;
         }
         let objective = self.objective.as_ref().map(ToString::to_string);
-        let found = tuning::look_up(self.tuning.as_deref(), path, variant, objective.as_deref(), live);
+        let found =
+            tuning::look_up(self.tuning.as_deref(), path, variant, objective.as_deref(), runtime_host);
         found.warnings.iter().for_each(|warning| llama::notice::warn(warning));
         found.tuned
     }

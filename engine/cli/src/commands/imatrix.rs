@@ -58,8 +58,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut requested = Requested::default();
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
-    let live = super::read_live();
-    let settings = Settings::resolve(&requested, &live)?;
+    let runtime_host = super::read_runtime_host();
+    let settings = Settings::resolve(&requested, &runtime_host)?;
     super::warn_of(&settings);
     super::eval::check(args.chunk, args.chunks)?;
     let text = match &args.file {
@@ -74,11 +74,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
     start(args.load.verbose);
     interrupt::stop_in_order();
-    let model = model::open(&args.model, &settings, &live)?;
+    let model = model::open(&args.model, &settings, &runtime_host)?;
     let text = ChunkedText::new(&model, &text, args.chunk, args.chunks)?;
     let mut bar = Bar::new("collect", "chunks", args.quiet || args.load.verbose);
     let mut show = |done, all| bar.show(done, all);
-    let collected = collect(&model, &text, args.process_output, &settings, &live, &mut show);
+    let collected = collect(&model, &text, args.process_output, &settings, &runtime_host, &mut show);
     bar.end();
     let collected = collected?;
 

@@ -10,8 +10,8 @@ use build_info::optimized::Pgo;
 use build_info::words::printable;
 use build_info::{Bytes, Host};
 use engine_core::gpu::{self, GpuState};
-use engine_core::live::Live;
 use engine_core::placement::{self, PlacementReport};
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Explained, Requested, Settings};
 use engine_core::{fit, model};
 use llama::allocator::AllocatorInUse;
@@ -87,16 +87,17 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
         requested = requested.or(&file.engine);
         named = named.or(file.model);
     }
-    let live = super::read_live_with_gpus();
+    let runtime_host = super::read_live_with_gpus();
     let model = args.hub.any(named.as_deref())?;
-    let tuned = model.as_deref().and_then(|model| args.tuning.look_up(model, &requested.variant, &live));
-    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
+    let tuned =
+        model.as_deref().and_then(|model| args.tuning.look_up(model, &requested.variant, &runtime_host));
+    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &runtime_host)?;
     super::warn_of(&settings);
     llama::start(args.load.verbose);
     // Also without a model: what it would be given is shown, or why it cannot be.
     engine_core::place::place_for(&settings)?;
     let described = match &model {
-        Some(path) => Some(describe(path, args.placement, &settings, &live)?),
+        Some(path) => Some(describe(path, args.placement, &settings, &runtime_host)?),
         None if args.placement => {
             let why = "--placement without a model: name the one to be run with -m FILE or --hf OWNER/REPO";
             return Err(llama::error::Error::Usage(why.to_string()).into());
@@ -109,11 +110,13 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     };
     let takes_text = takes.as_ref().map_or(String::new(), |takes| format!("\n{}", estimate_text(takes)));
     let out = match (args.json, &placed) {
-        (true, _) => json(args, required, &live, &settings, model, takes, placed).to_string() + "\n",
+        (true, _) => json(args, required, &runtime_host, &settings, model, takes, placed).to_string() + "\n",
         (false, Some(placed)) => {
             format!("model     {}\n{placed}{takes_text}", model.as_ref().map(model_line).unwrap_or_default())
         }
-        (false, None) => text(args, required, &live, &settings, model.as_ref(), takes.as_ref()) + &takes_text,
+        (false, None) => {
+            text(args, required, &runtime_host, &settings, model.as_ref(), takes.as_ref()) + &takes_text
+        }
     };
     let mut stdout = engine_core::terminal::stdout();
     stdout.write_all(out.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")?;
@@ -134,14 +137,19 @@ struct Described {
 }
 
 /// The model, what it takes of memory, and where it computes if that is wanted.
-fn describe(path: &std::path::Path, is_placed: bool, settings: &Settings, live: &Live) -> Result<Described> {
+fn describe(
+    path: &std::path::Path,
+    is_placed: bool,
+    settings: &Settings,
+    runtime_host: &RuntimeHost,
+) -> Result<Described> {
     // Whoever looks for what is wrong is shown it.
     let mut asked = settings.clone();
     asked.require_gpu.value = RequireGpu::No;
     // Before it is loaded: what is free then counts. What is wrong with the file loading tells in more words.
-    let mut takes = fit::estimate(path, &asked, live).map_err(|why| why.to_string());
-    let model = model::open(path, &asked, live)?;
-    let placed = is_placed.then(|| placement::observe(&model, &asked, live)).transpose()?;
+    let mut takes = fit::estimate(path, &asked, runtime_host).map_err(|why| why.to_string());
+    let model = model::open(path, &asked, runtime_host)?;
+    let placed = is_placed.then(|| placement::observe(&model, &asked, runtime_host)).transpose()?;
     if let (Ok(takes), Some(placed)) = (&mut takes, &placed) {
         takes.used = fit::used(&model, &asked, placed)?;
     }
@@ -182,7 +190,7 @@ fn estimate_text(takes: &Takes) -> String {
 fn json(
     args: &Args,
     required: &[&str],
-    live: &Live,
+    runtime_host: &RuntimeHost,
     settings: &Settings,
     model: Option<Value>,
     takes: Option<Takes>,
@@ -191,20 +199,20 @@ fn json(
     let mut result = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "llama_version": llama::llama_version(),
-        "build": live.build.as_ref().map(|(_, build)| build),
-        "build_info": live.build.as_ref().map(|(path, _)| path.to_string_lossy()),
-        "host": live.host,
+        "build": runtime_host.build.as_ref().map(|(_, build)| build),
+        "build_info": runtime_host.build.as_ref().map(|(path, _)| path.to_string_lossy()),
+        "host": runtime_host.host,
         "backends": llama::backends(),
-        "devices": devices(live),
-        "gpu": gpu::state(live),
-        "blas": live.blas,
+        "devices": devices(runtime_host),
+        "gpu": gpu::state(runtime_host),
+        "blas": runtime_host.blas,
         "allocator": AllocatorInUse::of_this_program(),
         "huge_pages": llama::huge_pages(),
         "openmp": crate::openmp::runtime(),
         "kernels": llama::kernels::loaded(),
         "system_info": llama::system_info(),
         "isa_required": required,
-        "warnings": live.warnings,
+        "warnings": runtime_host.warnings,
     });
     if let Some(model) = model {
         result["model"] = model;
@@ -230,9 +238,9 @@ fn json(
 }
 
 /// What there is to compute on. A backend that could not start is linked, and has none.
-fn devices(live: &Live) -> Vec<Value> {
+fn devices(runtime_host: &RuntimeHost) -> Vec<Value> {
     let value = |device: Device| {
-        let memory = memory(&device, live);
+        let memory = memory(&device, runtime_host);
         json!({
             "kind": device.kind.name(),
             "name": device.name,
@@ -247,17 +255,17 @@ fn devices(live: &Live) -> Vec<Value> {
 }
 
 /// Memory of a device, all and free. ggml takes all of this machine's for free.
-fn memory(device: &Device, live: &Live) -> Option<(Bytes, Bytes)> {
-    match (device.kind, &live.host) {
+fn memory(device: &Device, runtime_host: &RuntimeHost) -> Option<(Bytes, Bytes)> {
+    match (device.kind, &runtime_host.host) {
         (DeviceKind::Cpu, Some(host)) => Some((host.memory.total, host.memory.available)),
         _ => device.memory(),
     }
 }
 
 /// A line for each of them.
-fn device_lines(live: &Live) -> Vec<(&'static str, String)> {
+fn device_lines(runtime_host: &RuntimeHost) -> Vec<(&'static str, String)> {
     let line = |(at, device): (usize, Device)| {
-        let memory = match (device.fault(), memory(&device, live)) {
+        let memory = match (device.fault(), memory(&device, runtime_host)) {
             (Some(why), _) => format!(", cannot be used: {}", printable(&why)),
             (None, Some((total, free))) => format!(", {free} of {total} free"),
             (None, None) => String::new(),
@@ -272,13 +280,13 @@ fn device_lines(live: &Live) -> Vec<(&'static str, String)> {
 fn text(
     args: &Args,
     required: &[&str],
-    live: &Live,
+    runtime_host: &RuntimeHost,
     settings: &Settings,
     model: Option<&Value>,
     takes: Option<&Takes>,
 ) -> String {
     let mut lines = vec![("anneal", crate::version::text())];
-    match &live.build {
+    match &runtime_host.build {
         Some((path, build)) => {
             lines.push(("build", format!("{} of {}, {}", build.profile, build.date, build.build_type)));
             lines.push(("compiler", build.compiler.clone()));
@@ -294,7 +302,7 @@ fn text(
     }
     lines.push(("needs", required.join(" ")));
     lines.push(("backends", llama::backends().join(", ")));
-    lines.extend(device_lines(live));
+    lines.extend(device_lines(runtime_host));
     if args.copy_bandwidth {
         let copies = llama::copy_bandwidths();
         let text = |(name, rate): &(String, f64)| format!("{name} {:.1} GB/s", rate / 1e9);
@@ -302,7 +310,7 @@ fn text(
         let all: Vec<String> = copies.iter().map(text).collect();
         lines.push(("copies", if all.is_empty() { none() } else { all.join(", ") }));
     }
-    if let Some(blas) = &live.blas {
+    if let Some(blas) = &runtime_host.blas {
         lines.push(("blas", blas.library.clone()));
     }
     if let Some(kernels) = llama::kernels::loaded() {
@@ -314,12 +322,12 @@ fn text(
     if let Some(runtime) = crate::openmp::runtime() {
         lines.push(("openmp", runtime.to_string()));
     }
-    if let Some(host) = &live.host {
+    if let Some(host) = &runtime_host.host {
         lines.push(("cpu", cpu(host)));
         lines.push(("memory", format!("{} of {} available", host.memory.available, host.memory.total)));
         lines.extend(host.gpus.iter().map(|gpu| ("gpu", gpu_line(gpu))));
     }
-    lines.extend(promise_lines(&gpu::state(live)));
+    lines.extend(promise_lines(&gpu::state(runtime_host)));
     lines.push((
         "threads",
         format!(

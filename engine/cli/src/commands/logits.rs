@@ -61,8 +61,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.load.ask(&mut requested);
     args.offload.ask(&mut requested);
     args.split.ask(&mut requested);
-    let live = super::read_live();
-    let settings = Settings::resolve(&requested, &live)?;
+    let runtime_host = super::read_runtime_host();
+    let settings = Settings::resolve(&requested, &runtime_host)?;
     super::warn_of(&settings);
     // Found before the model is loaded.
     let numbers = args.tokens.as_deref().map(numbers).transpose()?;
@@ -70,13 +70,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
     start(args.load.verbose);
     interrupt::stop_in_order();
-    let layouts = Layouts::open(&args.model, &settings, &live)?;
+    let layouts = Layouts::open(&args.model, &settings, &runtime_host)?;
     super::warn_of_one_layout(&layouts);
     let tokens = match numbers {
         Some(numbers) => numbers,
         None => layouts.model().tokenize(&text.unwrap_or_default())?,
     };
-    let mut session = layouts.session(&settings, &live, true)?;
+    let mut session = layouts.session(&settings, &runtime_host, true)?;
     let all = match logits(&mut session, &tokens, Feed { step: args.step, greedy: args.greedy }) {
         Err(Error::Interrupted) => {
             let _ = writeln!(std::io::stderr(), "interrupted: nothing was written to {}", args.out.display());

@@ -67,9 +67,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut served = config(args)?.served()?;
     served.models.iter_mut().for_each(|named| named.options.socket = None);
-    let live = super::read_live();
+    let runtime_host = super::read_runtime_host();
     start(args.load.verbose);
-    crate::mcp::own(&served, super::serve::resolve(&args.tuning), live, &mut say_ready, Arc::new(warn))?;
+    crate::mcp::own(
+        &served,
+        super::serve::resolve(&args.tuning),
+        runtime_host,
+        &mut say_ready,
+        Arc::new(warn),
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 

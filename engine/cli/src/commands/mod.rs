@@ -34,7 +34,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use build_info::words;
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use engine_core::split::Layouts;
 
@@ -76,24 +76,24 @@ fn warn_of_one_layout(layouts: &Layouts) {
 }
 
 /// What every command looks at first; warnings go to stderr once.
-fn read_live() -> Live {
-    let live = Live::read();
-    live.switch_cuda();
-    tell(live)
+fn read_runtime_host() -> RuntimeHost {
+    let runtime_host = RuntimeHost::read();
+    runtime_host.switch_cuda();
+    tell(runtime_host)
 }
 
 /// The same with the NVIDIA GPUs that the driver shows, for a command that shows the machine.
-fn read_live_with_gpus() -> Live {
-    let mut live = Live::read();
+fn read_live_with_gpus() -> RuntimeHost {
+    let mut runtime_host = RuntimeHost::read();
     // Before the driver is asked: that is a thread's work, which may outlast its time.
-    live.switch_cuda();
-    live.ask_for_gpus();
-    tell(live)
+    runtime_host.switch_cuda();
+    runtime_host.ask_for_gpus();
+    tell(runtime_host)
 }
 
-fn tell(live: Live) -> Live {
-    live.warnings.iter().for_each(|warning| llama::notice::warn(warning));
-    live
+fn tell(runtime_host: RuntimeHost) -> RuntimeHost {
+    runtime_host.warnings.iter().for_each(|warning| llama::notice::warn(warning));
+    runtime_host
 }
 
 /// The text in `path`.

@@ -74,14 +74,14 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let live = super::read_live();
+    let runtime_host = super::read_runtime_host();
     if !args.dry_run {
         let place = PartialFile::beside(&args.output, Bytes(0));
         let place = place.and_then(|_| refuse_foreign(&args.output));
         place.map_err(|error| Error::Place(Box::new(error)))?;
     }
     let requested = Requested { prefill_threads: args.threads, ..Requested::default() };
-    let threads = Settings::resolve(&requested, &live)?.prefill_threads.value;
+    let threads = Settings::resolve(&requested, &runtime_host)?.prefill_threads.value;
     start(args.verbose);
     let options = QuantizeOptions {
         kind: args.kind,

@@ -87,10 +87,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
-    let live = super::read_live();
+    let runtime_host = super::read_runtime_host();
     let model = args.hub.one(args.model.as_deref())?;
-    let tuned = args.tuning.look_up(&model, &requested.variant, &live);
-    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
+    let tuned = args.tuning.look_up(&model, &requested.variant, &runtime_host);
+    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &runtime_host)?;
     super::warn_of(&settings);
     super::warn_of_context(&model, &settings);
     let sampling = args.sampling.options(&settings)?;
@@ -102,12 +102,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     interrupt::stop_in_order();
     let loading = Instant::now();
     let cache = args.cache.want(&model)?;
-    let layouts = Layouts::open(&model, &settings, &live)?;
-    let mut session = layouts.session(&settings, &live, true)?;
-    session.speculate(&speculation, &settings, &live)?;
+    let layouts = Layouts::open(&model, &settings, &runtime_host)?;
+    let mut session = layouts.session(&settings, &runtime_host, true)?;
+    session.speculate(&speculation, &settings, &runtime_host)?;
     session.sample_on_device(settings.device_sampling.value);
     let mut chain = Chain::new(&sampling, layouts.model())?;
-    let cache = cache.and_then(|wanted| cache::open(wanted, &layouts, &session, &settings, &live));
+    let cache = cache.and_then(|wanted| cache::open(wanted, &layouts, &session, &settings, &runtime_host));
     let load = loading.elapsed();
 
     let request = Request { prompt: &prompt, n_predict: args.predict, ignore_end: args.ignore_eos };

@@ -155,7 +155,7 @@ fn unescaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use clap::{Args as _, FromArgMatches as _};
-    use engine_core::live::Live;
+    use engine_core::runtime_host::RuntimeHost;
     use engine_core::settings::Requested;
     use sampling::PARAMETERS;
 
@@ -173,7 +173,8 @@ mod tests {
         let flags = ChainFlags::from_arg_matches(&matches).map_err(|error| error.to_string())?;
         let mut requested = Requested::default();
         flags.basic.ask(&mut requested);
-        let settings = Settings::resolve(&requested, &Live::default()).map_err(|error| error.to_string())?;
+        let settings =
+            Settings::resolve(&requested, &RuntimeHost::default()).map_err(|error| error.to_string())?;
         flags.options(&settings).map_err(|error| error.to_string())
     }
 

@@ -122,8 +122,8 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 /// The settings of a model, with what the tuning record says of it.
 pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
     let tuning = tuning.clone();
-    Arc::new(move |named, live| {
-        let mut tuned = tuning.look_up(&named.options.model, &named.engine.variant, live);
+    Arc::new(move |named, runtime_host| {
+        let mut tuned = tuning.look_up(&named.options.model, &named.engine.variant, runtime_host);
         // A record is of one request at a time. Without flash attention a token is multiplied with the cells of all slots;
         // with it those of others are at least not summed up, and skipped where our kernels do it.
         if let Some(tuned) = tuned.as_mut().filter(|_| named.options.slots > 1)
@@ -134,7 +134,7 @@ pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
                 "the tuning record's \"no flash attention\" is left out: it was measured with one request at a time (slots = 1)",
             );
         }
-        let settings = Settings::resolve_tuned(&named.engine, tuned.as_ref(), live)?;
+        let settings = Settings::resolve_tuned(&named.engine, tuned.as_ref(), runtime_host)?;
         super::warn_of(&settings);
         super::warn_of_context(&named.options.model, &settings);
         Ok(settings)
@@ -144,7 +144,7 @@ pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
 fn serve(args: &Args, served: &Served, source: Option<&mut ConfigSource>) -> Result<ExitCode> {
     let strange = Workloads::default().with_environment(config::variables());
     strange.iter().flat_map(|(_, strange)| strange).for_each(|words| notice::warn(words));
-    let live = super::read_live();
+    let runtime_host = super::read_runtime_host();
     start(args.load.verbose);
     let mut reload = source.map(|source| || read_again(source));
     let mut hooks = Hooks {
@@ -154,7 +154,7 @@ fn serve(args: &Args, served: &Served, source: Option<&mut ConfigSource>) -> Res
         resolve: resolve(&args.tuning),
         inside: None,
     };
-    server::run::run(served, live, &mut hooks)?;
+    server::run::run(served, runtime_host, &mut hooks)?;
     Ok(ExitCode::SUCCESS)
 }
 

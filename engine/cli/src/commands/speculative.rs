@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use engine_core::generate::Generation;
-use engine_core::speculative::SpeculativeOptions;
+use engine_core::speculative::{DEFAULT_LEAST_P, DEFAULT_MOST, MOST, SpeculativeOptions};
 use llama::options::Drafts;
 
 use super::flags::whole;
@@ -21,11 +21,11 @@ pub struct SpeculativeFlags {
     /// Smaller model of the same vocabulary that drafts
     #[arg(long, visible_alias = "model-draft", value_name = "FILE")]
     draft_model: Option<PathBuf>,
-    /// Most tokens of a draft, 1 to 15 [default: 7]
-    #[arg(long, value_name = "N", value_parser = whole("1 to 15"))]
+    #[arg(long, value_name = "N", value_parser = whole("1 to 15"),
+        help = format!("Most tokens of a draft, 1 to {MOST} [default: {DEFAULT_MOST}]"))]
     draft_max: Option<u32>,
-    /// Least probability of a token that the smaller model drafts [default: 0.75]
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P",
+        help = format!("Least probability of a token that the smaller model drafts [default: {DEFAULT_LEAST_P}]"))]
     draft_p_min: Option<f32>,
     /// Threads of the smaller model, of those that generate [default: all of them]
     #[arg(long, value_name = "N", value_parser = whole("1 to the threads that generate"))]

@@ -11,7 +11,7 @@ use base::StatusLine;
 use base::exit::{INTERRUPTED, TRY_AGAIN};
 use build_info::words::{printable, printable_lines};
 use build_info::{Bytes, Policy, threads};
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Explained, Requested, Settings};
 use engine_core::tuning;
 use host::process::Throttling;
@@ -106,9 +106,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             llama::notice::warn(&format!("{path} is damaged: it will be kept as {aside}"));
         }
     }
-    let live = super::read_live();
-    let required = required(args, model, &live)?;
-    let task = task(args, model, &live)?;
+    let runtime_host = super::read_runtime_host();
+    let required = required(args, model, &runtime_host)?;
+    let task = task(args, model, &runtime_host)?;
     if args.dry_run {
         let text = match args.json {
             true => serde_json::to_string_pretty(&plan(&task))? + "\n",
@@ -127,19 +127,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     interrupt::stop_in_order();
-    carry_out(args, model, &path, &live, &task, required)
+    carry_out(args, model, &path, &runtime_host, &task, required)
 }
 
 /// What workers are to require. Where a GPU is required, the model is loaded here once, so that whoever waits is told at once
 /// where it cannot be.
-fn required(args: &Args, model: &Path, live: &Live) -> Result<RequireGpu> {
+fn required(args: &Args, model: &Path, runtime_host: &RuntimeHost) -> Result<RequireGpu> {
     let mut requested = Requested::default();
     args.require.ask(&mut requested);
-    let settings = Settings::resolve(&requested, live)?;
+    let settings = Settings::resolve(&requested, runtime_host)?;
     let required = settings.require_gpu.value;
     if required != RequireGpu::No && !args.dry_run {
         llama::start(false);
-        engine_core::model::open(model, &settings, live)?;
+        engine_core::model::open(model, &settings, runtime_host)?;
     }
     Ok(match required {
         // Candidates are loaded again and again.
@@ -148,10 +148,10 @@ fn required(args: &Args, model: &Path, live: &Live) -> Result<RequireGpu> {
     })
 }
 
-fn task(args: &Args, model: &Path, live: &Live) -> Result<Task> {
+fn task(args: &Args, model: &Path, runtime_host: &RuntimeHost) -> Result<Task> {
     let objective = args.objective.clone().unwrap_or_default();
-    let key = tuning::key_of(model, &objective.to_string(), live)?;
-    let Some(host) = &live.host else { bail!("nothing could be read of this machine") };
+    let key = tuning::key_of(model, &objective.to_string(), runtime_host)?;
+    let Some(host) = &runtime_host.host else { bail!("nothing could be read of this machine") };
     let around = Surroundings {
         host,
         objective: &objective,
@@ -177,7 +177,7 @@ fn carry_out(
     args: &Args,
     model: &Path,
     path: &Path,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     task: &Task,
     required: RequireGpu,
 ) -> Result<ExitCode> {
@@ -242,7 +242,7 @@ fn carry_out(
     }
     let out = match args.json {
         true => serde_json::to_string_pretty(&entry)? + "\n",
-        false => printable_lines(&report::entry(&entry, &defaults(live)?)).into_owned(),
+        false => printable_lines(&report::entry(&entry, &defaults(runtime_host)?)).into_owned(),
     };
     print(&out)?;
     if let Some(old) = kept {
@@ -355,8 +355,8 @@ fn printer() -> impl FnMut(TuningEvent<'_>) {
 }
 
 /// The settings without tuning.
-fn defaults(live: &Live) -> Result<Vec<Explained>> {
-    Ok(Settings::resolve(&Requested::default(), live)?.explain())
+fn defaults(runtime_host: &RuntimeHost) -> Result<Vec<Explained>> {
+    Ok(Settings::resolve(&Requested::default(), runtime_host)?.explain())
 }
 
 fn plan(task: &Task) -> serde_json::Value {

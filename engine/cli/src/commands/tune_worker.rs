@@ -24,12 +24,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     // Ctrl-C on a terminal reaches every process; the driver decides what becomes of it, and this one ends with its
     // stdin.
     crate::interrupt::leave_to_the_driver();
-    let live = super::read_live();
+    let runtime_host = super::read_runtime_host();
     llama::start(false);
     let mut given = Requested::default();
     args.require.ask(&mut given);
-    tune::tuner::worker::serve(&args.model, &given, &live, requests().into_iter(), io::stdout().lock())
-        .context("cannot answer the driver")?;
+    tune::tuner::worker::serve(
+        &args.model,
+        &given,
+        &runtime_host,
+        requests().into_iter(),
+        io::stdout().lock(),
+    )
+    .context("cannot answer the driver")?;
     Ok(ExitCode::SUCCESS)
 }
 

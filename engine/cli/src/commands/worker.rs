@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use build_info::words::printable;
 use engine_core::gpu;
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings, THREADS};
 use llama::error::Error;
 use llama::offload::{DEFAULT_PORT, Devices, without_faulty};
@@ -51,10 +51,10 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     check(args)?;
-    let live = super::read_live();
+    let runtime_host = super::read_runtime_host();
     let mut requested = Requested { decode_threads: args.threads, ..Requested::default() };
     args.require.ask(&mut requested);
-    let settings = Settings::resolve(&requested, &live)?;
+    let settings = Settings::resolve(&requested, &runtime_host)?;
     super::warn_of(&settings);
     llama::start(args.verbose);
     if llama::rpc_version().is_none() {
@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     // A client cannot see what computes here. Who names devices has chosen.
     if matches!(args.devices, None | Some(Devices::Auto)) {
-        gpu::require_device_for("work for others on a GPU", &settings, &live)?;
+        gpu::require_device_for("work for others on a GPU", &settings, &runtime_host)?;
     }
     let devices = chosen(args.devices.as_ref(), llama::devices()).map_err(Error::Usage)?;
     let threads = settings.prefill_threads.value;
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     guard(args)?;
     interrupt::end_at_once();
-    let told = told(args.listen, &devices, threads, &live);
+    let told = told(args.listen, &devices, threads, &runtime_host);
     listen_to_ggml(args.listen, told, args.verbose).context("cannot take what ggml prints")?;
     Err(llama::serve_devices(&args.listen.to_string(), threads, &devices)
         .err()
@@ -169,7 +169,7 @@ fn cannot_listen(at: SocketAddrV4, why: &io::Error) -> Error {
 }
 
 /// What is said when clients can come.
-fn told(at: SocketAddrV4, devices: &[Device], threads: u32, live: &Live) -> String {
+fn told(at: SocketAddrV4, devices: &[Device], threads: u32, runtime_host: &RuntimeHost) -> String {
     let one = |device: &Device| {
         let threads = match (device.kind, threads) {
             (DeviceKind::Gpu, _) => String::new(),
@@ -178,7 +178,7 @@ fn told(at: SocketAddrV4, devices: &[Device], threads: u32, live: &Live) -> Stri
         };
         // ggml takes all of this machine's memory for free.
         let free = match device.kind {
-            DeviceKind::Cpu => live.memory(),
+            DeviceKind::Cpu => runtime_host.memory(),
             DeviceKind::Gpu => device.memory().map(|(_, free)| free),
         };
         let memory = free.map_or(String::new(), |free| format!(", {free} free"));

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use llama::error::{Error, Result};
 use rmcp::service::{ServerInitializeError, serve_server};
 use server::models::{Resolve, Say, Served};
@@ -41,7 +41,7 @@ const LOADING: Duration = Duration::from_secs(1);
 pub fn own(
     served: &Served,
     resolve: Resolve,
-    live: Live,
+    runtime_host: RuntimeHost,
     on_ready: &mut dyn FnMut(&Ready),
     warn: Say,
 ) -> Result<()> {
@@ -59,7 +59,7 @@ pub fn own(
         resolve,
         inside: Some(inside),
     };
-    run(served, live, &mut hooks)?;
+    run(served, runtime_host, &mut hooks)?;
     // The last answers.
     let _ = stop.send(());
     offering.join().map_err(|_| Error::Serve("its protocol's thread panicked".to_string()))?

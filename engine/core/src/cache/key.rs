@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::digest::{Digest, hex};
 use super::format::{MAGIC, VERSION};
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 use crate::tuning;
 
@@ -43,11 +43,11 @@ impl CacheKey {
         n_ctx: u32,
         split: bool,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
     ) -> Self {
         CacheKey {
             model: digest.digest,
-            build: of(&build(live)),
+            build: of(&build(runtime_host)),
             settings: of(&words(model, n_ctx, split, settings)),
             scope: UNSCOPED,
         }
@@ -68,9 +68,9 @@ impl CacheKey {
 }
 
 /// The build: the plan it was built by, or else the program itself, since other programs have the same versions.
-fn build(live: &Live) -> String {
-    let build = tuning::build_of(live);
-    match &live.build {
+fn build(runtime_host: &RuntimeHost) -> String {
+    let build = tuning::build_of(runtime_host);
+    match &runtime_host.build {
         Some(_) => build,
         None => format!("{build}, program {}", super::program::digest()),
     }
@@ -235,13 +235,14 @@ mod tests {
     fn settings_that_the_cache_depends_on_are_in_its_key() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = tiny(folder.path());
-        let live = Live::default();
-        let settings = |requested: &Requested| Settings::resolve(requested, &live).expect("valid");
+        let runtime_host = RuntimeHost::default();
+        let settings = |requested: &Requested| Settings::resolve(requested, &runtime_host).expect("valid");
         let plain = settings(&Requested::default());
-        let model = crate::model::open(&path, &plain, &live).expect("it loads");
+        let model = crate::model::open(&path, &plain, &runtime_host).expect("it loads");
         let digest = ModelDigest::of(&path).expect("a model");
-        let key =
-            |n_ctx, split, settings: &Settings| CacheKey::new(&digest, &model, n_ctx, split, settings, &live);
+        let key = |n_ctx, split, settings: &Settings| {
+            CacheKey::new(&digest, &model, n_ctx, split, settings, &runtime_host)
+        };
         let first = key(512, false, &plain);
         let none = Requested::default();
         let same = [

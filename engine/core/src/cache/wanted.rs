@@ -7,7 +7,7 @@ use llama::error::{Error, Result};
 
 use super::key::{CacheKey, ModelDigest};
 use super::store::Store;
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
 /// Where it lies, and what the model is: looked at before the model is loaded, which takes longer.
@@ -38,7 +38,7 @@ impl PromptCacheRequest {
         n_ctx: u32,
         split: bool,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
     ) -> Result<(Store, CacheKey)> {
         let failed = |why: String| Err(Error::Cache { path: self.store.path().to_path_buf(), why });
         if !model.has_plain_cache() {
@@ -51,7 +51,7 @@ impl PromptCacheRequest {
         if !self.digest.is_unchanged() {
             return failed(format!("{} changed while it was loaded", model.path().display()));
         }
-        let key = CacheKey::new(&self.digest, model, n_ctx, split, settings, live);
+        let key = CacheKey::new(&self.digest, model, n_ctx, split, settings, runtime_host);
         Ok((self.store, key))
     }
 }

@@ -10,7 +10,7 @@ use llama::{Batch, Decoded, Embedding, Model, Threads, Token};
 use super::pooling::{Pool, Pooling};
 use crate::context_options::{cache_size, context_options};
 use crate::core_lock::Seat;
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
 /// Most tokens of a batch. llama.cpp keeps a row of logits, as long as the vocabulary, for each of them.
@@ -64,7 +64,7 @@ impl Evaluator {
         };
         let cache = cache_size(model, &options).unwrap_or(Bytes(0));
         // What is left now, with the model and its first context in memory.
-        if let Some(available) = Live::read().memory().filter(|available| cache > *available) {
+        if let Some(available) = RuntimeHost::read().memory().filter(|available| cache > *available) {
             let mend = "ask for embeddings of shorter texts, or lower -c";
             let path = model.path().to_path_buf();
             return Err(Error::TooLarge {

@@ -21,7 +21,7 @@ use llama::options::{LoadMode, SplitMode};
 use llama::variant::Variant;
 use llama::{Context, Device, Model, ModelOptions};
 
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
 /// What of the memory depends on who uses the model.
@@ -65,7 +65,7 @@ impl<'a> EstimatedModel<'a> {
         parts: &[&GgufFile],
         checked: &'a Checked,
         settings: &'a Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
         placed: &Placed,
         seats: Seats,
     ) -> Result<Self> {
@@ -83,7 +83,7 @@ impl<'a> EstimatedModel<'a> {
             seats,
             rooms: takers.iter().map(Device::memory).collect(),
             takers,
-            host: live.memory(),
+            host: runtime_host.memory(),
             adapters: adapters.unwrap_or_default().0,
             n_layer: parts.first().and_then(|file| n_layer(file)).unwrap_or(0),
             is_mixture: tensors.any(|tensor| tensor.name.contains("exps.")),
@@ -202,12 +202,12 @@ fn context(model: &Arc<Model>, settings: &Settings, seats: Seats) -> Result<Cont
 ///
 /// # Errors
 /// Those of reading the file and of what is asked for of devices, and where llama.cpp refuses the model.
-pub fn estimate(path: &Path, settings: &Settings, live: &Live) -> Result<Estimate> {
+pub fn estimate(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) -> Result<Estimate> {
     let placed = crate::place::place_for(settings)?;
     let (file, others) = crate::model_files::read_files(path)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
     let checked = crate::trial::of_load(&parts, settings)?;
-    let subject = EstimatedModel::new(&parts, &checked, settings, live, &placed, Seats::default())?;
+    let subject = EstimatedModel::new(&parts, &checked, settings, runtime_host, &placed, Seats::default())?;
     let plan = subject.plan()?;
     let needs = match &plan {
         Some(plan) => plan.needs.clone(),

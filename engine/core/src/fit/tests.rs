@@ -7,7 +7,7 @@ use llama::options::LoadMode;
 use llama::{Device, DeviceKind};
 
 use super::{EstimatedModel, Seats, context};
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::{Requested, Settings};
 
 /// What `choose` finds where a layer takes 10 without its experts, which take 90, beside buffers of 50; and how often it looked.
@@ -70,17 +70,17 @@ fn contexts_of_several_sequences_are_estimated_as_they_are_made() {
     gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny)).expect("a model");
     let file = gguf::GgufFile::open(&path).expect("a model");
     let checked = gguf::check::model(&[&file]).expect("a good model");
-    let live = Live::default();
+    let runtime_host = RuntimeHost::default();
     let requested =
         Requested { repack: Some(false), load_mode: Some(LoadMode::None), ..Requested::default() };
-    let settings = Settings::resolve(&requested, &live).expect("valid");
-    let model = crate::model::open(&path, &settings, &live).expect("it loads");
+    let settings = Settings::resolve(&requested, &runtime_host).expect("valid");
+    let model = crate::model::open(&path, &settings, &runtime_host).expect("it loads");
     for (sequences, rows) in [(1, 1), (4, 4), (4, 16), (16, 16)] {
         let seats = Seats { contexts: 1, sequences, rows };
         let needs = |contexts| {
             let seats = Seats { contexts, ..seats };
             let subject =
-                EstimatedModel::new(&[&file], &checked, &settings, &live, &Placed::default(), seats);
+                EstimatedModel::new(&[&file], &checked, &settings, &runtime_host, &Placed::default(), seats);
             subject.and_then(|subject| subject.needs(&settings.offload())).expect("an estimate").remove(0)
         };
         let mut context = context(&model, &settings, seats).expect("a context");

@@ -19,8 +19,8 @@ use llama::options::{FlashAttention, RequireGpu};
 use llama::{Device, DeviceKind, Model};
 use serde::Serialize;
 
-use crate::live::Live;
 use crate::placement;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::{Settings, Source};
 pub use reasons::{Evidence, reasons};
 
@@ -38,11 +38,11 @@ pub struct GpuState {
 }
 
 /// Looks at what came up. Where a promised device did not, the driver is asked, which can take seconds.
-pub fn state(live: &Live) -> GpuState {
+pub fn state(runtime_host: &RuntimeHost) -> GpuState {
     let devices = placement::devices();
-    let promised = live.build.as_ref().and_then(|(_, build)| promised_device(build));
+    let promised = runtime_host.build.as_ref().and_then(|(_, build)| promised_device(build));
     let reasons = match devices.is_empty() && promised.is_some() {
-        true => reasons(&Evidence::gather(live)),
+        true => reasons(&Evidence::gather(runtime_host)),
         false => Vec::new(),
     };
     GpuState { promised: promised.map(|promise| promise.to_string()), devices, reasons }
@@ -52,24 +52,24 @@ pub fn state(live: &Live) -> GpuState {
 ///
 /// # Errors
 /// [`Error::NoGpu`]
-pub fn require_device(path: &Path, settings: &Settings, live: &Live) -> Result<()> {
-    require_device_for(&format!("run {}", path.display()), settings, live)
+pub fn require_device(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) -> Result<()> {
+    require_device_for(&format!("run {}", path.display()), settings, runtime_host)
 }
 
 /// The same for whoever cannot `what`, after "cannot".
-pub fn require_device_for(what: &str, settings: &Settings, live: &Live) -> Result<()> {
+pub fn require_device_for(what: &str, settings: &Settings, runtime_host: &RuntimeHost) -> Result<()> {
     if settings.require_gpu.value == RequireGpu::No {
-        warn_of_lost_promise(settings, live);
+        warn_of_lost_promise(settings, runtime_host);
         return Ok(());
     }
-    let promised = live.build.as_ref().and_then(|(_, build)| promised_device(build));
+    let promised = runtime_host.build.as_ref().and_then(|(_, build)| promised_device(build));
     let devices = came_up(settings);
     if !devices.is_empty() {
         // A worker's, say, is a device as well; that the own one is missing would go unnoticed.
         let is_unasked = settings.devices.value == Devices::Auto;
         if promised.is_some() && is_unasked && !devices.iter().any(|device| device.backend == "CUDA") {
             let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
-            let why = reasons(&Evidence::gather(live))
+            let why = reasons(&Evidence::gather(runtime_host))
                 .into_iter()
                 .next()
                 .map_or(String::new(), |why| why.to_string());
@@ -80,8 +80,8 @@ pub fn require_device_for(what: &str, settings: &Settings, live: &Live) -> Resul
         }
         return Ok(());
     }
-    let what = format!("cannot {what}: no GPU came up, and {}", wanted(settings, live));
-    Err(refusal(&what, reasons(&Evidence::gather(live)), ON_THE_CPU))
+    let what = format!("cannot {what}: no GPU came up, and {}", wanted(settings, runtime_host));
+    Err(refusal(&what, reasons(&Evidence::gather(runtime_host)), ON_THE_CPU))
 }
 
 /// Devices that `settings` may use. Others are not tried: CUDA would make a context on them.
@@ -96,17 +96,17 @@ fn came_up(settings: &Settings) -> Vec<Device> {
 
 /// Says once that the CPU computes what a program for NVIDIA's GPUs was started for: without its record nothing promises one, and
 /// nothing is refused.
-fn warn_of_lost_promise(settings: &Settings, live: &Live) {
+fn warn_of_lost_promise(settings: &Settings, runtime_host: &RuntimeHost) {
     static ONCE: Once = Once::new();
     let is_unasked = settings.require_gpu.source == Source::Default
         && settings.devices.value != Devices::None
         && settings.gpu_layers.value != GpuLayers::Some(0);
-    if live.build.is_some() || !is_unasked || !llama::backends().iter().any(|name| name == "CUDA") {
+    if runtime_host.build.is_some() || !is_unasked || !llama::backends().iter().any(|name| name == "CUDA") {
         return;
     }
     if came_up(settings).is_empty() {
         ONCE.call_once(|| {
-            let why = reasons(&Evidence::gather(live)).into_iter().next();
+            let why = reasons(&Evidence::gather(runtime_host)).into_iter().next();
             let why = why.map_or(String::new(), |why| format!(" ({why})"));
             llama::notice::warn(&format!(
                 "this program is for NVIDIA's GPUs, and none came up{why}: the CPU computes. That is refused where build_info.json \
@@ -120,14 +120,19 @@ fn warn_of_lost_promise(settings: &Settings, live: &Live) {
 ///
 /// # Errors
 /// [`Error::NoGpu`]
-pub fn require_room(path: &Path, plan: &LayerPlan, settings: &Settings, live: &Live) -> Result<()> {
+pub fn require_room(
+    path: &Path,
+    plan: &LayerPlan,
+    settings: &Settings,
+    runtime_host: &RuntimeHost,
+) -> Result<()> {
     if settings.require_gpu.value == RequireGpu::No || plan.layers > 0 {
         return Ok(());
     }
     let (devices, path) = (placement::described(&came_up(settings)).join(", "), path.display());
     let what = format!(
         "cannot run {path}: {devices} came up and has no room for a layer, and {}",
-        wanted(settings, live)
+        wanted(settings, runtime_host)
     );
     let mend = "end what else is on it (`nvidia-smi` shows that), lower -c and -ub, make the cache smaller with -ctk q8_0 \
                 -ctv q8_0, take a smaller quantisation, or keep less free with --fit-target";
@@ -139,14 +144,14 @@ pub fn require_room(path: &Path, plan: &LayerPlan, settings: &Settings, live: &L
 ///
 /// # Errors
 /// [`Error::NoGpu`], and those of that evaluation.
-pub fn require(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<()> {
+pub fn require(model: &Arc<Model>, settings: &Settings, runtime_host: &RuntimeHost) -> Result<()> {
     let require = settings.require_gpu.value;
     if require == RequireGpu::No {
         return Ok(());
     }
     let devices = || placement::described(&came_up(settings)).join(", ");
     let path = model.path().display();
-    let wanted = wanted(settings, live);
+    let wanted = wanted(settings, runtime_host);
     if model.on_devices() == 0 {
         let what = format!(
             "cannot run {path}: {} came up, and nothing of the model lies there, and {wanted}",
@@ -160,7 +165,7 @@ pub fn require(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<(
     if require != RequireGpu::Full || !model.is_causal() {
         return Ok(());
     }
-    let report = placement::observe_decode(model, settings, live)?;
+    let report = placement::observe_decode(model, settings, runtime_host)?;
     let faults = report.faults();
     if faults.is_empty() {
         return Ok(());
@@ -179,9 +184,9 @@ pub fn require(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<(
 
 /// Says, before the model of `parts` is loaded, that cuBLAS is not here where its prompts will take it: ggml ends the process when
 /// it first multiplies with it.
-pub fn warn_of_cublas(parts: &[&GgufFile], placed: &Placed, settings: &Settings, live: &Live) {
+pub fn warn_of_cublas(parts: &[&GgufFile], placed: &Placed, settings: &Settings, runtime_host: &RuntimeHost) {
     let is_here = placed.takers.iter().any(|device| device.backend == "CUDA");
-    let cuda = live.build.as_ref().and_then(|(_, build)| build.cuda.as_ref());
+    let cuda = runtime_host.build.as_ref().and_then(|(_, build)| build.cuda.as_ref());
     let (Some(cuda), true, true) = (cuda, is_here, placed.is_offloaded()) else { return };
     let Some(what) = takes_cublas(parts, settings.flash_attention.value, &cuda.mul_mat) else { return };
     if let Some(why) = llama::missing_cublas() {
@@ -217,8 +222,9 @@ fn is_float_product(name: &str, dims: &[u64], kind: GgmlType) -> bool {
 }
 
 /// Who wants a GPU, after "and".
-fn wanted(settings: &Settings, live: &Live) -> String {
-    let promised = live.build.as_ref().and_then(|(path, build)| Some((path, promised_device(build)?)));
+fn wanted(settings: &Settings, runtime_host: &RuntimeHost) -> String {
+    let promised =
+        runtime_host.build.as_ref().and_then(|(path, build)| Some((path, promised_device(build)?)));
     let what = match settings.require_gpu.value {
         RequireGpu::Full => "--require-gpu=full wants all of it on one",
         _ => "--require-gpu wants one",

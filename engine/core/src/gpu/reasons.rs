@@ -5,7 +5,7 @@ use build_info::{Bytes, promised_device};
 use host::{Card, ComputeMode, Driver};
 use llama::error::GpuReason as Reason;
 
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 
 /// Below this a context of CUDA alone does not fit: it takes 200 to 600 MiB, by the card and the kernels that are loaded.
 const LEAST_MEMORY: Bytes = Bytes::mib(600);
@@ -29,18 +29,18 @@ pub struct Evidence {
 
 impl Evidence {
     /// What this machine tells. The driver is asked, which can take seconds.
-    pub fn gather(live: &Live) -> Self {
+    pub fn gather(runtime_host: &RuntimeHost) -> Self {
         Self {
             backends: llama::backends(),
             log: llama::device_log(),
             faults: llama::faults(),
-            ..Self::of(live, &host::Root::live())
+            ..Self::of(runtime_host, &host::Root::live())
         }
     }
 
     /// What the record of the build and the machine behind `root` tell.
-    pub(super) fn of(live: &Live, root: &host::Root) -> Self {
-        let cuda = live.build.as_ref().and_then(|(_, build)| promised_device(build));
+    pub(super) fn of(runtime_host: &RuntimeHost, root: &host::Root) -> Self {
+        let cuda = runtime_host.build.as_ref().and_then(|(_, build)| promised_device(build));
         let (driver, warnings) = host::driver(root);
         Self { cuda: cuda.map(|promise| promise.cuda.clone()), driver, warnings, ..Self::default() }
     }

@@ -8,17 +8,17 @@ use llama::offload::{Devices, GpuLayers};
 use llama::options::{FlashAttention, RequireGpu};
 
 use super::reasons::{Evidence, reasons};
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::{Requested, Settings, Source};
 
 const CARD: &str = "device\n name NVIDIA GeForce RTX 4060 Ti\n uuid GPU-aa\n capability 8 9\n total 16380\n";
 
 /// What `anneal` finds beside it in a build for CUDA 13.5 and an RTX 4060 Ti.
-fn cuda_build() -> Live {
+fn cuda_build() -> RuntimeHost {
     let path =
         std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/builds/cuda-4060ti.json"));
     let build = BuildInfo::read(path).expect("a record");
-    Live { build: Some((path.to_path_buf(), build)), ..Live::default() }
+    RuntimeHost { build: Some((path.to_path_buf(), build)), ..RuntimeHost::default() }
 }
 
 /// A machine with a driver that answers by `script`; without one, without a driver.
@@ -133,7 +133,7 @@ fn a_build_without_cuda_says_so_and_names_the_card() {
     let machine = Machine::new(Some(&format!("cuda 13000\n{CARD}")));
     let root =
         Root::at(machine.folder.path(), "x86_64").with_nvml(machine.fake.as_ref().expect("one").place());
-    let evidence = Evidence { backends: vec!["CPU".into()], ..Evidence::of(&Live::default(), &root) };
+    let evidence = Evidence { backends: vec!["CPU".into()], ..Evidence::of(&RuntimeHost::default(), &root) };
     let found = reasons(&evidence);
     let [only] = &found[..] else { panic!("{found:?}") };
     let text = only.to_string();
@@ -220,9 +220,9 @@ fn a_build_for_a_gpu_requires_one_unless_it_is_told_not_to() {
         assert_eq!(settings.require_gpu.value, RequireGpu::Yes, "{insisting:?}");
     }
     for (promised, require_gpu, value, source) in cases {
-        let live = if promised { cuda_build() } else { Live::default() };
-        let settings =
-            Settings::resolve(&Requested { require_gpu, ..Requested::default() }, &live).expect("valid");
+        let runtime_host = if promised { cuda_build() } else { RuntimeHost::default() };
+        let settings = Settings::resolve(&Requested { require_gpu, ..Requested::default() }, &runtime_host)
+            .expect("valid");
         let found = (settings.require_gpu.value, settings.require_gpu.source);
         assert_eq!(found, (value, source), "{promised} {require_gpu:?}");
         let explained = settings.explain();

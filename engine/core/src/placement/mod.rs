@@ -15,7 +15,7 @@ use llama::error::Result;
 use llama::options::ContextOptions;
 use llama::{Device, DeviceKind, GraphsSeen, Model, Token, Watch};
 
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 use crate::threads;
 
@@ -29,11 +29,15 @@ pub const PROMPT: u32 = 64;
 ///
 /// # Errors
 /// Those of making a context and of evaluating; models that make no text are refused.
-pub fn observe(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<PlacementReport> {
+pub fn observe(
+    model: &Arc<Model>,
+    settings: &Settings,
+    runtime_host: &RuntimeHost,
+) -> Result<PlacementReport> {
     let options = crate::context_options::context_options(model, settings, true);
     let room = options.n_ctx.saturating_sub(1).min(options.n_ubatch).min(options.n_batch).max(1);
     let prompt = PROMPT.min(room);
-    let seen = run(model, &options, settings, live, &[prompt, 1])?;
+    let seen = run(model, &options, settings, runtime_host, &[prompt, 1])?;
     Ok(PlacementReport::new(&seen, &[("prefill", prompt), ("decode", 1)], devices()))
 }
 
@@ -41,9 +45,13 @@ pub fn observe(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<P
 ///
 /// # Errors
 /// Those of [`observe`].
-pub fn observe_decode(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<PlacementReport> {
+pub fn observe_decode(
+    model: &Arc<Model>,
+    settings: &Settings,
+    runtime_host: &RuntimeHost,
+) -> Result<PlacementReport> {
     let options = crate::context_options::context_options(model, settings, true);
-    let seen = run(model, &options, settings, live, &[1])?;
+    let seen = run(model, &options, settings, runtime_host, &[1])?;
     Ok(PlacementReport::new(&seen, &[("decode", 1)], described(&model.placed().takers)))
 }
 
@@ -63,12 +71,12 @@ fn run(
     model: &Arc<Model>,
     options: &ContextOptions,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     phases: &[u32],
 ) -> Result<GraphsSeen> {
     crate::context_options::check_generates(model)?;
     let mut watch = Watch::new(model, options)?;
-    threads::attach(watch.context(), settings, live.host.as_ref())?;
+    threads::attach(watch.context(), settings, runtime_host.host.as_ref())?;
     // Any tokens: where they are computed depends on how many they are.
     let first = model.begin_token().unwrap_or(0);
     for (phase, count) in phases.iter().enumerate() {

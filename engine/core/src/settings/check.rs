@@ -6,7 +6,7 @@ use llama::offload::Offload;
 use llama::options::{FlashAttention, MAX_CTX, SplitLayout, SplitMode};
 
 use super::options::Requested;
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 
 /// Whether every value can be meant.
 pub fn check(requested: &Requested) -> Result<()> {
@@ -88,8 +88,8 @@ fn offload(requested: &Requested) -> Offload {
 }
 
 /// Only CPUs that this process may use can be bound to; llama.cpp would warn and go on unbound.
-pub(super) fn cpus(requested: &Requested, live: &Live) -> Result<()> {
-    let allowed = live.host.as_ref().map_or(&[][..], |host| &host.limits.affinity);
+pub(super) fn cpus(requested: &Requested, runtime_host: &RuntimeHost) -> Result<()> {
+    let allowed = runtime_host.host.as_ref().map_or(&[][..], |host| &host.limits.affinity);
     match requested.cpus.iter().flatten().find(|cpu| !allowed.is_empty() && !allowed.contains(cpu)) {
         None => Ok(()),
         Some(cpu) => {

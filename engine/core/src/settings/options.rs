@@ -184,7 +184,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
         name: "rope-scale", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "2.0"),
         help: "Factor by which the context is longer than the one that the model was trained for",
-        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "a number above 0", set: |all, value| all.variant.rope.scale = Some(value as f32) },
+        value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.scale = Some(value as f32) },
         slot: Slot {
             // Two ways to give one factor.
             is_set: |all| all.variant.rope.factor().is_some(),
@@ -198,14 +198,14 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
         name: "rope-freq-base", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "10000.0"),
         help: "Base of RoPE's frequencies",
-        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "a number above 0", set: |all, value| all.variant.rope.freq_base = Some(value as f32) },
+        value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.freq_base = Some(value as f32) },
         slot: slot!(variant.rope.freq_base),
     },
     OptionSpec {
         name: "rope-freq-scale", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "0.5"),
         help: "Factor that positions are multiplied with: 1 / --rope-scale; give one of them",
-        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "a number above 0", set: |all, value| all.variant.rope.freq_scale = Some(value as f32) },
+        value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.freq_scale = Some(value as f32) },
         slot: Slot {
             // Two ways to give one factor.
             is_set: |all| all.variant.rope.factor().is_some(),
@@ -226,28 +226,28 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
         name: "yarn-ext-factor", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "1.0"),
         help: "YaRN: share of extrapolation",
-        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "0 to 1", set: |all, value| all.variant.rope.yarn_ext_factor = Some(value as f32) },
+        value: Value::Number { least: 0.0, most: 1.0, range: "0 to 1", set: |all, value| all.variant.rope.yarn_ext_factor = Some(value as f32) },
         slot: slot!(variant.rope.yarn_ext_factor),
     },
     OptionSpec {
         name: "yarn-attn-factor", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "1.0"),
         help: "YaRN: factor that attention is multiplied with; only with --yarn-ext-factor 0",
-        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "a number above 0", set: |all, value| all.variant.rope.yarn_attn_factor = Some(value as f32) },
+        value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.yarn_attn_factor = Some(value as f32) },
         slot: slot!(variant.rope.yarn_attn_factor),
     },
     OptionSpec {
         name: "yarn-beta-fast", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "32.0"),
         help: "YaRN: turns above which a frequency stays as it is",
-        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "a number above 0", set: |all, value| all.variant.rope.yarn_beta_fast = Some(value as f32) },
+        value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.yarn_beta_fast = Some(value as f32) },
         slot: slot!(variant.rope.yarn_beta_fast),
     },
     OptionSpec {
         name: "yarn-beta-slow", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "1.0"),
         help: "YaRN: turns below which a frequency is scaled in full",
-        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "a number above 0", set: |all, value| all.variant.rope.yarn_beta_slow = Some(value as f32) },
+        value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.yarn_beta_slow = Some(value as f32) },
         slot: slot!(variant.rope.yarn_beta_slow),
     },
     OptionSpec {

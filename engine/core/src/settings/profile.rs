@@ -7,16 +7,16 @@ use llama::options::{FlashAttention, RequireGpu};
 use super::check::check;
 use super::options::Requested;
 use super::source::{Setting, Source};
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 
 /// What the build's profile wants: see [`build_info::Defaults`].
 pub(super) fn wanted(
     requested: &Requested,
     tuned: &Requested,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     warnings: &mut Vec<String>,
 ) -> Requested {
-    let Some(defaults) = live.defaults() else { return Requested::default() };
+    let Some(defaults) = runtime_host.defaults() else { return Requested::default() };
     let wanted = Requested {
         gpu_layers: defaults.gpu_layers.map(GpuLayers::from),
         n_cpu_moe: defaults.n_cpu_moe.map(CpuMoe::from),
@@ -43,8 +43,12 @@ pub(super) fn wanted(
 }
 
 /// A build that was made for a GPU requires one, unless it is told not to, or it or its profile leaves it alone.
-pub(super) fn require_gpu(requested: &Requested, wanted: &Requested, live: &Live) -> Setting<RequireGpu> {
-    let promised = live.build.as_ref().is_some_and(|(_, build)| promised_device(build).is_some());
+pub(super) fn require_gpu(
+    requested: &Requested,
+    wanted: &Requested,
+    runtime_host: &RuntimeHost,
+) -> Setting<RequireGpu> {
+    let promised = runtime_host.build.as_ref().is_some_and(|(_, build)| promised_device(build).is_some());
     let layers = requested.gpu_layers.or(wanted.gpu_layers);
     let cpu_will_do = layers == Some(GpuLayers::Some(0)) || requested.devices == Some(Devices::None);
     match (requested.require_gpu, promised && !cpu_will_do) {

@@ -14,26 +14,31 @@ use super::resolved::{
 };
 use super::source::{Setting, Source};
 use super::{check, profile, threads, tuned};
-use crate::live::Live;
 use crate::option::{Group, OptionSpec};
+use crate::runtime_host::RuntimeHost;
 
 impl Settings {
     /// Resolves what was asked for on the machine and the build at hand.
-    pub fn resolve(requested: &Requested, live: &Live) -> Result<Self> {
-        Self::resolve_tuned(requested, None, live)
+    pub fn resolve(requested: &Requested, runtime_host: &RuntimeHost) -> Result<Self> {
+        Self::resolve_tuned(requested, None, runtime_host)
     }
 
     /// The same with what was found by tuning, which counts where nothing was asked for.
-    pub fn resolve_tuned(requested: &Requested, tuned: Option<&Requested>, live: &Live) -> Result<Self> {
+    pub fn resolve_tuned(
+        requested: &Requested,
+        tuned: Option<&Requested>,
+        runtime_host: &RuntimeHost,
+    ) -> Result<Self> {
         check::check(requested)?;
-        check::cpus(requested, live)?;
+        check::cpus(requested, runtime_host)?;
         let mut warnings = Vec::new();
         warnings.extend(requested.workers.as_ref().and_then(Workers::warning));
         let none = Requested::default();
-        let tuned =
-            tuned.filter(|tuned| tuned::counts(tuned, requested, live, &mut warnings)).unwrap_or(&none);
-        let wanted = profile::wanted(requested, tuned, live, &mut warnings);
-        let threads = threads::resolve(requested, tuned, live, &mut warnings)?;
+        let tuned = tuned
+            .filter(|tuned| tuned::counts(tuned, requested, runtime_host, &mut warnings))
+            .unwrap_or(&none);
+        let wanted = profile::wanted(requested, tuned, runtime_host, &mut warnings);
+        let threads = threads::resolve(requested, tuned, runtime_host, &mut warnings)?;
         let n_ctx = requested.n_ctx.map(|asked| {
             let held = asked.next_multiple_of(CTX_STEP);
             if held != asked {
@@ -44,14 +49,14 @@ impl Settings {
             held
         });
         let of_cuda = |switch: fn(&Defaults) -> Option<bool>| {
-            let build = &live.build.as_ref().filter(|(_, build)| build.cuda.is_some())?.1;
+            let build = &runtime_host.build.as_ref().filter(|(_, build)| build.cuda.is_some())?.1;
             let setting = Setting::new(true, Source::Default).or_profile(switch(&build.defaults));
-            Some(setting.unless(switch(&live.variables)))
+            Some(setting.unless(switch(&runtime_host.variables)))
         };
-        let cuda_wait = match live.build.as_ref().is_some_and(|(_, build)| build.cuda.is_some()) {
+        let cuda_wait = match runtime_host.build.as_ref().is_some_and(|(_, build)| build.cuda.is_some()) {
             true => {
                 let setting = Setting::new(CudaWait::default(), Source::Default);
-                Some(setting.unless(CudaWait::read(live.environment.cuda_wait.as_deref())?))
+                Some(setting.unless(CudaWait::read(runtime_host.environment.cuda_wait.as_deref())?))
             }
             false => None,
         };
@@ -68,7 +73,7 @@ impl Settings {
                 requested.asked("blas-threads", requested.blas_threads),
                 DEFAULT_BLAS_THREADS,
             ),
-            blas: live.blas.clone(),
+            blas: runtime_host.blas.clone(),
             n_ctx: Setting::or_default(requested.asked("ctx-size", n_ctx), DEFAULT_CTX),
             n_batch: Setting::pick(
                 requested.asked("batch-size", requested.n_batch),
@@ -86,13 +91,13 @@ impl Settings {
                 LoadMode::default(),
             ),
             repack: Setting::pick(requested.asked("repack", requested.repack), tuned.repack, true),
-            tiled: tiled(requested, tuned, live),
+            tiled: tiled(requested, tuned, runtime_host),
             huge_pages: Setting::pick(
                 requested.asked("huge-pages", requested.huge_pages),
                 tuned.huge_pages,
                 true,
             ),
-            cpu_variant: cpu_variant(requested, tuned, live),
+            cpu_variant: cpu_variant(requested, tuned, runtime_host),
             split_layout: Setting::pick(
                 requested.asked("split-layout", requested.split_layout),
                 tuned.split_layout,
@@ -153,7 +158,7 @@ impl Settings {
                 requested.asked("rpc", requested.workers.clone()),
                 Workers::default(),
             ),
-            require_gpu: profile::require_gpu(requested, &wanted, live),
+            require_gpu: profile::require_gpu(requested, &wanted, runtime_host),
             cuda_graphs: of_cuda(|defaults| defaults.cuda_graphs),
             cuda_fusion: of_cuda(|defaults| defaults.cuda_fusion),
             cuda_wait,
@@ -188,8 +193,12 @@ fn rope_source(requested: &Requested) -> Source {
 }
 
 /// Which kernels are loaded: the variable goes before the record, too.
-fn cpu_variant(requested: &Requested, tuned: &Requested, live: &Live) -> Setting<Option<String>> {
-    match (&requested.cpu_variant, live.environment.cpu_variant.clone()) {
+fn cpu_variant(
+    requested: &Requested,
+    tuned: &Requested,
+    runtime_host: &RuntimeHost,
+) -> Setting<Option<String>> {
+    match (&requested.cpu_variant, runtime_host.environment.cpu_variant.clone()) {
         (None, Some(name)) => Setting::new(Some(name), Source::Environment),
         _ => {
             let asked = requested.asked("cpu-variant", requested.cpu_variant.clone().map(Some));
@@ -199,8 +208,8 @@ fn cpu_variant(requested: &Requested, tuned: &Requested, live: &Live) -> Setting
 }
 
 /// Whether the tiled kernels run: ggml's own variable goes before the record.
-fn tiled(requested: &Requested, tuned: &Requested, live: &Live) -> Setting<bool> {
-    let variable = live.environment.tiled.as_deref().filter(|_| requested.tiled.is_none());
+fn tiled(requested: &Requested, tuned: &Requested, runtime_host: &RuntimeHost) -> Setting<bool> {
+    let variable = runtime_host.environment.tiled.as_deref().filter(|_| requested.tiled.is_none());
     match variable {
         // As C's atoi reads it.
         Some(value) => {

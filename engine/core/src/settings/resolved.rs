@@ -12,7 +12,7 @@ use llama::{Model, ModelOptions};
 use sampling::SamplingOptions;
 
 use super::source::{Setting, Source};
-use crate::live::Blas;
+use crate::runtime_host::Blas;
 
 /// Everything resolved.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,9 +7,9 @@ use llama::offload::{CpuMoe, Devices, GpuLayers};
 use llama::options::*;
 
 use super::*;
-use crate::live::{Blas, Live};
+use crate::runtime_host::{Blas, RuntimeHost};
 
-fn live(cpus: u32) -> Live {
+fn runtime_host(cpus: u32) -> RuntimeHost {
     let host = Host {
         arch: "x86_64".to_string(),
         hostname: None,
@@ -20,7 +20,7 @@ fn live(cpus: u32) -> Live {
         limits: Limits { affinity: (0..cpus).collect(), ..Limits::default() },
         gpus: Vec::new(),
     };
-    Live { host: Some(host), ..Live::default() }
+    RuntimeHost { host: Some(host), ..RuntimeHost::default() }
 }
 
 #[test]
@@ -37,14 +37,14 @@ fn blas_threads_are_one_unless_told_otherwise_and_say_so() {
     ];
     for (blas_threads, blas, value, source) in cases {
         let requested = Requested { blas_threads, ..Requested::default() };
-        let live = Live { blas, ..live(4) };
-        let settings = Settings::resolve(&requested, &live).expect("valid");
+        let runtime_host = RuntimeHost { blas, ..runtime_host(4) };
+        let settings = Settings::resolve(&requested, &runtime_host).expect("valid");
         let explained = settings.explain();
         let line = explained.iter().find(|line| line.name == "blas-threads").expect("a line");
         assert_eq!((line.value.as_str(), line.source), (value, source), "{blas_threads:?}");
     }
     let requested = Requested { blas_threads: Some(MAX_THREADS + 1), ..Requested::default() };
-    let error = Settings::resolve(&requested, &live(4)).expect_err("too many");
+    let error = Settings::resolve(&requested, &runtime_host(4)).expect_err("too many");
     assert!(error.to_string().contains("--blas-threads"), "{error}");
 }
 
@@ -65,7 +65,7 @@ fn a_flag_goes_before_the_live_host() {
         ),
     ];
     for (requested, decode, prefill) in cases {
-        let settings = Settings::resolve(&requested, &live(8)).expect("valid");
+        let settings = Settings::resolve(&requested, &runtime_host(8)).expect("valid");
         assert_eq!((settings.decode_threads.value, settings.decode_threads.source), decode, "{requested:?}");
         assert_eq!(
             (settings.prefill_threads.value, settings.prefill_threads.source),
@@ -97,7 +97,7 @@ fn what_cannot_be_meant_is_wrong_usage() {
         Requested { split_layout: Some(SplitLayout::On), repack: Some(false), ..Requested::default() },
     ];
     for requested in cases {
-        let result = Settings::resolve(&requested, &live(2));
+        let result = Settings::resolve(&requested, &runtime_host(2));
         assert!(matches!(result, Err(Error::Usage(_))), "{requested:?} was taken");
     }
 }
@@ -117,17 +117,17 @@ fn one_thread_hands_devices_their_work_unless_others_were_asked_for() {
         (flag(None, Some(2)), (1, alone), (2, asked)),
     ];
     for (requested, decode, prefill) in cases {
-        let mut settings = Settings::resolve(&requested, &live(4)).expect("valid");
+        let mut settings = Settings::resolve(&requested, &runtime_host(4)).expect("valid");
         settings.dispatch_alone();
         let is = |threads: &Setting<u32>| (threads.value, threads.source);
         assert_eq!((is(&settings.decode_threads), is(&settings.prefill_threads)), (decode, prefill));
     }
     let policy = Requested { policy: Some(Policy::Max), ..Requested::default() };
-    let mut settings = Settings::resolve(&policy, &live(4)).expect("valid");
+    let mut settings = Settings::resolve(&policy, &runtime_host(4)).expect("valid");
     settings.dispatch_alone();
     assert_eq!((settings.decode_threads.value, settings.decode_threads.source), (4, Source::LiveHost));
     let tuned = flag(Some(2), Some(4));
-    let settings = Settings::resolve_tuned(&Requested::default(), Some(&tuned), &live(4));
+    let settings = Settings::resolve_tuned(&Requested::default(), Some(&tuned), &runtime_host(4));
     let mut settings = settings.expect("valid");
     settings.dispatch_alone();
     assert_eq!(settings.decode_threads.source, Source::TuningRecord);
@@ -139,8 +139,9 @@ fn what_the_profile_wants_counts_before_the_default_alone() {
         serde_json::from_slice(include_bytes!("../../../../fixtures/builds/cuda-4060ti.json"))
             .expect("a record");
     let of = |build: &build_info::BuildInfo, flags: &Requested, tuned: Option<&Requested>| {
-        let live = Live { build: Some(("build_info.json".into(), build.clone())), ..live(4) };
-        Settings::resolve_tuned(flags, tuned, &live).expect("valid")
+        let runtime_host =
+            RuntimeHost { build: Some(("build_info.json".into(), build.clone())), ..runtime_host(4) };
+        Settings::resolve_tuned(flags, tuned, &runtime_host).expect("valid")
     };
     let none = Requested::default();
     // Without the table, as older records are: as before there was one.
@@ -215,7 +216,8 @@ fn what_was_tuned_does_not_count_where_the_model_lies_elsewhere() {
     let of = |build: Option<&build_info::BuildInfo>, flags: &Requested| {
         let build = build.map(|build| ("build_info.json".into(), build.clone()));
         let settings =
-            Settings::resolve_tuned(flags, Some(&tuned), &Live { build, ..live(4) }).expect("valid");
+            Settings::resolve_tuned(flags, Some(&tuned), &RuntimeHost { build, ..runtime_host(4) })
+                .expect("valid");
         let left = settings.warnings.iter().any(|why| why.contains("tuning record is left out"));
         assert_eq!(left, settings.n_ubatch.source == Source::Default, "{:?}", settings.warnings);
         left
@@ -243,7 +245,7 @@ fn what_was_tuned_does_not_count_where_the_model_lies_elsewhere() {
 
 #[test]
 fn every_setting_is_explained() {
-    let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
+    let settings = Settings::resolve(&Requested::default(), &runtime_host(2)).expect("valid");
     let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
     assert_eq!(names.len(), 40);
     assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");

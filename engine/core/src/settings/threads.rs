@@ -8,7 +8,7 @@ use llama::options::Affinity;
 use super::options::Requested;
 use super::source::{Setting, Source};
 use crate::asked_threads::{self, Asked};
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 
 /// What was found of threads.
 pub(super) struct Threads {
@@ -28,18 +28,18 @@ pub(super) struct Threads {
 pub(super) fn resolve(
     requested: &Requested,
     tuned: &Requested,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     warnings: &mut Vec<String>,
 ) -> Result<Threads> {
     // A policy or a number that was asked for goes before the environment.
-    let asked_threads = asked_threads::read(live.environment.threads.as_deref())?
+    let asked_threads = asked_threads::read(runtime_host.environment.threads.as_deref())?
         .filter(|_| requested.policy.is_none() && requested.decode_threads.is_none());
     let policy = match asked_threads {
         Some(Asked::Share(policy)) => Setting::new(policy, Source::Environment),
         _ => Setting::or_default(requested.asked("policy", requested.policy), Policy::default()),
     };
-    let (budget, budget_source) = budget(live, policy.value);
-    let (decode, prefill, record) = match recorded_threads(live, policy.value, &budget) {
+    let (budget, budget_source) = budget(runtime_host, policy.value);
+    let (decode, prefill, record) = match recorded_threads(runtime_host, policy.value, &budget) {
         Some((decode, prefill)) => (decode, prefill, Source::BuildInfo),
         None => (budget.decode, budget.prefill, budget_source),
     };
@@ -102,8 +102,8 @@ pub(super) fn resolve(
 }
 
 /// The thread budget of the live host; without one, of the build host; without either, one thread.
-fn budget(live: &Live, policy: Policy) -> (ThreadBudget, Source) {
-    match (&live.host, &live.build) {
+fn budget(runtime_host: &RuntimeHost, policy: Policy) -> (ThreadBudget, Source) {
+    match (&runtime_host.host, &runtime_host.build) {
         (Some(host), _) => (threads::budget(host, policy), Source::LiveHost),
         (None, Some((_, build))) => (threads::budget(&build.host, policy), Source::BuildInfo),
         (None, None) => {
@@ -115,9 +115,9 @@ fn budget(live: &Live, policy: Policy) -> (ThreadBudget, Source) {
 
 /// The threads that `build_info.json` recommends for decode and prefill, where it speaks of this machine as it
 /// is now and of this policy; never more than the live budget.
-fn recorded_threads(live: &Live, policy: Policy, budget: &ThreadBudget) -> Option<(u32, u32)> {
-    let (_, build) = live.build.as_ref()?;
-    if policy != Policy::Balanced || !(live.is_build_host() || live.host.is_none()) {
+fn recorded_threads(runtime_host: &RuntimeHost, policy: Policy, budget: &ThreadBudget) -> Option<(u32, u32)> {
+    let (_, build) = runtime_host.build.as_ref()?;
+    if policy != Policy::Balanced || !(runtime_host.is_build_host() || runtime_host.host.is_none()) {
         return None;
     }
     let within = |threads: u32| threads.clamp(1, budget.cores.max(1));

@@ -6,18 +6,18 @@ use llama::offload::{CpuMoe, GpuLayers, Workers};
 use super::check::check;
 use super::options::Requested;
 use super::resolved::Settings;
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 
 /// Whether `tuned` counts. It was measured on this machine alone, with the model where the build puts it by itself.
 pub(super) fn counts(
     tuned: &Requested,
     requested: &Requested,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     warnings: &mut Vec<String>,
 ) -> bool {
     let reason = if requested.workers.as_ref().is_some_and(|Workers(workers)| !workers.is_empty()) {
         Some("the tuning record is left out: it was measured without workers (--rpc)".to_string())
-    } else if let Some(flag) = moved(requested, live) {
+    } else if let Some(flag) = moved(requested, runtime_host) {
         Some(format!(
             "the tuning record is left out: it was measured without {flag}, which puts the model elsewhere"
         ))
@@ -33,8 +33,8 @@ pub(super) fn counts(
 }
 
 /// The flag that puts layers, caches or operations elsewhere than a build for GPUs puts them by itself.
-fn moved(requested: &Requested, live: &Live) -> Option<&'static str> {
-    let (_, build) = live.build.as_ref().filter(|(_, build)| build.cuda.is_some())?;
+fn moved(requested: &Requested, runtime_host: &RuntimeHost) -> Option<&'static str> {
+    let (_, build) = runtime_host.build.as_ref().filter(|(_, build)| build.cuda.is_some())?;
     fn other<T: PartialEq>(asked: &Option<T>, own: Option<T>, default: T) -> bool {
         asked.as_ref().is_some_and(|asked| *asked != own.unwrap_or(default))
     }

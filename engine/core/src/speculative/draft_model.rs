@@ -8,8 +8,8 @@ use llama::variant::Variant;
 use llama::{Batch, Context, Decoded, Model, SequenceId, Token};
 
 use crate::fit::Seats;
-use crate::live::Live;
 use crate::model;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::{Setting, Settings, Source};
 
 /// How many tokens one vocabulary may have more than the other: some are filled up to a round number.
@@ -39,10 +39,10 @@ impl DraftModel {
         threads: Option<u32>,
         least_p: f32,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
     ) -> Result<Self> {
-        let draft = Self::load(path, beside.n_ctx(), 1, beside.sequences(), settings, live)?;
-        Self::beside(&draft, beside, threads, least_p, settings, live)
+        let draft = Self::load(path, beside.n_ctx(), 1, beside.sequences(), settings, runtime_host)?;
+        Self::beside(&draft, beside, threads, least_p, settings, runtime_host)
     }
 
     /// Loads the model at `path`, with as many of its layers on devices as find room there beside `contexts` contexts for
@@ -57,10 +57,10 @@ impl DraftModel {
         contexts: u32,
         sequences: u32,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
     ) -> Result<Arc<Model>> {
         let seats = Seats { contexts, sequences, rows: sequences };
-        let draft = model::open_for(path, &settings_beside(settings, n_ctx, sequences), live, seats)?;
+        let draft = model::open_for(path, &settings_beside(settings, n_ctx, sequences), runtime_host, seats)?;
         check_memory(&draft)?;
         crate::context_options::check_generates(&draft)?;
         Ok(draft)
@@ -76,7 +76,7 @@ impl DraftModel {
         threads: Option<u32>,
         least_p: f32,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
     ) -> Result<Self> {
         let shared = shared_tokens(beside.model(), draft)?;
         let sequences = beside.sequences();
@@ -84,7 +84,7 @@ impl DraftModel {
         options.n_ctx = cells(beside.n_ctx(), sequences);
         let mend = "lower -c, take a smaller draft model, or leave --draft-model out";
         let mut context =
-            crate::context::context_of(draft, &options, settings, live, mend, sequences, sequences)?;
+            crate::context::context_of(draft, &options, settings, runtime_host, mend, sequences, sequences)?;
         context.share_threads(beside);
         let (decode, prefill) = beside.threads();
         if let Some(threads) = threads {
@@ -307,24 +307,25 @@ mod tests {
         let path = folder.path().join("tiny.gguf");
         gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny))
             .expect("a model");
-        let live = Live::default();
+        let runtime_host = RuntimeHost::default();
         let requested = Requested { decode_threads: Some(1), repack: Some(false), ..Requested::default() };
-        let settings = Settings::resolve(&requested, &live).expect("valid");
-        let model = model::open(&path, &settings, &live).expect("it loads");
+        let settings = Settings::resolve(&requested, &runtime_host).expect("valid");
+        let model = model::open(&path, &settings, &runtime_host).expect("it loads");
         let taken = |context: &mut Context| {
             let taken = context.taken().expect("told");
             (taken.iter().map(|one| one.cache).sum(), taken.iter().map(|one| one.compute).sum())
         };
         for sequences in [1, 4] {
-            let large =
-                model::shared_context(&model, &settings, &live, sequences, sequences).expect("a context");
-            let mut draft =
-                DraftModel::beside(&model, &large, None, 0.5, &settings, &live).expect("a draft model");
+            let large = model::shared_context(&model, &settings, &runtime_host, sequences, sequences)
+                .expect("a context");
+            let mut draft = DraftModel::beside(&model, &large, None, 0.5, &settings, &runtime_host)
+                .expect("a draft model");
             let seats = Seats { contexts: 1, sequences, rows: sequences };
             let own = settings_beside(&settings, large.n_ctx(), sequences);
             let file = gguf::GgufFile::open(&path).expect("a model");
             let checked = gguf::check::model(&[&file]).expect("a good model");
-            let subject = EstimatedModel::new(&[&file], &checked, &own, &live, &Placed::default(), seats);
+            let subject =
+                EstimatedModel::new(&[&file], &checked, &own, &runtime_host, &Placed::default(), seats);
             let needs = subject.and_then(|subject| subject.needs(&own.offload())).expect("an estimate");
             let (cache, compute): (u64, u64) = taken(&mut draft.context);
             assert_eq!((needs[0].cache_bytes.0, needs[0].compute_bytes.0), (cache, compute), "{sequences}");

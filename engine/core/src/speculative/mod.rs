@@ -24,7 +24,7 @@ pub use draft_model::DraftModel;
 pub use gain::{Gain, Loss};
 pub use generate::go_on;
 pub use lookup::Lookup;
-pub use options::{MOST, SpeculativeOptions};
+pub use options::{DEFAULT_LEAST_P, DEFAULT_MOST, MOST, SpeculativeOptions};
 pub use report::{DIFFERS, DraftReport};
 pub use sameness::{BatchComparison, Sameness, WIDTHS};
 pub use speculator::{Speculator, impossible, reach_after};

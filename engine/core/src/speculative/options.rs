@@ -9,6 +9,10 @@ use super::sameness::WIDTHS;
 
 /// Most tokens of a draft.
 pub const MOST: u32 = WIDTHS[WIDTHS.len() - 1] as u32 - 1;
+/// Default of [`SpeculativeOptions::most`].
+pub const DEFAULT_MOST: u32 = 7;
+/// Default of [`SpeculativeOptions::least_p`].
+pub const DEFAULT_LEAST_P: f32 = 0.75;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,9 +36,9 @@ impl Default for SpeculativeOptions {
         SpeculativeOptions {
             drafts: Drafts::Off,
             model: None,
-            most: 7,
+            most: DEFAULT_MOST,
             threads: None,
-            least_p: 0.75,
+            least_p: DEFAULT_LEAST_P,
             near: false,
         }
     }

@@ -12,7 +12,7 @@ use super::lookup::Lookup;
 use super::options::SpeculativeOptions;
 use super::report::{DraftReport, MIXTURE, NOT_TAKEN_BACK};
 use super::sameness::{BatchComparison, Sameness, WIDTHS};
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
 /// Where drafts come from.
@@ -46,7 +46,7 @@ impl Speculator {
         options: &SpeculativeOptions,
         context: &Context,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
     ) -> Result<Option<Self>> {
         options.check()?;
         let drafter = match (options.drafts, &options.model) {
@@ -54,7 +54,7 @@ impl Speculator {
             (Drafts::Model, Some(path)) => {
                 draft_model::check_memory(context.model())?;
                 let (threads, least_p) = (options.threads, options.least_p);
-                let model = DraftModel::open(path, context, threads, least_p, settings, live)?;
+                let model = DraftModel::open(path, context, threads, least_p, settings, runtime_host)?;
                 Drafter::Model(Box::new(model))
             }
             (Drafts::Model | Drafts::Lookup, _) => {

@@ -13,8 +13,8 @@ use serde_json::json;
 use super::report::*;
 use super::*;
 use crate::generate::{Generation, Request, generate};
-use crate::live::Live;
 use crate::model;
+use crate::runtime_host::RuntimeHost;
 use crate::sequence::Sequence;
 use crate::settings::{Requested, Settings};
 use crate::split::{Layouts, Session};
@@ -55,24 +55,24 @@ fn settings(kind: KvType, n_ctx: u32) -> Settings {
         type_v: Some(kind),
         ..Requested::default()
     };
-    Settings::resolve(&requested, &Live::default()).expect("valid settings")
+    Settings::resolve(&requested, &RuntimeHost::default()).expect("valid settings")
 }
 
 fn the_model() -> &'static Arc<Model> {
     static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
     MODEL.get_or_init(|| {
-        model::open(&tiny(seed()), &settings(KvType::F16, 512), &Live::default()).expect("it loads")
+        model::open(&tiny(seed()), &settings(KvType::F16, 512), &RuntimeHost::default()).expect("it loads")
     })
 }
 
 fn session(settings: &Settings) -> Session {
-    Layouts::from(the_model()).session(settings, &Live::default(), false).expect("a context")
+    Layouts::from(the_model()).session(settings, &RuntimeHost::default(), false).expect("a context")
 }
 
 /// Drafts that are never found to lose: the clock stands still.
 fn never_losing(options: &SpeculativeOptions, session: &mut Session, settings: &Settings) {
-    let live = Live::default();
-    session.speculate(options, settings, &live).expect("drafts");
+    let runtime_host = RuntimeHost::default();
+    session.speculate(options, settings, &runtime_host).expect("drafts");
     let mut speculator = session.take_speculator().expect("drafts");
     let begin = Instant::now();
     speculator.gain = Gain::new(Box::new(move || begin));
@@ -268,7 +268,7 @@ fn it_turns_itself_off_when_the_clock_says_that_it_loses() {
     let mut drafting = session(&settings);
     // Wherever a batch rounds otherwise too: what is drafted is wrong in any case.
     let options = SpeculativeOptions { near: true, ..drafters(7)[2].clone() };
-    drafting.speculate(&options, &settings, &Live::default()).expect("drafts");
+    drafting.speculate(&options, &settings, &RuntimeHost::default()).expect("drafts");
     let mut speculator = drafting.take_speculator().expect("drafts");
     // Each look at the clock is a millisecond later: every step takes as long, whatever it gives. Drafts that know
     // nothing give a token a step, or little more; so the clock runs five times as fast while they are drafted.
@@ -296,10 +296,12 @@ fn another_vocabulary_is_refused() {
     synth::write(&other, &synth::SynthOptions::new(Preset::SmallQwen2)).expect("another model");
     let options =
         SpeculativeOptions { drafts: Drafts::Model, model: Some(other), ..SpeculativeOptions::default() };
-    let why = drafting.speculate(&options, &settings, &Live::default()).err().map(|error| error.to_string());
+    let why =
+        drafting.speculate(&options, &settings, &RuntimeHost::default()).err().map(|error| error.to_string());
     assert!(why.as_deref().is_some_and(|why| why.contains("its vocabulary is not that of")), "{why:?}");
     let options = SpeculativeOptions { threads: Some(2), ..drafters(7)[1].clone() };
-    let why = drafting.speculate(&options, &settings, &Live::default()).err().map(|error| error.to_string());
+    let why =
+        drafting.speculate(&options, &settings, &RuntimeHost::default()).err().map(|error| error.to_string());
     assert!(why.as_deref().is_some_and(|why| why.contains("--draft-threads 2: use 1 to 1")), "{why:?}");
 }
 

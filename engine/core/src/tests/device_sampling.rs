@@ -7,7 +7,7 @@ use llama::sampling::{SamplingOptions, SamplingStep};
 use llama::{ALONE, Candidate, Context, Model, Token};
 use sampling::Chain;
 
-use crate::live::Live;
+use crate::runtime_host::RuntimeHost;
 use crate::settings::{Requested, Settings};
 
 const DRAWS: usize = 1500;
@@ -40,11 +40,11 @@ fn tiny() -> (tempfile::TempDir, Arc<Model>, Context) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("tiny.gguf");
     synth::write(&path, &synth::SynthOptions::new(Preset::Tiny)).expect("the tiny model");
-    let live = Live::default();
+    let runtime_host = RuntimeHost::default();
     let requested = Requested { n_ctx: Some(256), decode_threads: Some(1), ..Requested::default() };
-    let settings = Settings::resolve(&requested, &live).expect("valid");
-    let model = crate::model::open(&path, &settings, &live).expect("it loads");
-    let context = crate::context::context(&model, &settings, &live, false).expect("a context");
+    let settings = Settings::resolve(&requested, &runtime_host).expect("valid");
+    let model = crate::model::open(&path, &settings, &runtime_host).expect("it loads");
+    let context = crate::context::context(&model, &settings, &runtime_host, false).expect("a context");
     (folder, model, context)
 }
 

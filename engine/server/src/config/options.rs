@@ -9,7 +9,7 @@ use engine_core::embed::Pooling;
 use engine_core::settings::{
     DefaultValue, Flag, Form, Group, Key, OptionSpec, Requested, Slot, Value, merge,
 };
-use engine_core::speculative::MOST;
+use engine_core::speculative::{DEFAULT_LEAST_P, DEFAULT_MOST, MOST};
 use engine_core::{parsed, size, slot};
 use hub::Name;
 use llama::MAX_SEQUENCES;
@@ -392,14 +392,14 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     },
     OptionSpec {
         name: "draft-p-min", flag: Flag::value("P"), key: Key::MODEL, group: Group::Drafts,
-        default: DefaultValue::Number(0.75),
+        default: DefaultValue::Number(DEFAULT_LEAST_P as f64),
         help: "Least probability of a token that the smaller model drafts",
-        value: Value::Number { least: f64::MIN, most: f64::MAX, range: "0 to 1", set: |all, value| all.draft_p_min = Some(value as f32) },
+        value: Value::Number { least: 0.0, most: 1.0, range: "0 to 1", set: |all, value| all.draft_p_min = Some(value as f32) },
         slot: slot!(draft_p_min),
     },
     OptionSpec {
         name: "draft-max", flag: Flag::value("N"), key: Key::MODEL, group: Group::Drafts,
-        default: DefaultValue::Number(7.0),
+        default: DefaultValue::Number(DEFAULT_MOST as f64),
         help: "Most tokens of a draft",
         value: Value::Whole { least: 1, most: MOST, range: "1 to 15", set: |all, value| all.draft_max = Some(value) },
         slot: slot!(draft_max),

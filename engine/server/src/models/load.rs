@@ -6,7 +6,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use build_info::Bytes;
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Settings, Source};
 use llama::error::{Error, Result};
 use tokio::sync::{oneshot, watch};
@@ -56,8 +56,8 @@ impl ModelRegistry {
     ///
     /// # Errors
     /// Where one cannot be loaded.
-    pub fn preload(&self, live: &Arc<Live>) -> Result<()> {
-        self.metrics.note(live);
+    pub fn preload(&self, runtime_host: &Arc<RuntimeHost>) -> Result<()> {
+        self.metrics.note(runtime_host);
         let (ids, is_bounded): (Vec<u64>, bool) = {
             let state = self.lock();
             if state.entries.iter().any(|entry| entry.named.engine.tiled == Some(false)) {
@@ -71,7 +71,7 @@ impl ModelRegistry {
         };
         for (at, id) in ids.into_iter().enumerate() {
             let Some((named, metrics)) = self.named(id) else { continue };
-            let mut settings = (self.loader.resolve)(&named, live)?;
+            let mut settings = (self.loader.resolve)(&named, runtime_host)?;
             if at > 0 {
                 self.as_they_are(&mut settings);
             } else {
@@ -80,11 +80,11 @@ impl ModelRegistry {
             let mut memory = Bytes(0);
             if is_bounded || named.options.pools > 1 || named.options.draft_model.is_some() {
                 let estimate = estimate(&named, &settings)?;
-                self.check(&estimate, live)?;
+                self.check(&estimate, runtime_host)?;
                 memory = estimate.total();
                 let state = self.lock();
                 let taken = state.taken();
-                let limit = state.limit.or(live.memory());
+                let limit = state.limit.or(runtime_host.memory());
                 if let Some(limit) = limit.filter(|limit| taken.saturating_add(memory.0) > limit.0) {
                     return Err(Error::Usage(format!(
                         "{:?} needs {memory} of memory, the models loaded before it take {}, and all may take {limit} \
@@ -94,7 +94,7 @@ impl ModelRegistry {
                     )));
                 }
             }
-            let loaded = start(&named, &settings, live, self.common(metrics))?;
+            let loaded = start(&named, &settings, runtime_host, self.common(metrics))?;
             if let Some(entry) = self.lock().entry(id) {
                 entry.memory = memory;
                 entry.loads += 1;
@@ -140,8 +140,8 @@ impl ModelRegistry {
     }
 
     /// Whether the model can be loaded at all.
-    fn check(&self, estimate: &MemoryEstimate, live: &Live) -> Result<()> {
-        let limit = self.lock().limit.or(live.memory());
+    fn check(&self, estimate: &MemoryEstimate, runtime_host: &RuntimeHost) -> Result<()> {
+        let limit = self.lock().limit.or(runtime_host.memory());
         match limit.and_then(|limit| estimate.refused(limit)) {
             Some(why) => Err(Error::Usage(why)),
             None => Ok(()),
@@ -166,9 +166,9 @@ impl ModelRegistry {
         let Some((named, metrics)) = self.named(id) else { return Ok(None) };
         let (resolve, wanted) = (Arc::clone(&self.loader.resolve), named.clone());
         let (estimate, mut settings, limit) = aside(move || {
-            let live = Live::read();
-            let settings = resolve(&wanted, &live)?;
-            Ok((estimate(&wanted, &settings)?, settings, live.memory()))
+            let runtime_host = RuntimeHost::read();
+            let settings = resolve(&wanted, &runtime_host)?;
+            Ok((estimate(&wanted, &settings)?, settings, runtime_host.memory()))
         })
         .await?;
         self.as_they_are(&mut settings);
@@ -187,7 +187,7 @@ impl ModelRegistry {
             entry.memory = estimate.total();
         }
         let common = self.common(metrics);
-        aside(move || start(&named, &settings, &Arc::new(Live::read()), common).map(Some)).await
+        aside(move || start(&named, &settings, &Arc::new(RuntimeHost::read()), common).map(Some)).await
     }
 
     /// Waits until there is room for `needed` more; false where nobody waits for it any more.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use build_info::Bytes;
 use engine_core::core_lock::Turns;
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use llama::error::Result as EngineResult;
 use tokio::sync::watch;
@@ -26,7 +26,7 @@ use crate::request_log::RequestLog;
 use crate::server::{Current, Server};
 
 /// Makes the settings of a model, for the machine as it is now.
-pub type Resolve = Arc<dyn Fn(&Named, &Live) -> EngineResult<Settings> + Send + Sync>;
+pub type Resolve = Arc<dyn Fn(&Named, &RuntimeHost) -> EngineResult<Settings> + Send + Sync>;
 
 /// Tells the user something.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;

@@ -9,8 +9,8 @@ use chat::Template;
 use engine_core::cache::PromptCacheRequest;
 use engine_core::core_lock::{Cores, Turns};
 use engine_core::fit::Seats;
-use engine_core::live::Live;
 use engine_core::model;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use engine_core::speculative::{self, DraftModel};
 use llama::error::{Error, Result};
@@ -85,13 +85,13 @@ struct StartedScheduler {
 pub(super) fn start(
     named: &Named,
     settings: &Settings,
-    live: &Arc<Live>,
+    runtime_host: &Arc<RuntimeHost>,
     common: Common,
 ) -> Result<LoadedModel> {
     let options = &named.options;
     let cores = match options.pools {
         0 | 1 => vec![None],
-        pools => pools::cores(pools, settings, live.host.as_ref())?.into_iter().map(Some).collect(),
+        pools => pools::cores(pools, settings, runtime_host.host.as_ref())?.into_iter().map(Some).collect(),
     };
     let wanted = || options.prompt_cache.as_ref().map(|cache| cache.wanted(&options.model)).transpose();
     let caches = cores.iter().map(|_| wanted()).collect::<Result<Vec<_>>>()?;
@@ -101,10 +101,10 @@ pub(super) fn start(
         sequences: options.slots,
         rows: options.rules.rows(options.slots),
     };
-    let model = model::open_for(&options.model, settings, live, seats)?;
+    let model = model::open_for(&options.model, settings, runtime_host, seats)?;
     let (path, milliseconds) = (options.model.display().to_string(), loading.elapsed().as_millis() as u64);
     tracing::info!(model = options.name, path, bytes = model.size(), milliseconds, "loaded");
-    let draft = draft_model(options, &model, seats, settings, live)?;
+    let draft = draft_model(options, &model, seats, settings, runtime_host)?;
     let template = template(options, &model)?;
     let seat = |cpus: &Option<Vec<u32>>| {
         let cores = cpus.as_ref().map_or(Cores::All, |cpus| Cores::These(cpus.clone()));
@@ -119,7 +119,7 @@ pub(super) fn start(
             cpus: cpus.clone(),
             options: options.clone(),
             settings: cpus.as_ref().map_or_else(|| settings.clone(), |cpus| pools::settings(settings, cpus)),
-            live: Arc::clone(live),
+            runtime_host: Arc::clone(runtime_host),
             cache,
             model: Arc::clone(&model),
             draft: draft.clone(),
@@ -172,7 +172,7 @@ fn draft_model(
     model: &Model,
     seats: Seats,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
 ) -> Result<Option<(Arc<Model>, f32)>> {
     let Some(draft) = &options.draft_model else { return Ok(None) };
     if let Some(why) = speculative::impossible(model, options.rules.drafts.near) {
@@ -184,7 +184,8 @@ fn draft_model(
     let awaited = model.plan().map_or(Bytes(0), LayerPlan::awaited);
     settings.fit_target.value.0 = settings.fit_target.value.0.saturating_add(awaited.0);
     let n_ctx = model::n_ctx(&settings, model.n_ctx_train());
-    let loaded = DraftModel::load(&draft.path, n_ctx, seats.contexts, seats.sequences, &settings, live)?;
+    let loaded =
+        DraftModel::load(&draft.path, n_ctx, seats.contexts, seats.sequences, &settings, runtime_host)?;
     Ok(Some((loaded, draft.least_p)))
 }
 
@@ -207,7 +208,7 @@ struct SchedulerStart {
     cpus: Option<Vec<u32>>,
     options: ServeOptions,
     settings: Settings,
-    live: Arc<Live>,
+    runtime_host: Arc<RuntimeHost>,
     cache: Option<PromptCacheRequest>,
     model: Arc<Model>,
     /// The smaller model that drafts, and from which probability on.
@@ -242,8 +243,18 @@ impl SchedulerStart {
 
     /// On the scheduler's thread: it is one of its pool's.
     fn make(self) -> Result<(Scheduler, (u32, Threads))> {
-        let SchedulerStart { index, cpus, options, settings, live, cache, model, draft, inbox, metrics } =
-            self;
+        let SchedulerStart {
+            index,
+            cpus,
+            options,
+            settings,
+            runtime_host,
+            cache,
+            model,
+            draft,
+            inbox,
+            metrics,
+        } = self;
         if let Some(cpus) = &cpus {
             // Before the context is made, whose memory is then taken from this node.
             bind(cpus);
@@ -253,14 +264,15 @@ impl SchedulerStart {
         let most = cpus.as_ref().map_or(MAX_THREADS, |cpus| u32::try_from(cpus.len()).unwrap_or(MAX_THREADS));
         let roomy = options.workloads.room(&settings, most);
         let rows = options.rules.rows(options.slots);
-        let context = model::shared_context(&model, &roomy, &live, options.slots, rows)?;
-        let drafts = draft.map(|(draft, p)| DraftModel::beside(&draft, &context, None, p, &settings, &live));
+        let context = model::shared_context(&model, &roomy, &runtime_host, options.slots, rows)?;
+        let drafts =
+            draft.map(|(draft, p)| DraftModel::beside(&draft, &context, None, p, &settings, &runtime_host));
         let drafts = drafts.transpose()?;
         let made = (context.n_ctx(), context.pools());
         let own = (!options.workloads.is_empty()).then_some(own);
         let scheduler =
             Scheduler::new(context, inbox, metrics, options.rules)?.in_pool(index, own).drafting_with(drafts);
-        Ok((scheduler.with_disk(cache, &settings, &live)?, made))
+        Ok((scheduler.with_disk(cache, &settings, &runtime_host)?, made))
     }
 }
 

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use engine_core::cache::{BLOCK, Loaded, PromptCacheRequest};
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use llama::Token;
 use llama::error::{Error, Result};
@@ -36,12 +36,12 @@ impl Scheduler {
         mut self,
         cache: Option<PromptCacheRequest>,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
     ) -> Result<Self> {
         let Some(cache) = cache else { return Ok(self) };
         let n_ctx = self.context.n_ctx();
         // Prompts have the same weights as tokens here, whatever the settings say of a split layout.
-        match cache.open(self.context.model(), n_ctx, false, settings, live) {
+        match cache.open(self.context.model(), n_ctx, false, settings, runtime_host) {
             Ok((store, key)) => self.disk = Some(Disk::start(store, key, n_ctx, self.metrics.clone())?),
             Err(error) => {
                 llama::notice::warn(&error.to_string());

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use build_info::evaluation::{self, Divergence, Estimate, Pair};
 use build_info::{Bytes, kld};
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::sample_text::TEXT;
 use engine_core::settings::Settings;
 use gguf::GgufFile;
@@ -116,10 +116,10 @@ pub fn perplexity(
     model: &Arc<Model>,
     text: &ChunkedText,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     on_progress: OnProgress<'_>,
 ) -> Result<Evaluation> {
-    let mut reader = ChunkContext::new(model, text, settings, live)?;
+    let mut reader = ChunkContext::new(model, text, settings, runtime_host)?;
     let mut nll = Vec::new();
     let done = each_chunk(text, on_progress, |chunk| {
         let mut here = Vec::new();
@@ -140,11 +140,11 @@ pub fn against(
     reference: &Arc<Model>,
     text: &ChunkedText,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     on_progress: OnProgress<'_>,
 ) -> Result<Evaluation> {
-    let mut one = ChunkContext::new(model, text, settings, live)?;
-    let mut other = ChunkContext::new(reference, text, settings, live)?;
+    let mut one = ChunkContext::new(model, text, settings, runtime_host)?;
+    let mut other = ChunkContext::new(reference, text, settings, runtime_host)?;
     let mut pairs = Vec::new();
     let done = each_chunk(text, on_progress, |chunk| {
         let mut here = Vec::new();
@@ -185,13 +185,13 @@ impl Reference {
         reference: &Arc<Model>,
         text: &ChunkedText,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
         on_progress: OnProgress<'_>,
     ) -> Result<Self> {
         let scored = (text.chunk - 1 - text.first_scored()) as u64;
         let row = u64::from(reference.n_vocab()) * 2;
         let mut saved = Saved::new(reference.n_vocab() as usize, Bytes(row * scored * text.chunks as u64))?;
-        let mut reader = ChunkContext::new(reference, text, settings, live)?;
+        let mut reader = ChunkContext::new(reference, text, settings, runtime_host)?;
         let mut exact = Vec::new();
         let chunks = each_chunk(text, on_progress, |chunk| {
             reader.chunk(chunk, text.first_scored(), |next, row| {
@@ -218,14 +218,14 @@ impl Reference {
         &mut self,
         model: &Arc<Model>,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
         on_progress: OnProgress<'_>,
     ) -> Result<Evaluation> {
         if let Some(nothing) = self.cut_short() {
             return Ok(nothing);
         }
         let Self { saved, exact, text, .. } = self;
-        let mut reader = ChunkContext::new(model, text, settings, live)?;
+        let mut reader = ChunkContext::new(model, text, settings, runtime_host)?;
         saved.rewind()?;
         let mut pairs = Vec::new();
         let mut exact = exact.iter();
@@ -281,10 +281,10 @@ pub fn same_vocabulary(model: &Model, reference: &Model) -> Result<()> {
 ///
 /// # Errors
 /// When one is no model.
-pub fn fit_together(model: &Path, reference: &Path, live: &Live) -> Result<bool> {
+pub fn fit_together(model: &Path, reference: &Path, runtime_host: &RuntimeHost) -> Result<bool> {
     let weights = |path: &Path| -> Result<u64> { Ok(GgufFile::open(path)?.weights()?.0) };
     let needed = weights(model)?.saturating_add(weights(reference)?);
-    Ok(live.memory().is_none_or(|available| Bytes(needed) <= available))
+    Ok(runtime_host.memory().is_none_or(|available| Bytes(needed) <= available))
 }
 
 /// Runs `work` on every chunk; how many were done until the end or an interruption.

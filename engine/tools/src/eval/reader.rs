@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use engine_core::live::Live;
 use engine_core::model;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{CTX_STEP, Settings};
 use llama::error::Result;
 use llama::options::ContextOptions;
@@ -24,8 +24,13 @@ pub struct ChunkContext {
 
 impl ChunkContext {
     /// A context of `model` for the chunks of `text`.
-    pub fn new(model: &Arc<Model>, text: &ChunkedText, settings: &Settings, live: &Live) -> Result<Self> {
-        Self::with(model, text, settings, live, None)
+    pub fn new(
+        model: &Arc<Model>,
+        text: &ChunkedText,
+        settings: &Settings,
+        runtime_host: &RuntimeHost,
+    ) -> Result<Self> {
+        Self::with(model, text, settings, runtime_host, None)
     }
 
     /// The same; `collector` sees what goes into every matrix.
@@ -33,17 +38,17 @@ impl ChunkContext {
         model: &Arc<Model>,
         text: &ChunkedText,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
         collector: &Arc<Collector>,
     ) -> Result<Self> {
-        Self::with(model, text, settings, live, Some(Arc::clone(collector)))
+        Self::with(model, text, settings, runtime_host, Some(Arc::clone(collector)))
     }
 
     fn with(
         model: &Arc<Model>,
         text: &ChunkedText,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
         collector: Option<Arc<Collector>>,
     ) -> Result<Self> {
         let row = size_of::<f32>() * model.n_vocab().max(1) as usize;
@@ -62,7 +67,7 @@ impl ChunkContext {
             op_offload: settings.op_offload.value,
         };
         let mend = "take shorter chunks with --ctx";
-        let context = model::context_collecting(model, &options, settings, live, mend, collector)?;
+        let context = model::context_collecting(model, &options, settings, runtime_host, mend, collector)?;
         let window = window.min(context.n_batch() as usize).max(1);
         Ok(Self { context, window })
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use llama::error::Result;
 use llama::{Collector, MatrixSums, Model};
@@ -25,11 +25,11 @@ pub fn collect(
     text: &ChunkedText,
     with_output: bool,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     on_progress: OnProgress<'_>,
 ) -> Result<Collected> {
     let collector = Collector::new(with_output)?;
-    let mut reader = ChunkContext::collecting(model, text, settings, live, &collector)?;
+    let mut reader = ChunkContext::collecting(model, text, settings, runtime_host, &collector)?;
     let chunks = each_chunk(text, on_progress, |chunk| {
         // With logits of every token: the last layer would leave out the others.
         let read = reader.chunk(chunk, 0, |_, _| Ok(()));

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::{Instant, SystemTime};
 
 use engine_core::generate::{Request, from_tokens};
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use engine_core::split::Layouts;
 use llama::Model;
@@ -30,14 +30,14 @@ pub fn end_to_end(
     layouts: impl Into<Layouts>,
     case: &Case,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     repeat: Repeat,
 ) -> Result<Samples> {
     let layouts = layouts.into();
     let model = layouts.model();
     // The driver starts while the context is made.
     let mut gpus = GpuWatch::start();
-    let mut session = session(&layouts, Path::EndToEnd, case, settings, live)?;
+    let mut session = session(&layouts, Path::EndToEnd, case, settings, runtime_host)?;
     session.sample_on_device(settings.device_sampling.value);
     let text = text_for(model, case.n_prompt as usize)?;
     let mut samples = Samples { time: utc(SystemTime::now()), ..Samples::default() };

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engine_core::generate::has_nan;
-use engine_core::live::Live;
 use engine_core::model;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::sequence::Sequence;
 use engine_core::settings::Settings;
 use engine_core::split::{Layouts, Session};
@@ -23,9 +23,15 @@ pub(crate) fn context(
     path: Path,
     case: &Case,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
 ) -> Result<Context> {
-    model::context_with(model, &context_options(model, path, case, settings)?, settings, live, MEASURE_LESS)
+    model::context_with(
+        model,
+        &context_options(model, path, case, settings)?,
+        settings,
+        runtime_host,
+        MEASURE_LESS,
+    )
 }
 
 /// The same for weights that may be there in two layouts.
@@ -34,12 +40,12 @@ pub(crate) fn session(
     path: Path,
     case: &Case,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
 ) -> Result<Session> {
     layouts.session_with(
         &context_options(layouts.model(), path, case, settings)?,
         settings,
-        live,
+        runtime_host,
         MEASURE_LESS,
     )
 }
@@ -59,14 +65,14 @@ pub fn kernel(
     layouts: impl Into<Layouts>,
     case: &Case,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     repeat: Repeat,
     depth: &mut Option<(u32, Vec<u8>)>,
 ) -> Result<Samples> {
     let layouts = layouts.into();
     // The driver starts while the context is made.
     let early = GpuWatch::start();
-    let mut session = session(&layouts, Path::Kernel, case, settings, live)?;
+    let mut session = session(&layouts, Path::Kernel, case, settings, runtime_host)?;
     let mut random = Random::new(layouts.model());
     let mut samples = Samples { time: utc(std::time::SystemTime::now()), ..Samples::default() };
     if repeat.warm_up {

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use engine_core::split::Layouts;
 use llama::error::{Error, Result};
@@ -87,7 +87,7 @@ pub fn compare_layouts(
     case: &Case,
     build_commit: &str,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     repeat: Repeat,
 ) -> Result<Vec<LayoutRecord>> {
     let Some([repacked, file]) = layouts.apart() else {
@@ -101,8 +101,9 @@ pub fn compare_layouts(
         )));
     }
     let contestants = [layouts, &repacked, &file];
-    let once =
-        |layouts: &Layouts| end_to_end(layouts, case, settings, live, Repeat { samples: 1, warm_up: false });
+    let once = |layouts: &Layouts| {
+        end_to_end(layouts, case, settings, runtime_host, Repeat { samples: 1, warm_up: false })
+    };
     if repeat.warm_up {
         contestants.into_iter().try_for_each(|layouts| once(layouts).map(drop))?;
     }
@@ -122,7 +123,7 @@ pub fn compare_layouts(
     }
     let [split, repacked, file] = samples;
     let seconds = |samples: &Samples| samples.ns.iter().map(|ns| *ns as f64 / 1e9).collect::<Vec<f64>>();
-    let cpu = live.host.as_ref().map_or(String::new(), |host| host.cpu.name.clone());
+    let cpu = runtime_host.host.as_ref().map_or(String::new(), |host| host.cpu.name.clone());
     let record = |(against, other): (&'static str, Samples)| LayoutRecord {
         case: *case,
         model_type: layouts.model().description(),

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use gguf::GgufFile;
 use llama::Model;
@@ -176,13 +176,13 @@ pub fn sample(
     part: Part,
     text: &str,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     repeat: Repeat,
 ) -> Result<(u64, Samples)> {
     // A few tokens: enough to have logits.
     const PROMPT: usize = 16;
     let case = Case { n_prompt: PROMPT as u32, n_gen: 1, n_depth: 0 };
-    let mut context = context(model, Path::Kernel, &case, settings, live)?;
+    let mut context = context(model, Path::Kernel, &case, settings, runtime_host)?;
     let mut prompt = model.tokenize(text)?;
     prompt.truncate(PROMPT);
     context.decode(&prompt)?;

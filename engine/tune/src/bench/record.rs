@@ -296,7 +296,7 @@ pub fn utc(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
 
-    use engine_core::live::Live;
+    use engine_core::runtime_host::RuntimeHost;
     use engine_core::settings::Requested;
 
     use super::*;
@@ -339,14 +339,14 @@ mod tests {
         let cases = [(vec![0], "0x1"), (vec![0, 2, 3, 4], "0x1d"), (vec![63], "0x8000000000000000")];
         for (cpus, expected) in cases {
             let requested = Requested { cpus: Some(cpus), ..Requested::default() };
-            let settings = Settings::resolve(&requested, &Live::default()).expect("valid");
+            let settings = Settings::resolve(&requested, &RuntimeHost::default()).expect("valid");
             assert_eq!(cpu_mask(&settings), expected);
         }
     }
 
     /// A record of one sample, as a machine without a driver would write it.
     fn record(path: Path, case: Case, gpus: Option<Vec<GpuUse>>) -> BenchRecord {
-        let settings = Settings::resolve(&Requested::default(), &Live::default()).expect("valid");
+        let settings = Settings::resolve(&Requested::default(), &RuntimeHost::default()).expect("valid");
         let first_token_ns = if path == Path::EndToEnd { vec![250_000, 750_001] } else { Vec::new() };
         let samples = Samples {
             ns: vec![1_500_000, 2_500_001],

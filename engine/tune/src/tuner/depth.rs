@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use build_info::Bytes;
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use engine_core::threads;
 use llama::error::{Error, Result};
@@ -40,7 +40,7 @@ impl Depths {
         &mut self,
         model: &Arc<Model>,
         settings: &Settings,
-        live: &Live,
+        runtime_host: &RuntimeHost,
         tokens: u32,
     ) -> Result<&[u8]> {
         let kind = (settings.flash_attention.value, settings.type_k.value, settings.type_v.value, tokens);
@@ -48,7 +48,7 @@ impl Depths {
             Some(at) => self.states.remove(at),
             None => {
                 self.states.drain(..(self.states.len() + 1).saturating_sub(KEPT));
-                (kind, filled(model, settings, live, tokens)?)
+                (kind, filled(model, settings, runtime_host, tokens)?)
             }
         };
         let (_, state) = self.states.push_mut(found);
@@ -62,7 +62,12 @@ impl Depths {
 }
 
 /// Fills a context of its own by doubling what it holds, and adds what is then missing from the smaller ones.
-fn filled(model: &Arc<Model>, settings: &Settings, live: &Live, tokens: u32) -> Result<Vec<u8>> {
+fn filled(
+    model: &Arc<Model>,
+    settings: &Settings,
+    runtime_host: &RuntimeHost,
+    tokens: u32,
+) -> Result<Vec<u8>> {
     let options = ContextOptions {
         // The last piece is there as a whole before it is cut.
         n_ctx: tokens.saturating_add(EVALUATED),
@@ -76,7 +81,7 @@ fn filled(model: &Arc<Model>, settings: &Settings, live: &Live, tokens: u32) -> 
         op_offload: settings.op_offload.value,
     };
     let mut context = Context::shared(model, &options, 2)?;
-    threads::attach(&mut context, settings, live.host.as_ref())?;
+    threads::attach(&mut context, settings, runtime_host.host.as_ref())?;
     let mut held = tokens.min(EVALUATED);
     bench::prefill(&mut context, &mut Random::new(model), held)?;
     let mut pieces = vec![(held, context.save_sequence(0)?)];
@@ -122,15 +127,15 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("model.gguf");
         synth::write(&path, &SynthOptions::new(Preset::Tiny)).expect("the tiny model");
-        let live = Live::default();
+        let runtime_host = RuntimeHost::default();
         for (flash, tokens) in [("on", 1), ("on", 64), ("off", 65), ("on", 200), ("off", 256)] {
             let requested = Requested { flash_attention: flash.parse().ok(), ..Requested::default() };
-            let settings = Settings::resolve(&requested, &live).expect("valid settings");
-            let model = model::open(&path, &settings, &live).expect("it loads");
+            let settings = Settings::resolve(&requested, &runtime_host).expect("valid settings");
+            let model = model::open(&path, &settings, &runtime_host).expect("it loads");
             let mut depths = Depths::default();
-            let state = depths.state(&model, &settings, &live, tokens).expect("a state").to_vec();
+            let state = depths.state(&model, &settings, &runtime_host, tokens).expect("a state").to_vec();
             assert_eq!(depths.size(), Bytes(state.len() as u64));
-            let mut context = model::context(&model, &settings, &live, false).expect("a context");
+            let mut context = model::context(&model, &settings, &runtime_host, false).expect("a context");
             context.restore(&state).expect("the state fits");
             assert!(context.holds(0, tokens as usize), "{flash}, {tokens} tokens");
             context.decode(&[1]).expect("a token behind it");
@@ -144,12 +149,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("model.gguf");
         synth::write(&path, &SynthOptions::new(Preset::Tiny)).expect("the tiny model");
-        let live = Live::default();
-        let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
-        let model = model::open(&path, &settings, &live).expect("it loads");
+        let runtime_host = RuntimeHost::default();
+        let settings = Settings::resolve(&Requested::default(), &runtime_host).expect("valid settings");
+        let model = model::open(&path, &settings, &runtime_host).expect("it loads");
         let mut depths = Depths::default();
         for tokens in [10, 20, 10, 30] {
-            depths.state(&model, &settings, &live, tokens).expect("a state");
+            depths.state(&model, &settings, &runtime_host, tokens).expect("a state");
         }
         let kept: Vec<u32> = depths.states.iter().map(|((.., tokens), _)| *tokens).collect();
         assert_eq!(kept, [10, 30]);

@@ -195,7 +195,7 @@ impl<'a> Processes<'a> {
             let taken: u64 = self.workers.iter().map(|worker| worker.takes.0).sum();
             let ceiling = self.ceiling.is_none_or(|ceiling| needed.saturating_add(taken) <= ceiling.0);
             // What is available does not hold what the others have taken.
-            let available = engine_core::live::Live::read().memory();
+            let available = engine_core::runtime_host::RuntimeHost::read().memory();
             let fits = available.is_none_or(|available| needed as f64 <= available.0 as f64 * SHARE);
             if ceiling && fits {
                 return;
@@ -381,7 +381,7 @@ impl Runner for Processes<'_> {
     }
 
     fn given(&mut self) -> Option<CpuKey> {
-        engine_core::live::Live::read().host.as_ref().map(CpuKey::of)
+        engine_core::runtime_host::RuntimeHost::read().host.as_ref().map(CpuKey::of)
     }
 
     fn keep_only(&mut self, settings: &Chosen) {

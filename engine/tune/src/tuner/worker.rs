@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use build_info::Bytes;
 use build_info::tuning::{Chosen, Sample};
-use engine_core::live::Live;
 use engine_core::logits::{Feed, logits};
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::sequence::Sequence;
 use engine_core::settings::{Requested, Settings};
 use engine_core::split::Layouts;
@@ -91,14 +91,14 @@ pub enum WorkerAnswer {
 pub fn serve(
     path: &Path,
     given: &Requested,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     requests: impl Iterator<Item = String>,
     mut out: impl Write,
 ) -> std::io::Result<()> {
     let (mut model, mut depths) = (None, Depths::default());
     for line in requests {
         let answer = match serde_json::from_str(&line) {
-            Ok(request) => obey(path, given, live, &mut model, &mut depths, request)
+            Ok(request) => obey(path, given, runtime_host, &mut model, &mut depths, request)
                 .unwrap_or_else(|error| WorkerAnswer::Error(error.to_string())),
             Err(error) => WorkerAnswer::Error(format!("this is no request: {error}")),
         };
@@ -111,7 +111,7 @@ pub fn serve(
 fn obey(
     path: &Path,
     given: &Requested,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     loaded: &mut Option<Layouts>,
     depths: &mut Depths,
     request: WorkerRequest,
@@ -121,17 +121,17 @@ fn obey(
         | WorkerRequest::Measure { settings, .. }
         | WorkerRequest::Check { settings, .. } => settings,
     };
-    let settings = Settings::resolve_tuned(given, Some(&requested(settings)?), live)?;
+    let settings = Settings::resolve_tuned(given, Some(&requested(settings)?), runtime_host)?;
     if let WorkerRequest::Load { .. } = request {
         *loaded = None;
-        let layouts = Layouts::open(path, &settings, live)?;
+        let layouts = Layouts::open(path, &settings, runtime_host)?;
         // The engine goes on without it; here it would be a candidate that is none.
         if let Some(why) = layouts.why_not() {
             return Err(Error::Tune(why.to_string()));
         }
         // The pages of a mapped model come in with the first run, which would count against it.
         let work = Work { prompt: TEXT_TOKENS as u32, generate: 1, ..Work::default() };
-        measure(&layouts, work, &settings, live, depths)?;
+        measure(&layouts, work, &settings, runtime_host, depths)?;
         *loaded = Some(layouts);
         return Ok(WorkerAnswer::Loaded);
     }
@@ -139,12 +139,12 @@ fn obey(
     match request {
         WorkerRequest::Measure { work, .. } => {
             forget_the_peak();
-            let sample = measure(model, work, &settings, live, depths)?;
+            let sample = measure(model, work, &settings, runtime_host, depths)?;
             // Whoever runs the model does not keep them.
             let peak = peak().map(|peak| Bytes(peak.0.saturating_sub(depths.size().0)));
             Ok(WorkerAnswer::Measured { sample, peak })
         }
-        WorkerRequest::Check { lead, out, .. } => check(model, &settings, live, lead, &out),
+        WorkerRequest::Check { lead, out, .. } => check(model, &settings, runtime_host, lead, &out),
         WorkerRequest::Load { .. } => Ok(WorkerAnswer::Loaded),
     }
 }
@@ -154,11 +154,11 @@ fn measure(
     layouts: &Layouts,
     work: Work,
     settings: &Settings,
-    live: &Live,
+    runtime_host: &RuntimeHost,
     depths: &mut Depths,
 ) -> Result<Sample> {
     let case = Case { n_prompt: work.prompt, n_gen: work.generate, n_depth: work.depth() };
-    let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, live)?;
+    let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, runtime_host)?;
     let mut random = Random::new(layouts.model());
     let time = |start: Instant| bench::duration(start.elapsed());
     let mut sample = Sample {
@@ -170,7 +170,7 @@ fn measure(
     };
     if work.prompt > 0 {
         if work.prompt_after > 0 {
-            let state = depths.state(layouts.model(), settings, live, work.depth())?;
+            let state = depths.state(layouts.model(), settings, runtime_host, work.depth())?;
             session.restore_before(work.prompt as usize, state, work.prompt_after)?;
         }
         let start = Instant::now();
@@ -191,7 +191,7 @@ fn measure(
     }
     if work.generate > 0 {
         if work.generate_after > 0 {
-            let state = depths.state(layouts.model(), settings, live, work.depth())?;
+            let state = depths.state(layouts.model(), settings, runtime_host, work.depth())?;
             session.restore_before(1, state, work.generate_after)?;
         }
         let start = Instant::now();
@@ -207,7 +207,13 @@ pub fn lead(settings: &Chosen) -> u32 {
     settings.n_ubatch.map_or(0, |tokens| tokens.saturating_add(TEXT_TOKENS as u32))
 }
 
-fn check(layouts: &Layouts, settings: &Settings, live: &Live, lead: u32, out: &Path) -> Result<WorkerAnswer> {
+fn check(
+    layouts: &Layouts,
+    settings: &Settings,
+    runtime_host: &RuntimeHost,
+    lead: u32,
+    out: &Path,
+) -> Result<WorkerAnswer> {
     let model = layouts.model();
     let mut tokens: Vec<Token> = match model.has_vocabulary() {
         true => model.tokenize(TEXT)?,
@@ -216,7 +222,7 @@ fn check(layouts: &Layouts, settings: &Settings, live: &Live, lead: u32, out: &P
     let mut random = Random::new(model);
     tokens.resize_with(TEXT_TOKENS, || random.token());
     let case = Case { n_prompt: TEXT_TOKENS as u32, n_gen: GREEDY, n_depth: lead };
-    let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, live)?;
+    let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, runtime_host)?;
     bench::prefill(&mut session, &mut random, lead)?;
     let all = logits(&mut session, &tokens, Feed { step: false, greedy: GREEDY })?;
     std::fs::write(out, all.to_bytes())

@@ -1,6 +1,6 @@
 //! Every combination of the settings that are given as lists.
 
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
 use llama::options::SplitLayout;
 
@@ -9,7 +9,11 @@ use super::lists::flat;
 
 /// Every combination of the settings, those that need the model to be loaded again outermost, threads last. What nobody
 /// asks for is as `tuned`, or as it is by default.
-pub fn settings(args: &Args, tuned: Option<&Requested>, live: &Live) -> llama::error::Result<Vec<Settings>> {
+pub fn settings(
+    args: &Args,
+    tuned: Option<&Requested>,
+    runtime_host: &RuntimeHost,
+) -> llama::error::Result<Vec<Settings>> {
     let mut requested = Requested::default();
     args.placing.ask(&mut requested);
     args.load.ask(&mut requested);
@@ -34,7 +38,7 @@ pub fn settings(args: &Args, tuned: Option<&Requested>, live: &Live) -> llama::e
         .map(|requested| {
             // Without the record it would be another measurement than the one that was asked for.
             tuned.map_or(Ok(()), |tuned| Settings::goes_with(requested, tuned))?;
-            Settings::resolve_tuned(requested, tuned, live)
+            Settings::resolve_tuned(requested, tuned, runtime_host)
         })
         .collect()
 }

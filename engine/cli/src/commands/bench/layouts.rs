@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use engine_core::split::Layouts;
 use measure::{FEWEST_PAIRS, median};
@@ -21,10 +21,10 @@ pub fn run(
     layouts: &Layouts,
     settings: &[Settings],
     cases: &[Case],
-    live: &Live,
+    runtime_host: &RuntimeHost,
 ) -> Result<ExitCode> {
     let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
-    let commit = commit(live);
+    let commit = commit(runtime_host);
     if (args.repetitions as usize) < FEWEST_PAIRS {
         let _ = writeln!(
             io::stderr(),
@@ -39,7 +39,7 @@ pub fn run(
         for settings in settings {
             let extra = varied.cells(&path, settings);
             for case in cases {
-                for record in compare_layouts(layouts, case, &commit, settings, live, repeat)? {
+                for record in compare_layouts(layouts, case, &commit, settings, runtime_host, repeat)? {
                     table.add_with(&record, &extra).context("cannot write the results to stdout")?;
                 }
             }

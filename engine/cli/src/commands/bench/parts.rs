@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use engine_core::live::Live;
 use engine_core::model;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::sample_text::TEXT;
 use engine_core::settings::Settings;
 use llama::Model;
@@ -22,7 +22,7 @@ use crate::commands::table::Table;
 struct Bench<'a> {
     args: &'a Args,
     cases: &'a [Case],
-    live: &'a Live,
+    runtime_host: &'a RuntimeHost,
     text: String,
     repeat: Repeat,
 }
@@ -33,7 +33,7 @@ pub fn run(
     models: &[PathBuf],
     settings: &[Settings],
     cases: &[Case],
-    live: &Live,
+    runtime_host: &RuntimeHost,
 ) -> Result<ExitCode> {
     let text = match &args.text {
         Some(path) => {
@@ -42,7 +42,7 @@ pub fn run(
         None => TEXT.to_string(),
     };
     let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
-    let bench = Bench { args, cases, live, text, repeat };
+    let bench = Bench { args, cases, runtime_host, text, repeat };
     let mut table = Table::new(args.output, engine_core::terminal::stdout());
     table.begin().context("cannot write the results to stdout")?;
     let varied = Varied::of(models, settings);
@@ -67,8 +67,8 @@ pub fn run(
 impl Bench<'_> {
     /// All parts of the model at `path` under `settings`. Loading comes first: two copies of a model may not fit into memory.
     fn measure(&self, path: &Path, settings: &Settings) -> llama::error::Result<Vec<PartRecord>> {
-        let (live, repeat) = (self.live, self.repeat);
-        let open = || model::open(path, settings, live);
+        let (runtime_host, repeat) = (self.runtime_host, self.repeat);
+        let open = || model::open(path, settings, runtime_host);
         let mut loads = Vec::new();
         for &part in &self.args.parts {
             if matches!(part, Part::Load | Part::Vocab | Part::Gguf) {
@@ -76,7 +76,7 @@ impl Bench<'_> {
             }
         }
         let model = open()?;
-        let subject = subject(&model, live);
+        let subject = subject(&model, runtime_host);
         let record =
             |part, case, n_threads, measured| PartRecord::new(part, case, n_threads, &subject, measured);
         let mut records: Vec<PartRecord> =
@@ -99,7 +99,7 @@ impl Bench<'_> {
                     records.push(record(part, None, 1, detokenize(&model, &self.text, repeat)?));
                 }
                 Part::Sample | Part::Greedy => {
-                    let measured = sample(&model, part, &self.text, settings, live, repeat)?;
+                    let measured = sample(&model, part, &self.text, settings, runtime_host, repeat)?;
                     records.push(record(part, None, 1, measured));
                 }
             }
@@ -126,16 +126,16 @@ impl Bench<'_> {
         cases
             .into_iter()
             .map(|case| {
-                let samples = kernel(model, &case, settings, self.live, self.repeat, &mut depth)?;
+                let samples = kernel(model, &case, settings, self.runtime_host, self.repeat, &mut depth)?;
                 Ok(record(case, (u64::from(case.n_prompt) + u64::from(case.n_gen), samples)))
             })
             .collect()
     }
 }
 
-fn subject(model: &Model, live: &Live) -> BenchSubject {
+fn subject(model: &Model, runtime_host: &RuntimeHost) -> BenchSubject {
     BenchSubject {
-        build_commit: commit(live),
+        build_commit: commit(runtime_host),
         model_filename: model.path().to_string_lossy().into_owned(),
         model_type: model.description(),
         model_size: model.size(),

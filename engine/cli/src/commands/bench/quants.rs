@@ -12,8 +12,8 @@ use anyhow::{Context as _, Result};
 use base::exit::INTERRUPTED;
 use build_info::evaluation::{Divergence, Estimate};
 use build_info::words::printable;
-use engine_core::live::Live;
 use engine_core::model;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use files::{QuantFolder, QuantOrigin};
 use llama::error::Error;
@@ -67,7 +67,7 @@ pub fn run(
     models: &[PathBuf],
     settings: &[Settings],
     cases: &[Case],
-    live: &Live,
+    runtime_host: &RuntimeHost,
 ) -> Result<ExitCode> {
     let [source] = models else {
         return Err(usage("--quants makes quantisations of one model: give -m once"));
@@ -89,7 +89,7 @@ pub fn run(
         Some(path) => super::super::read_text(path)?,
         None => built_in_text(),
     };
-    let work = QuantBench { args, source, settings, prefill, decode, live, text };
+    let work = QuantBench { args, source, settings, prefill, decode, runtime_host, text };
     // Before the long part: every type, the folder, the room in it.
     let all = work.options()?;
     let folder = QuantFolder::new(source, args.quants.keep.as_deref())?;
@@ -126,7 +126,7 @@ struct QuantBench<'a> {
     settings: &'a Settings,
     prefill: &'a Case,
     decode: &'a Case,
-    live: &'a Live,
+    runtime_host: &'a RuntimeHost,
     text: String,
 }
 
@@ -205,7 +205,7 @@ impl QuantBench<'_> {
             if interrupted() {
                 break;
             }
-            let model = model::open(&contestant.path, self.settings, self.live)?;
+            let model = model::open(&contestant.path, self.settings, self.runtime_host)?;
             let (mut perplexity, mut divergence) = (None, None);
             if chunks > 0 {
                 let found = self.divergence(&model, &mut reference, chunks)?;
@@ -243,11 +243,11 @@ impl QuantBench<'_> {
             Some(reference) => reference,
             None => {
                 let text = ChunkedText::new(model, &self.text, eval::DEFAULT_CHUNK, Some(chunks))?;
-                let saved = Reference::save(model, &text, self.settings, self.live, &mut silent)?;
+                let saved = Reference::save(model, &text, self.settings, self.runtime_host, &mut silent)?;
                 reference.insert(saved)
             }
         };
-        Ok(reference.against(model, self.settings, self.live, &mut silent)?)
+        Ok(reference.against(model, self.settings, self.runtime_host, &mut silent)?)
     }
 
     /// Every model once in a round, in an order that changes: loaded, warmed up, measured, dropped, so that memory has
@@ -282,10 +282,10 @@ impl QuantBench<'_> {
 
     /// Tokens per second of prefill and decode.
     fn turn(&self, path: &Path) -> Result<(Option<f64>, Option<f64>)> {
-        let model = model::open(path, self.settings, self.live)?;
+        let model = model::open(path, self.settings, self.runtime_host)?;
         let repeat = Repeat { samples: 1, warm_up: true };
         let speed = |case: &Case| -> Result<Option<f64>> {
-            let samples = kernel(&model, case, self.settings, self.live, repeat, &mut None)?;
+            let samples = kernel(&model, case, self.settings, self.runtime_host, repeat, &mut None)?;
             let tokens = f64::from(case.n_prompt) + f64::from(case.n_gen);
             Ok(samples.ns.first().map(|ns| 1e9 * tokens / *ns as f64))
         };
@@ -296,7 +296,7 @@ impl QuantBench<'_> {
         let mut table = Table::new(self.args.output, engine_core::terminal::stdout());
         table.begin()?;
         let source = &contestants[0];
-        let commit = commit(self.live);
+        let commit = commit(self.runtime_host);
         for contestant in contestants {
             let Some(facts) = &contestant.found else { continue };
             table.add(&QuantRow { work: self, contestant, facts, source, commit: &commit, rounds })?;

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use anyhow::{Context as _, Result, bail};
 use build_info::roofline::Rates;
 use build_info::{Bytes, Policy, Roofline, threads};
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use llama::Model;
 use roofline::{Error, Kernels, MeasuredRoof};
 use serde::{Serialize, Serializer};
@@ -25,8 +25,8 @@ use super::lists::flat;
 use crate::commands::table::{ResultRow, Table};
 
 /// Measures this machine, prints what it can do and keeps it.
-pub fn run(args: &Args, live: &Live) -> Result<ExitCode> {
-    let Some(host) = &live.host else {
+pub fn run(args: &Args, runtime_host: &RuntimeHost) -> Result<ExitCode> {
+    let Some(host) = &runtime_host.host else {
         bail!("cannot measure this machine: neither its cores nor the affinity mask could be read");
     };
     let place = match (args.no_save, roof::path()) {
@@ -163,8 +163,8 @@ pub struct Roof {
 
 impl Roof {
     /// The kept roofline, if it is of this machine. Why another is not taken is said once.
-    pub fn find(live: &Live) -> Option<Self> {
-        let host = live.host.as_ref()?;
+    pub fn find(runtime_host: &RuntimeHost) -> Option<Self> {
+        let host = runtime_host.host.as_ref()?;
         match roof::find(host) {
             CachedRoofline::Fresh(roofline) => {
                 Some(Roof { roofline, caches: roofline::last_level_caches(host), said: Cell::new(false) })

@@ -84,7 +84,7 @@ fn names(models: &[PathBuf]) -> Vec<(PathBuf, String)> {
 
 #[cfg(test)]
 mod tests {
-    use engine_core::live::Live;
+    use engine_core::runtime_host::RuntimeHost;
     use engine_core::settings::Requested;
     use llama::options::LoadMode;
 
@@ -94,7 +94,7 @@ mod tests {
         let mut requested =
             Requested { decode_threads: Some(1), prefill_threads: Some(1), ..Requested::default() };
         change(&mut requested);
-        Settings::resolve(&requested, &Live::default()).expect("settings")
+        Settings::resolve(&requested, &RuntimeHost::default()).expect("settings")
     }
 
     fn titles(settings: &[Settings]) -> Vec<&'static str> {

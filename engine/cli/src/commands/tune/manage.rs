@@ -10,7 +10,7 @@ use base::exit::TRY_AGAIN;
 use build_info::tuning::{CpuKey, Entry, Miss};
 use build_info::words::{printable, printable_lines};
 use build_info::{Bytes, TuningRecord};
-use engine_core::live::Live;
+use engine_core::runtime_host::RuntimeHost;
 use engine_core::tuning;
 use gguf::partial::PartialFile;
 use llama::error::Error;
@@ -64,10 +64,10 @@ pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
         let _ = writeln!(io::stderr(), "{what}, says {}", printable(&path.to_string_lossy()));
         return Ok(ExitCode::SUCCESS);
     }
-    let live = crate::commands::read_live();
-    let defaults = defaults(&live)?;
+    let runtime_host = crate::commands::read_runtime_host();
+    let defaults = defaults(&runtime_host)?;
     let texts = record.entries.iter().map(|entry| {
-        let unused = not_used(entry, &live).map(|why| format!("not used here: {why}\n"));
+        let unused = not_used(entry, &runtime_host).map(|why| format!("not used here: {why}\n"));
         report::entry(entry, &defaults) + &unused.unwrap_or_default()
     });
     let texts: Vec<String> = texts.collect();
@@ -76,11 +76,11 @@ pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
 }
 
 /// Why the engine's next start here takes nothing from `entry`, whatever the model.
-fn not_used(entry: &Entry, live: &Live) -> Option<Miss> {
-    let cpu = CpuKey::of(live.host.as_ref()?);
+fn not_used(entry: &Entry, runtime_host: &RuntimeHost) -> Option<Miss> {
+    let cpu = CpuKey::of(runtime_host.host.as_ref()?);
     let record = TuningRecord { entries: vec![entry.clone()], ..TuningRecord::default() };
-    let defaults = live.defaults().cloned().unwrap_or_default();
-    record.lookup(&tuning::build_of(live), &defaults, &cpu, &entry.key.model, None).err()
+    let defaults = runtime_host.defaults().cloned().unwrap_or_default();
+    record.lookup(&tuning::build_of(runtime_host), &defaults, &cpu, &entry.key.model, None).err()
 }
 
 /// Forgets `entries`, and the progress of a tuning of the same.
