@@ -1,14 +1,4 @@
-//! `anneal`: parse, dispatch, print the error chain, exit with the design's code.
-#![forbid(unsafe_code)]
-// They panic when stderr is full or its reader gone; `writeln!` lets that be nobody's concern.
-#![deny(clippy::print_stderr)]
-
-mod commands;
-mod interrupt;
-mod mcp;
-mod openmp;
-mod remote;
-mod version;
+//! Command line of `anneal`: parsing, dispatch, messages of errors and exit codes.
 
 use std::io::Write;
 use std::iter;
@@ -20,10 +10,12 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use engine_core::trial;
 
+use crate::{commands, interrupt, version};
+
 /// Runs GGUF models with the llama.cpp that was built for this machine.
 #[derive(Parser)]
 #[command(name = "anneal", version, max_term_width = 100)]
-struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
 }

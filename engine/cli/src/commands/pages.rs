@@ -85,7 +85,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::Cli;
+    use crate::entry::Cli;
 
     #[test]
     fn every_command_that_people_use_has_a_page_and_no_other_has() {
