@@ -133,7 +133,7 @@ fn what_cannot_draft_is_refused_at_the_start() {
         (&["--speculative", "lookup", "--draft-model", "x.gguf"], "it would not be used"),
         (&["--draft-max", "3"], "--draft-max without drafts"),
         (&["--draft-model", "no such.gguf"], "no such.gguf"),
-        (&["--draft-model", "x.gguf", "--draft-p-min", "2"], "draft_p_min = 2: use 0 to 1"),
+        (&["--draft-model", "x.gguf", "--draft-p-min", "2"], "for '--draft-p-min <P>': use 0 to 1"),
     ] {
         let model = crate::common::tiny();
         let serve = ["serve", "-m", model.to_str().expect("a path"), "--listen", "127.0.0.1:0"];
