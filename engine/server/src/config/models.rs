@@ -274,7 +274,7 @@ mod tests {
                 "speculative = \"lookup\"\ndevice_sampling = true",
                 Err("models.a: device_sampling with drafts"),
             ),
-            ("", "draft_model = \"s\"\ndraft_p_min = 1.5", Err("models.a: draft_p_min = 1.5: use 0 to 1")),
+            ("", "draft_model = \"s\"\ndraft_p_min = 1.5", Err("a.draft_p_min: use 0 to 1, not 1.5")),
         ];
         for (above, own, expected) in cases {
             let text = format!("{above}\n[models.a]\npath = \"a.gguf\"\n{own}\n");
