@@ -94,33 +94,6 @@ fn the_library_is_small() {
     }
 }
 
-/// cc takes the level of the crate for its C, and zig adds checks of undefined behaviour to level 0.
-#[test]
-fn c_of_the_engine_is_optimised() {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let tree = Command::new(cargo)
-        .args(["tree", "--locked", "--offline", "-p", "anneal", "--all-features", "-e", "normal,build"])
-        .args(["-i", "cc", "--depth", "1", "--prefix", "none"])
-        .current_dir(root())
-        .output()
-        .expect("cargo");
-    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
-    let tree = String::from_utf8(tree.stdout).expect("UTF-8");
-    let users: Vec<&str> = tree.lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
-    assert!(users.contains(&"ring") && users.contains(&"llama-link"), "{users:?}");
-    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("a file");
-    let manifest: toml::Table = manifest.parse().expect("TOML");
-    let levels = &manifest["profile"]["engine"]["package"];
-    for user in users {
-        // cmake is a library for build scripts. llama-link names the level itself, and llama-sys compiles nothing.
-        if ["cmake", "llama-link", "llama-sys"].contains(&user) {
-            continue;
-        }
-        let level = levels.get(user).and_then(|package| package["opt-level"].as_integer());
-        assert_eq!(level, Some(3), "{user} compiles C: name it in [profile.engine.package] of Cargo.toml");
-    }
-}
-
 #[test]
 fn each_crate_says_what_it_is_and_hides_nothing() {
     for member in members(&root()).expect("manifests") {

@@ -135,20 +135,31 @@ fn expressions_of_licences_are_understood() {
     }
 }
 
-#[test]
-fn every_licence_is_allowed() {
-    let rules: toml::Value = toml::from_str(&read("deny.toml")).unwrap();
-    let allowed: Vec<String> = rules["licenses"]["allow"].clone().try_into().unwrap();
-    // Only the packages for this machine: cargo has fetched no others.
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+/// What cargo prints on `arguments`.
+fn cargo(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--locked", "--offline", "--filter-platform", &target])
+        .args(arguments)
+        .args(["--locked", "--offline"])
         .current_dir(root())
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let packages = metadata["packages"].as_array().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The packages for this machine: cargo has fetched no others.
+fn packages() -> Vec<serde_json::Value> {
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let text = cargo(&["metadata", "--format-version", "1", "--filter-platform", &target]);
+    let mut metadata: serde_json::Value = serde_json::from_str(&text).unwrap();
+    serde_json::from_value(metadata["packages"].take()).unwrap()
+}
+
+#[test]
+fn every_licence_is_allowed() {
+    let rules: toml::Value = toml::from_str(&read("deny.toml")).unwrap();
+    let allowed: Vec<String> = rules["licenses"]["allow"].clone().try_into().unwrap();
+    let packages = packages();
     let foreign = packages.iter().filter(|package| !package["source"].is_null());
     let mut refused = Vec::new();
     for package in foreign {
@@ -159,6 +170,57 @@ fn every_licence_is_allowed() {
     }
     assert!(refused.is_empty(), "deny.toml does not allow: {refused:#?}");
     assert!(packages.len() > 200, "only {} packages", packages.len());
+}
+
+/// Names of the crates that cargo's `tree` lists for the engine, with `more` arguments.
+fn crates_of_the_engine(more: &[&str]) -> BTreeSet<String> {
+    let tree = cargo(&[&["tree", "-p", "anneal", "--prefix", "none"], more].concat());
+    tree.lines().filter_map(|line| line.split(' ').next()).map(str::to_string).collect()
+}
+
+/// Fails unless `[profile.engine]` compiles the crate `name`, which does `what`, at level 3.
+fn assert_optimised(name: &str, what: &str) {
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let package = manifest["profile"]["engine"]["package"].get(name);
+    let level = package.and_then(|package| package["opt-level"].as_integer());
+    assert_eq!(level, Some(3), "{name} {what}: name it in [profile.engine.package] of Cargo.toml");
+}
+
+/// cc takes the level of the crate for its C, and zig adds checks of undefined behaviour to level 0.
+#[test]
+fn c_of_the_engine_is_optimised() {
+    // cc itself, and a library for build scripts. llama-link names the level itself, and llama-sys compiles nothing.
+    const NO_C: [&str; 4] = ["cc", "cmake", "llama-link", "llama-sys"];
+    let more = ["--all-features", "-e", "normal,build", "-i", "cc", "--depth", "1"];
+    let users = crates_of_the_engine(&more);
+    assert!(users.contains("ring") && users.contains("llama-link"), "{users:?}");
+    for user in users.iter().filter(|user| !NO_C.contains(&user.as_str())) {
+        assert_optimised(user, "compiles C");
+    }
+}
+
+/// At level 0 each instruction of such a function is a function by itself. The audit refuses it, and it is slow.
+#[test]
+fn crates_that_ask_the_cpu_are_optimised() {
+    // Their functions for newer CPUs are compiled for other systems alone.
+    const NOT_ON_LINUX: [&str; 1] = ["getrandom"];
+    let linked = crates_of_the_engine(&["-e", "normal"]);
+    let mut found = 0;
+    for package in packages() {
+        let name = package["name"].as_str().unwrap();
+        if package["source"].is_null() || !linked.contains(name) || NOT_ON_LINUX.contains(&name) {
+            continue;
+        }
+        let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+        let folder = Some(manifest.with_file_name("src")).filter(|folder| folder.is_dir());
+        let folder = folder.unwrap_or_else(|| manifest.parent().unwrap().to_path_buf());
+        let asks = |path: &PathBuf| std::fs::read_to_string(path).unwrap().contains("target_feature(enable");
+        if tidy::rust_files(&folder).unwrap().iter().any(asks) {
+            found += 1;
+            assert_optimised(name, "asks the CPU");
+        }
+    }
+    assert!(found >= 5, "only {found} crates ask the CPU");
 }
 
 /// Name and content of each file of the repository whose name ends with one of `endings`.

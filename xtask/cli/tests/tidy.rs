@@ -1,6 +1,5 @@
 //! What a reader would trip over in the tree as it stands.
 
-use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -164,47 +163,4 @@ fn worked_diffs_apply() {
         }
     }
     assert!(diffs >= 3, "{diffs}");
-}
-
-/// Crates with functions for newer CPUs that are compiled for other systems alone.
-const NOT_ON_LINUX: &[&str] = &["getrandom"];
-
-/// At level 0 each instruction of such a function is a function by itself. The audit refuses it, and it is slow.
-#[test]
-fn crates_that_ask_the_cpu_are_optimised() {
-    let root = root();
-    let cargo = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO")).args(arguments).current_dir(&root).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let tree = cargo(&["tree", "--locked", "--offline", "-p", "anneal", "-e", "normal", "--prefix", "none"]);
-    let linked: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-    let metadata =
-        cargo(&["metadata", "--format-version", "1", "--locked", "--offline", "--filter-platform", &target]);
-    let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
-    let manifest: toml::Table = std::fs::read_to_string(root.join("Cargo.toml")).unwrap().parse().unwrap();
-    let levels = &manifest["profile"]["engine"]["package"];
-    let mut found = 0;
-    for package in metadata["packages"].as_array().unwrap() {
-        let name = package["name"].as_str().unwrap();
-        if package["source"].is_null() || !linked.contains(name) || NOT_ON_LINUX.contains(&name) {
-            continue;
-        }
-        let manifest = Path::new(package["manifest_path"].as_str().unwrap());
-        let folder = Some(manifest.with_file_name("src")).filter(|folder| folder.is_dir());
-        let folder = folder.unwrap_or_else(|| manifest.parent().unwrap().to_path_buf());
-        let asks = |path: &PathBuf| std::fs::read_to_string(path).unwrap().contains("target_feature(enable");
-        if tidy::rust_files(&folder).unwrap().iter().any(asks) {
-            found += 1;
-            let level = levels.get(name).and_then(|package| package["opt-level"].as_integer());
-            assert_eq!(
-                level,
-                Some(3),
-                "{name} asks the CPU: name it in [profile.engine.package] of Cargo.toml"
-            );
-        }
-    }
-    assert!(found >= 5, "only {found} crates ask the CPU");
 }
