@@ -64,8 +64,8 @@ mod tests {
     fn a_cause_gives_its_exit_code() {
         let coded = Coded { code: TRY_AGAIN, message: "busy".to_string() };
         let wrapped = std::io::Error::other(Coded { code: USAGE, message: "a flag".to_string() });
-        // An io::Error passes on the causes of its content, and not the content itself.
         assert_eq!(coded.to_string(), "busy");
+        // An io::Error passes on the causes of its content, and not the content itself.
         let errors: [Box<dyn Error>; 3] = [coded.into(), wrapped.into(), fmt::Error.into()];
         assert_eq!(errors.map(|error| code_of(&error)), [TRY_AGAIN, FAILED, FAILED]);
     }

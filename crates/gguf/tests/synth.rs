@@ -6,16 +6,14 @@ use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use build_info::Bytes;
+use build_info::{Bytes, Sha256};
 use gguf::partial::PlaceError;
 use gguf::synth::{self, Precision, Preset, SynthOptions};
 use gguf::write::{Header, WriteError, Writer};
 use gguf::{GgufFile, Scalar, Value};
-use sha2::{Digest, Sha256};
 
 fn digest(path: &Path) -> String {
-    let digest = Sha256::digest(fs::read(path).unwrap());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::of(fs::read(path).unwrap()).to_string()
 }
 
 #[test]

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use common::{BOTH, Installer, archives, name, runs, snapshot};
 use proptest::prelude::*;
-use sha2::Digest;
 use tar::{EntryType, Header};
 
 /// One entry of an archive that is written by hand.
@@ -60,8 +59,7 @@ fn write(folder: &Path, version: &str, content: &[u8]) -> PathBuf {
 }
 
 fn sum(path: &Path) {
-    let digest: String =
-        sha2::Sha256::digest(fs::read(path).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = build_info::Sha256::of(fs::read(path).unwrap());
     let list = format!("{digest}  {}\n", path.file_name().unwrap().to_str().unwrap());
     fs::write(format!("{}.sha256", path.display()), list).unwrap();
 }

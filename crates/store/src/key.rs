@@ -60,7 +60,7 @@ impl CpuKind {
     /// Its name in a store: `x86_64-AuthenticAMD-25-1-` and 12 digits of the features' digest.
     pub fn id(&self) -> String {
         let number = |number: Option<u32>| number.map_or("x".to_string(), |number| number.to_string());
-        let features = Sha256::of(self.features.join("\n").as_bytes());
+        let features = Sha256::of(self.features.join("\n"));
         plain(&format!(
             "{}-{}-{}-{}-{}",
             self.arch,
@@ -80,7 +80,7 @@ pub fn any(arch: &str) -> String {
 impl Parts {
     /// The key: SHA-256 over the parts as JSON with sorted names and no spaces.
     pub fn key(&self) -> Sha256 {
-        Sha256::of(canonical(&serde_json::to_value(self).unwrap_or_default()).as_bytes())
+        Sha256::of(canonical(&serde_json::to_value(self).unwrap_or_default()))
     }
 
     /// The kind of CPUs that the build is for, as a store names it.
@@ -106,7 +106,7 @@ impl Parts {
             .map_or("the build brings its own".to_string(), |glibc| format!("{glibc}, this machine's"));
         vec![
             format!("key {}", self.key()),
-            format!("  plan without places {}", Sha256::of(canonical(&self.plan).as_bytes())),
+            format!("  plan without places {}", Sha256::of(canonical(&self.plan))),
             format!("  engine's sources {}", self.engine),
             format!("  gate's reference {}", self.gate),
             format!("  audit's rules {}", self.audit),
@@ -118,7 +118,7 @@ impl Parts {
 
 /// Name in a store of the CPU that settings were tuned for.
 pub fn of_tuned(cpu: &CpuKey) -> Sha256 {
-    Sha256::of(canonical(&serde_json::to_value(cpu).unwrap_or_default()).as_bytes())
+    Sha256::of(canonical(&serde_json::to_value(cpu).unwrap_or_default()))
 }
 
 /// `name` with `_` in place of what is not plain in a path.

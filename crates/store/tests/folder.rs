@@ -82,7 +82,10 @@ fn what_is_damaged_is_named_and_force_mends_it() {
         let expected = match damaged.len() > whole.len() {
             // Not read to its end, for it may have none.
             true => vec![name.clone(), "larger than".to_string()],
-            false => vec![name.strip_suffix(".tar.zst").unwrap().to_string(), digest_of(damaged).to_string()],
+            false => vec![
+                name.strip_suffix(".tar.zst").unwrap().to_string(),
+                build_info::Sha256::of(damaged).to_string(),
+            ],
         };
         assert!(expected.iter().all(|part| words.contains(part.as_str())), "{words}");
         assert!(words.contains(store) && words.contains("publish --force"), "{words}");
@@ -257,10 +260,6 @@ fn a_refused_build_does_not_hide_an_older_intact_one() {
     assert!(code == 1 && words.matches("is damaged").count() == 2, "{code}: {words}");
 }
 
-fn digest_of(bytes: &[u8]) -> build_info::Sha256 {
-    build_info::Sha256::of(bytes)
-}
-
 #[test]
 fn of_many_publishers_one_is_first_and_all_are_in_the_list() {
     let temp = tempfile::tempdir().unwrap();
@@ -414,7 +413,7 @@ fn what_was_tuned_is_kept_by_cpu_and_the_later_one_counts() {
     let root = temp.path().join("store");
     let store = text(&root);
     done(give(&publish(&temp.path().join("build"), store, "a", 1000)));
-    let local = digest_of(b"local plan");
+    let local = build_info::Sha256::of(b"local plan");
     let put = |objective: &str, date: &str| {
         let record = tuned(local.as_str(), objective, date);
         let Answer::Tuned(tuned) = done(give(&tune(store, "a", record, "local plan"))) else { panic!() };
@@ -457,7 +456,7 @@ fn what_no_reader_takes_is_mended_and_never_written() {
     let newest = store::entry::Newest::parse(&fs::read(&list).unwrap()).unwrap();
     assert_eq!(newest.builds.len(), 1);
 
-    let local = digest_of(b"local plan");
+    let local = build_info::Sha256::of(b"local plan");
     let put = |record| {
         let Answer::Tuned(tuned) = done(give(&tune(store, "a", record, "local plan"))) else { panic!() };
         tuned.entries
@@ -491,7 +490,7 @@ fn what_a_later_anneal_wrote_is_left_as_it_is() {
     let root = temp.path().join("store");
     let store = text(&root);
     done(give(&publish(&temp.path().join("build"), store, "a", 1000)));
-    let local = digest_of(b"local plan");
+    let local = build_info::Sha256::of(b"local plan");
     let tuning = tune(store, "a", tuned(local.as_str(), "chat", "2026-01-01T00:00:00Z"), "local plan");
     done(give(&tuning));
     let list = root.join(format!("v1/kinds/{}/native.json", kind().id()));

@@ -161,9 +161,7 @@ impl<'a> PartialFile<'a> {
     }
 
     fn is_right(&self, sha256: &str) -> bool {
-        let found = self.hasher.clone().finalize();
-        let found: String = found.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.done == self.size && found == sha256
+        self.done == self.size && build_info::Sha256::from(self.hasher.clone()).as_str() == sha256
     }
 
     fn wrong(&self, why: String) -> Error {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use sha2::{Digest, Sha256};
+use sha256::Sha256;
 
 /// Of the definitions, the compilers' versions, and the CPU that `native` stands for as the first compiler sees it.
 pub fn of<P: AsRef<Path>>(
@@ -12,16 +12,16 @@ pub fn of<P: AsRef<Path>>(
     compilers: [P; 2],
     native: &str,
 ) -> Result<String> {
-    let mut digest = Sha256::new();
+    let mut bytes = Vec::new();
     for (name, value) in definitions {
-        digest.update(format!("{name}={value}\n"));
+        bytes.extend(format!("{name}={value}\n").into_bytes());
     }
     for compiler in &compilers {
-        digest.update(output(compiler.as_ref(), &["--version"])?);
+        bytes.extend(output(compiler.as_ref(), &["--version"])?);
     }
     // Instruction sets and tuning, as macros: __AVX512F__, __znver5__, ….
-    digest.update(output(compilers[0].as_ref(), &[native, "-dM", "-E", "-x", "c", "/dev/null"])?);
-    Ok(digest.finalize()[..6].iter().map(|byte| format!("{byte:02x}")).collect())
+    bytes.extend(output(compilers[0].as_ref(), &[native, "-dM", "-E", "-x", "c", "/dev/null"])?);
+    Ok(Sha256::of(bytes).short().to_string())
 }
 
 fn output(compiler: &Path, arguments: &[&str]) -> Result<Vec<u8>> {

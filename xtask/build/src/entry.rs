@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use anyhow::Result;
+use base::exit;
 use clap::Parser;
-use plan::exit;
 
 use crate::process;
 use crate::ui::Ui;

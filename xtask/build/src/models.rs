@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use base::exit;
 use build_info::Bytes;
 use gguf::synth::{self, Precision, Preset, SynthOptions};
-use plan::exit;
 
 use crate::process::{self, Log, Run};
 use crate::scratch::Scratch;

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use base::exit;
 use plan::CLEARED;
-use plan::exit;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use ship::order::Reply;

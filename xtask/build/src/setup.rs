@@ -5,9 +5,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::Result;
+use base::exit;
 use build_info::switches::Allocator;
 use llama_source::SourceTool;
-use plan::exit;
 use plan::profile::{Blas, CompilerChoice, Gpu, Lto, Profile, Target, Threading};
 use toolchain::Toolchain;
 use toolchain::setup::{

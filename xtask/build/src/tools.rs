@@ -5,11 +5,11 @@ mod cache;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use base::exit;
 use build_info::Host;
 use build_info::record::{self, Source};
 use host::Detected;
 use llama_source::{Origin, Store, Tree};
-use plan::exit;
 use toolchain::{SearchPath, Toolchain};
 
 use crate::ui::Ui;

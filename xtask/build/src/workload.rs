@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
+use base::exit;
 use gguf::synth::Preset;
-use plan::exit;
 use serde::{Deserialize, Serialize};
 
 /// One workload.

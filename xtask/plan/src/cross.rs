@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use base::exit;
 use build_info::Host;
 use build_info::record::Tool;
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,6 @@ use toolchain::{AARCH64, Rustc, Toolchain};
 
 use crate::profile::{Blas, CompilerChoice, Isa, Profile, Target};
 use crate::siblings::sibling;
-use base::exit;
 
 /// The CPU that is emulated: it has what a portable build for aarch64 needs, and none of what came later (SVE, i8mm,
 /// bf16), so that a program which runs there keeps what the profile promises.

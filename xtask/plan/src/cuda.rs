@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use base::exit;
 use build_info::Host;
 use build_info::device::{self, capability};
 use build_info::record::Tool;
@@ -16,7 +17,6 @@ use toolchain::{Compiler, Cuda, Toolchain};
 
 use crate::profile::{CompilerChoice, CudaMulMat, Gpu, Linkage, Profile, Target};
 use crate::tools::Tools;
-use base::exit;
 
 mod toolkit;
 

@@ -1,12 +1,12 @@
 //! What the engine does by default: of the profile's `[defaults]`, what this build can obey.
 
 use anyhow::Result;
+use base::exit;
 use build_info::Defaults;
 use build_info::defaults::{FlashAttention, Layers};
 
 use crate::cuda::CudaPlan;
 use crate::profile::Profile;
-use base::exit;
 
 /// The table of `profile`.
 ///

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
+use base::exit;
 use build_info::Host;
 use serde::{Deserialize, Serialize};
 use toolchain::CompilerKind;
@@ -12,7 +13,6 @@ use crate::profile::{Isa, Linkage, Profile};
 use crate::switches::WRAPPED;
 use crate::tools::Tools;
 use crate::{aarch64, march};
-use base::exit;
 
 /// How a build is aimed at CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,6 @@
 //! - [`blas`], [`cuda`]: BLAS libraries and NVIDIA's GPUs
 //! - [`variant`], [`bolt`]: plans derived from a plan, for PGO and BOLT
 //! - [`plan_marked`]: plans for machines that lack a tool
-//! - [`exit`]: exit codes, and errors that carry one
 
 mod aarch64;
 pub mod blas;
@@ -38,8 +37,6 @@ mod tests;
 pub mod tools;
 pub mod variant;
 pub mod zig;
-
-pub use base::exit;
 
 pub use crate::codegen::CodeGen;
 pub use crate::cross::Cross;

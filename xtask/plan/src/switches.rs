@@ -1,6 +1,7 @@
 //! What a profile's switches take of the compilers and the linker, and what they do not go with.
 
 use anyhow::{Result, bail};
+use base::exit;
 use build_info::switches::{CMAKE, Switches};
 use toolchain::{CompilerKind, Toolchain};
 
@@ -8,7 +9,6 @@ use crate::codegen::CodeGen;
 use crate::cross::Aim;
 use crate::profile::{Linkage, Profile, Threading};
 use crate::tools::Tools;
-use base::exit;
 
 /// ggml's own allocation of large buffers, which the engine's shim takes over where huge pages are wanted.
 pub const WRAPPED: &str = "-Wl,--wrap=ggml_aligned_malloc";

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use base::exit;
 use build_info::Glibc;
 use serde::{Deserialize, Serialize};
 use toolchain::{Compiler, CompilerKind, Toolchain, ZIG, ZIG_CLANG};
@@ -12,7 +13,6 @@ use toolchain::{Compiler, CompilerKind, Toolchain, ZIG, ZIG_CLANG};
 use crate::codegen::CodeGen;
 use crate::cross::Aim;
 use crate::profile::{CompilerChoice, Lto, Profile, Threading};
-use base::exit;
 
 /// The C compiler's name: that of a script which the stages put on the path, so that a plan has no folder of its checkout.
 pub const CC: &str = "zig-cc";

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use base::TempDir;
+use base::exit;
 use rustix::process::{Pid, test_kill_process};
 
 use super::prefix::Prefix;
-use base::exit;
 
 /// Its file, in our own folder. install.sh takes the same with flock(1).
 pub const FILE: &str = ".lock";

@@ -68,7 +68,7 @@ pub fn publish(folder: &Path, store: &str, engine: &str, size: usize) -> Order {
             version: "0.1.0".into(),
             target: "x86_64-unknown-linux-gnu".into(),
             glibc: Some("2.28".parse().unwrap()),
-            plan_hash: Sha256::of(format!("plan of {engine}").as_bytes()),
+            plan_hash: Sha256::of(format!("plan of {engine}")),
             variant: None,
             published: "2026-01-01T00:00:00Z".into(),
             gate: "passed".into(),

@@ -7,8 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use sha2::{Digest as _, Sha256};
-
 /// The commit of every repository.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
@@ -65,7 +63,7 @@ struct State {
 pub struct Server(Arc<State>);
 
 pub fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    build_info::Sha256::of(bytes).to_string()
 }
 
 impl Server {

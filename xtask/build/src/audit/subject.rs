@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use base::exit;
 use build_info::BuildInfo;
 use build_info::audit::Rule;
-use plan::exit;
 
 /// Files that belong together, and the record of their build.
 #[derive(Debug)]

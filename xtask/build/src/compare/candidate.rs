@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use base::exit;
 use build_info::BuildInfo;
 use build_info::record::ReadError;
-use plan::exit;
 
 use crate::stages;
 use crate::workspace::Workspace;

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use base::exit;
 use build_info::Bytes;
 use measure::{Call, Referee, Round, Rule, Stop, Watch, schedule};
-use plan::exit;
 
 use super::candidate::{CandidateBuild, MeasuredProgram};
 use super::comparison::{self, Comparison, Contender, Dropped};

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use base::exit;
 use build_info::MeasuredRow;
 use host::process::ProcFolder;
 use measure::median;
-use plan::exit;
 use serde_json::Value;
 
 use super::candidate::{CandidateBuild, MeasuredProgram};

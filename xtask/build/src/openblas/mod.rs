@@ -17,9 +17,9 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use base::exit;
 use build_info::{Host, Sha256};
 use plan::choose;
-use plan::exit;
 use plan::profile::{Blas, Profile};
 use serde::{Deserialize, Serialize};
 use toolchain::{BlasLibrary, BlasThreading, Toolchain};

@@ -5,12 +5,12 @@ mod outline;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use base::exit;
 use build_info::optimized::{BoltMethod, Gain};
 use build_info::record::Tool;
 use build_info::{BuildInfo, Host};
 use plan::Plan;
 use plan::bolt::BoltTools;
-use plan::exit;
 use plan::profile::PgoScope;
 use plan::variant::{self, Subject};
 use toolchain::{CompilerKind, Toolchain};

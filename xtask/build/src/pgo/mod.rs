@@ -188,7 +188,7 @@ impl<'a> Pipeline<'a> {
             if gcc {
                 let counts = gcda::collect(&build.cmake(), &self.workspace.pgo_profiles())?;
                 let both = format!("{} {}", profdata.digest, counts.digest);
-                profdata.digest = Sha256::of(both.as_bytes());
+                profdata.digest = Sha256::of(both);
                 profdata.gcda = Some(counts.folder);
             }
             let coverage = self.hold_against_run(&profdata, engine, held_out, log)?;

@@ -70,7 +70,7 @@ impl TrainingCourse {
         for (_, path) in &self.models {
             text.push_str(crate::fs::digest_file(path)?.as_str());
         }
-        Ok(Sha256::of(text.as_bytes()))
+        Ok(Sha256::of(text))
     }
 
     /// Runs `engine` on all of it, with the variables that tell it where counts go.

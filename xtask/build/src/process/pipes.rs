@@ -40,7 +40,7 @@ pub fn line_without_folders(command: &Command) -> String {
     let word = |word: &OsStr| {
         let word = word.to_string_lossy();
         let word = if word.starts_with('/') { word.rsplit('/').next().unwrap_or(&word) } else { &word };
-        base::shell_quote(word).to_string()
+        base::shell_quote(word)
     };
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(word).collect::<Vec<_>>().join(" ")

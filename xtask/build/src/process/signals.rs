@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
+use base::exit;
 use nix::sys::signal::{SigSet, Signal};
-use plan::exit;
 
 /// How often the user asked to stop.
 pub(super) static INTERRUPTED: AtomicU32 = AtomicU32::new(0);

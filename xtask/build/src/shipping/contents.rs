@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use base::exit;
 use build_info::BuildInfo;
-use plan::exit;
 use plan::profile::Target;
 use ship::order::{Item, LONGEST_NAME};
 

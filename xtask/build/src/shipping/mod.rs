@@ -9,7 +9,7 @@ mod reproducibility;
 use std::path::Path;
 
 use anyhow::Result;
-use plan::exit;
+use base::exit;
 use ship::{Answer, Order};
 
 use crate::program::Program;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use plan::exit;
+use base::exit;
 
 use super::state::Build;
 use crate::fs;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use plan::exit;
+use base::exit;
 
 use super::state::Build;
 use super::{cuda, places, zig};

@@ -157,7 +157,7 @@ fn wrapper(build: &Build) -> Result<Option<PathBuf>> {
     let text = wrapping(own);
     let folder = build.workspace.anneal().join("rustc");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let script = folder.join(build_info::Sha256::of(text.as_bytes()).short());
+    let script = folder.join(build_info::Sha256::of(&text).short());
     // Written once: cargo asks for its time as well.
     if !std::fs::read(&script).is_ok_and(|there| there == text.as_bytes()) {
         crate::fs::write_script(&script, &text)?;

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use base::exit;
 use build_info::BuildInfo;
 use build_info::record::StageTime;
 use plan::Plan;
-use plan::exit;
 use serde::{Deserialize, Serialize};
 
 use crate::ui::Ui;

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
+use base::exit;
 use build_info::BuildInfo;
 use plan::Cross;
-use plan::exit;
 
 use super::folder::Builds;
 use super::planned;

@@ -8,7 +8,7 @@ mod tuned;
 pub mod variable;
 
 use anyhow::Result;
-use plan::exit;
+use base::exit;
 use store::order::{Ask, Check, Checked, Choose, ChosenBuild, Publish, Published, Tune, Tuned};
 use store::{Answer, Entry, Location, Order, Parts};
 

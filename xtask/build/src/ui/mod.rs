@@ -14,8 +14,8 @@ use anyhow::{Context, Result};
 use build_info::words;
 use serde::Serialize;
 
+use base::exit;
 pub use global::Global;
-use plan::exit;
 pub use progress::Progress;
 pub use reasons::{page_width, reasons};
 pub use symbol::demangled;

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use anyhow::Result;
+use base::exit;
 use build::builds::{self, SetArgs, cuda_arch};
 pub use build::builds::{Args, Short};
 use build::profile;
 use build::ui::Ui;
 use build::workspace::Workspace;
-use plan::exit;
 use plan::profile::{Gpu, Override};
 
 use super::against_native;

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use base::exit;
 use build::scratch::Scratch;
 use build::shipping::{self, Again, Contents, Needs};
 use build::stages::{self, CheckoutLock};
@@ -11,7 +12,6 @@ use build::ui::Ui;
 use build::workspace::Workspace;
 use build::{fs, tools};
 use build_info::{BuildInfo, Bytes};
-use plan::exit;
 use serde::Serialize;
 use ship::order::{Archive, Compare, Deb, Difference, Item, Pack, Packed, Place, Verified, Verify};
 use ship::{Answer, Order};

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use base::exit;
 use build::fs;
 use build::process::{Executable, Log};
 use build::scratch::Scratch;
@@ -11,7 +12,6 @@ use build::stages::{executable, named};
 use build::ui::Ui;
 use build::workspace::Workspace;
 use build_info::{BuildInfo, Gate, gate};
-use plan::exit;
 
 /// Options of `gate`.
 #[derive(Debug, clap::Args)]

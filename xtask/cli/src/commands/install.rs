@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use base::exit;
 use build::scratch::Scratch;
 use build::ui::{self, Ui};
 use build::workspace::Workspace;
 use build::{shipping, storing, tools};
 use build_info::tuning::CpuKey;
-use plan::exit;
 use ship::order::{self, Installed, InstalledVersion, List, Rollback};
 use ship::{Answer, Order};
 use store::order::{Choose, ChosenBuild};

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail, ensure};
+use base::exit;
 use build::scratch::Scratch;
 use build::shipping::{self, Needs};
 use build::stages::{self, Build, CheckoutLock};
@@ -13,7 +14,6 @@ use build::ui::Ui;
 use build::workspace::Workspace;
 use build_info::{BuildInfo, Bytes, Glibc};
 use plan::Plan;
-use plan::exit;
 use serde::Serialize;
 use store::order::{Publish, Tune};
 use store::{Entry, Location, Parts};

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use base::exit;
 use base::shell_quote;
 use build::compare::Provenance;
 use build::models::Maker;
@@ -20,7 +21,6 @@ use build::workspace::Workspace;
 use build_info::{BuildInfo, Host, Sha256};
 use gguf::GgufFile;
 use measure::Objective;
-use plan::exit;
 use plan::profile::Profile;
 use serde::Serialize;
 

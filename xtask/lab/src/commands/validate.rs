@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use base::exit;
 use base::shell_quote;
 use build::compare::{CandidateBuild, Phase, Provenance};
 use build::models::Maker;
@@ -13,7 +14,6 @@ use build::ui::Ui;
 use build::workload::Synthetic;
 use build::workspace::Workspace;
 use build_info::BuildInfo;
-use plan::exit;
 
 use super::bench::warn_of_sources;
 use crate::validate::steps::{Setting, StepsFile, Walk};

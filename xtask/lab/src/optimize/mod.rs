@@ -20,12 +20,12 @@ use build_info::BuildInfo;
 use measure::Objective;
 use measure::halving::{self, Heat, Standing};
 
+use base::exit;
 use build::compare::CandidateBuild;
 use build::process;
 use build::stages::Outcome;
 use build::ui::Ui;
 use course::{FAILED, Runner, Track};
-use plan::exit;
 use record::{BuildKey, Entry, Rank, Store};
 use space::LeftOut;
 use survey::{Choice, Estimates, Survey, UPSTREAM};

@@ -393,7 +393,7 @@ mod tests {
     use super::*;
 
     fn key(text: &str) -> BuildKey {
-        BuildKey { plan: Sha256::of(text.as_bytes()), engine: Sha256::of(b"engine") }
+        BuildKey { plan: Sha256::of(text), engine: Sha256::of(b"engine") }
     }
 
     fn record(objective: &str) -> Record {

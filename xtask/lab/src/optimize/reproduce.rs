@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use base::exit;
 use build_info::Host;
-use plan::exit;
 use plan::profile::Profile;
 use toml::Value;
 

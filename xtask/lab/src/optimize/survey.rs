@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
+use base::exit;
 use build::profile;
 use build::stages::{self, Builds};
 use build::workspace::Workspace;
@@ -12,7 +13,6 @@ use build_info::record::{Source, StageTime};
 use build_info::{BuildInfo, Host};
 use measure::FEWEST_PAIRS;
 use measure::halving::Heat;
-use plan::exit;
 use plan::profile::{Override, PgoScope, Profile};
 use plan::{Plan, bolt, variant};
 use toolchain::Toolchain;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use base::exit;
 use build::profile;
 use build::stages::{Build, Builds, Outcome};
 use build::tools::Launcher;
@@ -12,7 +13,6 @@ use build_info::record::Source;
 use build_info::{BuildInfo, Host};
 use llama_source::Tree;
 use plan::Plan;
-use plan::exit;
 use plan::profile::{Override, Profile};
 use toolchain::Toolchain;
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::Result;
+use base::exit;
 use gguf::{GgufFile, Scalar, Value};
-use plan::exit;
 
 use super::mixture;
 use super::model_facts::{Metadata, ModelFacts, Tensor};

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use base::exit;
 use build::compare::candidate::MeasuredProgram;
 use build::compare::comparison::Contender;
 use build::compare::{CandidateBuild, Phase, Provenance, RunRequest, RunShape, measure_once};
@@ -11,7 +12,6 @@ use build::ui::Ui;
 use gguf::memory::CTX_STEP;
 use load::Interface;
 use measure::schedule;
-use plan::exit;
 
 use super::equal::{self, Equal};
 use super::figures::{Run, Served, ServingFigures, figures};

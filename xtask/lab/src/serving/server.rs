@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use base::TempDir;
+use base::exit;
 use build::compare::CandidateBuild;
 use build::process::{self, Running};
 use build::workspace::Workspace;
 use load::answer::fetch;
 use load::request::http;
 use load::{Address, Drive, Interface, LoadPlan};
-use plan::exit;
 
 /// How long a server may take to load its model.
 const PATIENCE: Duration = Duration::from_secs(600);

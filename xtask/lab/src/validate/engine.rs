@@ -8,9 +8,9 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use base::exit;
 use build::process;
 use build::process::pipes::{drain, last_said, line_without_folders, read};
-use plan::exit;
 
 use super::subject::{Side, Subject};
 

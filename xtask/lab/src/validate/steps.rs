@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use base::exit;
 use build::compare::Provenance;
 use build::profile;
 use build::{process, ui};
-use plan::exit;
 use plan::profile::Override;
 use serde::{Deserialize, Serialize};
 
@@ -132,8 +132,7 @@ impl Setting {
         groups.retain(|old| !new.iter().any(|new| name(new) == name(old)));
         groups.extend(new);
         let words = groups.concat();
-        let flags =
-            words.iter().map(|word| base::shell_quote(word).to_string()).collect::<Vec<_>>().join(" ");
+        let flags = words.iter().map(|word| base::shell_quote(word)).collect::<Vec<_>>().join(" ");
         Ok(Self { profile: self.profile.clone(), set, flags })
     }
 }

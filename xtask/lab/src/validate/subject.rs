@@ -5,11 +5,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use base::exit;
 use build::compare::CandidateBuild;
 use build::compare::candidate::MeasuredProgram;
 use build::compare::comparison::Contender;
 use build::workspace::Workspace;
-use plan::exit;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{self, Broken, Stay};

@@ -1,6 +1,7 @@
 //! Which of the toolkits that are here compiles a build, with which host compiler; and what to do where none does.
 
 use anyhow::{Result, anyhow};
+use base::exit;
 use build_info::Host;
 use build_info::device;
 use build_info::host::Gpu as Card;
@@ -9,7 +10,6 @@ use toolchain::{CUDA, CUDA_COMPILES_FOR, Compiler, Cuda, Toolchain, Version};
 use super::{Wanted, dotted, wanted};
 use crate::profile::{Gpu, Profile};
 use crate::tools::Tools;
-use base::exit;
 
 /// The first toolkit that does, and its host compiler.
 pub(super) fn choose<'a>(

@@ -3,11 +3,11 @@
 use std::str::FromStr;
 
 use anyhow::Result;
+use base::exit;
 use build_info::Sha256;
 use toml::{Table, Value};
 
 use super::file::ProfileFile;
-use base::exit;
 
 /// One key and its value, as it is written: `threading=openmp`, `extra_flags=-fno-plt,-funroll-loops`. In the name of
 /// a profile a colon parts them, since `bench compare` knows LABEL=PATH.

@@ -8,8 +8,8 @@ use anyhow::Result;
 use clap::ValueEnum;
 use toolchain::Toolchain;
 
+use base::exit;
 pub use counts::Counts;
-use plan::exit;
 
 /// Whether a compiler cache runs the compilers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

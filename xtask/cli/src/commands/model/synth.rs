@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use base::exit;
 use build::models::Maker;
 use build::ui::Ui;
 use build::workspace::Workspace;
 use build_info::Bytes;
 use gguf::GgufFile;
 use gguf::synth::{self, Preset};
-use plan::exit;
 
 /// Options of `model synth`.
 #[derive(Debug, clap::Args)]

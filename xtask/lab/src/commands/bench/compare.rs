@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use base::exit;
 use build::compare::candidate::MeasuredProgram;
 use build::compare::{CandidateBuild, Comparison, Contest, Phase, Provenance, RunShape};
 use build::models::Maker;
@@ -10,7 +11,6 @@ use build::process;
 use build::ui::Ui;
 use build::workload::Synthetic;
 use build::workspace::Workspace;
-use plan::exit;
 
 use super::sources::warn_of_sources;
 

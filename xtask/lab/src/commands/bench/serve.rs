@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use base::exit;
 use build::compare::Provenance;
 use build::process;
 use build::ui::Ui;
 use build::workspace::Workspace;
 use load::Interface;
-use plan::exit;
 
 use crate::serving::soak::Soak;
 use crate::serving::{MeasuredServer, Race, ServerKind};

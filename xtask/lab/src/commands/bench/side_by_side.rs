@@ -56,7 +56,7 @@ impl Args {
             };
             let mut value = || joined.clone().or_else(|| words.next()).unwrap_or_default();
             let wrong =
-                |value: &str, use_: &str| Err(plan::exit::usage(format!("{name} {value}: use {use_}")));
+                |value: &str, use_: &str| Err(base::exit::usage(format!("{name} {value}: use {use_}")));
             match name.as_str() {
                 "--builds" => match value() {
                     list if list.split(',').any(str::is_empty) => return wrong(&list, "builds, as in a,b"),
@@ -96,7 +96,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let ui = &ui.with(&global)?;
     let workspace = Workspace::find()?;
     if let Some(word) = args.tests.first().filter(|word| !word.starts_with('-')) {
-        return Err(plan::exit::usage(format!(
+        return Err(base::exit::usage(format!(
             "bench has no subcommand {word:?}: there are compare, switches, overhead, serve and build; arguments of \
              `anneal bench` begin with a hyphen"
         )));
@@ -107,7 +107,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         builds.iter().enumerate().find(|(n, build)| builds[..*n].iter().any(|other| other.name == build.name))
     {
         let name = &build.name;
-        return Err(plan::exit::usage(format!(
+        return Err(base::exit::usage(format!(
             "--builds: number {} is called {name} like one before it: give it a label, LABEL=PATH",
             number + 1
         )));
@@ -430,13 +430,13 @@ mod tests {
         assert_eq!(sorted.tests, ["-m", "a.gguf", "-p", "8"]);
         assert!(global.quiet && global.json && global.verbose == 0);
         let contrary = Ui::new(&Global { verbose: 1, ..Global::default() }).with(&global).unwrap_err();
-        assert_eq!(plan::exit::code_of(&contrary), plan::exit::USAGE, "{contrary}");
+        assert_eq!(base::exit::code_of(&contrary), base::exit::USAGE, "{contrary}");
         let (sorted, _) = args(&["-m", "a.gguf", "--builds", "a,b", "-o", "sql"]).sorted().unwrap();
         assert_eq!((sorted.builds, sorted.output), (vec!["a".to_string(), "b".to_string()], Format::Sql));
         assert_eq!(sorted.tests, ["-m", "a.gguf"]);
         for wrong in [&["-r"][..], &["-r", "0"], &["-o", "xml"], &["--output="], &["--builds"]] {
             let error = args(wrong).sorted().unwrap_err();
-            assert_eq!(plan::exit::code_of(&error), plan::exit::USAGE, "{wrong:?}: {error}");
+            assert_eq!(base::exit::code_of(&error), base::exit::USAGE, "{wrong:?}: {error}");
         }
     }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use base::exit;
 use build::builds::SetArgs;
 use build::program::Program;
 use build::scratch::Scratch;
@@ -11,7 +12,6 @@ use build::ui::Ui;
 use build::workspace::Workspace;
 use build::{fs, process, profile, stages};
 use build_info::BuildInfo;
-use plan::exit;
 use plan::profile::Gpu;
 
 use crate::gpu_check::archive::{self, Contents, Item, MOST, Missing};

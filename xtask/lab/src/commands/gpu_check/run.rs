@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use base::exit;
 use build::compare::Provenance;
 use build::scratch::Scratch;
 use build::ui::Ui;
@@ -11,7 +12,6 @@ use build::workload::Synthetic;
 use build::{fs, overwrite_guard, process, tools};
 use build_info::defaults::Layers;
 use build_info::{BuildInfo, Bytes};
-use plan::exit;
 
 use crate::gpu_check::archive::Contents;
 use crate::gpu_check::report::{Done, ModelReport, ProgramReport, Report, SCHEMA_VERSION};

@@ -4,10 +4,10 @@ use std::convert::Infallible;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use base::exit;
 use build::process;
 use build_info::Sha256;
 use measure::schedule;
-use plan::exit;
 
 use super::RunningCheck;
 use crate::gpu_check::bench::Output;

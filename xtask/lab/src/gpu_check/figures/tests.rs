@@ -158,7 +158,7 @@ fn decode(device_sampling: bool, cpus: f64, chosen: Option<u32>) -> Decode {
 }
 
 fn text(text: &str) -> Sha256 {
-    Sha256::of(text.as_bytes())
+    Sha256::of(text)
 }
 
 #[test]

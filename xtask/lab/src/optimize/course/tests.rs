@@ -47,10 +47,7 @@ impl Stable {
             assert!(writer.wait().unwrap().success());
             let name = format!("build {number}");
             Runner {
-                key: BuildKey {
-                    plan: build_info::Sha256::of(name.as_bytes()),
-                    engine: build_info::Sha256::of(script.as_bytes()),
-                },
+                key: BuildKey { plan: build_info::Sha256::of(&name), engine: build_info::Sha256::of(script) },
                 engine: CandidateBuild { name, path, program: MeasuredProgram::Anneal, record: None },
             }
         };
