@@ -395,15 +395,8 @@ mod tests {
     fn the_reference_has_every_key() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/server.md");
         let text = fs::read_to_string(path).expect("the reference");
-        let (before, rest) = text.split_once("<!-- keys -->\n").expect("the table begins");
-        let (_, after) = rest.split_once("<!-- end of keys -->\n").expect("the table ends");
         let table: String = rows().map(|row| row + "\n").collect();
-        let expected = format!("{before}<!-- keys -->\n{table}<!-- end of keys -->\n{after}");
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            fs::write(path, &expected).expect("written");
-        }
-        let is_current = fs::read_to_string(path).expect("the reference") == expected;
-        assert!(is_current, "{path}: the table of keys is old: UPDATE_DOCS=1 cargo test -p server reference");
+        generated::check(path, &generated::with_part(&text, "keys", &table));
     }
 
     #[test]

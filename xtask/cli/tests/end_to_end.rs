@@ -282,12 +282,5 @@ fn the_engines_reference_in_docs_is_that_of_the_program() {
         text += &format!("\n## `anneal {command}`\n\n```text\n{}\n```\n", help(&[command]));
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/anneal.md");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(path, &text).unwrap();
-    }
-    let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(
-        written == text,
-        "run `UPDATE_DOCS=1 cargo test -p xtask --features long-tests --test end_to_end reference` and review the change"
-    );
+    generated::check(path, &text);
 }

@@ -456,18 +456,9 @@ fn the_reference_has_every_switch() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/profiles.md");
     let text = std::fs::read_to_string(path).unwrap();
     let head = "| key | CMake's option | what |\n| --- | --- | --- |\n";
-    let (before, rest) = text.split_once(head).unwrap();
-    // Rows, or none yet, and a blank line.
-    let end = if rest.starts_with('\n') { 0 } else { rest.find("\n\n").map_or(rest.len(), |end| end + 1) };
-    let after = &rest[end..];
     let row = |switch: &build_info::switches::CmakeSwitch| {
         format!("| `{}` | `{}` | {} |\n", switch.key, switch.option, switch.help)
     };
     let rows: String = build_info::switches::CMAKE.iter().map(row).collect();
-    let expected = format!("{before}{head}{rows}{after}");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(path, expected).unwrap();
-    } else {
-        assert!(text == expected, "{path} is old: UPDATE_DOCS=1 cargo test -p plan reference");
-    }
+    generated::check(path, &generated::with_part(&text, "switches", &format!("{head}{rows}")));
 }

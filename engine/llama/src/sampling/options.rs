@@ -433,28 +433,19 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/guide/sampling.md");
         let mut guide: Vec<String> =
             std::fs::read_to_string(path).expect("the guide").lines().map(str::to_string).collect();
-        let mut is_current = true;
         for parameter @ Parameter { name, flag, range, doc, .. } in PARAMETERS {
             let default = parameter.default_text();
             let row = format!("| `{flag}` | `{name}` | {default} | {range} | {doc}. |");
             let place = |start: &str| guide.iter().position(|line| line.starts_with(start));
             match place(&format!("| `{flag}` |")) {
-                Some(found) if guide[found] == row => {}
-                found => {
-                    is_current = false;
-                    let place = found.or_else(|| place("| `--seed` |")).expect("the table ends with --seed");
-                    match found {
-                        Some(_) => guide[place] = row,
-                        None => guide.insert(place, row),
-                    }
+                Some(found) => guide[found] = row,
+                None => {
+                    let place = place("| `--seed` |").expect("the table ends with --seed");
+                    guide.insert(place, row);
                 }
             }
         }
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(path, guide.join("\n") + "\n").expect("written");
-        } else {
-            assert!(is_current, "{path} is old: UPDATE_DOCS=1 cargo test -p llama guide");
-        }
+        generated::check(path, &(guide.join("\n") + "\n"));
     }
 
     #[test]

@@ -167,11 +167,7 @@ mod tests {
         );
         document(&mut Cli::command(), "cargo xtask", &mut text);
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/commands.md");
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(path, &text).unwrap();
-        }
-        let written = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(written == text, "run `UPDATE_DOCS=1 cargo test -p xtask commands` and review the change");
+        generated::check(path, &text);
     }
 
     /// Commands in fenced blocks of README.md and docs, and those that messages of llama-source name.

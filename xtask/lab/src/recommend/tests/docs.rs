@@ -27,17 +27,7 @@ fn the_example_and_the_table_of_variants_in_docs_are_those_of_the_program() {
     });
     let example = format!("```text\n{example}\n```\n");
     for (name, content) in [("example", example), ("variants", table)] {
-        let begin = format!("<!-- {name}: written by `UPDATE_DOCS=1 cargo test -p lab recommend` -->\n");
-        let end = format!("<!-- end of {name} -->");
-        let (before, rest) = page.split_once(&begin).expect("the page lost a marker");
-        let (_, after) = rest.split_once(&end).expect("the page lost the end of a marker");
-        page = format!("{before}{begin}\n{content}\n{end}{after}");
+        page = generated::with_part(&page, name, &format!("\n{content}\n"));
     }
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &page).unwrap();
-    }
-    assert!(
-        std::fs::read_to_string(&path).unwrap() == page,
-        "run `UPDATE_DOCS=1 cargo test -p lab recommend` and review the change"
-    );
+    generated::check(&path, &page);
 }

@@ -205,11 +205,7 @@ fn the_results_page_is_that_of_the_files() {
     let page = std::fs::read_to_string(&path).unwrap();
     let files = results().into_iter().map(|(name, measured)| (name, measured.markdown())).collect();
     let now = page_with(&page, &files).unwrap();
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &now).unwrap();
-    }
-    let written = std::fs::read_to_string(&path).unwrap();
-    assert!(written == now, "run `UPDATE_DOCS=1 cargo test -p lab results_page` and review the change");
+    generated::check(&path, &now);
 }
 
 /// Ratios and verdicts of `comparison` as today's statistics make them of its samples.

@@ -134,9 +134,5 @@ fn the_picture_in_readme_is_that_of_the_results() {
     let found: Vec<Comparison> = found.filter(|one| names(one) == [BEFORE, AFTER]).collect();
     assert!(!found.is_empty());
     let (path, now) = (docs().join("src/images/before-after.svg"), draw(&Whole::read(), &found));
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &now).unwrap();
-    }
-    let drawn = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(drawn == now, "run `UPDATE_DOCS=1 cargo test -p lab results` and look at the picture");
+    generated::check(path, &now);
 }
