@@ -3,6 +3,7 @@
 mod circles;
 mod crates;
 mod files;
+mod graph;
 mod modules;
 mod paths;
 mod type_names;
@@ -12,6 +13,7 @@ mod unsafe_code;
 pub use circles::{Circle, Edge, circles};
 pub use crates::{Member, members, upward};
 pub use files::rust_files;
+pub use graph::draw;
 pub use modules::{Imports, imports};
 pub use type_names::type_names;
 pub use unit_tests::misplaced_tests;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tidy::{circles, imports, members, misplaced_tests, rust_files, type_names, unsafe_code, upward};
+use tidy::{circles, draw, imports, members, misplaced_tests, rust_files, type_names, unsafe_code, upward};
 
 /// All crates, the lowest layer first. A crate depends on crates of lower layers alone.
 const LAYERS: &[&[&str]] = &[
-    &["base", "skipped", "random-weights", "audit", "load", "report", "sha256", "tidy"],
+    &["base", "generated", "skipped", "random-weights", "audit", "load", "report", "sha256", "tidy"],
     &["build-info", "llama-source"],
     &["host"],
     &["gguf", "measure", "roofline", "toolchain"],
@@ -53,6 +53,12 @@ fn crates_depend_on_lower_layers_alone() {
     let wrong = upward(&members, LAYERS).expect("layers of all crates");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(members.len() > 20, "{}", members.len());
+}
+
+#[test]
+fn the_picture_of_the_crates_is_current() {
+    let picture = draw(&members(&root()).expect("manifests"), LAYERS);
+    generated::check(root().join("docs/src/images/crates.svg"), &picture);
 }
 
 #[test]
