@@ -1,9 +1,10 @@
 //! Programs of ours that take one order as JSON and give one reply: xtask tells them what, as data, and does not have to be
 //! compiled with all that they need.
 
-use std::io::{Read, Write};
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -120,10 +121,29 @@ pub const XTASK: &str = "ANNEAL_XTASK";
 /// Compiles the program `name` as cargo compiled xtask, in the same target folder, so that shared crates are compiled once.
 /// Returns its path. `purpose` completes the message "compiling what …, once".
 ///
+/// In a checkout that cannot be written, the program that was compiled there is taken as it is.
+///
 /// # Errors
 /// When it cannot be compiled.
 pub fn compiled_beside(name: &str, purpose: &str, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
-    cargo_build(name, purpose, workspace, ui, |run| run)
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));
+    match beside.filter(|beside| beside.is_file() && is_read_only(&workspace.cargo_tools(), name)) {
+        Some(beside) => Ok(beside),
+        None => cargo_build(name, purpose, workspace, ui, |run| run),
+    }
+}
+
+/// True if `folder` is there, and this user or nobody can write the log of `name` in it.
+fn is_read_only(folder: &Path, name: &str) -> bool {
+    let log = OpenOptions::new().append(true).create(true).open(log_path(folder, name));
+    log.is_err_and(|error| {
+        [ErrorKind::ReadOnlyFilesystem, ErrorKind::PermissionDenied].contains(&error.kind())
+    })
+}
+
+/// Log of cargo's runs for the program `name`.
+fn log_path(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.log"))
 }
 
 /// Runs `cargo build` for the program `name`, with what `more` adds to the command, and returns the path of the program.
@@ -141,7 +161,7 @@ fn cargo_build(
     }
     let folder = workspace.cargo_tools();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let log = Log::new(folder.join(format!("{name}.log")), ui.verbose());
+    let log = Log::new(log_path(&folder, name), ui.verbose());
     let (mut found, mut told) = (None, false);
     let run = Run::new(process::cargo(), &log)
         .dir(workspace.root())
