@@ -220,7 +220,7 @@ mod tests {
             assert!(share(line, tool).is_some(), "{line}");
         }
         assert!(shares("cargo engine").units.contains_key("engine/server"));
-        assert!(shares("cargo-lto dist").units.contains_key("engine/server"));
+        assert!(shares("cargo-lto engine").units.contains_key("engine/server"));
         assert!(shares("ninja native").units.len() > 5);
     }
 

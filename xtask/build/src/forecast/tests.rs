@@ -1,8 +1,8 @@
 //! Builds that were recorded, played again.
 //!
-//! `fixtures/progress` has two clean builds of one commit on two Zen 3 cores: `engine.txt` of the profile native, and
-//! `dist.txt` of the profile portable, while other builds ran beside it. Each line has the second at which a unit
-//! started, released those that wait for its metadata, and ended. Cargo's fingerprint files and ninja's log told them.
+//! `fixtures/progress` has two clean builds of one commit on two Zen 4 cores: `engine.txt` of the profile native, and
+//! `lto.txt` of the profile native-lto. Each line has the second at which a unit started, released those that wait for its
+//! metadata, and ended. Cargo's fingerprint files and ninja's log told them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ fn ratios(make: impl Fn() -> Forecast, build: &[Recorded]) -> Vec<f64> {
 
 #[test]
 fn half_way_through_a_build_the_forecast_is_within_a_quarter() {
-    let (native, portable) = (recorded("engine.txt"), recorded("dist.txt"));
+    let (native, lto) = (recorded("engine.txt"), recorded("lto.txt"));
     let slower = |build: &[Recorded], times: f64| -> Vec<Recorded> {
         let scaled = |unit: &Recorded| Recorded {
             start: unit.start * times,
@@ -101,16 +101,16 @@ fn half_way_through_a_build_the_forecast_is_within_a_quarter() {
         build.iter().map(scaled).collect()
     };
     let first = shares("cargo engine");
-    let first_lto = shares("cargo-lto dist");
+    let first_lto = shares("cargo-lto engine");
     let of = |build: &[Recorded]| (records(build), median(records(build).values()));
     let cases = [
         ("a first build", (first.units.clone(), first.median), native.clone()),
         ("a first build on a slower machine", (first.units.clone(), first.median), slower(&native, 3.0)),
         ("a first build on a faster machine", (first.units, first.median), slower(&native, 0.3)),
-        ("a first build with link-time optimisation", (first_lto.units, first_lto.median), portable.clone()),
+        ("a first build with link-time optimisation", (first_lto.units, first_lto.median), lto.clone()),
         ("the build again", of(&native), native.clone()),
         ("the build again, twice as slow", of(&native), slower(&native, 2.0)),
-        ("the other build again", of(&portable), portable.clone()),
+        ("the other build again", of(&lto), lto.clone()),
     ];
     let mut wrong = Vec::new();
     for (what, (records, guess), build) in cases {
@@ -462,7 +462,7 @@ fn ninjas_plan_and_log_are_understood() {
 }
 
 /// Rewrites `shares.txt` from what the last clean builds of this checkout took: `cargo xtask build-native`, `cargo xtask
-/// build-portable`, then `UPDATE_SHARES=1 cargo test -p build shares`.
+/// build --profile native-lto`, then `UPDATE_SHARES=1 cargo test -p build shares`.
 #[test]
 fn shares_are_written_from_a_build_of_this_checkout() {
     if std::env::var_os("UPDATE_SHARES").is_none() {
@@ -477,7 +477,7 @@ fn shares_are_written_from_a_build_of_this_checkout() {
 "
     .to_string();
     for (tool, section) in
-        [("cargo", "cargo engine"), ("cargo-lto", "cargo-lto dist"), ("ninja", "ninja native")]
+        [("cargo", "cargo engine"), ("cargo-lto", "cargo-lto engine"), ("ninja", "ninja native")]
     {
         let units = records.measured(section);
         assert!(!units.is_empty(), "{section}: no build of it was recorded in this checkout");

@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime};
 use anyhow::{Context, Result};
 use build_info::switches::Allocator;
 use plan::Plan;
+use plan::profile::Lto;
 use ship::order::Rust;
 
 use super::state::Build;
@@ -222,7 +223,7 @@ impl CargoProgress {
         let (plan, root) = (build.plan, build.workspace.root());
         let records = Records::read(&build.workspace.anneal());
         // With link-time optimisation the program takes another time than without.
-        let tool = if plan.codegen.cargo_lto.is_some() { "cargo-lto" } else { "cargo" };
+        let tool = if plan.lto.mode == Lto::Off { "cargo" } else { "cargo-lto" };
         let section = format!("{tool} {}", plan.cargo_profile);
         // The bar is no reason to fail: cargo tells what is wrong when it builds.
         let tree = tree(build, rust).unwrap_or_default();
