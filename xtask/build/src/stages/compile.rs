@@ -33,12 +33,12 @@ pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
         Some(_) => slow_objects(&flags::entries(&build.folder.compile_database())?),
         None => Vec::new(),
     };
-    let mut course = NinjaProgress::new(build, &slow)?;
+    let mut ninja = NinjaProgress::new(build, &slow)?;
     if !slow.is_empty() {
-        course.ninja(build, &slow, progress)?;
+        ninja.ninja(build, &slow, progress)?;
     }
-    course.ninja(build, &build.plan.targets, progress)?;
-    course.learn(build);
+    ninja.ninja(build, &build.plan.targets, progress)?;
+    ninja.learn(build);
     Ok(())
 }
 

@@ -84,7 +84,7 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
     let wrapper = wrapper(build)?;
     let environment = build.cargo_environment(wrapper.as_deref())?;
     let crates = auditable::write(build.workspace, &rust, &plan.target)?;
-    let mut course = CargoProgress::new(build, &rust);
+    let mut cargo_progress = CargoProgress::new(build, &rust);
     let mut executable = None;
     Run::new(process::cargo(), &build.log)
         .dir(build.workspace.root())
@@ -115,22 +115,22 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
                 Event::Line(Stream::Out, line) => {
                     if let Ok(mut message) = serde_json::from_str::<CargoMessage>(line) {
                         executable = message.executable.take().or(executable.take());
-                        course.tell(course.packages.end(message));
+                        cargo_progress.tell(cargo_progress.packages.end(message));
                     }
                 }
-                Event::Line(Stream::Err, line) => match course.packages.start(line) {
-                    Some(start) => course.tell(Some(start)),
+                Event::Line(Stream::Err, line) => match cargo_progress.packages.start(line) {
+                    Some(start) => cargo_progress.tell(Some(start)),
                     // Crates are fetched, or another cargo is waited for.
-                    None if course.is_idle => progress.message(line.trim()),
+                    None if cargo_progress.is_idle => progress.message(line.trim()),
                     None => {}
                 },
                 Event::Pause => {}
             }
-            if !course.is_idle {
-                progress.follow(|| course.forecast.status(course.now()));
+            if !cargo_progress.is_idle {
+                progress.follow(|| cargo_progress.forecast.status(cargo_progress.now()));
             }
         })?;
-    course.learn();
+    cargo_progress.learn();
     executable.map(PathBuf::from).context("cargo named no executable for `anneal`")
 }
 
