@@ -1,12 +1,12 @@
 //! The fastest build of a profile on this machine: candidates, builds, heats, a winner that can be made again.
 //!
-//! [`space`] says what is worth a try, [`survey`] what of it is there, [`workshop`] builds, [`course`] measures,
+//! [`space`] says what is worth a try, [`survey`] what of it is there, [`workshop`] builds, [`runner`] measures,
 //! [`halving`] decides, [`record`] remembers, [`reproduce`] writes the winner down. `commands/optimize.rs` is what the
 //! user sees of it.
 
-pub mod course;
 pub mod record;
 pub mod reproduce;
+pub mod runner;
 pub mod space;
 pub mod survey;
 pub mod workshop;
@@ -25,8 +25,8 @@ use build::compare::CandidateBuild;
 use build::process;
 use build::stages::Outcome;
 use build::ui::Ui;
-use course::{FAILED, Runner, Track};
 use record::{BuildKey, Entry, Rank, Store};
+use runner::{FAILED, Runner, Track};
 use space::LeftOut;
 use survey::{Choice, Estimates, Survey, UPSTREAM};
 use workshop::{PlannedCandidate, Workshop};
