@@ -11,9 +11,22 @@ const UPDATE: &str = "UPDATE_DOCS";
 /// If the file differs, with the command that writes it, or if it cannot be written.
 #[track_caller]
 pub fn check(path: impl AsRef<Path>, text: &str) {
+    check_by(path, text, &command());
+}
+
+/// The same for a test that another command runs than `cargo test -p PACKAGE TEST`.
+///
+/// # Panics
+/// As [`check`].
+#[track_caller]
+pub fn check_by(path: impl AsRef<Path>, text: &str, command: &str) {
     let path = path.as_ref();
+    let shown = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let shown = shown.display();
     if std::env::var_os(UPDATE).is_some() {
-        std::fs::write(path, text).unwrap_or_else(|why| panic!("cannot write {}: {why}", path.display()));
+        if let Err(why) = std::fs::write(path, text) {
+            panic!("cannot write {shown}: {why}");
+        }
         return;
     }
     let found = std::fs::read_to_string(path).unwrap_or_default();
@@ -21,9 +34,7 @@ pub fn check(path: impl AsRef<Path>, text: &str) {
     let line = found.lines().zip(text.lines()).take_while(|(found, wanted)| found == wanted).count() + 1;
     assert!(
         found == text,
-        "{} differs from what the program says, first in line {line}: run `{}` and review the change",
-        path.display(),
-        command()
+        "{shown} differs from what the program says, first in line {line}: run `{command}` and review the change"
     );
 }
 
@@ -34,15 +45,20 @@ pub fn check(path: impl AsRef<Path>, text: &str) {
 /// If `page` lacks one of the lines.
 #[track_caller]
 pub fn with_part(page: &str, name: &str, part: &str) -> String {
-    let begin = [format!("<!-- {name} -->"), format!("<!-- {name}: ")];
-    let from = begin
-        .iter()
-        .find_map(|begin| page.find(begin))
-        .unwrap_or_else(|| panic!("the page has no {begin:?}"));
-    let from = page[from..].find('\n').map_or(page.len(), |end| from + end + 1);
-    let end = format!("<!-- end of {name} -->");
-    let to = page[from..].find(&end).unwrap_or_else(|| panic!("the page has no {end:?}"));
-    format!("{}{part}{}", &page[..from], &page[from + to..])
+    let (begin, end) = (format!("<!-- {name}"), format!("<!-- end of {name} -->"));
+    let is_begin = |line: &str| line == format!("{begin} -->") || line.starts_with(&format!("{begin}: "));
+    let mut from = None;
+    let mut at = 0;
+    for line in page.split_inclusive('\n') {
+        at += line.len();
+        if is_begin(line.trim_end()) {
+            from = Some(at);
+            break;
+        }
+    }
+    let Some(from) = from else { panic!("the page has no line \"{begin} -->\"") };
+    let Some(length) = page[from..].find(&end) else { panic!("the page has no line {end:?}") };
+    format!("{}{part}{}", &page[..from], &page[from + length..])
 }
 
 /// The command that writes the files of the running test.

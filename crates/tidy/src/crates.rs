@@ -97,7 +97,7 @@ pub fn upward(members: &[Member], layers: &[&[&str]]) -> Result<Vec<String>, Str
                 let name = &member.name;
                 wrong.push(format!(
                     "{}/Cargo.toml: {name} -> {other}. A crate depends on crates of lower layers only. Move what {name} needs \
-                     of {other} into a crate of a lower layer",
+                     of {other} into a crate of a lower layer, or change the layers that the test lists",
                     member.folder.display()
                 ));
             }

@@ -57,7 +57,9 @@ fn crates_depend_on_lower_layers_alone() {
 
 #[test]
 fn the_picture_of_the_crates_is_current() {
-    let picture = draw(&members(&root()).expect("manifests"), LAYERS);
+    let members = members(&root()).expect("manifests");
+    upward(&members, LAYERS).expect("layers of all crates");
+    let picture = draw(&members, LAYERS);
     generated::check(root().join("docs/src/images/crates.svg"), &picture);
 }
 

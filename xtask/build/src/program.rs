@@ -121,29 +121,31 @@ pub const XTASK: &str = "ANNEAL_XTASK";
 /// Compiles the program `name` as cargo compiled xtask, in the same target folder, so that shared crates are compiled once.
 /// Returns its path. `purpose` completes the message "compiling what …, once".
 ///
-/// In a checkout that cannot be written, the program that was compiled there is taken as it is.
+/// In a target folder that cannot be written, the program that was compiled there is taken as it is.
 ///
 /// # Errors
 /// When it cannot be compiled.
 pub fn compiled_beside(name: &str, purpose: &str, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));
-    match beside.filter(|beside| beside.is_file() && is_read_only(&workspace.cargo_tools(), name)) {
-        Some(beside) => Ok(beside),
+    match beside.filter(|beside| beside.is_file() && is_read_only(beside)) {
+        Some(beside) => {
+            ui.warn(format_args!(
+                "{} is taken as it was compiled: nothing can be written beside it",
+                beside.display()
+            ));
+            Ok(beside)
+        }
         None => cargo_build(name, purpose, workspace, ui, |run| run),
     }
 }
 
-/// True if `folder` is there, and this user or nobody can write the log of `name` in it.
-fn is_read_only(folder: &Path, name: &str) -> bool {
-    let log = OpenOptions::new().append(true).create(true).open(log_path(folder, name));
-    log.is_err_and(|error| {
+/// True if this process may not write to the folder of `program`, so cargo cannot compile it there.
+fn is_read_only(program: &Path) -> bool {
+    // Cargo takes this lock before anything else.
+    let lock = OpenOptions::new().write(true).open(program.with_file_name(".cargo-lock"));
+    lock.is_err_and(|error| {
         [ErrorKind::ReadOnlyFilesystem, ErrorKind::PermissionDenied].contains(&error.kind())
     })
-}
-
-/// Log of cargo's runs for the program `name`.
-fn log_path(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("{name}.log"))
 }
 
 /// Runs `cargo build` for the program `name`, with what `more` adds to the command, and returns the path of the program.
@@ -161,7 +163,7 @@ fn cargo_build(
     }
     let folder = workspace.cargo_tools();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let log = Log::new(log_path(&folder, name), ui.verbose());
+    let log = Log::new(folder.join(format!("{name}.log")), ui.verbose());
     let (mut found, mut told) = (None, false);
     let run = Run::new(process::cargo(), &log)
         .dir(workspace.root())

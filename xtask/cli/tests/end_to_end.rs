@@ -264,10 +264,8 @@ fn the_engines_reference_in_docs_is_that_of_the_program() {
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
         lines.join("\n").trim_end().to_string()
     };
-    let mut text = String::from(
-        "# `anneal`\n\nGenerated from the program: `UPDATE_DOCS=1 cargo test -p xtask --features long-tests --test end_to_end \
-         reference` writes it.\n",
-    );
+    let command = "UPDATE_DOCS=1 cargo test -p xtask --features long-tests --test end_to_end reference";
+    let mut text = format!("# `anneal`\n\nGenerated from the program: `{command}` writes it.\n");
     text += &format!("\n## `anneal`\n\n```text\n{}\n```\n", help(&[]));
     // Every command that the program names.
     let overview = help(&[]);
@@ -282,5 +280,5 @@ fn the_engines_reference_in_docs_is_that_of_the_program() {
         text += &format!("\n## `anneal {command}`\n\n```text\n{}\n```\n", help(&[command]));
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/anneal.md");
-    generated::check(path, &text);
+    generated::check_by(path, &text, command);
 }

@@ -68,6 +68,7 @@ fn reasons(record: &Value) -> String {
     record["reasons"].to_string()
 }
 
+#[cfg(feature = "long-tests")]
 #[test]
 fn what_was_planted_is_found() {
     let stage = Stage::new();
@@ -110,6 +111,7 @@ fn a_lost_device_is_a_fallback() {
     assert_eq!(record["speed"], Value::Array(Vec::new()));
 }
 
+#[cfg(feature = "long-tests")]
 #[test]
 fn a_long_run_finds_what_grows() {
     let stage = Stage::new();

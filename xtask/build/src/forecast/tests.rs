@@ -490,10 +490,13 @@ fn shares_are_written_from_a_build_of_this_checkout() {
         long.for_each(|(name, took)| write(tool, *took, name));
     }
     let kernels = records.measured(|name| name.starts_with("ninja cuda"));
-    let kernels = kernels.iter().filter(|(name, _)| name.ends_with(".cu.o"));
-    kernels.for_each(|(name, took)| write("ninja", *took, name));
+    let kernels: Vec<_> = kernels.iter().filter(|(name, _)| name.ends_with(".cu.o")).collect();
+    assert!(!kernels.is_empty(), "no build for CUDA was recorded in this checkout");
+    kernels.into_iter().for_each(|(name, took)| write("ninja", *took, name));
     // Only the program differs.
     let program = "engine/anneal";
-    write("cargo-lto", records.measured(|name| name == "cargo-lto engine")[program], program);
+    let with_lto = records.measured(|name| name == "cargo-lto engine");
+    let took = with_lto.get(program).expect("a build of native-lto was recorded in this checkout");
+    write("cargo-lto", *took, program);
     std::fs::write(root.join("src/forecast/shares.txt"), text).unwrap();
 }

@@ -23,8 +23,8 @@ use sum::{Counts, Sum};
 /// Profiles that continuous integration builds before the tests, beside `native`.
 const OTHERS: [&str; 2] = ["portable", "universal-few"];
 
-/// Features with test programs that need builds of other profiles, other CPUs or whole chains of builds. Only continuous
-/// integration runs them.
+/// Features with tests that need builds of other profiles, other CPUs, whole chains of builds or minutes of `validate`. Only
+/// continuous integration runs them.
 pub const LONG: &str = "xtask/long-tests,lab/long-tests";
 
 /// Number of threads that `anneal` computes with.
@@ -110,7 +110,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             bail!("the documentation examples of the engine did not run")
         }
         Ok(()) if sum.passed == 0 => bail!(
-            "no test ran: the filter matches no test name (tests of other profiles' builds are run by `cargo xtask ci`)"
+            "no test ran: the filter matches no test name (`cargo xtask ci` also runs tests of other profiles' builds and of `validate`)"
         ),
         other => other,
     }
