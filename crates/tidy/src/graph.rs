@@ -5,10 +5,11 @@ use std::fmt::Write;
 
 use crate::Member;
 
-/// In pixels: width of a box, with the space beside it, height of a box, with the space below it.
+/// In pixels: width of a box and its height, space around each box, width of a line that passes a row, height of a row.
 const BOX: usize = 112;
-const COLUMN: usize = 122;
 const HEIGHT: usize = 26;
+const SPACE: usize = 12;
+const LINE: usize = 8;
 const ROW: usize = 74;
 
 const STYLE: &str = "text{font:13px sans-serif;text-anchor:middle;fill:#1f2328}\
@@ -39,45 +40,88 @@ fn reduced(members: &[Member]) -> BTreeMap<&str, Vec<&str>> {
         .collect()
 }
 
-/// Draws `members` as SVG, the highest of `layers` on top.
+/// A box, or the place where the line between two crates passes a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Node<'a> {
+    Crate(&'a str),
+    Passing(&'a str, &'a str),
+}
+
+impl Node<'_> {
+    fn width(self) -> usize {
+        match self {
+            Node::Crate(_) => BOX + SPACE,
+            Node::Passing(..) => LINE,
+        }
+    }
+}
+
+/// A node in a row.
+type Place<'a> = (usize, Node<'a>);
+
+/// Draws `members` as SVG, the highest of `layers` on top. Lines that pass a row go between its boxes.
 ///
 /// # Panics
 /// If `layers` do not name all crates.
 pub fn draw(members: &[Member], layers: &[&[&str]]) -> String {
+    let mut rows: Vec<Vec<Node>> =
+        layers.iter().rev().map(|layer| layer.iter().map(|name| Node::Crate(name)).collect()).collect();
     let edges = reduced(members);
-    let mut rows: Vec<Vec<&str>> = layers.iter().rev().map(|layer| layer.to_vec()).collect();
-    let widest = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = widest * COLUMN;
-    // Each row is sorted by the middle of what its crates are connected with, downwards and upwards in turns.
-    for _ in 0..8 {
-        let at = places(&rows, width);
-        for row in &mut rows {
-            let middle = |name: &str| {
-                let below = edges[name].iter().map(|other| at[other].0);
-                let above = edges.iter().filter(|(_, all)| all.contains(&name)).map(|(other, _)| at[other].0);
-                let all: Vec<usize> = below.chain(above).collect();
-                all.iter().sum::<usize>().checked_div(all.len()).unwrap_or(width)
-            };
-            row.sort_by_key(|name| middle(name));
+    let row = |name: &str| rows.iter().position(|row| row.contains(&Node::Crate(name))).expect("a layer");
+    let lines: Vec<Vec<Place>> = edges
+        .iter()
+        .flat_map(|(from, all)| all.iter().map(move |to| (*from, *to)))
+        .map(|(from, to)| {
+            let (first, last) = (row(from), row(to));
+            let between = (first + 1..last).map(|row| (row, Node::Passing(from, to)));
+            [(first, Node::Crate(from))].into_iter().chain(between).chain([(last, Node::Crate(to))]).collect()
+        })
+        .collect();
+    for (row, node) in lines.iter().flatten() {
+        if let Node::Passing(..) = node {
+            rows[*row].push(*node);
         }
     }
-    let at = places(&rows, width);
+    let width = rows.iter().map(|row| row.iter().map(|node| node.width()).sum()).max().unwrap_or(0);
+    let mut beside: BTreeMap<Place, Vec<Place>> = BTreeMap::new();
+    for pair in lines.iter().flat_map(|line| line.windows(2)) {
+        beside.entry(pair[0]).or_default().push(pair[1]);
+        beside.entry(pair[1]).or_default().push(pair[0]);
+    }
+    // Each row is sorted by the middle of what its nodes are connected with, above and below in turns.
+    for turn in 0..24 {
+        let mut numbers: Vec<usize> = (0..rows.len()).collect();
+        if turn % 2 == 1 {
+            numbers.reverse();
+        }
+        for number in numbers {
+            let at = middles(&rows, width);
+            rows[number].sort_by_key(|node| {
+                let own = (number, *node);
+                let others = beside.get(&own).into_iter().flatten();
+                let others = others.filter(|(row, _)| (*row < number) == (turn % 2 == 0));
+                let (sum, count) = others.fold((0, 0), |(sum, count), other| (sum + at[other], count + 1));
+                sum.checked_div(count).unwrap_or(at[&own])
+            });
+        }
+    }
+    let at = middles(&rows, width);
     let height = rows.len() * ROW - (ROW - HEIGHT) + 2;
     let mut body = String::new();
-    for (name, others) in &edges {
-        let (x, y) = at[name];
-        for other in others {
-            let (to_x, to_y) = at[other];
-            let (from_y, bend) = (y + HEIGHT, ROW - HEIGHT);
-            let _ = writeln!(
-                body,
-                "<path d=\"M{x} {from_y}C{x} {} {to_x} {} {to_x} {to_y}\"/>",
-                from_y + bend,
-                to_y - bend
-            );
+    for line in &lines {
+        let mut path = String::new();
+        for pair in line.windows(2) {
+            let (x, to_x) = (at[&pair[0]], at[&pair[1]]);
+            let (y, to_y) = (pair[0].0 * ROW + 1 + HEIGHT, pair[1].0 * ROW + 1);
+            let middle = (y + to_y) / 2;
+            let start = if path.is_empty() { 'M' } else { 'L' };
+            let _ = write!(path, "{start}{x} {y}C{x} {middle} {to_x} {middle} {to_x} {to_y}");
         }
+        let _ = writeln!(body, "<path d=\"{path}\"/>");
     }
-    for (name, (x, y)) in &at {
+    for ((row, node), x) in &at {
+        let Node::Crate(name) = node else { continue };
+        let y = row * ROW + 1;
         let _ = writeln!(
             body,
             "<rect x=\"{}\" y=\"{y}\" width=\"{BOX}\" height=\"{HEIGHT}\" rx=\"4\"/><text x=\"{x}\" y=\"{}\">{name}</text>",
@@ -91,13 +135,17 @@ pub fn draw(members: &[Member], layers: &[&[&str]]) -> String {
     )
 }
 
-/// Middle of the upper side of each box.
-fn places<'a>(rows: &[Vec<&'a str>], width: usize) -> BTreeMap<&'a str, (usize, usize)> {
+/// Middle of each node. What a row has of width beside its nodes is shared among them.
+fn middles<'a>(rows: &[Vec<Node<'a>>], width: usize) -> BTreeMap<Place<'a>, usize> {
     let mut all = BTreeMap::new();
     for (number, row) in rows.iter().enumerate() {
-        let column = width / row.len().max(1);
-        for (place, name) in row.iter().enumerate() {
-            all.insert(*name, (column * place + column / 2, number * ROW + 1));
+        let taken: usize = row.iter().map(|node| node.width()).sum();
+        let spare = width.saturating_sub(taken) / row.len().max(1);
+        let mut left = 0;
+        for node in row {
+            let own = node.width() + spare;
+            all.insert((number, *node), left + own / 2);
+            left += own;
         }
     }
     all
