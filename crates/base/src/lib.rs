@@ -12,6 +12,7 @@
 //! - [`open_or_create`] opens a lock file or a partial download, and never follows a link.
 //! - [`open`], [`read`] and [`read_text`] read regular files alone, with a limit.
 //! - [`shell_quote`] quotes a word for a shell.
+//! - [`checkout`] finds the checkout that a program works in.
 //! - [`exit`] lists the exit codes of all programs.
 //! - [`Unfinished`] recognises files that a killed process left behind.
 //! - [`status_line`] shows progress on a terminal in one line.
@@ -24,6 +25,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod checkout;
 pub mod exit;
 mod in_place;
 mod pending;
@@ -34,6 +36,7 @@ mod shell;
 pub mod status_line;
 mod unfinished;
 
+pub use checkout::checkout;
 pub use in_place::open_or_create;
 pub use pending::{Access, Pending, folder_of, sync_folder};
 pub use read::{open, read, read_text, read_text_or_pipe, to_end};

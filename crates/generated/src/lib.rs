@@ -45,18 +45,11 @@ pub fn check_by(path: impl AsRef<Path>, text: &str, command: &str) {
 /// If `page` lacks one of the lines.
 #[track_caller]
 pub fn with_part(page: &str, name: &str, part: &str) -> String {
-    let (begin, end) = (format!("<!-- {name}"), format!("<!-- end of {name} -->"));
-    let is_begin = |line: &str| line == format!("{begin} -->") || line.starts_with(&format!("{begin}: "));
-    let mut from = None;
-    let mut at = 0;
-    for line in page.split_inclusive('\n') {
-        at += line.len();
-        if is_begin(line.trim_end()) {
-            from = Some(at);
-            break;
-        }
-    }
-    let Some(from) = from else { panic!("the page has no line \"{begin} -->\"") };
+    let (open, end) = (format!("<!-- {name}"), format!("<!-- end of {name} -->"));
+    let mut found = page.match_indices(&open).map(|(at, _)| at + open.len());
+    let begin = found.find(|at| [" -->", ": "].iter().any(|next| page[*at..].starts_with(next)));
+    let from = begin.and_then(|at| Some(at + page[at..].find('\n')? + 1));
+    let Some(from) = from else { panic!("the page has no line \"{open} -->\"") };
     let Some(length) = page[from..].find(&end) else { panic!("the page has no line {end:?}") };
     format!("{}{part}{}", &page[..from], &page[from + length..])
 }

@@ -59,11 +59,8 @@ pub fn root_for_build_script(out: &Path) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// The folder of this crate. What cargo runs, it may have compiled in another checkout with the same target folder, so the
-/// package that it runs goes first: packages lie two folders deep.
+/// The folder of this crate, in the checkout at work.
 fn own_folder() -> PathBuf {
-    let running = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    let beside = running.and_then(|folder| Some(folder.ancestors().nth(2)?.join("vendor/source")));
-    let is_ours = |folder: &PathBuf| folder.join("pins.toml").is_file();
-    beside.filter(is_ours).unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")))
+    let compiled = env!("CARGO_MANIFEST_DIR");
+    base::checkout(compiled).map_or_else(|| PathBuf::from(compiled), |root| root.join("vendor/source"))
 }

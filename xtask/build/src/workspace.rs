@@ -10,12 +10,6 @@ pub struct Workspace {
     root: PathBuf,
 }
 
-/// The checkout that a package of ours in `folder` belongs to: packages lie two folders deep.
-fn of_package(folder: &Path) -> Option<PathBuf> {
-    let root = folder.ancestors().nth(2)?;
-    root.join("profiles/build").is_dir().then(|| root.to_path_buf())
-}
-
 impl Workspace {
     /// The checkout that cargo runs this program in, or else that it was compiled in. `ANNEAL_WORKSPACE` names another one (for
     /// an xtask that was moved elsewhere, and for tests).
@@ -25,9 +19,7 @@ impl Workspace {
     pub fn find() -> Result<Self> {
         let root = match std::env::var_os("ANNEAL_WORKSPACE") {
             Some(root) => PathBuf::from(root),
-            // What cargo runs, it may have compiled in another checkout with the same target folder.
-            None => of_package(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default().as_ref())
-                .or_else(|| of_package(env!("CARGO_MANIFEST_DIR").as_ref()))
+            None => base::checkout(env!("CARGO_MANIFEST_DIR"))
                 .context("xtask lies in no checkout of Anneal: run cargo xtask in one")?,
         };
         let root = std::path::absolute(root)?;

@@ -1,0 +1,26 @@
+//! The checkout that a program works in.
+
+use std::path::PathBuf;
+
+/// Root of the checkout of the package that cargo runs, or else of the package in the folder `compiled`, the caller's
+/// `env!("CARGO_MANIFEST_DIR")`. `None` if neither is there. Packages lie two folders deep.
+///
+/// What cargo runs, it may have compiled in another checkout with the same target folder.
+pub fn checkout(compiled: &str) -> Option<PathBuf> {
+    let running = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    running.into_iter().chain([PathBuf::from(compiled)]).find_map(|folder| {
+        let root = folder.ancestors().nth(2)?;
+        root.join("profiles/build").is_dir().then(|| root.to_path_buf())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_package_that_runs_goes_before_where_it_was_compiled() {
+        let own = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+        assert_eq!(checkout("/removed/checkout/crates/base"), Some(own));
+    }
+}
