@@ -1,6 +1,6 @@
 //! Exit codes of all programs, and an error that carries one.
 //!
-//! [`TABLE`] lists every code. A test compares it with the page `docs/src/reference/exit-codes.md`.
+//! [`TABLE`] lists every code. A test compares it with the page `docs/src/run/exit-codes.md`.
 
 use std::error::Error;
 use std::fmt;
@@ -75,7 +75,7 @@ mod tests {
     fn the_documentation_lists_these_codes() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
-        let page = read("docs/src/reference/exit-codes.md");
+        let page = read("docs/src/run/exit-codes.md");
         let rows = page.lines().filter_map(|line| {
             let (code, meaning) = line.strip_prefix("| ")?.split_once(" | ")?;
             Some((code.parse::<u8>().ok()?, meaning))

@@ -393,7 +393,7 @@ mod tests {
     /// `UPDATE_DOCS=1` writes the table.
     #[test]
     fn the_reference_has_every_key() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/server.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/run/server.md");
         let text = fs::read_to_string(path).expect("the reference");
         let table: String = rows().map(|row| row + "\n").collect();
         generated::check(path, &generated::with_part(&text, "keys", &table));

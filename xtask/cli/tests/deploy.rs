@@ -47,7 +47,7 @@ fn block(manifest: &str, key: &str) -> String {
 
 #[test]
 fn the_pods_configuration_has_only_keys_that_the_server_knows() {
-    let reference = read("docs/src/reference/server.md");
+    let reference = read("docs/src/run/server.md");
     let known = keys_below(&reference, "## server_config.toml");
     assert!(known.len() > 40 && known.contains("drain_s"), "{known:?}");
     let config: toml::Table =
@@ -164,7 +164,7 @@ fn every_image_gets_the_name_of_a_registry() {
     };
     let job = read("deploy/kubernetes/build.yaml");
     let told = command(&job);
-    assert_eq!(command(&read("docs/src/guide/containers.md")), told);
+    assert_eq!(command(&read("docs/src/build/containers.md")), told);
     let mut short = 0;
     for (name, text) in files("deploy/kubernetes", |name| name.ends_with(".yaml")) {
         for image in text.lines().filter_map(|line| line.trim().strip_prefix("image: ")) {

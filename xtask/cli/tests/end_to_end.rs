@@ -99,7 +99,7 @@ fn the_audit_of_a_real_build_passes_and_finds_its_kernels() {
 
 #[test]
 fn written_records_are_what_the_schema_says() {
-    let schema = include_str!("../../../docs/src/reference/build_info.schema.json");
+    let schema = include_str!("../../../docs/src/build/build_info.schema.json");
     let validator = jsonschema::validator_for(&serde_json::from_str(schema).unwrap()).unwrap();
     for profile in ["native", "portable"] {
         let text = std::fs::read(build(profile).join("build_info.json")).unwrap();
@@ -253,7 +253,7 @@ fn a_model_that_cannot_be_written_leaves_nothing() {
     assert!(message.contains("/proc/tiny.gguf"), "{message}");
 }
 
-/// docs/src/reference/anneal.md is written by this test, so it cannot be out of date.
+/// docs/src/run/anneal.md is written by this test, so it cannot be out of date.
 #[test]
 fn the_engines_reference_in_docs_is_that_of_the_program() {
     let anneal = build("native").join("bin/anneal");
@@ -279,6 +279,6 @@ fn the_engines_reference_in_docs_is_that_of_the_program() {
     for command in commands {
         text += &format!("\n## `anneal {command}`\n\n```text\n{}\n```\n", help(&[command]));
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/anneal.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/run/anneal.md");
     generated::check_by(path, &text, command);
 }

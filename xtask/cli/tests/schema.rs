@@ -1,9 +1,9 @@
-//! docs/reference holds the JSON Schemas of the files that programs read, generated from the types.
+//! docs/src holds the JSON Schemas of the files that programs read, generated from the types.
 
 use build_info::{BuildInfo, MeasuredRow, TuningRecord};
 
 fn check(name: &str, schema: schemars::Schema) {
-    let path = format!("{}/../../docs/src/reference/{name}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/../../docs/src/{name}", env!("CARGO_MANIFEST_DIR"));
     // Whoever else is built along decides whether serde_json sorts keys: as values they are equal either way.
     let now = schema.clone().to_value();
     if std::env::var_os("UPDATE_SCHEMA").is_some() {
@@ -18,7 +18,7 @@ fn check(name: &str, schema: schemars::Schema) {
 
 #[test]
 fn the_schemas_in_docs_are_those_of_the_types() {
-    check("build_info.schema.json", schemars::schema_for!(BuildInfo));
-    check("tuning-record.schema.json", schemars::schema_for!(TuningRecord));
-    check("bench-row.schema.json", schemars::schema_for!(MeasuredRow));
+    check("build/build_info.schema.json", schemars::schema_for!(BuildInfo));
+    check("tune/tuning-record.schema.json", schemars::schema_for!(TuningRecord));
+    check("tune/bench-row.schema.json", schemars::schema_for!(MeasuredRow));
 }

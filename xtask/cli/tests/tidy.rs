@@ -62,7 +62,7 @@ fn every_page_of_the_book_is_in_its_summary() {
 
 #[test]
 fn every_profile_is_explained_in_the_reference() {
-    let reference = std::fs::read_to_string(root().join("docs/src/reference/profiles.md")).unwrap();
+    let reference = std::fs::read_to_string(root().join("docs/src/build/profiles.md")).unwrap();
     for entry in std::fs::read_dir(root().join("profiles/build")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
@@ -70,10 +70,7 @@ fn every_profile_is_explained_in_the_reference() {
         if name == "base" {
             continue;
         }
-        assert!(
-            reference.contains(&format!("| `{name}` |")),
-            "{name} is not in docs/src/reference/profiles.md"
-        );
+        assert!(reference.contains(&format!("| `{name}` |")), "{name} is not in docs/src/build/profiles.md");
     }
 }
 
@@ -86,7 +83,7 @@ fn the_layout_of_a_store_is_as_the_page_says() {
         let first = lines.filter(|line| line.starts_with("v1/")).filter_map(|line| line.split("  ").next());
         first.map(String::from).collect::<Vec<_>>()
     };
-    let page = paths("docs/src/guide/store.md");
+    let page = paths("docs/src/build/store.md");
     assert!(page.len() > 4, "{page:?}");
     assert_eq!(page, paths("crates/store/src/layout.rs"));
 }
@@ -110,7 +107,7 @@ fn versions_of_actions_are_commits() {
 /// Checks that every row of the page names a test, and that every named test exists.
 #[test]
 fn tests_of_the_security_page_exist() {
-    let page = std::fs::read_to_string(root().join("docs/src/reference/security.md")).unwrap();
+    let page = std::fs::read_to_string(root().join("docs/src/run/security.md")).unwrap();
     let mut seen = 0;
     for row in page.lines().skip_while(|line| !line.starts_with("| kind |")).skip(2) {
         let Some(cell) =

@@ -287,7 +287,7 @@ fn strings(words: &[&str]) -> Vec<String> {
 
 /// What kernels with AVX2, and without AVX-512, are scheduled for where clang compiles them for any CPU: its model of Zen 2.
 /// Its default, Sandy Bridge's, and those of Haswell and Skylake keep more than 16 registers' worth of operands at a time,
-/// and the innermost loop of F16 products is left with sums in memory (docs/src/concepts/universal.md has the figures). The
+/// and the innermost loop of F16 products is left with sums in memory (docs/src/build/universal.md has the figures). The
 /// instructions stay those of the plan.
 fn tuned(tools: &Tools) -> Option<(String, String)> {
     // zig takes -mtune for -mcpu.

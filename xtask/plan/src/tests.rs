@@ -453,7 +453,7 @@ fn tools_that_write_other_profiles_are_refused_with_the_package() {
 /// `UPDATE_DOCS=1` writes the rows.
 #[test]
 fn the_reference_has_every_switch() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/profiles.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/build/profiles.md");
     let text = std::fs::read_to_string(path).unwrap();
     let head = "| key | CMake's option | what |\n| --- | --- | --- |\n";
     let row = |switch: &build_info::switches::CmakeSwitch| {

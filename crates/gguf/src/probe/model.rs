@@ -92,7 +92,7 @@ const QWEN3MOE: ProbeShape = ProbeShape {
 };
 
 /// What all layers add to the residual stream over the embedding, root mean square. Much less than in a trained
-/// model: random layers blow rounding errors up, see docs/src/concepts/gate.md.
+/// model: random layers blow rounding errors up, see docs/src/build/gate.md.
 const LAYERS_TO_EMBEDDING: f64 = 0.2;
 /// Standard deviation of attention scores.
 const SCORE_STD: f64 = 1.0;

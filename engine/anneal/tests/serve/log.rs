@@ -194,7 +194,7 @@ fn a_request_is_a_line_of_numbers() {
         [json!("/v1/completions"), json!("lines"), json!("lines"), json!("/v1/models/NAME")]
     );
     assert_eq!(of("end"), ["length", "length", "refused", "refused"]);
-    // Scripts filter by it: docs/src/guide/serving.md.
+    // Scripts filter by it: docs/src/run/serving.md.
     assert_eq!(of("target"), ["engine::serve::ticket"; 4]);
     assert_eq!(of("status"), [json!(200), Value::Null, json!(400), json!(404)]);
     assert_eq!(of("tokens"), [5, 4, 0, 0]);

@@ -1,7 +1,7 @@
 //! The prompt cache on the disk: what a context held of a prompt, for the next start.
 //!
 //! [`Store`] keeps files and finds them again, [`CacheKey`] says what they are of, [`generate`] is what `anneal run` does with
-//! them. See docs/src/guide/prompt-cache.md.
+//! them. See docs/src/run/prompt-cache.md.
 
 mod digest;
 pub mod entry;

@@ -134,7 +134,7 @@ pub const DEFAULT_BATCH: u32 = 2048;
 pub const DEFAULT_UBATCH: u32 = 512;
 
 /// Threads of the BLAS library where none are asked for. ggml's own threads have taken the cores, and wait for
-/// their next part by spinning: see docs/src/guide/blas.md.
+/// their next part by spinning: see docs/src/build/blas.md.
 pub const DEFAULT_BLAS_THREADS: u32 = 1;
 
 impl Settings {

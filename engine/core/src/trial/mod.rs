@@ -5,7 +5,7 @@
 //! program itself, loads the file on the CPU and runs a token. Its end is an error of this load and of nothing else.
 //! A verdict is kept ([`verdicts`]), so that a known file costs nothing.
 //!
-//! The order of the checks, and what they cannot catch, is in `docs/src/concepts/containment.md`.
+//! The order of the checks, and what they cannot catch, is in `docs/src/develop/containment.md`.
 
 mod child;
 mod key;

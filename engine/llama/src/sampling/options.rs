@@ -430,7 +430,7 @@ mod tests {
     /// `UPDATE_DOCS=1` writes the rows.
     #[test]
     fn the_guide_says_of_each_what_the_table_says() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/guide/sampling.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/run/sampling.md");
         let mut guide: Vec<String> =
             std::fs::read_to_string(path).expect("the guide").lines().map(str::to_string).collect();
         for parameter @ Parameter { name, flag, range, doc, .. } in PARAMETERS {

@@ -265,7 +265,7 @@ mod tests {
     /// `UPDATE_DOCS=1` writes the table.
     #[test]
     fn the_reference_has_every_endpoint() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/server.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/run/server.md");
         let text = std::fs::read_to_string(path).expect("the reference");
         let row = |endpoint: &Endpoint| {
             format!("| `{} {}` | {} |\n", endpoint.method(), endpoint.shown, endpoint.reference)

@@ -1,6 +1,6 @@
 //! Whether a candidate's output is that of the settings without tuning.
 //!
-//! The limits are the correctness gate's, of docs/src/concepts/gate.md: a mean divergence far inside the smallest step
+//! The limits are the correctness gate's, of docs/src/build/gate.md: a mean divergence far inside the smallest step
 //! of quantisation. Models that make much of rounding have wider ones: as far as the settings without tuning are from
 //! themselves when they add in another order.
 

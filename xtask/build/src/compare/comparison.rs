@@ -11,7 +11,7 @@ use crate::ui;
 use measure::{Ratio, median};
 use measure::{Round, Stop};
 
-/// Several builds measured side by side. docs/src/guide/measuring.md describes the fields.
+/// Several builds measured side by side. docs/src/tune/measuring.md describes the fields.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Comparison {
     /// Date, command, machine.

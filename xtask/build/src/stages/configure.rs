@@ -14,7 +14,7 @@ use crate::ui::Progress;
 /// CMake reads it at `project(ggml)` and does it when all of ggml's targets are there. What a target adds stands after
 /// the flags of all files, so it has the last word.
 const SPARE_KERNELS: &str = "\
-# No counters and no profile in ggml's CPU kernels: written by Anneal, see docs/src/concepts/pgo.md.
+# No counters and no profile in ggml's CPU kernels: written by Anneal, see docs/src/build/pgo.md.
 cmake_language(DEFER CALL target_compile_options ggml-cpu PRIVATE -fno-profile-generate -fno-profile-use)
 ";
 

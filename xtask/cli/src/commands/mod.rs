@@ -159,14 +159,14 @@ mod tests {
 
     use super::*;
 
-    /// docs/src/reference/commands.md is written by this test, so it cannot be out of date.
+    /// docs/src/build/commands.md is written by this test, so it cannot be out of date.
     #[test]
     fn the_command_reference_in_docs_is_that_of_the_program() {
         let mut text = String::from(
             "# `cargo xtask`\n\nGenerated from the program: `UPDATE_DOCS=1 cargo test -p xtask commands` writes it.\n",
         );
         document(&mut Cli::command(), "cargo xtask", &mut text);
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/commands.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/build/commands.md");
         generated::check(path, &text);
     }
 

@@ -49,11 +49,9 @@ fn the_record_is_what_its_schema_says() {
     checkout.build("portable").expect(0, "built");
     let text = std::fs::read(checkout.current("portable").join("build_info.json")).unwrap();
     let record: serde_json::Value = serde_json::from_slice(&text).unwrap();
-    let schema = std::fs::read(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../docs/src/reference/build_info.schema.json"
-    ))
-    .unwrap();
+    let schema =
+        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/build/build_info.schema.json"))
+            .unwrap();
     let validator = jsonschema::validator_for(&serde_json::from_slice(&schema).unwrap()).unwrap();
     let errors: Vec<String> = validator.iter_errors(&record).map(|error| error.to_string()).collect();
     assert!(errors.is_empty(), "{errors:#?}");

@@ -1,4 +1,4 @@
-//! The one file that a check writes. docs/src/guide/gpu-check.md tells its fields.
+//! The one file that a check writes. docs/src/build/gpu-check.md tells its fields.
 
 use build::compare::Provenance;
 use build::workload::Synthetic;

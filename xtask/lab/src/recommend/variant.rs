@@ -1,4 +1,4 @@
-//! Which build for which model on which machine: the table of docs/src/guide/recommend.md.
+//! Which build for which model on which machine: the table of docs/src/tune/recommend.md.
 
 use build_info::Host;
 use serde::Serialize;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::equal::Equal;
 use super::sample::Sample;
 
-/// The result. docs/src/guide/measuring.md describes the fields.
+/// The result. docs/src/tune/measuring.md describes the fields.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Served {
     /// Date, command, machine.

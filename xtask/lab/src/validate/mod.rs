@@ -1,7 +1,7 @@
 //! The acceptance run: may B take A's place?
 //!
 //! Output first, since a fast engine that says something else is of no use; then speed and CPU time of each phase in
-//! turn; then, where it is asked for, a long run of each. docs/src/guide/validating.md says what is judged and why.
+//! turn; then, where it is asked for, a long run of each. docs/src/tune/validating.md says what is judged and why.
 
 mod divergence;
 mod engine;

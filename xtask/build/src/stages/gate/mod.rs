@@ -2,7 +2,7 @@
 //!
 //! Compilers have made garbage of kernels (GCC 13.3 on ARM, clang with flash attention on POWER). So every build
 //! runs small models of random quantised blocks, and its logits are compared with those of a build without any
-//! vector instruction, which lie in the repository. docs/src/concepts/gate.md says why the limits are where they are.
+//! vector instruction, which lie in the repository. docs/src/build/gate.md says why the limits are where they are.
 
 mod reference;
 mod run;

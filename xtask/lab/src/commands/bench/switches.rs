@@ -20,7 +20,7 @@ pub struct Args {
     /// The profile whose keys are changed, one in each build
     #[arg(long, default_value = "native")]
     profile: String,
-    /// One change; may be repeated [default: every switch of docs/src/guide/switches.md but fast-math]
+    /// One change; may be repeated [default: every switch of docs/src/build/switches.md but fast-math]
     #[arg(long = "set", value_name = "KEY=VALUE")]
     keys: Vec<Override>,
     /// Install missing tools without asking

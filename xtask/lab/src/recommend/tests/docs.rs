@@ -1,12 +1,12 @@
-//! Example and table of variants in docs/src/guide/recommend.md.
+//! Example and table of variants in docs/src/tune/recommend.md.
 
 use super::{host, presets, profiles, root, shape};
 use crate::recommend::{Question, recommend, variant};
 
-/// docs/src/guide/recommend.md holds an example and the table of variants, written by this test.
+/// docs/src/tune/recommend.md holds an example and the table of variants, written by this test.
 #[test]
 fn the_example_and_the_table_of_variants_in_docs_are_those_of_the_program() {
-    let path = root().join("docs/src/guide/recommend.md");
+    let path = root().join("docs/src/tune/recommend.md");
     let mut page = std::fs::read_to_string(&path).unwrap();
     let there = build::profile::names(&root().join("profiles/build")).unwrap();
     let mut table = String::from("| profile | for | runs on | why | |\n| --- | --- | --- | --- | --- |\n");

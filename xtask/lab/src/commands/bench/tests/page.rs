@@ -1,4 +1,4 @@
-//! docs/src/reference/results.md: its tables are written from docs/results/*.json by the test here, so that the page
+//! docs/src/tune/results.md: its tables are written from docs/results/*.json by the test here, so that the page
 //! says what was measured and nothing else. The prose around the tables is written by hand.
 
 use std::collections::BTreeMap;
@@ -201,7 +201,7 @@ pub(super) fn results() -> BTreeMap<String, Measured> {
 
 #[test]
 fn the_results_page_is_that_of_the_files() {
-    let path = docs().join("src/reference/results.md");
+    let path = docs().join("src/tune/results.md");
     let page = std::fs::read_to_string(&path).unwrap();
     let files = results().into_iter().map(|(name, measured)| (name, measured.markdown())).collect();
     let now = page_with(&page, &files).unwrap();
