@@ -65,12 +65,12 @@ mod tests {
         let coded = Coded { code: TRY_AGAIN, message: "busy".to_string() };
         let wrapped = std::io::Error::other(Coded { code: USAGE, message: "a flag".to_string() });
         assert_eq!(coded.to_string(), "busy");
-        // An io::Error passes on the causes of its content, and not the content itself.
+        // An io::Error passes on the causes of its content, but not the content itself.
         let errors: [Box<dyn Error>; 3] = [coded.into(), wrapped.into(), fmt::Error.into()];
         assert_eq!(errors.map(|error| code_of(&error)), [TRY_AGAIN, FAILED, FAILED]);
     }
 
-    /// The page for users, `install.sh` and the CPU guard are not written in Rust.
+    /// The page for users, `install.sh` and the CPU guard are not written in Rust, so a test compares them.
     #[test]
     fn the_documentation_lists_these_codes() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

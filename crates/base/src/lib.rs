@@ -10,10 +10,11 @@
 //! - [`Pending::commit_durably`] and [`sync_folder`] also wait for the disk.
 //! - [`scratch`] and [`scratch_in`] create a private folder; [`unnamed`] creates a file without a name.
 //! - [`open_or_create`] opens a lock file or a partial download, and never follows a link.
-//! - [`open`], [`read`] and [`read_text`] read regular files alone, with a limit.
+//! - [`open`], [`read`] and [`read_text`] only read regular files, with a size limit.
 //! - [`shell_quote`] quotes a word for a shell.
 //! - [`checkout`] finds the checkout that a program works in.
 //! - [`exit`] lists the exit codes of all programs.
+//! - `help` sorts the commands of a program into groups (feature `clap`).
 //! - [`Unfinished`] recognises files that a killed process left behind.
 //! - [`status_line`] shows progress on a terminal in one line.
 //!
@@ -27,6 +28,8 @@
 
 mod checkout;
 pub mod exit;
+#[cfg(feature = "clap")]
+pub mod help;
 mod in_place;
 mod pending;
 mod read;

@@ -1,4 +1,4 @@
-//! A file under a temporary name until it is complete.
+//! File under a temporary name until it is complete.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -17,11 +17,11 @@ const PERMISSIONS: u32 = 0o777;
 /// Access rights of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The mode of the file that is replaced; for a new file, 0666 without the bits of the umask.
+    /// Mode of the replaced file; for a new file, 0666 without the bits of the umask.
     Usual,
-    /// The mode of the file that is replaced; for a new file, 0600.
+    /// Mode of the replaced file; for a new file, 0600.
     PrivateIfNew,
-    /// 0600.
+    /// Mode 0600.
     Private,
     /// This mode, independent of the umask.
     Exactly(u32),
@@ -69,7 +69,7 @@ impl Pending {
         self.file.path()
     }
 
-    /// The file, open for reading and writing.
+    /// Returns the file, which is open for reading and writing.
     pub fn file(&self) -> &File {
         self.file.as_file()
     }
@@ -82,7 +82,7 @@ impl Pending {
         self.file.reopen()
     }
 
-    /// The file, for writers that need a mutable reference.
+    /// Returns the file, for writers that need a mutable reference.
     pub fn file_mut(&mut self) -> &mut File {
         self.file.as_file_mut()
     }
@@ -118,7 +118,7 @@ impl Pending {
         sync_folder(&folder)
     }
 
-    /// Renames the file to `path` in place of its destination. For a name that depends on the content.
+    /// Renames the file to `path` instead of its destination, for a name that depends on the content.
     ///
     /// # Errors
     /// As [`commit`](Self::commit), and if `path` is in another file system.
@@ -141,7 +141,7 @@ impl Pending {
     }
 
     fn set_mode(&self) -> io::Result<()> {
-        // Through the open file: another file may have taken the name.
+        // The mode is set through the open file, because another file may have taken the name.
         self.mode.map_or(Ok(()), |mode| self.file().set_permissions(Permissions::from_mode(mode)))
     }
 }

@@ -34,7 +34,7 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     text(read(path, most)?)
 }
 
-/// Reads what is at `path`, a text in UTF-8 of at most `most` bytes. It may be a pipe, as for a shell's `<(command)`.
+/// Reads a UTF-8 text of at most `most` bytes at `path`, which may be a pipe, as for a shell's `<(command)`.
 ///
 /// # Errors
 /// If it has more bytes, is not UTF-8 or cannot be read.

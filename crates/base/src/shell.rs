@@ -1,6 +1,6 @@
-//! Words of a command line as a shell reads them.
+//! Quoting of command-line words for a shell.
 
-/// `word` for a POSIX shell: as it is where no character needs a quote, else in single quotes.
+/// Quotes `word` for a POSIX shell: unchanged if no character needs a quote, otherwise in single quotes.
 pub fn shell_quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=+,@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

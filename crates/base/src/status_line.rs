@@ -1,10 +1,10 @@
-//! A line of progress on a terminal, rewritten in place.
+//! Line of progress on a terminal, rewritten in place.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-/// The last line of a terminal on standard error. If standard error is no terminal, nothing is written: the caller writes
-/// plain lines instead, as often as suits its work. The line has no colour, so `NO_COLOR` changes nothing.
+/// Last line of a terminal on standard error. If standard error is not a terminal, nothing is written; the caller
+/// then writes plain lines instead, at its own rate. The line has no colour, so `NO_COLOR` changes nothing.
 ///
 /// Write errors are ignored: a closed standard error must not stop the work.
 #[derive(Debug)]
@@ -14,12 +14,12 @@ pub struct StatusLine {
 }
 
 impl StatusLine {
-    /// A line on standard error, empty so far.
+    /// Creates an empty line on standard error.
     pub fn new() -> Self {
         Self { terminal: std::io::stderr().is_terminal(), open: false }
     }
 
-    /// A line that is written only if `wanted`.
+    /// Disables the line unless `wanted` is true.
     #[must_use]
     pub fn if_wanted(mut self, wanted: bool) -> Self {
         self.terminal &= wanted;
@@ -36,19 +36,19 @@ impl StatusLine {
         if self.terminal {
             self.open = true;
             let mut stderr = std::io::stderr().lock();
-            // Erases the end of a longer line before it.
+            // The escape sequence erases the rest of a longer previous line.
             let _ = write!(stderr, "\r{text}\x1b[K").and_then(|()| stderr.flush());
         }
     }
 
-    /// Erases the line: another text follows in its place.
+    /// Erases the line, so that other text can follow in its place.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.open) {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
 
-    /// Keeps the line, and begins the next one.
+    /// Keeps the line and starts a new one.
     pub fn leave(&mut self) {
         if std::mem::take(&mut self.open) {
             let _ = writeln!(std::io::stderr());
@@ -62,8 +62,8 @@ impl Default for StatusLine {
     }
 }
 
-/// Seconds that the rest of the work takes at the speed so far: `done` of `total` took `elapsed`. `None` if nothing is done,
-/// or if less than a second is left.
+/// Estimates the remaining time in seconds at the speed so far: `done` of `total` took `elapsed`. `None` if nothing
+/// is done, or if less than a second is left.
 pub fn seconds_left(elapsed: Duration, done: u64, total: u64) -> Option<f64> {
     let rest = total.saturating_sub(done) as f64;
     let left = (done > 0).then(|| elapsed.as_secs_f64() / done as f64 * rest)?;

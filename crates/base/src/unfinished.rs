@@ -7,7 +7,7 @@ use crate::pending::os_string;
 /// Suffix of an unfinished file's name.
 pub(crate) const SUFFIX: &str = ".part";
 
-/// Number of bytes of the destination's name that are kept: the name of a file has at most 255 bytes.
+/// Number of bytes of the destination's name that are kept, because a file name has at most 255 bytes.
 const KEPT: usize = 200;
 
 /// Name of an unfinished file: `.NAME.PROCESS-RANDOM.part`.
@@ -15,7 +15,7 @@ const KEPT: usize = 200;
 pub struct Unfinished<'a> {
     /// Name of the destination, or its first 200 bytes.
     pub name: &'a str,
-    /// Number of the process that wrote the file, on its machine or in its container.
+    /// Process ID of the process that wrote the file, on its machine or in its container.
     pub process: u32,
 }
 
@@ -31,7 +31,7 @@ impl<'a> Unfinished<'a> {
     }
 }
 
-/// Beginning of the name of the unfinished file for the destination `name`.
+/// Prefix of the unfinished file's name for the destination `name`.
 pub(crate) fn prefix(name: &[u8]) -> OsString {
     let mut end = name.len().min(KEPT);
     // Do not cut a UTF-8 character in two.

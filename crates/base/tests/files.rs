@@ -1,4 +1,4 @@
-//! Replacement of files in a folder with hostile links, pipes and folders.
+//! Tests of replacing files in a folder with hostile links, pipes and folders.
 
 use std::fs;
 use std::io::{self, Write};
@@ -147,7 +147,7 @@ fn durable_files_and_links_and_late_names() {
     assert_eq!(fs::read(path("current")).unwrap(), b"new");
 
     let pending = Pending::beside(&path("unnamed"), Access::Usual).unwrap();
-    // A program opens it by name.
+    // A program opens the file by name.
     fs::write(pending.path(), "by name").unwrap();
     pending.commit_as(&path("digest")).unwrap();
     assert_eq!(fs::read(path("digest")).unwrap(), b"by name");

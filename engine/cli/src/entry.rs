@@ -5,6 +5,7 @@ use std::iter;
 use std::process::ExitCode;
 
 use base::exit::{TRY_AGAIN, UNAVAILABLE, USAGE};
+use base::help::{Group, grouped};
 use build_info::words;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -48,6 +49,14 @@ enum Command {
     #[command(hide = true)]
     Man(commands::pages::ManArgs),
 }
+
+/// Groups of commands in the help.
+const GROUPS: [Group; 4] = [
+    ("Run", &["run", "chat"]),
+    ("Serve", &["serve", "mcp", "top", "worker"]),
+    ("Measure", &["bench", "tune", "eval", "info"]),
+    ("Models", &["quantize", "imatrix"]),
+];
 
 /// The program. `required` tells the instruction sets without which its CPU guard refuses to start it, as
 /// `build_info::host::Cpu::features` names them.
@@ -134,7 +143,7 @@ fn parse() -> Result<Cli, clap::Error> {
         let takes_values = argument.get_action().takes_values();
         argument.allow_negative_numbers(takes_values)
     };
-    let mut command = Cli::command().mut_subcommands(|command| command.mut_args(allow));
+    let mut command = grouped(Cli::command(), &GROUPS).mut_subcommands(|command| command.mut_args(allow));
     let matches = command.try_get_matches_from_mut(std::env::args_os().map(commands::long_form))?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }

@@ -5,14 +5,17 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use base::exit;
-use clap::Parser;
+use clap::{Command, FromArgMatches};
 
 use crate::process;
 use crate::ui::Ui;
 
-/// The command line; where it is no command, how that ended: help, the version, wrong usage.
-pub fn parse<Cli: Parser>() -> Result<Cli, ExitCode> {
-    Cli::try_parse().map_err(|error| match error.print() {
+/// Parses the arguments of this process by `command`, which describes `Cli`. An error is the exit code after help, the version
+/// or a message about wrong usage was printed.
+pub fn parse<Cli: FromArgMatches>(mut command: Command) -> Result<Cli, ExitCode> {
+    let parsed = command.try_get_matches_from_mut(std::env::args_os());
+    let parsed = parsed.and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
+    parsed.map_err(|error| error.format(&mut command)).map_err(|error| match error.print() {
         // clap would say 0 of help that nobody got. A reader that has gone away is no error.
         Err(why) if !error.use_stderr() && why.kind() != ErrorKind::BrokenPipe => {
             let _ =

@@ -13,7 +13,7 @@
 //! - [`process`]: external commands, which are logged and stopped by ctrl-C
 //! - [`program`], [`shipping`], [`storing`]: programs of the workspace that are compiled when they are wanted
 //! - [`profile`], [`described`], [`workload`]: files of profiles, machines and workloads, read
-//! - [`tools`], [`setup`], [`openblas`], [`models`]: what a build needs, found, installed or made
+//! - [`tools`], [`setup`], [`openblas`], [`models`], [`published_models`]: what a build needs, found, installed or made
 //! - [`ui`], [`entry`]: progress, tables and errors; the beginning and the end of a program
 //! - [`forecast`]: how long the rest of a stage takes
 
@@ -32,6 +32,7 @@ pub mod pgo;
 pub mod process;
 pub mod profile;
 pub mod program;
+pub mod published_models;
 pub mod scratch;
 pub mod setup;
 pub mod shipping;

@@ -1,8 +1,6 @@
 //! Installation of missing tools, for every command that needs some.
 
-use std::io::{IsTerminal, Write};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::io::IsTerminal;
 
 use anyhow::Result;
 use base::exit;
@@ -17,7 +15,7 @@ use toolchain::setup::{
 
 use crate::process;
 use crate::tools::{self, SourceArgs};
-use crate::ui::{Progress, Ui};
+use crate::ui::{Progress, Ui, confirm};
 use crate::workspace::Workspace;
 
 /// Tools that a build of `profile` needs.
@@ -310,30 +308,7 @@ impl Console for Talk<'_> {
     }
 
     fn confirm(&mut self, plan: &SetupPlan) -> bool {
-        let mut err = std::io::stderr();
-        let _ = write!(err, "{}\nInstall? [Y/n] ", describe(plan));
-        let _ = err.flush();
-        // Another thread reads the line: ctrl-C does not end the read, because the system restarts a read after a handled
-        // signal.
-        let (sender, answers) = mpsc::channel();
-        std::thread::spawn(move || {
-            let mut line = String::new();
-            let read = std::io::stdin().read_line(&mut line);
-            let _ = sender.send(read.map(|read| (read > 0).then_some(line)));
-        });
-        let answer = loop {
-            match answers.recv_timeout(Duration::from_millis(50)) {
-                _ if process::interrupted() => {
-                    let _ = writeln!(err);
-                    break None;
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Ok(Ok(answer)) => break answer,
-                Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => break None,
-            }
-        };
-        // The end of the input is not an answer.
-        answer.is_some_and(|answer| matches!(answer.trim().to_lowercase().as_str(), "" | "y" | "yes"))
+        confirm(&format!("{}\nInstall?", describe(plan)))
     }
 
     fn stopped(&self) -> bool {

@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         let ui = Ui::new(&global);
         return entry::run(&ui, || lab::run(&ui));
     }
-    let cli: Cli = match entry::parse() {
+    let cli: Cli = match entry::parse(Cli::grouped()) {
         Ok(cli) => cli,
         Err(code) => return code,
     };

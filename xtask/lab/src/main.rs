@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use build::entry;
 use build::ui::Ui;
+use clap::CommandFactory;
 use lab::commands::{self, Cli};
 
 fn main() -> ExitCode {
-    let cli: Cli = match entry::parse() {
+    let cli: Cli = match entry::parse(Cli::command()) {
         Ok(cli) => cli,
         Err(code) => return code,
     };

@@ -1,8 +1,8 @@
-//! Errors of programs that end with a code of their own.
+//! Errors that set the exit code of a program.
 
 use super::{Coded, INTERRUPTED, TRY_AGAIN, UNAVAILABLE, USAGE};
 
-/// Error with `code`, for example the one that another program of ours ended with.
+/// Error with `code`, for example the exit code of another Anneal program.
 pub fn coded(code: u8, message: impl Into<String>) -> anyhow::Error {
     Coded { code, message: message.into() }.into()
 }

@@ -1,6 +1,7 @@
 //! What a person sees: progress, tables, errors. Standard output carries only the result of a command; all
 //! else goes to standard error.
 
+mod confirm;
 mod global;
 mod progress;
 mod reasons;
@@ -15,6 +16,7 @@ use build_info::words;
 use serde::Serialize;
 
 use base::exit;
+pub use confirm::confirm;
 pub use global::Global;
 pub use progress::Progress;
 pub use reasons::{page_width, reasons};

@@ -1,5 +1,6 @@
 //! `build`, `build-native`, `build-portable`, `build-cuda`.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::Result;
@@ -58,7 +59,21 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(
         &outcome.info,
         format_args!("{}\n{}", folder.join("bin/anneal").display(), folder.join("build_info.json").display()),
-    )
+    )?;
+    if let Some(hint) = path_hint(&outcome.folder.join("bin"), std::env::var_os("PATH").as_deref()) {
+        ui.say(hint);
+    }
+    Ok(())
+}
+
+/// Line that puts the folder `bin` on the search path. `None` if `path` contains it.
+fn path_hint(bin: &Path, path: Option<&OsStr>) -> Option<String> {
+    let real = bin.canonicalize().ok()?;
+    let is_listed = path.is_some_and(|path| {
+        std::env::split_paths(path).any(|folder| folder.canonicalize().is_ok_and(|folder| folder == real))
+    });
+    let quoted = base::shell_quote(&bin.display().to_string());
+    (!is_listed).then(|| format!("hint: to run it as `anneal`: export PATH={quoted}:\"$PATH\""))
 }
 
 /// The same for a profile that must be one for GPUs.
@@ -70,6 +85,18 @@ pub fn run_cuda(args: Cuda, ui: &Ui) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_line_for_the_path_is_printed_only_where_it_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin = folder.path().join("a b/bin");
+        std::fs::create_dir_all(&bin).unwrap();
+        let hint = path_hint(&bin, Some(OsStr::new("/usr/bin"))).unwrap();
+        assert_eq!(hint, format!("hint: to run it as `anneal`: export PATH='{}':\"$PATH\"", bin.display()));
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&bin, &link).unwrap();
+        assert_eq!(path_hint(&bin, Some(link.as_os_str())), None);
+    }
 
     #[test]
     fn a_variant_is_a_profile_for_gpus() {

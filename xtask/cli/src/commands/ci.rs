@@ -7,7 +7,7 @@ use build::workspace::Workspace;
 use build_info::BuildInfo;
 use xshell::{Shell, cmd};
 
-use super::{pgo, test};
+use super::{docs, pgo, test};
 
 /// Options of `ci`.
 #[derive(Debug, clap::Args)]
@@ -46,5 +46,6 @@ pub fn run(_args: Args, ui: &Ui) -> Result<()> {
         bail!("the build after PGO and BOLT lacks a profile, BOLT, the gate or the audit");
     }
 
+    docs::run(docs::Args::unattended(), ui)?;
     test::run(test::Args::unattended(), ui)
 }

@@ -8,6 +8,7 @@ mod ci;
 mod clean;
 mod detect;
 mod dist;
+mod docs;
 mod doctor;
 mod gate;
 mod install;
@@ -26,7 +27,8 @@ use std::ffi::OsString;
 
 use ::build::ui::{Global, Ui};
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use base::help::{Group, grouped};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::lab;
 
@@ -49,70 +51,89 @@ pub struct InLab {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Build everything this CPU has: the main job
+    /// Build for this machine's CPU; start here
     BuildNative(build::Short),
-    /// Build one binary for every x86-64-v3 CPU
+    /// Build one program for every x86-64-v3 CPU
     BuildPortable(build::Short),
-    /// Build for this machine's NVIDIA GPUs as well
+    /// Build for NVIDIA GPUs
     BuildCuda(build::Cuda),
     /// Build any profile
     Build(build::Args),
-    /// Optimise a build by a profile of its own runs, and keep it where that is faster
+    /// Rebuild with a profile of the program's own runs, and keep the build if it is faster
     Pgo(pgo::Args),
-    /// Lay the finished program out anew by what is hot in it
+    /// Reorder the finished program's code by what runs most
     Bolt(bolt::Args),
-    /// Find the fastest build for this machine, make it current, write down how it is made
+    /// Find the fastest build for a model on this machine
     #[command(disable_help_flag = true)]
     Optimize(InLab),
-    /// Look at the machine and its tools, and say what is missing
+    /// Check the machine and its tools, and print how to install what is missing
     Doctor(doctor::Args),
-    /// Install what a build needs
+    /// Install the tools for a build
     Setup(setup::Args),
-    /// Print the machine as JSON
+    /// Print the machine's CPU, memory and GPUs as JSON
     Detect(detect::Args),
-    /// Print what a build would do
+    /// Print what a build would do, without building
     Plan(plan::Args),
-    /// Say which build, settings and quantisation suit a model on a machine
+    /// Recommend a build, settings and a quantisation for a model
     #[command(disable_help_flag = true)]
     Recommend(InLab),
     /// Fetch, verify and patch the llama.cpp sources
     Vendor(vendor::Args),
-    /// Make model files
+    /// Download or synthesise models for tests and examples
     Model(model::Args),
-    /// Measure
+    /// Measure builds: speed, latency, memory, servers
     #[command(disable_help_flag = true)]
     Bench(InLab),
-    /// Say whether a build or a setting may take another's place: output, speed, CPU time, a long run
+    /// Decide whether a build or setting may replace another
     #[command(disable_help_flag = true)]
     Validate(InLab),
-    /// Make one page of all that was measured
+    /// Write one HTML page with all measurements
     #[command(disable_help_flag = true)]
     Report(InLab),
-    /// Disassemble a program and say which instruction sets it holds
+    /// List the instruction sets and libraries that a program uses
     Audit(audit::Args),
-    /// Compare a build's logits with those of a scalar build
+    /// Compare a build's logits with a reference
     Gate(gate::Args),
-    /// Check what an NVIDIA GPU does with our build: in minutes, from one archive, into one file
+    /// Test a build on an NVIDIA GPU of another machine
     #[command(disable_help_flag = true)]
     GpuCheck(InLab),
-    /// Link the engine with a libllama that was made by hand, to try a change of it
+    /// Link the engine with your own build of llama.cpp
     Link(link::Args),
     /// Pack a build into an archive for other machines
     Dist(dist::Args),
-    /// Put a build into a store that a fleet shares
+    /// Put a build into a store that machines share
     Publish(publish::Args),
-    /// Install an archive, or go back to the version before
+    /// Install an archive, or go back to the previous version
     Install(install::Args),
-    /// Remove what was installed
+    /// Remove an installation
     Uninstall(uninstall::Args),
-    /// Show the builds that are there
+    /// List the builds, or show one's record
     Show(show::Args),
     /// Remove old builds
     Clean(clean::Args),
-    /// Build native and run the tests against it, all or some of them
+    /// Build native and run the tests
     Test(test::Args),
-    /// Run what continuous integration runs
+    /// Build the documentation as a book and check its links
+    Docs(docs::Args),
+    /// Run everything that continuous integration runs
     Ci(ci::Args),
+}
+
+/// Groups of commands in the help.
+const GROUPS: [Group; 6] = [
+    ("Build", &["build-native", "build-portable", "build-cuda", "build", "pgo", "bolt", "optimize"]),
+    ("Prepare", &["doctor", "setup", "vendor", "model"]),
+    ("Measure", &["bench", "validate", "recommend", "report", "gpu-check"]),
+    ("Inspect", &["show", "detect", "plan", "audit", "gate"]),
+    ("Ship", &["dist", "publish", "install", "uninstall"]),
+    ("Maintain", &["clean", "test", "docs", "link", "ci"]),
+];
+
+impl Cli {
+    /// Command line with the commands in groups.
+    pub fn grouped() -> clap::Command {
+        grouped(Self::command(), &GROUPS)
+    }
 }
 
 /// Runs the command that was asked for.
@@ -140,6 +161,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Show(args) => show::run(args, ui),
         Command::Clean(args) => clean::run(args, ui),
         Command::Test(args) => test::run(args, ui),
+        Command::Docs(args) => docs::run(args, ui),
         Command::Ci(args) => ci::run(args, ui),
         Command::Optimize(_)
         | Command::Recommend(_)
@@ -155,8 +177,6 @@ mod tests {
     use std::ffi::OsString;
     use std::fmt::Write;
 
-    use clap::CommandFactory;
-
     use super::*;
 
     /// docs/src/build/commands.md is written by this test, so it cannot be out of date.
@@ -165,7 +185,7 @@ mod tests {
         let mut text = String::from(
             "# `cargo xtask`\n\nGenerated from the program: `UPDATE_DOCS=1 cargo test -p xtask commands` writes it.\n",
         );
-        document(&mut Cli::command(), "cargo xtask", &mut text);
+        document(&mut Cli::grouped(), "cargo xtask", &mut text);
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/build/commands.md");
         generated::check(path, &text);
     }

