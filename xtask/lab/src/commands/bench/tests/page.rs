@@ -1,7 +1,6 @@
-//! docs/src/tune/results.md: its tables are written from docs/results/*.json by the test here, so that the page
-//! says what was measured and nothing else. The prose around the tables is written by hand.
+//! Tables of docs/src/tune/results, written from docs/results/*.json by the test here. The prose around them is written by hand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -93,7 +92,18 @@ fn comparison_detail(comparison: &Comparison) -> String {
     text
 }
 
+/// Maximum number of builds that stand side by side: a table has at most six columns.
+const SIDE_BY_SIDE: usize = 4;
+
 fn comparison_table(comparison: &Comparison) -> String {
+    match comparison.builds.len() <= SIDE_BY_SIDE {
+        true => wide_table(comparison),
+        false => long_table(comparison),
+    }
+}
+
+/// One row for each phase and model, one column for each build.
+fn wide_table(comparison: &Comparison) -> String {
     let names: Vec<String> = comparison.builds.iter().map(|build| format!("`{}`", build.name)).collect();
     let mut text =
         format!("| phase | model | {} |\n| --- | --- |{}\n", names.join(" | "), " --- |".repeat(names.len()));
@@ -113,6 +123,23 @@ fn comparison_table(comparison: &Comparison) -> String {
         });
         let cells: Vec<String> = cells.collect();
         writeln!(text, "| prefill and decode | all | {} |", cells.join(" | ")).unwrap();
+    }
+    text
+}
+
+/// One row for each phase, model and build.
+fn long_table(comparison: &Comparison) -> String {
+    let mut text = "| phase | model | build | median; ratio |\n| --- | --- | --- | --- |\n".to_string();
+    for figure in &comparison.figures {
+        let model = figure.model.as_deref().unwrap_or("");
+        for result in &figure.results {
+            let (title, build) = (figure.title(), &result.build);
+            writeln!(text, "| {title} | {model} | `{build}` | {} |", cell(figure, result)).unwrap();
+        }
+    }
+    for overall in &comparison.overall {
+        let ratio = said(&overall.ratio, &overall.verdict);
+        writeln!(text, "| prefill and decode | all | `{}` | {ratio} |", overall.build).unwrap();
     }
     text
 }
@@ -157,28 +184,16 @@ fn overhead_table(overhead: &Overhead) -> String {
     text
 }
 
-/// `page` with each file's part between its two markers replaced; files that have none come at the end.
-fn page_with(page: &str, files: &BTreeMap<String, String>) -> Result<String, String> {
-    let mut page = page.to_string();
-    for (name, markdown) in files {
-        let (begin, end) = (format!("<!-- docs/results/{name} -->"), format!("<!-- end of {name} -->"));
-        let part = format!("{begin}\n{}\n{end}", markdown.trim_end());
-        match (page.find(&begin), page.find(&end)) {
-            (Some(from), Some(to)) if from < to => page.replace_range(from..to + end.len(), &part),
-            (None, None) => {
-                let title = name.trim_end_matches(".json");
-                page = format!("{}\n\n## {title}\n\n{part}\n", page.trim_end());
-            }
-            _ => return Err(format!("the markers of {name} do not belong together")),
-        }
-    }
-    for marker in page.split("<!-- docs/results/").skip(1) {
-        let name = marker.split(" -->").next().unwrap_or_default();
-        if !files.contains_key(name) {
-            return Err(format!("the page shows {name}, which is not in docs/results"));
-        }
-    }
-    Ok(page)
+/// `page` with the part of each result that it has markers for. `unused` loses the names of these results.
+fn with_results(page: &str, files: &BTreeMap<String, String>, unused: &mut BTreeSet<String>) -> String {
+    let names = page.split("<!-- docs/results/").skip(1).filter_map(|rest| rest.split(" -->").next());
+    let names: Vec<String> = names.map(String::from).collect();
+    names.into_iter().fold(page.to_string(), |page, name| {
+        let part =
+            files.get(&name).unwrap_or_else(|| panic!("a page shows {name}, which is not in docs/results"));
+        assert!(unused.remove(&name), "two pages show {name}");
+        generated::with_part(&page, &format!("docs/results/{name}"), &format!("{}\n", part.trim_end()))
+    })
 }
 
 pub(super) fn docs() -> PathBuf {
@@ -200,12 +215,20 @@ pub(super) fn results() -> BTreeMap<String, Measured> {
 }
 
 #[test]
-fn the_results_page_is_that_of_the_files() {
-    let path = docs().join("src/tune/results.md");
-    let page = std::fs::read_to_string(&path).unwrap();
-    let files = results().into_iter().map(|(name, measured)| (name, measured.markdown())).collect();
-    let now = page_with(&page, &files).unwrap();
-    generated::check(&path, &now);
+fn the_results_pages_are_those_of_the_files() {
+    let files: BTreeMap<String, String> =
+        results().into_iter().map(|(name, measured)| (name, measured.markdown())).collect();
+    let mut unused: BTreeSet<String> = files.keys().cloned().collect();
+    for entry in std::fs::read_dir(docs().join("src/tune/results")).unwrap() {
+        let path = entry.unwrap().path();
+        let page = std::fs::read_to_string(&path).unwrap();
+        generated::check(&path, &with_results(&page, &files, &mut unused));
+    }
+    assert!(
+        unused.is_empty(),
+        "no page of docs/src/tune/results shows {unused:?}: put `<!-- docs/results/NAME -->` and \
+         `<!-- end of docs/results/NAME -->` into one of them"
+    );
 }
 
 /// Ratios and verdicts of `comparison` as today's statistics make them of its samples.
@@ -289,22 +312,12 @@ fn published_ratios_are_those_of_the_samples() {
 }
 
 #[test]
-fn a_new_file_comes_to_the_end_and_an_old_one_stays_in_its_place() {
-    let files = |names: &[(&str, &str)]| {
-        names.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect::<BTreeMap<_, _>>()
-    };
-    let page = "# Results\n\nprose\n\n<!-- docs/results/a.json -->\nold\n<!-- end of a.json -->\n\nmore\n";
-    let both = page_with(page, &files(&[("a.json", "new\n"), ("b.json", "b")])).unwrap();
-    let first = page.replace("old", "new");
-    let second = "\n## b\n\n<!-- docs/results/b.json -->\nb\n<!-- end of b.json -->\n";
-    assert_eq!(both, format!("{first}{second}"));
-    let cases = [
-        (page.to_string(), files(&[]), "a.json, which is not"),
-        (page.replace("<!-- end of a.json -->", ""), files(&[("a.json", "")]), "do not belong together"),
-    ];
-    for (page, files, words) in cases {
-        assert!(page_with(&page, &files).is_err_and(|why| why.contains(words)), "{words}");
-    }
+fn a_part_is_replaced_and_a_file_of_another_kind_is_refused() {
+    let files = BTreeMap::from([("a.json".to_string(), "new\n".to_string())]);
+    let page = "prose\n\n<!-- docs/results/a.json -->\nold\n<!-- end of docs/results/a.json -->\n\nmore\n";
+    let mut unused = BTreeSet::from(["a.json".to_string(), "b.json".to_string()]);
+    assert_eq!(with_results(page, &files, &mut unused), page.replace("old", "new"));
+    assert_eq!(unused, BTreeSet::from(["b.json".to_string()]));
     for text in ["", "{}", "[]", r#"{"date": "x"}"#] {
         assert!(Measured::read(text).is_err(), "{text:?} was taken");
     }
