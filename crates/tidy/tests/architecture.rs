@@ -1,4 +1,4 @@
-//! The structure of the repository: crates in layers, modules without circles, a small library.
+//! Tests of the repository's structure: crates in layers, modules without circles, a small public library.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tidy::{circles, draw, imports, members, misplaced_tests, rust_files, type_names, unsafe_code, upward};
 
-/// All crates, the lowest layer first. A crate depends on crates of lower layers alone.
+/// All crates, the lowest layer first. A crate may only depend on crates of lower layers.
 const LAYERS: &[&[&str]] = &[
     &["base", "generated", "skipped", "random-weights", "audit", "load", "report", "sha256", "tidy"],
     &["build-info", "llama-source"],
@@ -22,24 +22,24 @@ const LAYERS: &[&[&str]] = &[
     &["lab", "xtask"],
 ];
 
-/// Crates that may hold unsafe code.
+/// Crates that may contain unsafe code.
 const UNSAFE: &[&str] = &["host", "llama", "llama-link", "llama-sys", "roofline"];
 
-/// Files with unsafe code in other crates, and the reason for each.
+/// Files in other crates that may contain unsafe code, with the reason for each.
 const UNSAFE_FILES: &[(&str, &str)] =
     &[("engine/anneal/src/auditable.rs", "puts the list of dependencies into a section of the program")];
 
-/// Names of types that each program or crate has by convention: clap's, and what can fail.
+/// Type names that programs and crates use by convention: those of clap, and errors.
 const CONVENTIONAL: &[&str] = &["Args", "Command", "Error"];
 
-/// So many types may have the same name.
+/// Maximum number of types with the same name.
 const SAME_NAME: usize = 3;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
 }
 
-/// The roots of a crate's library, of its programs and of its build script, as far as it has them.
+/// Returns the root files of a crate's library, programs and build script, if they exist.
 fn roots(folder: &Path) -> Vec<PathBuf> {
     let named = ["src/lib.rs", "src/main.rs", "build.rs", "build/main.rs"].map(|file| folder.join(file));
     let programs = std::fs::read_dir(folder.join("src/bin")).into_iter().flatten();
@@ -120,7 +120,7 @@ fn each_crate_says_what_it_is_and_hides_nothing() {
     }
 }
 
-/// Public modules that the documentation hides, in a file of Rust.
+/// Returns the public modules in a Rust file that the documentation hides.
 fn hidden_modules(text: &str) -> Vec<String> {
     fn of(items: &[syn::Item], found: &mut Vec<String>) {
         for item in items {
@@ -149,7 +149,7 @@ fn hidden_modules_are_found_wherever_they_are() {
     assert_eq!(hidden_modules(text), ["a", "c"]);
 }
 
-/// Unsafe code is where C and the hardware are, and nowhere else.
+/// Unsafe code is only allowed at the boundary to C and to the hardware.
 #[test]
 fn unsafe_code_stays_at_the_border() {
     let mut wrong = Vec::new();
@@ -180,23 +180,23 @@ fn unsafe_code_stays_at_the_border() {
     assert_eq!(excused, files, "files without unsafe code are in UNSAFE_FILES: remove them");
 }
 
-/// A path relative to the repository.
+/// Returns the path relative to the repository.
 fn relative(path: &Path) -> String {
     path.strip_prefix(root()).expect("a file of the repository").display().to_string()
 }
 
-/// A Rust file of a crate's `src`.
+/// Rust file in a crate's `src`.
 struct SourceFile {
-    /// The crate.
+    /// Name of the crate.
     member: String,
-    /// The file's path relative to the repository.
+    /// Path of the file relative to the repository.
     name: String,
-    /// The file's path relative to `src`.
+    /// Path of the file relative to `src`.
     inside: PathBuf,
     text: String,
 }
 
-/// The Rust files in `src` of all crates.
+/// Returns the Rust files in `src` of all crates.
 fn source_files() -> Vec<SourceFile> {
     let mut files = Vec::new();
     for member in members(&root()).expect("manifests") {
@@ -229,7 +229,7 @@ fn unit_tests_follow_one_convention() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A name that many types have says what none of them is.
+/// A name that many types share does not say what each of them is.
 #[test]
 fn types_are_named_for_what_they_are() {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -136,7 +136,7 @@ fn tests_of_the_security_page_exist() {
 #[test]
 fn worked_diffs_apply() {
     let mut found = Vec::new();
-    pages(&root().join("docs/src/contributing"), &mut found);
+    pages(&root().join("docs/src/develop"), &mut found);
     let mut diffs = 0;
     for page in found {
         let text = std::fs::read_to_string(&page).unwrap();

@@ -8,7 +8,7 @@ use crate::profile::Profile;
 use crate::reference_toolchain;
 use crate::testing::{host, plan_of, profile};
 
-/// The variants of docs/src/build/cuda.md.
+/// The variants of docs/src/build/cuda-variants.md.
 const VARIANTS: [&str; 6] =
     ["cuda-mmq-moe", "cuda-dense", "cuda-cublas-dense", "cuda-hybrid", "cpu-cuda-hybrid", "cpu-hybrid"];
 
@@ -336,7 +336,7 @@ fn what_a_variant_does_at_run_time_is_in_its_plan_and_makes_no_other_build() {
     let of = |name: &str| plan_of(&profile(name), &machine(&[RTX_4060_TI]), &toolchain).unwrap();
     let layers = |name: &str| of(name).defaults.gpu_layers.unwrap().to_string();
     let expected = ["all", "all", "all", "auto", "auto", "0"];
-    assert_eq!(VARIANTS.map(layers), expected, "docs/src/build/cuda.md has them in a table");
+    assert_eq!(VARIANTS.map(layers), expected, "docs/src/build/cuda-variants.md has them in a table");
     let dense = of("cuda-dense");
     for name in VARIANTS {
         // They differ in nothing else, as the page says.
