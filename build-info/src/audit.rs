@@ -1,4 +1,4 @@
-//! What the finished files of a build were found to hold.
+//! Results of the audit of a build's finished files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,18 +9,19 @@ use serde::{Deserialize, Serialize};
 use crate::glibc::Glibc;
 use crate::units::Bytes;
 
-/// What a build was held against.
+/// Rule that the audit checks a build against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Rule {
-    /// Nothing beyond x86-64-v3 but in functions that ask the CPU first.
+    /// No instruction beyond x86-64-v3, except in functions that check the CPU before they use it.
     Portable,
-    /// The program runs on every x86-64 CPU, and kernels beside it use no more than their kind of CPU has.
+    /// The program runs on every x86-64 CPU. Kernel libraries beside it use only the instructions of their CPU
+    /// variant.
     Universal,
-    /// What the host offers is used, and no kernel is scalar.
+    /// The build uses the instruction sets that the host offers, and no kernel is scalar.
     Native,
-    /// Nothing: only counted.
+    /// No requirement: instructions are only counted.
     #[default]
     Report,
 }
@@ -36,82 +37,82 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Which instruction sets the files of a build hold.
+/// Instruction sets in the files of a build.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Audit {
-    /// Why nothing was looked at; not there when it was.
+    /// Reason why the audit was skipped; `None` if it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_done: Option<String>,
-    /// What the build was held against.
+    /// Rule that the build was checked against.
     pub rule: Rule,
-    /// The files.
+    /// Paths of the audited files.
     #[serde(default)]
     pub files: Vec<PathBuf>,
-    /// Instructions by the instruction set that they need. One that needs two counts for both.
+    /// Number of instructions per instruction set that they need. An instruction that needs two sets counts for both.
     #[serde(default)]
     pub features: BTreeMap<String, u64>,
-    /// Highest level of the x86-64 psABI, 1 to 4, outside the functions of `allowed`.
+    /// Highest level of the x86-64 psABI, 1 to 4, outside the functions in `allowed`.
     #[serde(default)]
     pub level: u32,
-    /// Instruction sets outside these functions that are in no level.
+    /// Instruction sets outside the functions in `allowed` that belong to no psABI level.
     #[serde(default)]
     pub beyond: Vec<String>,
-    /// The oldest glibc that the files start with, where they use any.
+    /// Oldest glibc that can load the files; `None` if no file uses glibc.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glibc: Option<Glibc>,
-    /// Instructions that were decoded.
+    /// Number of instructions decoded.
     #[serde(default)]
     pub instructions: u64,
-    /// Functions that may use more than x86-64-v3, since they are run only where the CPU has it.
+    /// Functions that may use more than x86-64-v3, because they only run on CPUs that support it.
     #[serde(default)]
     pub allowed: Vec<AllowedSymbol>,
-    /// Vector kernels that were found, and as wide as they should be.
+    /// Number of vector kernels found with the required vector width.
     #[serde(default)]
     pub kernels: u32,
-    /// What is for GPUs in the files, where anything is.
+    /// GPU code in the files; `None` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceAudit>,
-    /// Wall-clock seconds.
+    /// Duration of the audit, in wall-clock seconds.
     #[serde(default)]
     pub seconds: f64,
 }
 
-/// Code for NVIDIA's GPUs in the files of a build.
+/// Code for NVIDIA GPUs in the files of a build.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DeviceAudit {
-    /// By architecture: `sm_90` is a binary for compute capability 9.0, `compute_90` text that the driver compiles.
+    /// Code per architecture: `sm_90` is a binary for compute capability 9.0, `compute_90` is PTX text that the
+    /// driver compiles.
     pub architectures: BTreeMap<String, DeviceArchitecture>,
-    /// Kernels by family, as far as the files have names: each instance of a template counts.
+    /// Number of kernels per family, as far as the files contain names. Each instance of a template counts.
     #[serde(default)]
     pub kernels: BTreeMap<String, u32>,
-    /// Libraries of CUDA that the loader must find before the program starts; none where they are loaded when they are
-    /// needed.
+    /// CUDA libraries that the loader must find before the program starts; empty if they are loaded on first use.
     #[serde(default)]
     pub libraries: Vec<String>,
 }
 
-/// Code for one architecture.
+/// GPU code for one architecture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DeviceArchitecture {
-    /// Pieces, about one for each source file.
+    /// Number of code objects, about one per source file.
     pub pieces: u32,
-    /// Bytes in the file.
+    /// Size in the file, in bytes.
     pub stored: Bytes,
-    /// Bytes once unpacked.
+    /// Decompressed size, in bytes.
     pub unpacked: Bytes,
 }
 
-/// A function that may use more than x86-64-v3.
+/// Function that may use more than x86-64-v3.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AllowedSymbol {
-    /// Its name.
+    /// Name of the function.
     pub symbol: String,
-    /// The instruction set.
+    /// Instruction set that the function uses.
     pub feature: String,
-    /// Why that is no harm on other CPUs.
+    /// Reason why the function is safe on other CPUs.
     pub reason: String,
 }

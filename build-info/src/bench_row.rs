@@ -1,7 +1,7 @@
 //! Rows of `anneal bench -o json` and `-o jsonl`: written by the engine, read by the orchestrator.
 //!
-//! Every field is optional for a reader: llama-bench writes only its own, and an older engine lacks the newer ones. A
-//! field whose value has another type counts as absent.
+//! Every field is optional for a reader: llama-bench only writes its own fields, and an older engine does not write
+//! the newer ones. A field whose value has another type counts as absent.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use crate::gpu_use::GpuUse;
 
-/// One test and what it measured: llama-bench's fields in llama-bench's order, then Anneal's own. A field of
-/// llama-bench's for an option that Anneal does not have has the value that applies to Anneal.
+/// One test and its results: llama-bench's fields in llama-bench's order, then Anneal's own. If llama-bench has a
+/// field for an option that Anneal lacks, the field contains the value that applies to Anneal.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct BenchRow {
-    /// Name of the build, which `cargo xtask bench --builds` adds; `anneal bench` does not write it.
+    /// Name of the build. `cargo xtask bench --builds` adds it; `anneal bench` does not write it.
     #[serde(deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub build: Option<String>,
     /// Version of llama.cpp.
@@ -51,16 +51,16 @@ pub struct BenchRow {
     /// Tokens evaluated in one graph.
     #[serde(deserialize_with = "lenient")]
     pub n_ubatch: Option<u32>,
-    /// Threads of the test: those of prefill if nothing is generated, otherwise those of decode.
+    /// Number of threads of the test: the prefill threads if nothing is generated, otherwise the decode threads.
     #[serde(deserialize_with = "lenient")]
     pub n_threads: Option<u32>,
-    /// CPUs that threads are bound to, in hexadecimal; `0x0` for no binding.
+    /// CPUs that threads are bound to, as a hexadecimal mask; `0x0` if threads are not bound.
     #[serde(deserialize_with = "lenient")]
     pub cpu_mask: Option<String>,
     /// True if each thread is bound to one CPU.
     #[serde(deserialize_with = "lenient")]
     pub cpu_strict: Option<bool>,
-    /// Eagerness of waiting threads, 0 (sleep) to 100 (spin).
+    /// Polling level of waiting threads, 0 (sleep) to 100 (spin).
     #[serde(deserialize_with = "lenient")]
     pub poll: Option<u32>,
     /// Type of the K cache.
@@ -69,7 +69,7 @@ pub struct BenchRow {
     /// Type of the V cache.
     #[serde(deserialize_with = "lenient")]
     pub type_v: Option<String>,
-    /// Layers on GPUs: none if 0, all if negative.
+    /// Number of layers on GPUs: none if 0, all if negative.
     #[serde(deserialize_with = "lenient")]
     pub n_gpu_layers: Option<i64>,
     /// Layers whose experts stay on the CPU.
@@ -78,7 +78,7 @@ pub struct BenchRow {
     /// Split of a model between GPUs: `layer`, `row`, `tensor` or `none`.
     #[serde(deserialize_with = "lenient")]
     pub split_mode: Option<String>,
-    /// Position of the main GPU among `devices`.
+    /// Index of the main GPU in `devices`.
     #[serde(deserialize_with = "lenient")]
     pub main_gpu: Option<u32>,
     /// True if the KV cache stays in main memory.
@@ -87,10 +87,10 @@ pub struct BenchRow {
     /// Flash attention: -1 (auto), 0 (off) or 1 (on).
     #[serde(deserialize_with = "lenient")]
     pub flash_attn: Option<i64>,
-    /// Devices that may be used: `auto`, `none`, or names with a slash between them.
+    /// Devices that may be used: `auto`, `none`, or device names separated by slashes.
     #[serde(deserialize_with = "lenient")]
     pub devices: Option<String>,
-    /// Proportion of the model for each device; `0.00` for a split by free memory.
+    /// Proportion of the model for each device; `0.00` if the model is split by free memory.
     #[serde(deserialize_with = "lenient")]
     pub tensor_split: Option<String>,
     /// llama-bench's overrides of buffer types; `none` in Anneal.
@@ -99,13 +99,13 @@ pub struct BenchRow {
     /// Load mode of the model.
     #[serde(deserialize_with = "lenient")]
     pub load_mode: Option<String>,
-    /// llama-bench's lazy mode; `auto` in Anneal.
+    /// llama-bench's lazy mode; always `auto` in Anneal.
     #[serde(deserialize_with = "lenient")]
     pub lazy_mode: Option<String>,
-    /// True if embeddings are computed; false in Anneal.
+    /// True if embeddings are computed; always false in Anneal.
     #[serde(deserialize_with = "lenient")]
     pub embeddings: Option<bool>,
-    /// 1 if operations of tensors in main memory stay on the CPU, otherwise 0.
+    /// 1 if operations on tensors in main memory stay on the CPU, otherwise 0.
     #[serde(deserialize_with = "lenient")]
     pub no_op_offload: Option<u8>,
     /// llama-bench's switch for host buffers; false in Anneal.
@@ -114,10 +114,10 @@ pub struct BenchRow {
     /// True if weights are repacked for the CPU's kernels.
     #[serde(deserialize_with = "lenient")]
     pub repack: Option<bool>,
-    /// MiB kept free on each device when the number of layers was searched; 0 if it was not searched.
+    /// Memory kept free on each device while the number of layers was searched, in MiB; 0 if there was no search.
     #[serde(deserialize_with = "lenient")]
     pub fit_target: Option<u64>,
-    /// llama-bench's smallest context for that search; 0 in Anneal.
+    /// llama-bench's smallest context for that search; always 0 in Anneal.
     #[serde(deserialize_with = "lenient")]
     pub fit_min_ctx: Option<u64>,
     /// Prompt tokens.
@@ -150,7 +150,7 @@ pub struct BenchRow {
     /// Speed of each sample, in tokens per second.
     #[serde(deserialize_with = "lenient")]
     pub samples_ts: Option<Vec<f64>>,
-    /// `kernel` for llama-bench's method, with random tokens and no sampling; `end_to_end` from text to text.
+    /// `kernel` for llama-bench's method (random tokens, no sampling), or `end_to_end` for text in and text out.
     #[serde(deserialize_with = "lenient")]
     pub anneal_path: Option<String>,
     /// Threads of prefill.
@@ -159,37 +159,37 @@ pub struct BenchRow {
     /// Peak resident memory of the process, in bytes.
     #[serde(deserialize_with = "lenient")]
     pub peak_rss_bytes: Option<u64>,
-    /// True if prompts were evaluated with weights in a layout of their own.
+    /// True if prompts were evaluated with a separate copy of the weights in another layout.
     #[serde(deserialize_with = "lenient")]
     pub split_layout: Option<bool>,
-    /// Time that each sample took to hand the sequence from one layout to the other, in nanoseconds.
+    /// Time that each sample took to move the sequence from one layout to the other, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub samples_hand_over_ns: Option<Vec<u64>>,
     /// Time that loading the model took, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub load_ns: Option<u64>,
-    /// Median time of an output token, in nanoseconds.
+    /// Median time per output token, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub tpot_p50_ns: Option<u64>,
-    /// 95th percentile of that time.
+    /// 95th percentile of the time per output token, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub tpot_p95_ns: Option<u64>,
-    /// 99th percentile of that time.
+    /// 99th percentile of the time per output token, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub tpot_p99_ns: Option<u64>,
-    /// Standard deviation of that time.
+    /// Standard deviation of the time per output token, in nanoseconds.
     #[serde(deserialize_with = "lenient")]
     pub tpot_jitter_ns: Option<u64>,
-    /// Speed as a share of what the machine can do at most; 1 is the roof.
+    /// Speed as a fraction of the roofline; 1 is the most that the machine can do.
     #[serde(deserialize_with = "lenient")]
     pub roof_share: Option<f64>,
-    /// Bound of the test: `memory` or `compute`.
+    /// Resource that limits the test: `memory` or `compute`.
     #[serde(deserialize_with = "lenient")]
     pub roof_bound: Option<String>,
-    /// Graphs computed for generated tokens.
+    /// Number of graphs computed for generated tokens.
     #[serde(deserialize_with = "lenient")]
     pub graphs_computed: Option<u64>,
-    /// Graphs among them that were the previous one with other inputs.
+    /// Number of those graphs that reused the previous graph with new inputs.
     #[serde(deserialize_with = "lenient")]
     pub graphs_reused: Option<u64>,
     /// Mean time to the first token, in nanoseconds; end to end only.
@@ -198,36 +198,36 @@ pub struct BenchRow {
     /// Time to the first token of each sample; end to end only.
     #[serde(deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub samples_time_to_first_token_ns: Option<Vec<u64>>,
-    /// Figures of the GPUs; absent if no NVIDIA driver is loaded.
+    /// GPU measurements; `None` if no NVIDIA driver is loaded.
     #[serde(flatten)]
     pub gpu: Option<GpuColumns>,
 }
 
-/// Figures of the GPUs in a row. All columns are written if a driver is loaded, so that every row of a table has them.
+/// GPU measurements in a row. If a driver is loaded, all columns are written, so that every row of a table has them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GpuColumns {
-    /// Mean share of the time in which a kernel ran on the busiest GPU, 0 to 1.
+    /// Mean fraction of the time in which a kernel ran on the busiest GPU, 0 to 1.
     #[serde(default)]
     pub gpu_utilisation: Option<f64>,
-    /// The most memory in use on all of them, in bytes.
+    /// Peak memory in use on all GPUs together, in bytes.
     #[serde(default)]
     pub gpu_memory_bytes: Option<u64>,
-    /// Mean power of all of them, in watts.
+    /// Mean power of all GPUs together, in watts.
     #[serde(default)]
     pub gpu_watts: Option<f64>,
-    /// Energy of all of them, in joules.
+    /// Energy of all GPUs together, in joules.
     #[serde(default)]
     pub gpu_joules: Option<f64>,
     /// Mean clock of the busiest GPU, in MHz.
     #[serde(default)]
     pub gpu_sm_mhz: Option<f64>,
-    /// Each GPU.
+    /// Measurements of each GPU.
     pub gpus: Vec<GpuUse>,
 }
 
 impl BenchRow {
-    /// llama-bench's name of the test: `pp512`, `tg128 @ d4096`.
+    /// Returns llama-bench's name of the test: `pp512`, `tg128 @ d4096`.
     pub fn test(&self) -> String {
         let [prompt, generate, depth] =
             [self.n_prompt, self.n_gen, self.n_depth].map(Option::unwrap_or_default);
@@ -240,7 +240,7 @@ impl BenchRow {
     }
 }
 
-/// llama-bench's name of a test: `pp512`, `tg128 @ d4096`.
+/// Returns llama-bench's name of a test: `pp512`, `tg128 @ d4096`.
 pub fn test_name(prompt: u32, generate: u32, depth: u32) -> String {
     let name = match (prompt, generate) {
         (prompt, 0) => format!("pp{prompt}"),
@@ -270,7 +270,7 @@ pub struct PartRow {
     /// Number of parameters.
     #[serde(deserialize_with = "lenient")]
     pub model_n_params: Option<u64>,
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     #[serde(deserialize_with = "lenient")]
     pub n_vocab: Option<u32>,
     /// Name of the part.
@@ -281,19 +281,19 @@ pub struct PartRow {
     /// Generated tokens.
     #[serde(deserialize_with = "lenient")]
     pub n_gen: Option<u32>,
-    /// Tokens in the context before.
+    /// Number of tokens in the context before the part runs.
     #[serde(deserialize_with = "lenient")]
     pub n_depth: Option<u32>,
-    /// Threads; 1 if llama.cpp uses no others.
+    /// Number of threads; 1 if llama.cpp runs the part on one thread.
     #[serde(deserialize_with = "lenient")]
     pub n_threads: Option<u32>,
     /// Unit of `work`.
     #[serde(deserialize_with = "lenient")]
     pub unit: Option<String>,
-    /// Units of work in each sample.
+    /// Number of units of work in each sample.
     #[serde(deserialize_with = "lenient")]
     pub work: Option<u64>,
-    /// Start, RFC 3339 in UTC.
+    /// Start of the part, RFC 3339 in UTC.
     #[serde(deserialize_with = "lenient")]
     pub test_time: Option<String>,
     /// Mean time of a sample, in nanoseconds.
@@ -316,14 +316,14 @@ pub struct PartRow {
     pub peak_rss_bytes: Option<u64>,
 }
 
-/// A row of either kind. A row with a `part` is one of `--parts`.
+/// Row of either kind. A row with a `part` field comes from `--parts`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum MeasuredRow {
-    /// A part of the work.
+    /// Part of the work.
     Part(Box<PartRow>),
-    /// A test.
+    /// Test.
     Test(Box<BenchRow>),
 }
 
@@ -338,13 +338,13 @@ impl<'de> Deserialize<'de> for MeasuredRow {
     }
 }
 
-/// A type that a field of a row may have.
+/// Type that a field of a row may have.
 trait Field: Sized {
-    /// Takes `value` if it is of this type.
+    /// Returns the value if it has this type.
     fn take(value: Value) -> Option<Self>;
 }
 
-/// Reads a field; `None` if its value has another type.
+/// Deserialises a field; `None` if its value has another type.
 fn lenient<'de, D: Deserializer<'de>, T: Field>(deserializer: D) -> Result<Option<T>, D::Error> {
     Value::deserialize(deserializer).map(T::take)
 }
@@ -371,7 +371,8 @@ impl Field for bool {
     }
 }
 
-/// A whole number. Means over several runs are written with a fraction, and switches may be booleans.
+/// Converts a JSON value to an integer. Means over several runs are written with a fraction, and switches may be
+/// booleans.
 fn whole(value: &Value) -> Option<i128> {
     match value {
         Value::Bool(on) => Some(i128::from(*on)),
@@ -396,7 +397,7 @@ macro_rules! whole_fields {
 whole_fields!(u8, u32, u64, i64);
 
 impl<T: Field> Field for Vec<T> {
-    /// Without the entries that are of another type.
+    /// Entries of another type are skipped.
     fn take(value: Value) -> Option<Self> {
         match value {
             Value::Array(entries) => Some(entries.into_iter().filter_map(T::take).collect()),

@@ -1,39 +1,39 @@
-//! What a profile wants of its program when it runs: defaults of the engine, of which nothing is compiled in. An option, a
-//! variable of the environment and a tuning record go before them.
+//! Run-time defaults that a profile sets for its program. None of them is compiled in. A command-line option, an
+//! environment variable and a tuning record override them.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The table `[defaults]` of a build profile. What is absent is left to the engine.
+/// Table `[defaults]` of a build profile. The engine decides about absent keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Defaults {
-    /// Layers on devices beside the CPU, from the last one on (`n_gpu_layers`).
+    /// Number of layers on devices other than the CPU, counted from the last layer (`n_gpu_layers`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_layers: Option<Layers>,
-    /// Layers of a mixture, from the first one on, whose experts stay in the host's memory (`tensor_buft_overrides`).
+    /// Number of layers, counted from the first layer, whose experts stay in host memory (`tensor_buft_overrides`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_cpu_moe: Option<Layers>,
-    /// Whether K and V are where their layers are, else in the host's memory (`offload_kqv`).
+    /// True if K and V lie on the devices of their layers; false if they stay in host memory (`offload_kqv`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_offload: Option<bool>,
-    /// Whether devices also compute on weights in the host's memory, for prompts (`op_offload`).
+    /// True if devices also compute with weights in host memory, for prompts (`op_offload`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_offload: Option<bool>,
     /// Flash attention (`flash_attn_type`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flash_attention: Option<FlashAttention>,
-    /// Whether ggml launches graphs that it has captured; else it sees `GGML_CUDA_DISABLE_GRAPHS=1`.
+    /// True if ggml launches captured CUDA graphs; if false, ggml sees `GGML_CUDA_DISABLE_GRAPHS=1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda_graphs: Option<bool>,
-    /// Whether ggml makes one kernel of several operations; else it sees `GGML_CUDA_DISABLE_FUSION=1`.
+    /// True if ggml fuses several operations into one kernel; if false, ggml sees `GGML_CUDA_DISABLE_FUSION=1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda_fusion: Option<bool>,
 }
 
 impl Defaults {
-    /// What can be set.
+    /// Keys of the table.
     pub const KEYS: [&str; 7] = [
         "gpu_layers",
         "n_cpu_moe",
@@ -44,7 +44,7 @@ impl Defaults {
         "cuda_fusion",
     ];
 
-    /// This, with `other` where it says nothing.
+    /// Returns these defaults, with absent keys taken from `other`.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Defaults {
         }
     }
 
-    /// Whether it says nothing.
+    /// True if no key is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -81,20 +81,20 @@ impl fmt::Display for Defaults {
     }
 }
 
-/// A number of layers.
+/// Number of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "Written", into = "Written")]
 pub enum Layers {
-    /// As the engine finds it for the model and the memory that is free.
+    /// Number that the engine finds for the model and the free memory.
     Auto,
-    /// All.
+    /// All layers.
     All,
-    /// So many.
+    /// Exactly this many layers.
     Some(u32),
 }
 
-/// The same as files have it: 20, "all", "auto".
+/// Number of layers as written in a file: 20, "all", "auto".
 #[derive(Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged, expecting = "expected a number of layers, \"all\" or \"auto\"")]
@@ -108,10 +108,10 @@ impl TryFrom<Written> for Layers {
 
     fn try_from(written: Written) -> Result<Self, String> {
         let wrong =
-            |what: String| format!("{what} is no number of layers: use 0 or more, \"all\" or \"auto\"");
+            |what: String| format!("{what} is not a number of layers: use 0 or more, \"all\" or \"auto\"");
         match written {
             Written::Number(number) => match u32::try_from(number) {
-                // llama.cpp counts them as `int`.
+                // llama.cpp stores the number of layers as an `int`.
                 Ok(layers) if i32::try_from(layers).is_ok() => Ok(Layers::Some(layers)),
                 _ => Err(wrong(number.to_string())),
             },
@@ -143,16 +143,16 @@ impl fmt::Display for Layers {
     }
 }
 
-/// Whether attention runs as one fused operation.
+/// Mode of flash attention, which computes attention in one fused operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum FlashAttention {
-    /// Where the device supports it.
+    /// On if the device supports it.
     Auto,
-    /// Always.
+    /// Always on.
     On,
-    /// Never.
+    /// Always off.
     Off,
 }
 
@@ -181,9 +181,9 @@ mod tests {
             assert_eq!(serde_json::to_string(&expected).ok().as_deref(), Some(text));
         }
         for (text, words) in [
-            ("-1", "-1 is no number of layers: use 0 or more, \"all\" or \"auto\""),
-            ("2147483648", "2147483648 is no number of layers"),
-            ("\"most\"", "\"most\" is no number of layers"),
+            ("-1", "-1 is not a number of layers: use 0 or more, \"all\" or \"auto\""),
+            ("2147483648", "2147483648 is not a number of layers"),
+            ("\"most\"", "\"most\" is not a number of layers"),
             ("true", "expected a number of layers, \"all\" or \"auto\""),
         ] {
             let error = serde_json::from_str::<Layers>(text).map_err(|error| error.to_string());
@@ -228,10 +228,10 @@ mod tests {
         build.defaults.gpu_layers = Some(Layers::All);
         let text = serde_json::to_vec(&build).expect("JSON");
         assert_eq!(BuildInfo::parse(&text, Path::new("newer")).expect("a record"), build);
-        // As 1.6 called it.
+        // Version 1.6 of the format called the table `runtime`.
         let older = String::from_utf8(text.clone()).expect("UTF-8").replace("\"defaults\"", "\"runtime\"");
         assert_eq!(BuildInfo::parse(older.as_bytes(), Path::new("1.6")).expect("a record"), build);
-        // A later minor version may know more.
+        // A later minor version may contain unknown fields.
         let mut more: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         more["defaults"]["later"] = true.into();
         let more = serde_json::to_vec(&more).expect("JSON");

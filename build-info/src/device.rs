@@ -1,4 +1,4 @@
-//! The device that a build was made for, as its record tells it.
+//! Device that a build was made for, read from its record.
 
 use std::fmt;
 
@@ -6,24 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::BuildInfo;
 
-/// What makes a build one for NVIDIA's GPUs.
+/// CUDA properties of a build for NVIDIA GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cuda {
     /// Version of the toolkit that compiled it, `13.5`.
     pub toolkit: String,
-    /// Architectures that it holds code for, as CMake spells them: `89-real`, `90-virtual`.
+    /// Architectures that the build contains code for, as CMake spells them: `89-real`, `90-virtual`.
     pub architectures: Vec<String>,
-    /// How cuBLAS is reached: `linked` or `lazy`.
+    /// Linkage of cuBLAS: `linked` or `lazy`.
     pub cublas: String,
-    /// Which kernels multiply quantised matrices.
+    /// Kernels that multiply quantised matrices.
     pub mul_mat: String,
 }
 
-/// A kind of device that a build was made for: where none of it comes up, the user is told rather than served by the CPU.
+/// Kind of device that a build was made for. If no such device comes up, the engine reports it instead of silently
+/// running on the CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise<'a> {
-    /// What the build needs of the driver.
+    /// CUDA requirements of the build.
     pub cuda: &'a Cuda,
 }
 
@@ -37,31 +38,32 @@ impl fmt::Display for Promise<'_> {
     }
 }
 
-/// The device that `build` promises; nothing for a build that computes on the CPU.
+/// Returns the device that `build` was made for; `None` for a CPU build.
 pub fn promised_device(build: &BuildInfo) -> Option<Promise<'_>> {
     build.cuda.as_ref().map(|cuda| Promise { cuda })
 }
 
 impl Cuda {
-    /// Major number of the toolkit, which the driver must know: within one major any driver runs the binaries that any toolkit
-    /// made (CUDA compatibility guide, "minor version compatibility"). PTX takes a driver as new as the toolkit, which CUDA says
-    /// where it is loaded.
+    /// Returns the major version of the toolkit, which the driver must support. Within one major version, any driver
+    /// runs the binaries of any toolkit (CUDA compatibility guide, "minor version compatibility"). PTX needs a driver
+    /// as new as the toolkit; CUDA reports that when it loads the PTX.
     pub fn major(&self) -> Option<u32> {
         self.toolkit.split('.').next()?.parse().ok()
     }
 
-    /// Whether a GPU of compute capability `major.minor` can run it: by code for that very major and an equal or lower
-    /// minor, or by PTX of any lower one. `None` where no architecture can be read.
+    /// Returns true if a GPU of compute capability `major.minor` can run the build: with code for the same major
+    /// version and an equal or lower minor version, or with PTX of any lower version. `None` if no architecture can
+    /// be parsed.
     pub fn runs_on(&self, (major, minor): (u32, u32)) -> Option<bool> {
         let gpu = major * 10 + minor;
         let mut known = false;
         for architecture in &self.architectures {
             let Some(number) = capability(architecture) else { continue };
             known = true;
-            // As CMake: without a suffix both.
+            // CMake builds both binary and PTX for an architecture without a suffix.
             let (has_code, has_ptx) = (!architecture.ends_with("-virtual"), !architecture.ends_with("-real"));
-            // `90a` is for that one alone, `100f` for its family: the same major, from this minor on (CUDA programming guide,
-            // "Feature set compiler targets").
+            // `90a` runs on that architecture only. `100f` runs on its family: the same major version, from this
+            // minor version on (CUDA programming guide, "Feature set compiler targets").
             let runs = match suffix(architecture) {
                 "a" => number == gpu,
                 "f" => number / 10 == major && number <= gpu,
@@ -75,28 +77,29 @@ impl Cuda {
     }
 }
 
-/// Oldest drivers that run what a toolkit of a major version made.
+/// Oldest drivers that run the binaries of a toolkit's major version.
 /// <https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/>, "CUDA Toolkit and Minimum Required Driver Version".
 const DRIVERS: [(u32, &str); 3] = [(11, "450.80.02"), (12, "525.60.13"), (13, "580.65.06")];
 
-/// The oldest driver that runs what a toolkit of the major version `cuda` made; nothing for one that is not known.
+/// Returns the oldest driver for binaries of the toolkit's major version `cuda`; `None` for an unknown version.
 pub fn driver_at_least(cuda: u32) -> Option<&'static str> {
     DRIVERS.into_iter().find(|(major, _)| *major == cuda).map(|(_, driver)| driver)
 }
 
-/// The compute capability, times ten, of an architecture as CMake spells it: 90 of `90`, `90a-real` and `90-virtual`.
+/// Returns the compute capability, times ten, of an architecture in CMake's spelling: 90 for `90`, `90a-real` and
+/// `90-virtual`.
 pub fn capability(architecture: &str) -> Option<u32> {
     architecture.split('-').next()?.trim_end_matches(['a', 'f']).parse().ok()
 }
 
-/// `a` of `90a-real`, `f` of `100f`, and nothing of a plain one.
+/// Returns the suffix letter: `a` for `90a-real`, `f` for `100f`, empty for a plain architecture.
 fn suffix(architecture: &str) -> &str {
     let name = architecture.split('-').next().unwrap_or_default();
     name.trim_start_matches(|character: char| character.is_ascii_digit())
 }
 
-/// The code that comes of `architectures`, which are spelled as CMake takes them, as NVIDIA's tools spell it: `sm_89` is a
-/// binary, `compute_90` PTX.
+/// Converts `architectures` from CMake's spelling to the names of NVIDIA's tools: `sm_89` for a binary, `compute_90`
+/// for PTX.
 pub fn codes(architectures: &[String]) -> Vec<String> {
     let of = |name: &String| {
         let number = name.split('-').next().unwrap_or_default();
@@ -128,7 +131,7 @@ mod tests {
 
     #[test]
     fn code_runs_within_its_major_and_ptx_from_its_architecture_on() {
-        /// Architectures, compute capability, whether they run there.
+        /// Architectures, compute capability, expected result of `runs_on`.
         type Case = (&'static [&'static str], (u32, u32), Option<bool>);
         let cases: [Case; 16] = [
             (&["89-real"], (8, 9), Some(true)),

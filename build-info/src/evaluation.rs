@@ -1,5 +1,5 @@
-//! How well a model predicts a text, and how far it is from another one: the figures of llama-perplexity, by its
-//! formulas.
+//! Quality of a model's predictions on a text, and their distance from a reference model's. The figures and formulas
+//! are those of llama-perplexity.
 
 use std::fmt;
 
@@ -7,35 +7,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::kld;
 
-/// With fewer positions no standard error is told, as in llama-perplexity.
+/// Minimum number of positions for a standard error, as in llama-perplexity.
 const FEWEST_POSITIONS: usize = 10;
 
-/// A figure with its standard error, of positions taken as independent.
+/// Value with its standard error, assuming independent positions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The figure.
+    /// Estimated value.
     pub value: f64,
-    /// Its standard error; none of too few positions.
+    /// Standard error; `None` if there are too few positions.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<f64>,
 }
 
 impl Estimate {
-    /// Both times `factor`: for percent.
+    /// Multiplies value and error by `factor`, for example to get per cent.
     pub fn times(self, factor: f64) -> Self {
         Self { value: self.value * factor, error: self.error.map(|error| error * factor) }
     }
 }
 
 impl fmt::Display for Estimate {
-    /// With as many digits after the point as the precision, 4 unless told otherwise.
+    /// Uses the formatter's precision as the number of decimals, 4 by default.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(4);
         let text = match self.error {
             Some(error) => format!("{:.digits$} ± {error:.digits$}", self.value),
             None => format!("{:.digits$}", self.value),
         };
-        // `pad` would cut at the precision.
+        // `pad` would cut the text at the precision.
         match f.width() {
             Some(width) => write!(f, "{text:>width$}"),
             None => f.write_str(&text),
@@ -43,21 +43,22 @@ impl fmt::Display for Estimate {
     }
 }
 
-/// What a model and a reference make of the token that comes next at one position.
+/// Predictions of a model and a reference for the next token at one position.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// -ln of the probability that the model gave it.
+    /// Negative natural logarithm of the probability that the model gave the token.
     pub nll: f64,
-    /// The same of the reference.
+    /// Negative natural logarithm of the probability that the reference gave the token.
     pub reference_nll: f64,
     /// KL divergence of the model from the reference, in nats.
     pub kld: f64,
-    /// Whether both find the same token most likely.
+    /// True if the model and the reference agree on the most likely token.
     pub same_top: bool,
 }
 
 impl Pair {
-    /// Compares two rows of log-probabilities, at a position after which `next` comes: an index into both.
+    /// Compares two rows of log-probabilities at one position. `next` is the token that follows: an index into both
+    /// rows.
     pub fn of(reference: &[f64], model: &[f64], next: usize) -> Self {
         Self {
             nll: -model[next],
@@ -68,38 +69,38 @@ impl Pair {
     }
 }
 
-/// How far a model is from a reference.
+/// Distance of a model from a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Divergence {
     /// Perplexity of the reference.
     pub reference_perplexity: Estimate,
-    /// The model's perplexity divided by it.
+    /// Perplexity of the model divided by that of the reference.
     pub perplexity_ratio: Estimate,
-    /// Mean KL divergence in nats.
+    /// Mean KL divergence, in nats.
     pub mean_kld: Estimate,
-    /// Its median.
+    /// Median KL divergence, in nats.
     pub median_kld: f64,
-    /// What 99 of 100 positions stay below.
+    /// 99th percentile of the KL divergence, in nats.
     pub p99_kld: f64,
-    /// Its greatest.
+    /// Maximum KL divergence, in nats.
     pub max_kld: f64,
-    /// Share of positions with the same most likely token.
+    /// Fraction of positions with the same most likely token.
     pub top1: Estimate,
-    /// Mean change of the probability of the token that came.
+    /// Mean change of the probability of the token that follows.
     pub mean_dp: Estimate,
-    /// Root of the mean square of that change.
+    /// Root mean square change of the probability of the token that follows.
     pub rms_dp: Estimate,
 }
 
-/// Perplexity of a text whose tokens have the negative log-likelihoods `nll`: the exponential of their mean. Its error is
-/// that of the mean, propagated.
+/// Returns the perplexity of a text whose tokens have the negative log-likelihoods `nll`: the exponential of their
+/// mean. The error is propagated from the error of the mean.
 pub fn perplexity(nll: &[f64]) -> Estimate {
     let mean = mean(nll.iter().copied());
     let value = mean.value.exp();
     Estimate { value, error: mean.error.map(|error| error * value) }
 }
 
-/// Compares position by position; `None` of none.
+/// Summarises the comparison of all positions; `None` if there are no positions.
 pub fn divergence(pairs: &[Pair]) -> Option<Divergence> {
     if pairs.is_empty() {
         return None;
@@ -107,15 +108,15 @@ pub fn divergence(pairs: &[Pair]) -> Option<Divergence> {
     let mut klds: Vec<f64> = pairs.iter().map(|pair| pair.kld).collect();
     klds.sort_by(f64::total_cmp);
     let reference: Vec<f64> = pairs.iter().map(|pair| pair.reference_nll).collect();
-    // ln(PPL / PPL of the reference) is the mean of the differences, so their spread is its error: the covariance of
-    // the two is in it.
+    // ln(PPL / PPL of the reference) is the mean of the differences, so the spread of the differences is its error
+    // and already includes their covariance.
     let ratio = perplexity(&pairs.iter().map(|pair| pair.nll - pair.reference_nll).collect::<Vec<_>>());
     let change = |pair: &Pair| (-pair.nll).exp() - (-pair.reference_nll).exp();
     let squares = mean(pairs.iter().map(|pair| change(pair).powi(2)));
     let root = squares.value.sqrt();
     let rms_dp = Estimate {
         value: root,
-        // d√x = dx / (2 √x); of no change at all there is no error.
+        // d√x = dx / (2 √x). If nothing changed, the error is 0.
         error: squares.error.map(|error| if root > 0.0 { 0.5 * error / root } else { 0.0 }),
     };
     Some(Divergence {
@@ -131,7 +132,7 @@ pub fn divergence(pairs: &[Pair]) -> Option<Divergence> {
     })
 }
 
-/// The mean, with its standard error √(variance / (n - 1)).
+/// Returns the mean with its standard error √(variance / (n - 1)).
 fn mean(values: impl ExactSizeIterator<Item = f64> + Clone) -> Estimate {
     let count = values.len();
     let n = count as f64;
@@ -140,11 +141,11 @@ fn mean(values: impl ExactSizeIterator<Item = f64> + Clone) -> Estimate {
     Estimate { value, error: (count >= FEWEST_POSITIONS).then(|| (variance / (n - 1.0)).sqrt()) }
 }
 
-/// Of values in order, between two of them by their distances.
+/// Returns the percentile `share` (0 to 1) of sorted values, interpolated linearly between two neighbours.
 fn percentile(sorted: &[f64], share: f64) -> f64 {
     let place = (sorted.len() - 1) as f64 * share;
     let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
-    // Equal ones may be infinite.
+    // Equal neighbours may both be infinite, and infinity times 0 is not a number.
     if below == above { below } else { below + (above - below) * place.fract() }
 }
 
@@ -166,7 +167,7 @@ mod tests {
             assert!(close(found.value, expected), "{p:?}: {found}");
             assert_eq!(found.error, None, "{p:?}");
         }
-        // Half at 1/2, half at 1/8: ln 4 ± ln 2, over 16: ln 2 / √15.
+        // Half at 1/2, half at 1/8: mean ln 4, deviation ln 2; error for 16 positions: ln 2 / √15.
         let sixteen = nll(&[0.5, 0.125].repeat(8));
         let found = perplexity(&sixteen);
         assert!(close(found.value, 4.0), "{found}");
@@ -196,7 +197,7 @@ mod tests {
         assert!(close(found.mean_kld.error.unwrap(), (far - near) / 2.0 / 19f64.sqrt()), "{found:?}");
         assert!(close(found.median_kld, (near + far) / 2.0) && close(found.p99_kld, far), "{found:?}");
         assert!(close(found.max_kld, far));
-        // The first of two equal ones is the most likely.
+        // Of two equally likely tokens, the first counts as the most likely.
         assert!(close(found.top1.value, 0.5) && close(found.top1.error.unwrap(), 0.5 / 19f64.sqrt()));
         // From 3/4 to 1/2 and to 1/4.
         assert!(close(found.mean_dp.value, -0.375), "{found:?}");

@@ -1,59 +1,61 @@
-//! What the correctness gate found of a build.
+//! Result of the correctness gate for a build.
 
 use serde::{Deserialize, Serialize};
 
-/// The logits of a build, compared with those of a reference build on models of random quantised blocks.
+/// Comparison of a build's logits with those of a reference build, on models of random quantised blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gate {
-    /// Whether every case is within the limits and repeated runs were identical.
+    /// True if every case is within the limits and repeated runs were identical.
     pub passed: bool,
-    /// What the logits were compared with.
+    /// Build that the logits were compared with.
     pub reference: Reference,
-    /// What is accepted.
+    /// Limits that every case must meet.
     pub limits: GateLimits,
-    /// Every architecture, with and without flash attention and repacked weights, as a whole and token by token.
+    /// Cases: every architecture, with and without flash attention and repacked weights, as a whole prompt and token
+    /// by token.
     pub cases: Vec<Case>,
-    /// Whether the same input on the same threads gave the same logits twice, bit for bit.
+    /// True if the same input on the same threads gave bit-identical logits twice.
     pub repeatable: bool,
-    /// Wall-clock seconds.
+    /// Duration of the gate, in wall-clock seconds.
     pub seconds: f64,
 }
 
-/// The build that the logits are compared with.
+/// Build that the logits are compared with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reference {
-    /// llama.cpp's version.
+    /// Version of llama.cpp.
     pub llama_version: String,
     /// Version of the sources within their origin.
     pub source_version: String,
-    /// Profile and compiler.
+    /// Profile and compiler of the build.
     pub build: String,
 }
 
-/// What is accepted.
+/// Limits that a comparison must meet.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GateLimits {
-    /// Greatest mean KL divergence, in nats.
+    /// Maximum mean KL divergence, in nats.
     pub mean_kld: f64,
-    /// Least share of positions where both find the same token the most likely, 0 to 1.
+    /// Minimum fraction of positions with the same most likely token, 0 to 1.
     pub top1: f64,
 }
 
 impl GateLimits {
-    /// The design's, for small models that rounding hardly moves: Q8_0 against F16 is 2.4e-4 and 99.2 % on real models,
-    /// and a rebuild must stay far inside that.
+    /// Limits for small models, whose logits rounding hardly changes. For comparison, Q8_0 against F16 gives 2.4e-4
+    /// and 99.2 % on real models, and a rebuild must stay far below that.
     pub const GATE: Self = Self { mean_kld: 5e-5, top1: 0.998 };
 
-    /// Whether what was found is inside them.
+    /// True if the results are within the limits.
     pub fn hold(&self, mean_kld: f64, top1: f64) -> bool {
         mean_kld <= self.mean_kld && top1 >= self.top1
     }
 
-    /// The same for a model that rounding moves further: as near as it is to itself at `positions` positions when it adds
-    /// in another order. Of `top1` that is known to two standard errors of a share.
+    /// Relaxes the limits for a model that is more sensitive to rounding. The arguments are the results of comparing
+    /// the reference with itself, with another order of additions, at `positions` positions. The limit for `top1`
+    /// allows two standard errors of a proportion.
     #[must_use]
     pub fn or_as_near_as(self, mean_kld: f64, top1: f64, positions: u32) -> Self {
         if !mean_kld.is_finite() {
@@ -64,53 +66,53 @@ impl GateLimits {
     }
 }
 
-/// One comparison.
+/// One comparison of logits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Case {
-    /// llama.cpp's name of the architecture.
+    /// Name of the architecture in llama.cpp.
     pub architecture: String,
-    /// Whether flash attention was on, and weights rearranged for the kernels that want it: both or neither, so that
-    /// the kernels for either are seen.
+    /// True if flash attention was on and weights were repacked. Both are on or both are off, so that the kernels of
+    /// either mode are tested.
     pub flash_attention: bool,
-    /// How the tokens were fed.
+    /// Mode in which the tokens were evaluated.
     pub mode: Mode,
-    /// Positions compared.
+    /// Number of positions compared.
     pub positions: u32,
     /// Mean KL divergence of the build from the reference, in nats.
     pub mean_kld: f64,
-    /// The greatest of any position.
+    /// Maximum KL divergence at any position, in nats.
     pub max_kld: f64,
-    /// Share of positions where both find the same token the most likely, 0 to 1.
+    /// Fraction of positions with the same most likely token, 0 to 1.
     pub top1: f64,
-    /// How many greedy tokens after the text were the reference's, until the first other one. Only token by token.
+    /// Comparison of greedy continuations; only in decode mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub greedy: Option<Greedy>,
 }
 
-/// How the tokens of a text were fed.
+/// Mode in which the tokens of a text are evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// All at once: matrix times matrix.
+    /// All tokens at once: matrix-matrix products.
     Prefill,
-    /// One at a time: matrix times vector.
+    /// One token at a time: matrix-vector products.
     Decode,
 }
 
-/// Greedy tokens compared.
+/// Comparison of greedily generated tokens with the reference's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Greedy {
-    /// As many as the reference has.
+    /// Number of tokens that the reference generated.
     pub tokens: u32,
-    /// Of these equal, from the first on.
+    /// Number of leading tokens that are equal.
     pub equal: u32,
 }
 
 impl Case {
-    /// Whether it is within `limits`. A mean that is no number never is.
+    /// True if the case is within `limits`. A mean that is not a number never is.
     pub fn passes(&self, limits: &GateLimits) -> bool {
         limits.hold(self.mean_kld, self.top1)
     }

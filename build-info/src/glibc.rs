@@ -1,11 +1,11 @@
-//! Versions of the C library, glibc: the oldest that a program starts with.
+//! Versions of glibc, the C library: the oldest version that a program starts with.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A version of glibc, as in `2.28`.
+/// Version of glibc, as in `2.28`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(with = "String"))]
@@ -20,7 +20,7 @@ impl fmt::Display for Glibc {
     }
 }
 
-/// Of the two numbers.
+/// Converts from (major, minor).
 impl From<(u32, u32)> for Glibc {
     fn from((major, minor): (u32, u32)) -> Self {
         Self { major, minor }
@@ -33,10 +33,10 @@ impl FromStr for Glibc {
     fn from_str(text: &str) -> Result<Self, String> {
         let number =
             |text: &str| text.parse::<u32>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
-        let (major, minor) = text.split_once('.').ok_or("use a version of glibc, as in 2.28")?;
+        let (major, minor) = text.split_once('.').ok_or("use a glibc version such as 2.28")?;
         match (number(major), number(minor)) {
             (Some(major), Some(minor)) => Ok(Self { major, minor }),
-            _ => Err(format!("{text:?} is no version of glibc: use one as in 2.28")),
+            _ => Err(format!("{text:?} is not a glibc version: use one such as 2.28")),
         }
     }
 }

@@ -1,38 +1,38 @@
-//! Figures of a GPU while something was measured.
+//! Use of a GPU during a measurement.
 
 use serde::{Deserialize, Serialize};
 
-/// What one GPU did. What it does not tell is absent.
+/// Use of one GPU. Figures that the driver does not report are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GpuUse {
     /// Marketing name.
     pub name: String,
-    /// CUDA's number of it: the 1 of `CUDA1`. Absent where that cannot be said, since CUDA counts the fastest first and the
-    /// driver by the places on the bus.
+    /// CUDA's number of the GPU, as in `CUDA1`. Absent if unknown, because CUDA counts the fastest GPU first and the
+    /// driver counts by bus position.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<usize>,
-    /// Looks that the figures are of.
+    /// Number of samples that the figures come from.
     pub samples: u32,
-    /// Mean share of the time in which a kernel ran on it, 0 to 1.
+    /// Mean fraction of the time in which a kernel ran on the GPU, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilisation: Option<f64>,
-    /// The most memory in use, in bytes.
+    /// Peak memory in use, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_peak: Option<u64>,
-    /// Mean power of the card in watts.
+    /// Mean power of the GPU, in watts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watts: Option<f64>,
-    /// Joules of the card by its own counter (Volta and later).
+    /// Energy of the GPU by its own counter (Volta and later), in joules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joules: Option<f64>,
-    /// Mean clock of the multiprocessors in MHz.
+    /// Mean clock of the multiprocessors, in MHz.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_mhz: Option<f64>,
-    /// The lowest that was seen.
+    /// Lowest clock seen, in MHz.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_mhz_lowest: Option<u32>,
-    /// Why it stopped telling, where it did: a lost card, say.
+    /// Reason why the driver stopped reporting, for example a lost GPU; `None` if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }

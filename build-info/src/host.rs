@@ -1,7 +1,7 @@
-//! The machine a build is planned for, or an engine runs on.
+//! Machine that a build is planned for, or that an engine runs on.
 //!
-//! A [`Host`] is plain data: the `host` crate fills it from a live machine, `fixtures/hosts` holds others.
-//! Whatever cannot be told on an architecture or a system is `None` or empty, never guessed.
+//! A [`Host`] is plain data. The `host` crate fills it from a live machine; `fixtures/hosts` contains further
+//! examples. Anything that cannot be determined is `None` or empty, never guessed.
 
 use std::collections::BTreeSet;
 
@@ -9,31 +9,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// One machine, as seen by this process: hardware, and what the process may use of it.
+/// One machine as this process sees it: the hardware, and the share of it that the process may use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Host {
     /// `x86_64`, `aarch64`, …, as `std::env::consts::ARCH` spells it.
     pub arch: String,
-    /// Network name. Left out with `--no-hostname`.
+    /// Network name; absent with `--no-hostname`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     /// Operating system.
     pub os: Os,
-    /// The processor.
+    /// Processor.
     pub cpu: Cpu,
     /// Packages, cores, SMT siblings, NUMA nodes.
     pub topology: Topology,
     /// Main memory.
     pub memory: Memory,
-    /// What affinity and control groups leave of it to this process.
+    /// Limits that the affinity mask and control groups set for this process.
     pub limits: Limits,
-    /// NVIDIA GPUs that the driver shows.
+    /// NVIDIA GPUs that the driver reports.
     #[serde(default)]
     pub gpus: Vec<Gpu>,
 }
 
-/// Operating system and what it runs on.
+/// Operating system and the environment that it runs in.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Os {
@@ -48,12 +48,12 @@ pub struct Os {
     /// Kernel release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Hypervisor, where the CPU names one: `KVM`, `VMware`, …
+    /// Hypervisor, if the CPU names one: `KVM`, `VMware`, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hypervisor: Option<String>,
 }
 
-/// The processor, without its arrangement into cores.
+/// Processor, without its topology.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cpu {
@@ -83,8 +83,8 @@ pub struct Cpu {
 }
 
 impl Host {
-    /// Memory that a process may use: what the control group allows, at most what is available. `None` where neither
-    /// is known.
+    /// Returns the memory that a process may use: the limit of the control group, capped at the available memory.
+    /// `None` if neither is known.
     pub fn usable_memory(&self) -> Option<Bytes> {
         let available = self.memory.available;
         if available == Bytes(0) {
@@ -95,17 +95,17 @@ impl Host {
 }
 
 impl Cpu {
-    /// Whether a program may use the instruction set `name`.
+    /// True if a program may use the instruction set `name`.
     pub fn has(&self, name: &str) -> bool {
         self.features.contains(name)
     }
 }
 
-/// How the machine's logical CPUs make up cores, packages and NUMA nodes.
+/// Arrangement of the logical CPUs in cores, packages and NUMA nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Topology {
-    /// Every online physical core.
+    /// Online physical cores.
     pub cores: Vec<Core>,
     /// NUMA nodes that have memory or CPUs.
     #[serde(default)]
@@ -113,17 +113,17 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Number of packages (sockets).
+    /// Returns the number of packages (sockets).
     pub fn packages(&self) -> usize {
         self.cores.iter().map(|core| core.package).collect::<BTreeSet<_>>().len()
     }
 
-    /// Number of logical CPUs.
+    /// Returns the number of logical CPUs.
     pub fn logical_cpus(&self) -> usize {
         self.cores.iter().map(|core| core.cpus.len()).sum()
     }
 
-    /// Whether performance and efficiency cores stand side by side.
+    /// True if the CPU has both performance and efficiency cores.
     pub fn is_hybrid(&self) -> bool {
         self.cores.iter().any(|core| core.kind == CoreKind::Efficiency)
             && self.cores.iter().any(|core| core.kind == CoreKind::Performance)
@@ -134,15 +134,15 @@ impl Topology {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Core {
-    /// Package (socket) it sits in.
+    /// Package (socket) of the core.
     pub package: u32,
-    /// NUMA node of its CPUs.
+    /// NUMA node of the core's CPUs.
     #[serde(default)]
     pub node: u32,
-    /// Performance or efficiency core; `performance` where all are alike.
+    /// Performance or efficiency core; `performance` if all cores are alike.
     #[serde(default)]
     pub kind: CoreKind,
-    /// Its logical CPUs (SMT siblings), ascending.
+    /// Logical CPUs of the core (SMT siblings), ascending.
     pub cpus: Vec<u32>,
     /// First-level data cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -155,15 +155,15 @@ pub struct Core {
     pub l3: Option<Cache>,
 }
 
-/// Which of a hybrid CPU's two kinds a core is.
+/// Kind of a core in a hybrid CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CoreKind {
-    /// A P core, or any core of a CPU with one kind.
+    /// P core, or any core of a CPU that is not hybrid.
     #[default]
     Performance,
-    /// An E core.
+    /// E core.
     Efficiency,
 }
 
@@ -171,9 +171,9 @@ pub enum CoreKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cache {
-    /// Capacity of this instance.
+    /// Capacity of this cache instance, in bytes.
     pub size: Bytes,
-    /// Logical CPUs that share this instance.
+    /// Number of logical CPUs that share this instance.
     pub shared_by: u32,
 }
 
@@ -181,35 +181,35 @@ pub struct Cache {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NumaNode {
-    /// Its number.
+    /// Number of the node.
     pub id: u32,
-    /// Its logical CPUs; none for a memory-only node.
+    /// Logical CPUs of the node; empty for a memory-only node.
     pub cpus: Vec<u32>,
-    /// Memory attached to it.
+    /// Memory attached to the node, in bytes.
     pub memory: Bytes,
 }
 
-/// Main memory of the machine (limits of control groups stand in [`Limits`]).
+/// Main memory of the machine. Limits of control groups are in [`Limits`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Memory {
-    /// Installed, as the kernel counts it.
+    /// Installed memory that the kernel reports, in bytes.
     pub total: Bytes,
-    /// Available without swapping, when it was read.
+    /// Memory available without swapping at the time of the snapshot, in bytes.
     pub available: Bytes,
 }
 
-/// What this process may use.
+/// Resource limits of this process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Limits {
     /// Logical CPUs of the affinity mask.
     pub affinity: Vec<u32>,
-    /// Tightest CPU quota among the control group and all its ancestors, in cores (1.5 = 150 ms of CPU in
-    /// 100 ms).
+    /// Tightest CPU quota among the control group and all its ancestors, in cores (1.5 = 150 ms of CPU time per 100
+    /// ms).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_quota: Option<f64>,
-    /// Tightest memory limit among the control group and all its ancestors.
+    /// Tightest memory limit among the control group and all its ancestors, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Bytes>,
 }
@@ -222,7 +222,7 @@ pub struct Gpu {
     pub name: String,
     /// CUDA compute capability, `8.9`.
     pub compute_capability: String,
-    /// Memory on the card.
+    /// Memory of the GPU, in bytes.
     pub memory: Bytes,
     /// Version of the kernel driver.
     pub driver: String,

@@ -1,4 +1,4 @@
-//! A machine that somebody wrote down: what cannot be is told before anything is concluded from it.
+//! Validation of a host description written by hand: impossible values are reported before they are used.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use crate::host::Host;
 use crate::units::Bytes;
 use crate::words::printable;
 
-/// Names of `std::env::consts::ARCH`.
+/// Known values of `std::env::consts::ARCH`.
 const ARCHITECTURES: [&str; 20] = [
     "x86",
     "x86_64",
@@ -30,16 +30,16 @@ const ARCHITECTURES: [&str; 20] = [
     "loongarch64",
 ];
 
-/// Why a description is of no machine: which field, what it holds, and what it should.
+/// Reason why a description is impossible: the field, its value, and the expected value.
 #[derive(Debug, thiserror::Error)]
-#[error("no machine is like that: {0}")]
+#[error("impossible host description: {0}")]
 pub struct Impossible(String);
 
 impl Host {
-    /// This, if there can be such a machine: with names that do nothing to a terminal.
+    /// Validates the description and escapes control characters in its names, which could manipulate a terminal.
     ///
     /// # Errors
-    /// At the first field that cannot be.
+    /// If a field has an impossible value; the error names the first such field.
     pub fn checked(mut self) -> Result<Self, Impossible> {
         self.clean();
         let found = self.impossible_name().or_else(|| self.impossible_cpus());
@@ -49,14 +49,14 @@ impl Host {
     fn impossible_name(&self) -> Option<String> {
         if !ARCHITECTURES.contains(&self.arch.as_str()) {
             let arch = &self.arch;
-            return Some(format!("arch is {arch:?}: write it as in x86_64 or aarch64"));
+            return Some(format!("arch is {arch:?}: use a name such as x86_64 or aarch64"));
         }
         match self.cpu.x86_64_level {
             Some(level) if self.arch != "x86_64" => {
-                Some(format!("cpu.x86_64_level is {level} of a CPU that is {}: leave it out", self.arch))
+                Some(format!("cpu.x86_64_level is {level}, but arch is {}: omit it", self.arch))
             }
             Some(level) if !(1..=4).contains(&level) => {
-                Some(format!("cpu.x86_64_level is {level}: there are 1 to 4"))
+                Some(format!("cpu.x86_64_level is {level}: use 1 to 4"))
             }
             _ => None,
         }
@@ -65,7 +65,7 @@ impl Host {
     fn impossible_cpus(&self) -> Option<String> {
         let cores = &self.topology.cores;
         if cores.is_empty() || cores.iter().any(|core| core.cpus.is_empty()) {
-            return Some("topology.cores has no core, or one without a CPU".to_string());
+            return Some("topology.cores has no core, or a core without a CPU".to_string());
         }
         let of_cores = cores.iter().flat_map(|core| &core.cpus);
         let of_nodes = self.topology.nodes.iter().flat_map(|node| &node.cpus);
@@ -81,17 +81,15 @@ impl Host {
         }
         if memory.available > memory.total {
             return Some(format!(
-                "memory.available is {}, and memory.total {}",
+                "memory.available is {}, more than memory.total, {}",
                 memory.available, memory.total
             ));
         }
         let quota = limits.cpu_quota.filter(|quota| !(quota.is_finite() && *quota > 0.0))?;
-        Some(format!(
-            "limits.cpu_quota is {quota}: it is in cores, above 0; leave it out where there is none"
-        ))
+        Some(format!("limits.cpu_quota is {quota}: use a number of cores above 0, or omit it"))
     }
 
-    /// Escapes control characters of all texts.
+    /// Escapes control characters in all texts.
     fn clean(&mut self) {
         let clean = |text: &mut String| *text = printable(text).into_owned();
         let Self { arch, hostname, os, cpu, gpus, .. } = self;
@@ -107,11 +105,11 @@ impl Host {
     }
 }
 
-/// That a CPU stands twice in `field`.
+/// Returns a message if a CPU is listed twice in `field`.
 fn twice<'a>(field: &str, cpus: impl Iterator<Item = &'a u32>) -> Option<String> {
     let mut seen = BTreeSet::new();
     let again = cpus.into_iter().find(|cpu| !seen.insert(**cpu))?;
-    Some(format!("{field} names CPU {again} twice"))
+    Some(format!("{field} lists CPU {again} twice"))
 }
 
 #[cfg(test)]
@@ -144,20 +142,20 @@ mod tests {
         let cases = [
             ("/arch", json!("riscv128"), "arch is \"riscv128\""),
             ("/arch", json!("aarch64"), "x86_64_level"),
-            ("/cpu/x86_64_level", json!(9), "there are 1 to 4"),
+            ("/cpu/x86_64_level", json!(9), "use 1 to 4"),
             ("/limits/cpu_quota", json!(-3), "cpu_quota is -3"),
             ("/limits/cpu_quota", json!(0), "cpu_quota is 0"),
             ("/limits/memory", json!(0), "is 0"),
-            ("/limits/affinity", json!([0, 1, 1]), "limits.affinity names CPU 1 twice"),
+            ("/limits/affinity", json!([0, 1, 1]), "limits.affinity lists CPU 1 twice"),
             ("/memory/total", json!(0), "memory.total"),
             ("/memory/total", json!(1), "memory.available is"),
             ("/topology/cores", json!([]), "no core"),
             ("/topology/cores", json!([{ "package": 0, "cpus": [] }]), "without a CPU"),
-            ("/topology/cores", json!([{"package": 0, "cpus": [7, 7]}]), "topology.cores names CPU 7 twice"),
+            ("/topology/cores", json!([{"package": 0, "cpus": [7, 7]}]), "topology.cores lists CPU 7 twice"),
             (
                 "/topology/nodes",
                 json!([{"id": 0, "cpus": [3, 3], "memory": 1}]),
-                "topology.nodes names CPU 3",
+                "topology.nodes lists CPU 3",
             ),
         ];
         for (place, value, expected) in cases {

@@ -1,19 +1,19 @@
-//! How far one distribution over the next token is from another.
+//! Divergence between two distributions over the next token.
 
-/// What a comparison of many positions found.
+/// Result of comparing many positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
-    /// Positions compared.
+    /// Number of positions compared.
     pub positions: u32,
-    /// Mean KL divergence in nats; not a number where a logit is not.
+    /// Mean KL divergence, in nats; not a number if a logit is not a number.
     pub mean_kld: f64,
-    /// The greatest of any position.
+    /// Maximum KL divergence at any position, in nats.
     pub max_kld: f64,
-    /// Share of positions with the same most likely token.
+    /// Fraction of positions with the same most likely token.
     pub top1: f64,
 }
 
-/// Natural logarithms of the probabilities that `logits` stand for: softmax in double precision.
+/// Converts `logits` to natural logarithms of probabilities: log-softmax in double precision.
 pub fn log_softmax<T: Into<f64> + Copy>(logits: &[T]) -> Vec<f64> {
     let greatest = logits.iter().fold(f64::NEG_INFINITY, |most, &logit| most.max(logit.into()));
     let sum: f64 = logits.iter().map(|&logit| (logit.into() - greatest).exp()).sum();
@@ -21,33 +21,33 @@ pub fn log_softmax<T: Into<f64> + Copy>(logits: &[T]) -> Vec<f64> {
     logits.iter().map(|&logit| (logit.into() - greatest) - norm).collect()
 }
 
-/// Kullback and Leibler's divergence of `other` from `reference`, both log-probabilities over one vocabulary:
-/// Σ p (ln p − ln q), in nats.
+/// Returns the Kullback-Leibler divergence of `other` from `reference`, Σ p (ln p − ln q), in nats. Both are rows of
+/// log-probabilities over the same vocabulary.
 pub fn divergence(reference: &[f64], other: &[f64]) -> f64 {
-    // What never occurs adds nothing, whatever the other says of it: 0 ln 0 is 0, and not no number.
+    // A token that never occurs in the reference adds nothing, whatever `other` says: 0 ln 0 is 0, not NaN.
     let term = |(p, q): (&f64, &f64)| if *p == f64::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) };
     let sum: f64 = reference.iter().zip(other).map(term).sum();
-    // Rounding may leave less than nothing.
+    // Rounding can make the sum slightly negative.
     if sum < 0.0 && sum > -1e-9 { 0.0 } else { sum }
 }
 
-/// Steps of a nat in a [`compact`] log-probability.
+/// Steps per nat in a [`compact`] log-probability.
 const STEPS: f64 = 2048.0;
 
-/// A log-probability in 16 bits: n stands for -n / 2048. The step of 0.0005 nats adds 1e-8 to a mean divergence; 32
-/// nats, the greatest that can be told, is a probability that plays no part.
+/// Encodes a log-probability in 16 bits: n represents -n / 2048. The step of 0.0005 nats adds 1e-8 to a mean
+/// divergence. Values are capped at 32 nats, a probability too small to matter.
 pub fn compact(log_probability: f64) -> u16 {
     (-log_probability * STEPS).round().clamp(0.0, f64::from(u16::MAX)) as u16
 }
 
-/// The log-probabilities that [`compact`] ones stand for, whose probabilities add up to 1 again: what rounding took
-/// off would count as divergence.
+/// Decodes [`compact`] log-probabilities and normalises them, so that the probabilities add up to 1. Without that,
+/// the rounding would count as divergence.
 pub fn expand(cells: &[u16]) -> Vec<f64> {
     let row: Vec<f64> = cells.iter().map(|cell| -f64::from(*cell) / STEPS).collect();
     log_softmax(&row)
 }
 
-/// The first of the greatest.
+/// Returns the index of the greatest value, the first one if several are equal.
 pub fn most_likely<T: PartialOrd + Copy>(row: &[T]) -> usize {
     let mut best = 0;
     for (token, value) in row.iter().enumerate() {
@@ -58,7 +58,7 @@ pub fn most_likely<T: PartialOrd + Copy>(row: &[T]) -> usize {
     best
 }
 
-/// Compares rows of log-probabilities with rows of logits.
+/// Compares rows of reference log-probabilities with rows of logits.
 pub fn compare<'a>(rows: impl Iterator<Item = (Vec<f64>, &'a [f32])>) -> Comparison {
     let (mut positions, mut equal, mut sum, mut greatest) = (0u32, 0u32, 0.0, 0.0f64);
     for (reference, logits) in rows {

@@ -1,6 +1,6 @@
-//! What the orchestrator (`xtask`) and the engine (`anneal`) share: the description of a [`Host`], the
-//! record of a build ([`BuildInfo`]) and the [thread policy](threads). Data and pure functions only; reading
-//! a live machine is the job of the `host` crate.
+//! Data types that the orchestrator (`xtask`) and the engine (`anneal`) share: the description of a [`Host`], the
+//! record of a build ([`BuildInfo`]) and the [thread policy](threads). The crate contains data and pure functions
+//! only; the `host` crate reads live machines.
 
 pub mod audit;
 pub mod bench_row;

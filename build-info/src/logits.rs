@@ -1,71 +1,71 @@
-//! Logits in a file, as `anneal logits` writes them and the correctness gate reads them.
+//! File format for logits, which `anneal logits` writes and the correctness gate reads.
 //!
 //! ```text
 //! 8 bytes   "ALOGITS1"
 //! u32       tokens in the vocabulary, V
 //! u32       rows, N
-//! N × u32   the token that each row stands after
+//! N × u32   the token that each row follows
 //! N × V × f32
 //! ```
 //! All numbers are little-endian.
 
-/// The first eight bytes.
+/// First eight bytes of the file.
 pub const MAGIC: [u8; 8] = *b"ALOGITS1";
 const HEADER: usize = 16;
 
-/// The logits after each of a row of tokens.
+/// Logits after each token of a sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logits {
-    /// The tokens.
+    /// Tokens of the sequence.
     pub tokens: Vec<u32>,
     vocabulary: usize,
     values: Vec<f32>,
 }
 
-/// Why some bytes are no logits.
+/// Reason why bytes are not a valid logits file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogitsError {
-    /// Something else, or a later version.
-    #[error("this is no file of logits: it does not begin with ALOGITS1")]
+    /// The bytes are another kind of file, or a later version.
+    #[error("not a logits file: it does not begin with ALOGITS1")]
     Magic,
-    /// Cut off, or too long.
-    #[error("its header announces {expected} bytes, and there are {found}")]
+    /// The file is truncated or too long.
+    #[error("truncated or too long: {found} bytes, but {expected} according to its header")]
     Size {
-        /// What the header says.
+        /// Size according to the header, in bytes.
         expected: u64,
-        /// What there is.
+        /// Actual size, in bytes.
         found: u64,
     },
-    /// Rows of nothing.
+    /// The vocabulary is empty.
     #[error("its vocabulary is empty")]
     Empty,
 }
 
 impl Logits {
-    /// No rows yet, over a vocabulary of `vocabulary` tokens.
+    /// Creates an empty set of rows over a vocabulary of `vocabulary` tokens.
     pub fn new(vocabulary: usize) -> Self {
         Self { tokens: Vec::new(), vocabulary, values: Vec::new() }
     }
 
-    /// Appends what follows `token`. A row is as long as the vocabulary; a longer one is cut, a shorter one filled up
-    /// with what never occurs.
+    /// Appends the logits that follow `token`. A row is as long as the vocabulary: a longer row is cut, and a shorter
+    /// row is padded with negative infinity.
     pub fn push(&mut self, token: u32, row: &[f32]) {
         self.tokens.push(token);
         self.values.extend(row.iter().take(self.vocabulary));
         self.values.resize(self.tokens.len() * self.vocabulary, f32::NEG_INFINITY);
     }
 
-    /// Tokens in the vocabulary.
+    /// Returns the number of tokens in the vocabulary.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
 
-    /// The rows, in the order of the tokens.
+    /// Returns the rows in the order of the tokens.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = &[f32]> {
         self.values.chunks_exact(self.vocabulary.max(1))
     }
 
-    /// The file's bytes.
+    /// Serialises the logits to the bytes of a file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER + 4 * (self.tokens.len() + self.values.len()));
         bytes.extend(MAGIC);
@@ -76,10 +76,10 @@ impl Logits {
         bytes
     }
 
-    /// Takes the logits in `bytes`.
+    /// Parses the logits in `bytes`.
     ///
     /// # Errors
-    /// When they are something else, or not whole.
+    /// If the bytes are another kind of file, or the file is truncated or too long.
     pub fn parse(bytes: &[u8]) -> Result<Self, LogitsError> {
         if bytes.get(..8) != Some(&MAGIC) {
             return Err(LogitsError::Magic);
@@ -90,7 +90,7 @@ impl Logits {
         if vocabulary == 0 {
             return Err(LogitsError::Empty);
         }
-        // No overflow: both are 32-bit numbers and this is 64-bit arithmetic, up to the last factor.
+        // This cannot overflow: both factors are 32-bit numbers, and the arithmetic is 64-bit.
         let cells = u64::from(rows) * (u64::from(vocabulary) + 1);
         let expected = cells.saturating_mul(4).saturating_add(HEADER as u64);
         if found != expected {
@@ -149,7 +149,7 @@ mod tests {
         for (bytes, expected) in cases {
             let error = Logits::parse(bytes).unwrap_err();
             match (error, expected) {
-                // The exact number of an absurd header is nobody's concern.
+                // The exact expected size does not matter for an absurd header.
                 (LogitsError::Size { found: 48, .. }, LogitsError::Size { found: 48, .. }) => {}
                 (error, expected) => assert_eq!(error, expected),
             }

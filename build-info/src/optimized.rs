@@ -1,4 +1,4 @@
-//! What was done to a build beyond compiling it: profiles, and what they brought.
+//! Optimisations applied to a build after compiling it: profiles, and their measured effect.
 
 use serde::{Deserialize, Serialize};
 use sha256::Sha256;
@@ -11,54 +11,54 @@ use crate::units::Bytes;
 pub struct Pgo {
     /// Digest of the merged profile.
     pub profile: Sha256,
-    /// Which code it was applied to: `all`, `cpp` or `rust`.
+    /// Code that was optimised: `all`, `cpp` or `rust`.
     pub scope: String,
-    /// Whether ggml's CPU kernels were part of it.
+    /// True if ggml's CPU kernels were optimised as well.
     #[serde(default)]
     pub kernels: bool,
-    /// How the profile was gathered; not there when it was given from outside.
+    /// Training that produced the profile; `None` if the profile was supplied by the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training: Option<Training>,
-    /// How much of a run the profile speaks of.
+    /// Coverage of a run by the profile.
     pub coverage: Coverage,
 }
 
-/// How a profile was gathered.
+/// Training runs that produced a profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Training {
-    /// The workloads, by name.
+    /// Names of the workloads.
     pub workloads: Vec<String>,
-    /// The models, by shape and quantisation or by file name.
+    /// Models, by shape and quantisation or by file name.
     pub models: Vec<String>,
-    /// How often the engine was run.
+    /// Number of runs of the engine.
     pub runs: u32,
-    /// Wall-clock seconds.
+    /// Duration of the training, in wall-clock seconds.
     pub seconds: f64,
-    /// How the counters count: `single` loses counts between threads and is fast, `atomic` does neither; `sampled`
-    /// are no counters but perf.
+    /// Kind of counters: `single` is fast but loses counts between threads; `atomic` loses none but is slow;
+    /// `sampled` means that perf sampled the program and there were no counters.
     pub counters: String,
 }
 
-/// How much of a run a profile speaks of. The run is one that was not trained on.
+/// Coverage of a run by a profile. The run uses a workload that was not trained on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Coverage {
-    /// Models of that run: the workload's own, or the user's where that one trained. Records of Anneal before this field
-    /// say nothing.
+    /// Models of that run: the workload's own, or the user's if the training used one. Empty in records of Anneal
+    /// versions that lack this field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
-    /// Functions that the profile knows.
+    /// Number of functions in the profile.
     pub functions: u64,
-    /// Those of them that were run in training.
+    /// Number of functions in the profile that were executed in training.
     pub counted: u64,
-    /// The run's hot functions: the fewest that make up 99 % of all blocks executed.
+    /// Number of hot functions of the run: the smallest set that accounts for 99 % of all executed blocks.
     pub hot: u64,
-    /// Those of them that were run in training.
+    /// Number of hot functions that were executed in training.
     pub hot_counted: u64,
-    /// The ten hottest functions of the run.
+    /// Ten hottest functions of the run.
     pub hottest: Vec<HotFunction>,
-    /// Functions whose code was another when the profile was gathered; the compiler left their counts out.
+    /// Functions whose code changed after the profile was gathered; the compiler ignored their counts.
     pub mismatched: Vec<String>,
 }
 
@@ -66,123 +66,124 @@ pub struct Coverage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HotFunction {
-    /// Name, as linkers see it.
+    /// Symbol name of the function.
     pub name: String,
-    /// Share of all blocks executed, 0 to 1.
+    /// Fraction of all executed blocks, 0 to 1.
     pub share: f64,
-    /// Whether it was run in training.
+    /// True if the function was executed in training.
     pub counted: bool,
 }
 
-/// A program laid out anew by BOLT.
+/// Program whose code BOLT reordered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bolt {
-    /// Where the counts come from.
+    /// Source of the execution counts.
     pub method: BoltMethod,
     /// Digest of the merged profile.
     pub profile: Sha256,
-    /// How the profile was gathered.
+    /// Training runs that produced the profile.
     pub training: Training,
-    /// What `llvm-bolt` was told, without the names of files.
+    /// Options of `llvm-bolt`, without file names.
     pub options: Vec<String>,
-    /// What it did.
+    /// Changes that BOLT made to the code.
     pub layout: Layout,
-    /// Size of the program before, as it was linked without relocations.
+    /// Size of the program before BOLT, as it was linked without relocations, in bytes.
     pub size_before: Bytes,
-    /// Size of the program after.
+    /// Size of the program after BOLT, in bytes.
     pub size_after: Bytes,
 }
 
-/// How BOLT learns what is hot.
+/// Method by which BOLT learns which code is hot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum BoltMethod {
-    /// Counters in the program.
+    /// Counters inserted into the program.
     Instrument,
     /// Branch records of the CPU, sampled by `perf`.
     Perf,
 }
 
-/// What BOLT did to the code, in its own words. Counts are those of the training; 0 where it said nothing.
+/// Changes that BOLT made to the code, as BOLT reports them. Execution counts are those of the training; 0 if BOLT
+/// did not report a figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Layout {
-    /// Functions of the program.
+    /// Number of functions in the program.
     pub functions: u64,
-    /// Those of them that were run in training.
+    /// Number of functions that were executed in training.
     pub hot_functions: u64,
-    /// Those whose blocks were put into another order.
+    /// Number of functions whose blocks were reordered.
     pub reordered: u64,
-    /// Identical functions that became one.
+    /// Number of identical functions that were folded into one.
     pub folded: u64,
-    /// Bytes of hot code, kept together.
+    /// Hot code, placed together, in bytes.
     pub hot_bytes: Bytes,
-    /// Bytes of cold code, moved away from the hot.
+    /// Cold code, moved away from the hot code, in bytes.
     pub cold_bytes: Bytes,
-    /// Branches that were taken.
+    /// Number of taken branches.
     pub taken_branches: Change,
-    /// Instructions that were executed.
+    /// Number of executed instructions.
     pub instructions: Change,
 }
 
-/// A count of the training, and what it would be with the new layout.
+/// Count from the training, before and after the new layout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Change {
-    /// In the program as it was.
+    /// Count in the program before BOLT.
     pub before: u64,
-    /// In the program as it is now, computed.
+    /// Computed count in the program after BOLT.
     pub after: u64,
 }
 
 impl Change {
-    /// The share that is gone, negative where there is more of it; 0 of nothing.
+    /// Returns the fraction by which the count fell; negative if it rose, 0 if there was nothing to count.
     pub fn less(&self) -> f64 {
         if self.before == 0 { 0.0 } else { 1.0 - self.after as f64 / self.before as f64 }
     }
 }
 
-/// How a build compares with the one that it was made from.
+/// Comparison of a build with the build that it was made from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gain {
-    /// What it is compared with, for people.
+    /// Description of the baseline build, for people.
     pub against: String,
-    /// Plan of that build.
+    /// Plan hash of the baseline build.
     pub against_plan: Sha256,
-    /// One entry for each model and phase.
+    /// Result for each model and phase.
     pub phases: Vec<PhaseGain>,
-    /// Prefill and decode of all models together: how many times as fast.
+    /// Speedup over prefill and decode of all models together.
     pub overall: Interval,
-    /// Whether it became current for that.
+    /// True if the build became current because of this result.
     pub kept: bool,
-    /// Why, in words.
+    /// Reason for the decision, in words.
     pub verdict: String,
 }
 
-/// The gain in one phase of one model's run.
+/// Speedup in one phase of one model's run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PhaseGain {
-    /// The model.
+    /// Name of the model.
     pub model: String,
-    /// `prefill`, `decode`, ….
+    /// Name of the phase: `prefill`, `decode`, ….
     pub phase: String,
-    /// How many times as fast.
+    /// Speedup: baseline time divided by the build's time.
     pub ratio: Interval,
 }
 
-/// A median with its 95 % interval, from paired runs.
+/// Median with its 95 % interval, from paired runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Interval {
     /// Median of the pairs' ratios.
     pub median: f64,
-    /// Lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the interval.
     pub high: f64,
     /// Number of pairs.
     pub pairs: u32,

@@ -1,7 +1,7 @@
-//! `build_info.json`: what a build is made of, and how it was found to behave.
+//! Build record `build_info.json`: the inputs of a build, and the results of its checks.
 //!
-//! Unknown fields are ignored, so that an older reader takes a newer minor version; a newer major
-//! version is refused with words. [`BuildInfo::read`] never panics on what it finds in a file.
+//! Unknown fields are ignored, so that an older reader accepts a newer minor version. A newer major version is
+//! rejected with an error. [`BuildInfo::read`] never panics, whatever a file contains.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,24 +34,24 @@ pub struct BuildInfo {
     pub anneal_version: String,
     /// `CMAKE_BUILD_TYPE` of the C++ part.
     pub build_type: String,
-    /// When the build was finished, RFC 3339 in UTC.
+    /// Date when the build was finished, RFC 3339 in UTC.
     pub date: String,
-    /// Name of the build host; left out with `--no-hostname`.
+    /// Name of the build host; absent with `--no-hostname`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     /// Marketing name of the build host's CPU.
     pub cpu_model: String,
     /// Usable instruction sets of the build host's CPU, ascending.
     pub cpu_flags: Vec<String>,
-    /// Definitions given to CMake, `-DNAME=VALUE`.
+    /// CMake definitions, `-DNAME=VALUE`.
     pub cmake_flags: Vec<String>,
-    /// llama.cpp's version: release or commit of the sources.
+    /// Version of llama.cpp: release or commit of the sources.
     pub llama_version: String,
     /// C++ compiler and its version.
     pub compiler: String,
-    /// Whether the build names every flag and looked at nothing of the build host.
+    /// True if the build names every flag and used no property of the build host.
     pub reproducible: bool,
-    /// Decode threads under the `balanced` policy on the build host.
+    /// Number of decode threads under the `balanced` policy on the build host.
     pub optimal_threads: u32,
 
     /// Name of the profile.
@@ -62,51 +62,54 @@ pub struct BuildInfo {
     pub target: String,
     /// The llama.cpp sources.
     pub source: Source,
-    /// Every tool that took part, by its role: `cc`, `cxx`, `cmake`, `ninja`, `linker`, `rustc`, ….
+    /// Tools used for the build, by role: `cc`, `cxx`, `cmake`, `ninja`, `linker`, `rustc`, ….
     pub toolchain: BTreeMap<String, Tool>,
-    /// Flags as they were found in the compile database.
+    /// Compiler flags found in the compile database.
     pub effective_flags: EffectiveFlags,
-    /// Instruction sets without which the CPU guard refuses to start.
+    /// Instruction sets that the CPU guard requires at start-up.
     pub isa_required: Vec<String>,
-    /// Kernels for kinds of CPUs, of which the engine loads one; none where the kernels are part of the program.
+    /// Kernel libraries for kinds of CPUs, of which the engine loads one; empty if the kernels are part of the
+    /// program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpu_variants: Vec<CpuVariant>,
-    /// The oldest glibc that the program starts with, where that is not the build host's.
+    /// Oldest glibc that the program starts with, if that is not the build host's glibc.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glibc: Option<Glibc>,
-    /// BLAS library, if one was linked.
+    /// BLAS library; `None` if none is linked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blas: Option<Blas>,
-    /// What it was compiled for, where it is a build for NVIDIA's GPUs. The engine then refuses to go on without one, see
+    /// CUDA properties, if the build is for NVIDIA GPUs. The engine of such a build refuses to run without a GPU; see
     /// `--require-gpu`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda: Option<Cuda>,
-    /// Who runs the threads: OpenMP or ggml's own pool.
+    /// Runtime that runs the threads: OpenMP or ggml's thread pool.
     pub threading: Threading,
-    /// The OpenMP runtime, where it is OpenMP.
+    /// OpenMP runtime, if the build uses OpenMP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub openmp: Option<OpenMp>,
-    /// What else was turned on and off; records of Anneal before 1.2 of this format say nothing.
+    /// Further switches of the build; absent in records before version 1.2 of this format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switches: Option<Switches>,
-    /// Defaults of the engine that the profile wants; none before 1.6 of this format; 1.6 called them `runtime`.
+    /// Run-time defaults from the profile. Absent before version 1.6 of this format; version 1.6 called the field
+    /// `runtime`.
     #[serde(default, alias = "runtime", skip_serializing_if = "Defaults::is_empty")]
     pub defaults: Defaults,
     /// Link-time optimisation: `off`, `thin` or `full`.
     pub lto: String,
-    /// Plan of the build that this one was made from, with a profile or by BOLT.
+    /// Plan hash of the build that this one was made from, with a profile or by BOLT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_plan: Option<Sha256>,
     /// Profile-guided optimisation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pgo: Option<Pgo>,
-    /// What BOLT did.
+    /// Result of BOLT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bolt: Option<Bolt>,
-    /// What the profile, or BOLT, brought.
+    /// Measured effect of the profile or of BOLT.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
-    /// What a profile, or BOLT, would have brought: the last comparison in which this build stayed current.
+    /// Measured effect of a profile or BOLT that was rejected: the last comparison in which this build stayed
+    /// current.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Gain>,
     /// The build host.
@@ -115,66 +118,66 @@ pub struct BuildInfo {
     pub threads: ThreadBudget,
     /// Files of the build.
     pub artifacts: Vec<Artifact>,
-    /// Seconds that each stage took, in order; of a build from a store all but the smoke test were run where it was made.
+    /// Duration of each stage, in order. If the build came from a store, only the smoke test ran on this machine.
     pub stages: Vec<StageTime>,
-    /// What ran the programs of this build where it was made, of another architecture: they were seen to give the right
-    /// results, and no speed was taken.
+    /// Emulator that ran the programs of this build on the build host, which has another architecture. Results were
+    /// checked, but speed was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated: Option<Emulated>,
-    /// What the smoke test measured.
+    /// Result of the smoke test.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smoke: Option<Smoke>,
-    /// Which instruction sets the finished files hold.
+    /// Result of the audit of the finished files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<Audit>,
-    /// What the correctness gate found.
+    /// Result of the correctness gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<Gate>,
-    /// The store that it was taken from, where it was not compiled here.
+    /// Store that the build was downloaded from; `None` if it was compiled on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_store: Option<FromStore>,
-    /// Things the planner wants its reader to know.
+    /// Remarks of the planner for the reader.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// Where a build came from that another machine has compiled.
+/// Origin of a build that another machine compiled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FromStore {
-    /// The store: a folder, a URL or a bucket.
+    /// Location of the store: a folder, a URL or a bucket.
     pub store: String,
-    /// What the build was found by.
+    /// Key of the build in the store.
     pub key: Sha256,
-    /// Digest of the object that held its files.
+    /// Digest of the object that contained the build's files.
     pub object: Sha256,
-    /// When it was published, RFC 3339 in UTC.
+    /// Date of publication, RFC 3339 in UTC.
     pub published: String,
-    /// When it was taken, RFC 3339 in UTC.
+    /// Date of the download, RFC 3339 in UTC.
     pub taken: String,
 }
 
-/// Where the llama.cpp sources came from.
+/// Origin of the llama.cpp sources.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Source {
-    /// `crate`, `sdist`, `git` or `path`.
+    /// Kind of origin: `crate`, `sdist`, `git` or `path`.
     pub origin: String,
-    /// Version within the origin: a crate's, a package's, a commit.
+    /// Version within the origin: of a crate, of a package, or a commit.
     pub version: String,
-    /// SHA-256 over the tree as unpacked, before the patches.
+    /// SHA-256 of the source tree as unpacked, before the patches.
     pub digest: Sha256,
     /// Patches applied, in order.
     pub patches: Vec<Patch>,
 }
 
-/// One patch on the sources.
+/// One patch of the sources.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Patch {
-    /// Name of its file.
+    /// Name of the patch file.
     pub name: String,
-    /// Digest of its content.
+    /// Digest of the patch file.
     pub sha256: Sha256,
 }
 
@@ -182,20 +185,20 @@ pub struct Patch {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tool {
-    /// Where it was found.
+    /// Path of the tool.
     pub path: PathBuf,
-    /// Version, `22.1.8`.
+    /// Version of the tool, `22.1.8`.
     pub version: String,
-    /// LLVM major version it is built on, where it is.
+    /// Major version of LLVM, for tools based on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llvm_major: Option<u32>,
 }
 
-/// Code generation flags that the compile database really holds.
+/// Code generation flags found in the compile database.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EffectiveFlags {
-    /// `-march`, `-mcpu`, `-m…`, `-O…`, `-f…` flags common to all of ggml-cpu's files, in order.
+    /// Flags `-march`, `-mcpu`, `-m…`, `-O…`, `-f…` common to all of ggml-cpu's files, in order.
     pub ggml_cpu: Vec<String>,
     /// Preprocessor definitions common to all of ggml-cpu's files.
     pub definitions: Vec<String>,
@@ -209,23 +212,23 @@ pub struct EffectiveFlags {
 pub struct Blas {
     /// `openblas`, `blis`, `mkl`, …
     pub vendor: String,
-    /// Version, as its files tell it.
+    /// Version that the library's files state.
     pub version: String,
-    /// `pthread`, `openmp` or `serial`, where the library says so.
+    /// Threading model, if the library states it: `pthread`, `openmp` or `serial`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threading: Option<String>,
-    /// The files: as the loader finds them for the finished program, or the archives that became part of it.
+    /// Library files: those that the loader finds for the finished program, or the archives linked into it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub libraries: Vec<PathBuf>,
-    /// What the library calls itself when the finished program asks it.
+    /// Name and version that the library reports to the finished program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<String>,
-    /// SHA-256 of the sources, where Anneal built it.
+    /// SHA-256 of the library's sources, if Anneal compiled them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Sha256>,
 }
 
-/// Who runs the threads.
+/// Runtime that runs the threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -240,9 +243,9 @@ pub enum Threading {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuVariant {
-    /// As llama.cpp calls it: `haswell`, `zen4`.
+    /// Name of the variant in llama.cpp: `haswell`, `zen4`.
     pub name: String,
-    /// Instruction sets that it was compiled to use, spelled as in [`crate::host::Cpu::features`].
+    /// Instruction sets that the variant was compiled for, spelled as in [`crate::host::Cpu::features`].
     pub requires: Vec<String>,
 }
 
@@ -250,11 +253,11 @@ pub struct CpuVariant {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Artifact {
-    /// Path within the build folder.
+    /// Path relative to the build folder.
     pub path: PathBuf,
-    /// Size.
+    /// Size of the file, in bytes.
     pub size: Bytes,
-    /// Digest of the content.
+    /// Digest of the file's content.
     pub sha256: Sha256,
 }
 
@@ -266,79 +269,82 @@ pub struct StageTime {
     pub name: String,
     /// Wall-clock seconds.
     pub seconds: f64,
-    /// CPU seconds of all that it ran. Absent where they are not known: of older builds, and where a compiler cache
-    /// compiled, whose server is not among the programs that were run.
+    /// CPU seconds of all programs that the stage ran. Absent if unknown: in older builds, and with a compiler cache,
+    /// whose server process is not a child of the stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
 }
 
-/// An emulator.
+/// Emulator that ran the build's programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Emulated {
-    /// Its name and version.
+    /// Name and version of the emulator.
     pub emulator: String,
-    /// The CPU that it stood for.
+    /// CPU that the emulator emulated.
     pub cpu: String,
 }
 
-/// What the smoke test saw: two greedy runs on a tiny synthetic model gave equal tokens.
+/// Result of the smoke test: two greedy runs on a tiny synthetic model gave equal tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Smoke {
-    /// The model.
+    /// Name of the model.
     pub model: String,
-    /// Tokens compared.
+    /// Number of tokens compared.
     pub tokens: u32,
-    /// Prefill speed in tokens per second. On a tiny model: a sign of life, no benchmark.
+    /// Prefill speed in tokens per second. The model is tiny, so this is a sign of life and not a benchmark.
     pub prefill_tokens_per_second: f64,
-    /// Decode speed in tokens per second, likewise.
+    /// Decode speed in tokens per second, with the same caveat.
     pub decode_tokens_per_second: f64,
 }
 
-/// Why a `build_info.json` was not taken.
+/// Reason why a `build_info.json` was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: std::io::Error,
     },
-    /// A folder, a pipe, a socket or a device.
-    #[error("{} is no regular file", path.display())]
+    /// The path is a folder, a pipe, a socket or a device.
+    #[error("{} is not a regular file", path.display())]
     NoFile {
-        /// What lies there.
+        /// Path of that object.
         path: PathBuf,
     },
-    /// The file is not what this version of the format says.
+    /// The content does not match this version of the format.
     #[error("{} is damaged: {source}", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where and why.
+        /// Position and cause of the parse error.
         source: serde_json::Error,
     },
-    /// A later Anneal wrote it.
+    /// A later version of Anneal wrote the file.
     #[error(
-        "{} has schema version {found}; this program reads {SCHEMA_VERSION}: use the anneal that was built with it",
+        "{} has schema version {found}, but this program reads {SCHEMA_VERSION}; use the anneal program of that build",
         path.display()
     )]
     Newer {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file's format.
         found: String,
     },
 }
 
 impl BuildInfo {
     /// Reads the record at `path`.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is damaged, or has a newer major version.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         let io = |source| ReadError::Io { path: path.to_path_buf(), source };
-        // A pipe that nobody writes to would be waited for without end.
+        // Opening a pipe without a writer would block for ever.
         if !std::fs::metadata(path).map_err(io)?.is_file() {
             return Err(ReadError::NoFile { path: path.to_path_buf() });
         }
@@ -346,10 +352,13 @@ impl BuildInfo {
         Self::parse(&text, path)
     }
 
-    /// Takes the record in `text`; `path` is only for the error.
+    /// Parses the record in `text`; `path` is only used in errors.
+    ///
+    /// # Errors
+    /// If the text is damaged or has a newer major version.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, ReadError> {
         let damaged = |source| ReadError::Damaged { path: path.to_path_buf(), source };
-        // The version first: the rest of a newer major may look like anything.
+        // The version is parsed first, because the rest of a newer major version can have any form.
         #[derive(Deserialize)]
         struct RecordVersion {
             schema_version: String,

@@ -1,4 +1,4 @@
-//! A record as it goes into an archive for machines that are not here.
+//! Build record without machine-specific data, for a release archive.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,13 @@ use crate::record::BuildInfo;
 use crate::threads::{self, Policy};
 
 impl BuildInfo {
-    /// What was made, of what and how, and nothing of the machine that made it, of the time that it took and of what was
-    /// measured there: whoever makes the same again gets the same record. `date` is that of the sources, RFC 3339 in UTC.
+    /// Removes everything that depends on the build machine: its description, durations and measurements. The same
+    /// sources and tools then give the same record on any machine. `date` is the date of the sources, RFC 3339 in
+    /// UTC.
     #[must_use]
     pub fn released(mut self, date: &str) -> Self {
         let os = Os { family: self.host.os.family, ..Os::default() };
-        // Where it is run, not where it was made.
+        // The recorded architecture is the one that runs the build, not the one that compiled it.
         let arch = match (&self.emulated, self.target.split_once('-')) {
             (Some(_), Some((arch, _))) => arch.to_string(),
             _ => self.host.arch,
@@ -31,7 +32,7 @@ impl BuildInfo {
         for tool in self.toolchain.values_mut() {
             tool.path = tool.path.file_name().map(PathBuf::from).unwrap_or_default();
         }
-        // Only where a tool lies.
+        // The definition contains nothing but the path of a tool.
         self.cmake_flags.retain(|flag| !flag.starts_with("-DCMAKE_MAKE_PROGRAM="));
         self
     }

@@ -1,56 +1,57 @@
-//! What a machine can do at most: the roof over every figure (Williams, Waterman, Patterson: "Roofline", 2009).
+//! Roofline of a machine: upper bounds on its speed (Williams, Waterman, Patterson: "Roofline", 2009).
 //!
-//! Decode reads every weight once for a token, so it cannot be faster than the read bandwidth allows; prefill works on
-//! many tokens at once, so it cannot be faster than the dot products that the vector units manage.
+//! Decode reads every weight once per token, so read bandwidth limits it. Prefill works on many tokens at once, so
+//! the throughput of dot products in the vector units limits it.
 
 use serde::{Deserialize, Serialize};
 
-/// The measured limits of one machine.
+/// Measured limits of one machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Roofline {
-    /// When it was measured, RFC 3339 in UTC.
+    /// Date of the measurement, RFC 3339 in UTC.
     pub date: String,
-    /// The CPU, as the host names it.
+    /// Name of the CPU, as the host reports it.
     pub cpu: String,
-    /// Logical CPUs that the process was given.
+    /// Logical CPUs in the affinity mask of the process.
     pub affinity: Vec<u32>,
-    /// CPU quota in cores, if there was one.
+    /// CPU quota in cores; `None` if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_quota: Option<f64>,
-    /// One entry for each number of threads that was tried, ascending.
+    /// Rates for each number of threads that was measured, ascending.
     pub rates: Vec<Rates>,
 }
 
-/// What a number of threads reaches together.
+/// Rates that a number of threads reach together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rates {
-    /// Threads, one a core.
+    /// Number of threads, one per core.
     pub threads: u32,
-    /// Bytes a second read from memory, from a buffer that fits no cache.
+    /// Bytes read from memory per second, from a buffer larger than any cache.
     pub read_bytes: f64,
-    /// Multiply-adds a second of 8-bit integers into 32-bit sums, from registers.
+    /// Multiply-adds per second of 8-bit integers into 32-bit sums, from registers.
     pub int8_macs: f64,
-    /// Multiply-adds a second of 32-bit floats.
+    /// Multiply-adds per second of 32-bit floats.
     pub f32_macs: f64,
-    /// Multiply-adds a second of bf16 pairs into 32-bit floats, where the CPU has such an instruction.
+    /// Multiply-adds per second of bf16 pairs into 32-bit floats; `None` if the CPU has no such instruction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bf16_macs: Option<f64>,
 }
 
 impl Roofline {
-    /// The rates of `threads` threads: of the nearest number not above it that was measured, else of the least.
+    /// Returns the rates for `threads` threads: those of the largest measured number that is not above it, otherwise
+    /// those of the smallest measured number.
     pub fn at(&self, threads: u32) -> Option<&Rates> {
         self.rates.iter().rev().find(|rates| rates.threads <= threads).or_else(|| self.rates.first())
     }
 
-    /// The rates of just `threads` threads, if they were measured.
+    /// Returns the rates measured with exactly `threads` threads.
     pub fn exactly(&self, threads: u32) -> Option<&Rates> {
         self.rates.iter().find(|rates| rates.threads == threads)
     }
 
-    /// The greatest read bandwidth at any number of threads, in bytes a second.
+    /// Returns the greatest read bandwidth at any number of threads, in bytes per second.
     pub fn read_bytes(&self) -> Option<f64> {
         self.rates.iter().map(|rates| rates.read_bytes).max_by(f64::total_cmp)
     }

@@ -1,14 +1,14 @@
-//! Switches of a build: what it turns on and off beyond instruction sets, libraries and link-time optimisation.
+//! Switches of a build: options beyond instruction sets, libraries and link-time optimisation.
 //!
-//! A switch of CMake is a field of [`Switches`] and a row of [`CMAKE`]. Profiles, plans, CMake's arguments, the check of the
-//! compile database, `cargo xtask bench switches` and the reference follow from the two.
+//! A CMake switch is a field of [`Switches`] and a row of [`CMAKE`]. Profiles, plans, CMake's arguments, the check of
+//! the compile database, `cargo xtask bench switches` and the reference documentation are derived from these two.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Switches of one build. In a record: as they were found in the compile database and the finished program. The default is
-/// llama.cpp's own.
+/// Switches of one build. In a record, they are the switches found in the compile database and the finished program.
+/// The default is that of llama.cpp.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Switches {
@@ -16,21 +16,21 @@ pub struct Switches {
     pub repack: bool,
     /// True if llamafile's matrix kernels are compiled in (`GGML_LLAMAFILE`).
     pub llamafile: bool,
-    /// True if kernels ask for weights ahead of their use (`GGML_CPU_PREFETCH`, of our patch). Absent in the records of
-    /// builds from before the patch.
+    /// True if kernels prefetch weights (`GGML_CPU_PREFETCH`, from Anneal's patch). Absent in records of builds from
+    /// before the patch.
     #[serde(default)]
     pub prefetch: bool,
-    /// True if the kernels of our patches are compiled in (`GGML_CPU_PATCHED_KERNELS`). Absent in the records of builds
-    /// from before the patches.
+    /// True if the kernels of Anneal's patches are compiled in (`GGML_CPU_PATCHED_KERNELS`). Absent in records of
+    /// builds from before the patches.
     #[serde(default)]
     pub patched_kernels: bool,
-    /// Allocator of the engine's memory, C++'s included.
+    /// Allocator of the engine's memory, including that of the C++ code.
     pub allocator: Allocator,
     /// True if large buffers ask the kernel for huge pages.
     pub huge_pages: bool,
-    /// Further flags for every C and C++ file.
+    /// Additional flags for every C and C++ file.
     pub extra_flags: Vec<String>,
-    /// True if the compiler may compute as if floating-point numbers were real numbers.
+    /// True if the compiler may treat floating-point numbers as real numbers (`-ffast-math`).
     pub fast_math: bool,
 }
 
@@ -49,21 +49,21 @@ impl Default for Switches {
     }
 }
 
-/// A switch that is an option of CMake, and a definition for the compiler.
+/// Switch that is both a CMake option and a compiler definition.
 pub struct CmakeSwitch {
     /// Key in profiles and records.
     pub key: &'static str,
-    /// Option of CMake.
+    /// Name of the CMake option.
     pub option: &'static str,
     /// Flag that ggml-cpu is compiled with if the switch is on.
     pub definition: &'static str,
-    /// True if only x86 has what the switch turns on.
+    /// True if the switch only has an effect on x86.
     pub x86_only: bool,
-    /// Explanation for the reference of profiles.
+    /// Description for the profile reference.
     pub help: &'static str,
-    /// Value in `Switches`.
+    /// Reads the switch in `Switches`.
     pub get: fn(&Switches) -> bool,
-    /// Place in `Switches`.
+    /// Returns the switch in `Switches` for writing.
     pub place: fn(&mut Switches) -> &mut bool,
 }
 
@@ -81,24 +81,24 @@ macro_rules! cmake {
     };
 }
 
-/// Every switch of CMake.
+/// Table of all CMake switches.
 #[rustfmt::skip]
 pub static CMAKE: &[CmakeSwitch] = &[
     cmake!(repack, "GGML_CPU_REPACK", "-DGGML_USE_CPU_REPACK", false, "repack weights for the CPU's kernels"),
     cmake!(llamafile, "GGML_LLAMAFILE", "-DGGML_USE_LLAMAFILE", false, "llamafile's matrix kernels"),
-    cmake!(prefetch, "GGML_CPU_PREFETCH", "-DGGML_USE_CPU_PREFETCH", true, "ask for weights ahead of their use"),
-    cmake!(patched_kernels, "GGML_CPU_PATCHED_KERNELS", "-DGGML_USE_CPU_PATCHED_KERNELS", true, "x86 kernels of our patches"),
+    cmake!(prefetch, "GGML_CPU_PREFETCH", "-DGGML_USE_CPU_PREFETCH", true, "prefetch weights"),
+    cmake!(patched_kernels, "GGML_CPU_PATCHED_KERNELS", "-DGGML_USE_CPU_PATCHED_KERNELS", true, "x86 kernels of Anneal's patches"),
 ];
 
 impl CmakeSwitch {
-    /// Value in llama.cpp's own build.
+    /// Returns the default value in llama.cpp's own build.
     pub fn upstream(&self) -> bool {
         (self.get)(&Switches::default())
     }
 }
 
 impl fmt::Display for Switches {
-    /// Every switch except the extra flags, as in `repack on, allocator system`.
+    /// Lists every switch except the extra flags, as in `repack on, allocator system`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let on = |on: bool| if on { "on" } else { "off" };
         for switch in CMAKE {
@@ -114,12 +114,12 @@ impl fmt::Display for Switches {
     }
 }
 
-/// Who serves `malloc`, `operator new` and Rust's allocations.
+/// Allocator that serves `malloc`, `operator new` and Rust's allocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Allocator {
-    /// The C library.
+    /// Allocator of the C library.
     System,
     /// jemalloc, linked into the program.
     Jemalloc,
@@ -137,13 +137,13 @@ impl fmt::Display for Allocator {
     }
 }
 
-/// The OpenMP runtime of a build.
+/// OpenMP runtime of a build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OpenMp {
-    /// As the program asks the loader for it (`DT_NEEDED`): `libomp.so.5`, `libgomp.so.1`.
+    /// Name that the program asks the loader for (`DT_NEEDED`): `libomp.so.5`, `libgomp.so.1`.
     pub library: String,
-    /// The file that the loader took on the build host, links followed.
+    /// File that the loader used on the build host, with links resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<std::path::PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! How many threads to use: one function for the orchestrator's record and the engine's live choice.
+//! Choice of the number of threads: one function for the orchestrator's record and for the engine at run time.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::{CoreKind, Host};
 
-/// The share of the usable cores that decode takes. Prefill always takes all of them.
+/// Share of the usable cores that decode uses. Prefill always uses all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// All cores.
     Max,
-    /// Three quarters, rounded half up: N - 1 of three or four cores, all of one or two.
+    /// Three quarters, rounded half up: N - 1 of three or four cores, all of one or two cores.
     #[default]
     Balanced,
-    /// Half, rounded up.
+    /// Half of the cores, rounded up.
     Shared,
     /// One thread, for prefill as well.
     Debug,
 }
 
 impl Policy {
-    /// Decode threads out of `cores` usable cores; at least 1.
+    /// Returns the number of decode threads out of `cores` usable cores; at least 1.
     pub fn decode_threads(self, cores: u32) -> u32 {
         let threads = match self {
             Policy::Max => cores,
@@ -50,27 +50,30 @@ impl FromStr for Policy {
     }
 }
 
-/// Threads for the two phases, and what bounded them.
+/// Number of threads for the two phases, and the limit that determined it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThreadBudget {
-    /// Threads that evaluate a prompt.
+    /// Number of threads that evaluate a prompt.
     pub prefill: u32,
-    /// Threads that generate tokens.
+    /// Number of threads that generate tokens.
     pub decode: u32,
-    /// Cores the process may use: the smallest of the bounds below.
+    /// Number of cores that the process may use: the smallest of the limits in [`budget`].
     pub cores: u32,
-    /// One logical CPU of each usable core, in the order threads should be placed on them.
+    /// One logical CPU of each usable core, in the order in which threads should be placed.
     pub cpus: Vec<u32>,
-    /// What made `cores` what it is, in words.
+    /// Limit that determined `cores`, in words.
     pub bound_by: String,
 }
 
-/// The thread budget of `host` under `policy`.
+/// Returns the thread budget of `host` under `policy`.
 ///
-/// cores = min(physical cores with a CPU in the affinity mask, of those the performance cores on a hybrid
-/// CPU, floor of the tightest CPU quota but at least 1). Two SMT siblings count as one core: llama.cpp's
-/// kernels saturate a core's vector units and its share of the memory bandwidth with one thread.
+/// The number of cores is the minimum of two limits:
+/// - the physical cores with a CPU in the affinity mask; on a hybrid CPU, only the performance cores among them
+/// - the tightest CPU quota, rounded down, but at least 1
+///
+/// Two SMT siblings count as one core, because one thread of llama.cpp's kernels saturates a core's vector units and
+/// its share of the memory bandwidth.
 pub fn budget(host: &Host, policy: Policy) -> ThreadBudget {
     let affinity: BTreeSet<u32> = host.limits.affinity.iter().copied().collect();
     let cpu_of = |core: &crate::host::Core| core.cpus.iter().copied().find(|cpu| affinity.contains(cpu));
@@ -84,7 +87,7 @@ pub fn budget(host: &Host, policy: Policy) -> ThreadBudget {
         .collect();
 
     let (mut cpus, mut bound_by) = if all.is_empty() {
-        // A topology that could not be read: the mask is all there is.
+        // If the topology could not be read, only the mask is known.
         (host.limits.affinity.clone(), "affinity mask".to_string())
     } else if !performance.is_empty() && performance.len() < all.len() {
         (performance, "performance cores".to_string())
@@ -98,7 +101,7 @@ pub fn budget(host: &Host, policy: Policy) -> ThreadBudget {
     }
     let mut cores = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
     if let Some(quota) = host.limits.cpu_quota {
-        // `as` saturates, and a quota below one core still needs one thread.
+        // `as` saturates; a quota below one core still needs one thread.
         let whole = (quota.floor() as u32).max(1);
         if whole < cores {
             cores = whole;
@@ -115,7 +118,7 @@ mod tests {
 
     #[test]
     fn decode_takes_the_policys_share() {
-        // cores, then decode threads under max, balanced, shared, debug
+        // Cores; then decode threads under max, balanced, shared and debug.
         let cases = [
             (1, [1, 1, 1, 1]),
             (2, [2, 2, 1, 1]),

@@ -1,7 +1,7 @@
-//! Dates of records.
+//! Date format of records.
 
-/// `seconds` since 1970 as RFC 3339 in UTC, as in `2026-11-24T03:48:55Z`. Days to a date by Howard Hinnant's
-/// `civil_from_days` (<https://howardhinnant.github.io/date_algorithms.html#civil_from_days>).
+/// Formats `seconds` since 1970 as RFC 3339 in UTC, as in `2026-11-24T03:48:55Z`. Days are converted to a date with
+/// Howard Hinnant's `civil_from_days` (<https://howardhinnant.github.io/date_algorithms.html#civil_from_days>).
 pub fn rfc3339(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;

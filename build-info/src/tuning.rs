@@ -1,7 +1,7 @@
-//! The tuning record: which settings were found fastest, for which build, CPU, model and purpose.
+//! Tuning record: the fastest settings found for a build, CPU, model and objective.
 //!
-//! Like FFTW's wisdom it is never wrong, only of no use: an entry counts where all of its [`TuningKey`] is as it was when
-//! it was measured. Pure: the engine reads and writes the file.
+//! Like FFTW's wisdom, an entry never causes wrong results. It applies only if its whole [`TuningKey`] still matches.
+//! This module is pure: the engine reads and writes the file.
 
 use std::fmt;
 
@@ -14,39 +14,39 @@ use crate::units::Bytes;
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
 pub const SCHEMA_VERSION: &str = "1.1";
 
-/// Everything that was tuned, the newest entry last.
+/// All tuning results, newest entry last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TuningRecord {
     /// Version of this format, `major.minor`.
     pub schema_version: String,
-    /// The entries, in the order in which they were written.
+    /// Entries in the order in which they were written.
     pub entries: Vec<Entry>,
 }
 
-/// What an entry is good for.
+/// Conditions under which an entry applies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TuningKey {
-    /// The engine: its plan's hash, or the versions of llama.cpp and Anneal where it has no record.
+    /// Identity of the engine: the hash of its plan, or the versions of llama.cpp and Anneal if it has no record.
     pub build: String,
-    /// What its profile wanted of it, which decides where the model lies and is no part of the plan's hash; none before 1.1 of
-    /// this format.
+    /// Run-time defaults of the build's profile. They decide where the model is placed and are not part of the plan's
+    /// hash. Absent before version 1.1 of this format.
     #[serde(default, skip_serializing_if = "Defaults::is_empty")]
     pub defaults: Defaults,
-    /// The CPU and what the process was given of it.
+    /// CPU, and the process's share of it.
     pub cpu: CpuKey,
-    /// The model's shape.
+    /// Shape of the model.
     pub model: ModelShape,
-    /// What it was tuned for: `chat`, `rag`, `batch`, `latency`, or `prompt:generated` tokens.
+    /// Objective of the tuning: `chat`, `rag`, `batch`, `latency`, or `prompt:generated` tokens.
     pub objective: String,
 }
 
-/// A CPU, and what a process may use of it.
+/// CPU, and the share of it that a process may use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuKey {
-    /// `GenuineIntel`, `AuthenticAMD`, ….
+    /// Vendor as CPUID reports it: `GenuineIntel`, `AuthenticAMD`, ….
     pub vendor: String,
     /// Marketing name.
     pub name: String,
@@ -56,7 +56,7 @@ pub struct CpuKey {
     /// Display model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<u32>,
-    /// Digest (FNV-1a, 64 bits) of the instruction sets' names, in their order, each with a line's end.
+    /// Digest (FNV-1a, 64 bits) of the names of the instruction sets, in order, each followed by a newline.
     pub features: String,
     /// Logical CPUs of the affinity mask.
     pub affinity: Vec<u32>,
@@ -65,60 +65,61 @@ pub struct CpuKey {
     pub quota: Option<f64>,
 }
 
-/// What of a model decides its speed. Another file of the same shape has the same settings.
+/// Properties of a model that determine its speed. Another file of the same shape uses the same settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ModelShape {
-    /// llama.cpp's name of the architecture.
+    /// Name of the architecture in llama.cpp.
     pub architecture: String,
-    /// Layers.
+    /// Number of layers.
     pub layers: u32,
     /// Length of an embedding.
     pub embedding: u32,
-    /// Width of the feed-forward network; 0 where the layers differ.
+    /// Width of the feed-forward network; 0 if the layers differ.
     pub feed_forward: u32,
-    /// Attention heads; 0 where the layers differ.
+    /// Number of attention heads; 0 if the layers differ.
     pub heads: u32,
-    /// Heads of K and V; 0 where the layers differ.
+    /// Number of K and V heads; 0 if the layers differ.
     pub kv_heads: u32,
-    /// Tokens in the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub vocabulary: u64,
-    /// `Q4_K_M`, ….
+    /// Name of the quantisation: `Q4_K_M`, ….
     pub quantisation: String,
-    /// Bytes of all tensors.
+    /// Total size of all tensors, in bytes.
     pub weights: Bytes,
 }
 
-/// Settings that were decided; what is not here stays as it is without tuning.
+/// Settings chosen by tuning. A setting that is `None` keeps its default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Chosen {
-    /// Threads that generate tokens.
+    /// Number of threads that generate tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode_threads: Option<u32>,
-    /// Threads that evaluate the prompt.
+    /// Number of threads that evaluate the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefill_threads: Option<u32>,
-    /// Tokens in one call.
+    /// Maximum number of tokens in one call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n_batch: Option<u32>,
-    /// Tokens in one graph.
+    /// Maximum number of tokens in one graph.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n_ubatch: Option<u32>,
-    /// Whether weights are rearranged for the CPU's kernels.
+    /// True if weights are repacked for the CPU's kernels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repack: Option<bool>,
-    /// Whether the tiled kernels are used for weights that are not.
+    /// True if the tiled kernels are used for weights that are not repacked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tiled: Option<bool>,
-    /// Whether prompts are evaluated with the weights as in the file while tokens are generated with repacked ones.
+    /// True if prompts are evaluated with the weights as in the file while tokens are generated with repacked
+    /// weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split_layout: Option<bool>,
-    /// How the weights come into memory, as `--load-mode` calls it.
+    /// Load mode of the weights, a value of `--load-mode`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_mode: Option<String>,
-    /// Flash attention, as `--flash-attn` calls it.
+    /// Flash attention, a value of `--flash-attn`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flash_attention: Option<String>,
     /// Type of the K cache.
@@ -127,76 +128,75 @@ pub struct Chosen {
     /// Type of the V cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub type_v: Option<String>,
-    /// Whether threads are bound to CPUs, as `--affinity` calls it.
+    /// CPU affinity of threads, a value of `--affinity`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub affinity: Option<String>,
-    /// How eagerly threads wait for work, 0 to 100.
+    /// Polling level of waiting threads, 0 (sleep) to 100 (spin).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub poll: Option<u32>,
-    /// Whether large buffers ask for huge pages.
+    /// True if large buffers ask for huge pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<bool>,
-    /// Kernels to load, of those that lie beside the program.
+    /// CPU variant to load among the kernel libraries beside the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_variant: Option<String>,
 }
 
-/// The result of one tuning.
+/// Result of one tuning run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Entry {
-    /// What it is good for.
+    /// Conditions under which the entry applies.
     pub key: TuningKey,
-    /// What was decided; nothing where the defaults are as fast.
+    /// Chosen settings; empty if the defaults are as fast.
     pub chosen: Chosen,
-    /// When it was finished, RFC 3339 in UTC. For people: nothing is decided by it.
+    /// Date when tuning finished, RFC 3339 in UTC. Informational only: no decision depends on it.
     pub date: String,
-    /// Version of Anneal.
+    /// Version of Anneal that wrote the entry.
     pub anneal_version: String,
-    /// Seconds that it was given.
+    /// Time budget of the tuning, in seconds.
     pub budget_seconds: f64,
-    /// Seconds that it took.
+    /// Duration of the tuning, in seconds.
     pub seconds: f64,
-    /// Whether settings that lose accuracy were allowed.
+    /// True if settings that lose accuracy were allowed.
     pub lossy: bool,
-    /// Prompt tokens and generated tokens that are weighed.
+    /// Numbers of prompt tokens and generated tokens of the workload.
     pub tokens: (u32, u32),
-    /// How the chosen settings compare with the defaults, measured once more at the end; not there where nothing was
-    /// chosen.
+    /// Final comparison of the chosen settings with the defaults; `None` if the defaults were kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirmation: Option<Confirmation>,
-    /// The measurements behind it, stage by stage.
+    /// Measurements behind the result, stage by stage.
     pub stages: Vec<Stage>,
-    /// What a reader should know.
+    /// Remarks for the reader.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// The defaults and the chosen settings, run in turns.
+/// Interleaved runs of the defaults and the chosen settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Confirmation {
-    /// Time of prompt and generation together: how many times as fast.
+    /// Speedup of prompt and generation together.
     pub total: Interval,
-    /// The same of prefill.
+    /// Speedup of prefill.
     pub prefill: Interval,
-    /// The same of decode.
+    /// Speedup of decode.
     pub decode: Interval,
-    /// Samples of the defaults.
+    /// Samples of the default settings.
     pub default_samples: Vec<Sample>,
-    /// Samples of the chosen settings, in the same turns.
+    /// Samples of the chosen settings, paired with `default_samples`.
     pub tuned_samples: Vec<Sample>,
 }
 
-/// A median of paired ratios with its 95 % interval; above 1 is faster.
+/// Median of paired ratios with its 95 % interval; above 1 is faster.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Interval {
-    /// The median.
+    /// Median of the ratios.
     pub median: f64,
-    /// Lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the interval.
     pub high: f64,
     /// Number of pairs.
     pub pairs: u32,
@@ -208,87 +208,87 @@ impl fmt::Display for Interval {
     }
 }
 
-/// What one run took. A phase that was not run took nothing.
+/// Times of one run. A phase that did not run has the time 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sample {
-    /// Prompt tokens.
+    /// Number of prompt tokens evaluated.
     pub prompt: u32,
-    /// Tokens before them.
+    /// Number of tokens in the context before the prompt.
     #[serde(default)]
     pub prompt_after: u32,
-    /// Nanoseconds that they took.
+    /// Time of the prompt evaluation, in nanoseconds.
     pub prefill_ns: u64,
-    /// Tokens generated.
+    /// Number of tokens generated.
     pub generated: u32,
-    /// Tokens before them; 0 where they followed the prompt.
+    /// Number of tokens in the context before the generated ones; 0 if they followed the prompt.
     #[serde(default)]
     pub generated_after: u32,
-    /// Nanoseconds that they took.
+    /// Time of the generation, in nanoseconds.
     pub decode_ns: u64,
 }
 
-/// Candidates that differ in one thing.
+/// Comparison of candidates that differ in one setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stage {
-    /// What it decides.
+    /// Name of the setting that the stage decides.
     pub name: String,
-    /// The candidates, the one to beat first.
+    /// Candidates, with the baseline first.
     pub candidates: Vec<Candidate>,
-    /// Number of the one that goes on.
+    /// Index of the winning candidate.
     pub winner: u32,
-    /// Why it was cut short or left out, if it was.
+    /// Reason why the stage was cut short or skipped; `None` if it ran in full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut_short: Option<String>,
 }
 
-/// One combination of settings and what became of it.
+/// One combination of settings and its results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Candidate {
-    /// In words, as `no repacking`.
+    /// Description in words, as in `no repacking`.
     pub name: String,
-    /// All that was set.
+    /// All settings of the candidate.
     pub settings: Chosen,
-    /// What was measured; sample by sample in the turns of the one to beat.
+    /// Samples of the candidate, interleaved with those of the baseline.
     pub samples: Vec<Sample>,
-    /// Against the one to beat.
+    /// Speedup over the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Interval>,
-    /// How its output compares, where it was looked at.
+    /// Comparison of its output with the baseline's; `None` if it was not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// Why it was dropped, where it was.
+    /// Reason why the candidate was dropped; `None` if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<String>,
 }
 
-/// Why a record says nothing.
+/// Reason why a record has no matching entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Miss {
-    /// Nothing was tuned for a model of this shape.
+    /// No model of this shape was tuned.
     Model,
     /// The model was tuned on another CPU.
     Cpu {
-        /// That CPU's name.
+        /// Name of that CPU.
         found: String,
     },
-    /// The same CPU, of which this process was given other cores or another quota.
+    /// The model was tuned on the same CPU with other cores or another quota.
     Given {
-        /// What it was then.
+        /// Cores and quota of the tuning.
         found: String,
     },
-    /// Another build of the engine.
+    /// The model was tuned with another build of the engine.
     Build,
-    /// The same build, when its profile wanted something else of it.
+    /// The model was tuned with the same build when its profile set other defaults.
     Defaults {
-        /// That.
+        /// Defaults of the tuning.
         found: Defaults,
     },
-    /// Other purposes.
+    /// The model was tuned for other objectives.
     Objective {
-        /// Those there are.
+        /// Objectives that the record contains.
         found: Vec<String>,
     },
 }
@@ -299,30 +299,30 @@ impl fmt::Display for Miss {
             Self::Model => f.write_str("no model of this shape was tuned"),
             Self::Cpu { found } => write!(f, "this model was tuned on another CPU ({found})"),
             Self::Given { found } => {
-                write!(f, "this model was tuned with other cores at hand ({found})")
+                write!(f, "this model was tuned with other CPUs or another quota ({found})")
             }
             Self::Build => f.write_str("this model was tuned with another build of anneal"),
             Self::Defaults { found } if found.is_empty() => f.write_str(
-                "this model was tuned when the record said nothing of what this build's profile wants of it",
+                "this model was tuned before tuning records contained the defaults of the build's profile",
             ),
             Self::Defaults { found } => {
-                write!(f, "this model was tuned when this build's defaults were others ({found})")
+                write!(f, "this model was tuned with other defaults of this build ({found})")
             }
             Self::Objective { found } => write!(f, "this model was tuned for {} only", found.join(", ")),
         }
     }
 }
 
-/// Why a tuning record was not taken.
+/// Reason why a tuning record was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum TuningError {
-    /// The content is not what this version of the format says.
+    /// The content does not match this version of the format.
     #[error("it is damaged: {0}")]
     Damaged(#[from] serde_json::Error),
-    /// A later Anneal wrote it.
-    #[error("it has schema version {found}, and this program reads {SCHEMA_VERSION}")]
+    /// A later version of Anneal wrote the record.
+    #[error("it has schema version {found}, but this program reads {SCHEMA_VERSION}")]
     Newer {
-        /// Its version.
+        /// Version of the record's format.
         found: String,
     },
 }
@@ -334,12 +334,12 @@ impl Default for TuningRecord {
 }
 
 impl TuningRecord {
-    /// Takes the record in `text`.
+    /// Parses the record in `text`.
     ///
     /// # Errors
-    /// When it is damaged or of a newer major version.
+    /// If the record is damaged or has a newer major version.
     pub fn parse(text: &[u8]) -> Result<Self, TuningError> {
-        // The version first: the rest of a newer major may look like anything.
+        // The version is parsed first, because the rest of a newer major version can have any form.
         #[derive(Deserialize)]
         struct TuningVersion {
             schema_version: String,
@@ -353,11 +353,11 @@ impl TuningRecord {
         Ok(serde_json::from_slice(text)?)
     }
 
-    /// The newest entry for `build` with its `defaults` on `cpu` and a model of shape `model`, tuned for `objective` or, where none is
-    /// named, for anything.
+    /// Returns the newest entry for `build` with its `defaults` on `cpu` and a model of shape `model`. The entry was
+    /// tuned for `objective`; `None` accepts any objective.
     ///
     /// # Errors
-    /// What is nearest, where there is none.
+    /// If no entry matches; the error is the first condition that fails.
     pub fn lookup(
         &self,
         build: &str,
@@ -392,15 +392,15 @@ impl TuningRecord {
         }
     }
 
-    /// Puts `entry` last, in place of one of the same key.
+    /// Appends `entry` and removes an existing entry with the same key.
     pub fn put(&mut self, entry: Entry) {
         self.entries.retain(|other| other.key != entry.key);
         self.schema_version = SCHEMA_VERSION.to_string();
         self.entries.push(entry);
     }
 
-    /// Takes those of `others` whose keys are not here, as older than all that is: what was measured on this machine
-    /// counts before what came from elsewhere. How many.
+    /// Inserts those of `others` whose keys are new, as the oldest entries: measurements of this machine take
+    /// precedence over imported ones. Returns the number of inserted entries.
     pub fn merge(&mut self, others: impl IntoIterator<Item = Entry>) -> usize {
         let mut new: Vec<Entry> = Vec::new();
         for other in others {
@@ -415,7 +415,7 @@ impl TuningRecord {
 }
 
 impl CpuKey {
-    /// The key of `host` as this process may use it.
+    /// Creates the key for the CPU of `host` and this process's share of it.
     pub fn of(host: &Host) -> Self {
         Self {
             vendor: host.cpu.vendor.clone(),
@@ -428,13 +428,13 @@ impl CpuKey {
         }
     }
 
-    /// Whether both are the same chip, whatever the processes were given of it.
+    /// True if both are the same CPU model, whatever share of it the processes have.
     fn is_chip(&self, other: &Self) -> bool {
         let chip = |key: &Self| (key.vendor.clone(), key.family, key.model, key.features.clone());
         chip(self) == chip(other)
     }
 
-    /// What the process was given, in words.
+    /// Describes the share of the CPU that the process has.
     pub fn given(&self) -> String {
         let cpus: Vec<String> = self.affinity.iter().map(u32::to_string).collect();
         let quota = self.quota.map_or(String::new(), |quota| format!(", a quota of {quota} cores"));
@@ -442,7 +442,7 @@ impl CpuKey {
     }
 }
 
-/// FNV-1a over lines: <http://www.isthe.com/chongo/tech/comp/fnv/>. Against accidents, not against enemies.
+/// FNV-1a over lines: <http://www.isthe.com/chongo/tech/comp/fnv/>. The hash detects accidental changes, not attacks.
 fn digest<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in lines.flat_map(|line| line.bytes().chain([b'\n'])) {
@@ -452,15 +452,15 @@ fn digest<'a>(lines: impl Iterator<Item = &'a str>) -> String {
 }
 
 impl Stage {
-    /// Whether something was found: a winner, or, with all the time that it needed, none. A stage that was cut short
-    /// without a winner says nothing.
+    /// True if the stage has a result: a winner, or a complete run without a winner. A stage that was cut short
+    /// without a winner has no result.
     pub fn is_decided(&self) -> bool {
         self.winner > 0 || self.cut_short.is_none()
     }
 }
 
 impl Entry {
-    /// The names of the stages that are undecided.
+    /// Returns the names of the stages without a result.
     pub fn undecided(&self) -> Vec<&str> {
         let stages = self.stages.iter().filter(|stage| !stage.is_decided());
         stages.map(|stage| stage.name.as_str()).collect()
@@ -468,7 +468,7 @@ impl Entry {
 }
 
 impl Chosen {
-    /// Every setting that was decided: its name, as its flag is called, and its value.
+    /// Returns every chosen setting as the name of its flag and its value.
     pub fn named(&self) -> Vec<(&'static str, String)> {
         let on = |value: bool| if value { "on" } else { "off" }.to_string();
         let number = |value: u32| value.to_string();
@@ -494,7 +494,7 @@ impl Chosen {
         .collect()
     }
 
-    /// Whether nothing was decided.
+    /// True if no setting was chosen.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -635,7 +635,7 @@ mod tests {
         record.put(entry("a", cpu("x", 2, Some(1.5)), model(28), "chat", 1));
         let text = serde_json::to_string(&record).unwrap();
         assert_eq!(TuningRecord::parse(text.as_bytes()).unwrap(), record);
-        // A minor version more may hold fields that are not known here.
+        // A later minor version may contain unknown fields.
         let later = text.replace("\"1.1\"", "\"1.7\"").replace("\"entries\"", "\"more\":[1],\"entries\"");
         assert_eq!(TuningRecord::parse(later.as_bytes()).unwrap().entries, record.entries);
         let newer = TuningRecord::parse(text.replace("\"1.1\"", "\"2.0\"").as_bytes()).unwrap_err();

@@ -4,31 +4,31 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A number of bytes.
+/// Number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// `n` kibibytes.
+    /// Returns `n` kibibytes.
     pub const fn kib(n: u64) -> Self {
         Self(n << 10)
     }
 
-    /// `n` mebibytes.
+    /// Returns `n` mebibytes.
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
 
-    /// `n` gibibytes.
+    /// Returns `n` gibibytes.
     pub const fn gib(n: u64) -> Self {
         Self(n << 30)
     }
 }
 
 impl fmt::Display for Bytes {
-    /// Binary units, one decimal where it says something: `64 KiB`, `1.5 GiB`.
+    /// Formats with binary units, and one decimal if it is significant: `64 KiB`, `1.5 GiB`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
         let mut value = self.0 as f64;

@@ -1,15 +1,14 @@
-//! Texts for a terminal: without control characters, and each thing said once.
+//! Text for terminals: without control characters, and without repeated causes.
 
 use std::borrow::Cow;
 use std::error::Error;
 
-/// `text` on one line and without control characters, which are written as escapes: a file's name must not move the
-/// cursor.
+/// Returns `text` on one line with control characters escaped, so that a file name cannot move the cursor.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, steers)
 }
 
-/// The same with lines as they are.
+/// Escapes control characters like [`printable`], but keeps line breaks.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| steers(c) && c != '\n' && c != '\t')
 }
@@ -31,7 +30,7 @@ fn escaped(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// What `error` and its causes say, but for the causes that a message before them holds already.
+/// Returns the messages of `error` and its causes, except causes that an earlier message already contains.
 pub fn chain(error: &(dyn Error + 'static)) -> Vec<String> {
     let mut said = vec![error.to_string()];
     let mut cause = error.source();

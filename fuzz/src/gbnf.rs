@@ -1,10 +1,10 @@
-//! Grammars in GBNF: read, and translated into what llguidance follows.
+//! Fuzz target for GBNF grammars: parsing, and translation for llguidance.
 
-/// Reads `bytes` as a grammar.
+/// Parses `bytes` as a grammar.
 pub fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Err(why) = sampling::check_gbnf(text) {
-        // A panic ends a thread of its own there.
+        // A panic in the parser ends a separate thread and is reported with this message.
         assert!(!why.is_empty() && !why.contains("its parser gave up"), "{why}");
     }
 }

@@ -1,5 +1,5 @@
-//! The pre-check of GGUF files: no bytes make it panic, take memory that they do not have, or let through a tensor that
-//! lies beyond them.
+//! Fuzz target for the validation of GGUF files. No input may make it panic, allocate more memory than the input
+//! justifies, or accept a tensor that lies beyond the end of the file.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use build_info::Bytes;
 use gguf::GgufFile;
 
-/// Reads `bytes` as a file.
+/// Reads `bytes` as a GGUF file.
 pub fn check(bytes: &[u8]) {
     let size = bytes.len() as u64;
     let read = |size| GgufFile::from_reader(Path::new("m.gguf"), Cursor::new(bytes), Bytes(size));
@@ -26,10 +26,10 @@ pub fn check(bytes: &[u8]) {
                 let _ = shape.bytes(u64::MAX, 64, 64);
             }
         }
-        // Its words are made of what was read.
+        // The message contains text from the file.
         Err(error) => assert!(error.to_string().contains("m.gguf"), "{error} names no file"),
     }
-    // A file that became shorter meanwhile, or longer.
+    // Simulates a file that grew or shrank during the read.
     let _ = read(size.saturating_add(4096)).map(|file| file.tensors().len());
     let _ = read(size / 2).map(|file| file.tensors().len());
 }

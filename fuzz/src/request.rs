@@ -1,4 +1,4 @@
-//! Requests as clients send them: what is no request is refused in words, whatever it is.
+//! Fuzz target for client requests. Every invalid request must be rejected with an error message.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use sampling::SamplingOptions;
 use server::fields::Fields;
 use server::request::{Defaults, Generate, prompt_or_messages};
 
-/// Reads `bytes` as the server reads a line of JSON.
+/// Parses `bytes` as the server parses a line of JSON.
 pub fn check(bytes: &[u8]) {
     let defaults = Defaults {
         sampling: SamplingOptions::default(),
@@ -30,7 +30,7 @@ pub fn check(bytes: &[u8]) {
         }
         Err(refusal) => {
             assert!((400..500).contains(&refusal.status()), "{refusal:?}");
-            // What is repeated of a request is cut.
+            // Quoted parts of a request are shortened.
             assert!(refusal.message.len() < 3 << 10, "{} bytes", refusal.message.len());
             let error = serde_json::to_string(&refusal.error()).expect("JSON");
             assert!(error.contains("message"), "{error}");

@@ -1,9 +1,9 @@
-//! What the fuzzers start from and what they have found, for tests that run without a fuzzer.
+//! Seeds of the fuzzers and inputs that they found, for tests that run without a fuzzer.
 
 use std::fs;
 use std::path::Path;
 
-/// Gives every seed of `target` to `check`; names each before, so that a crash tells which it was.
+/// Passes every seed of `target` to `check`. Each seed's name is printed first, so that a crash can be attributed.
 pub fn every(target: &str, check: fn(&[u8])) {
     let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|folder| folder.join("fuzz/seeds"));
     let folder = above.filter(|folder| folder.is_dir()).last().expect("the seeds").join(target);

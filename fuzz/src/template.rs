@@ -1,8 +1,9 @@
-//! Chat templates: compiled and rendered, with what a model's maker wrote and with what a client says.
+//! Fuzz target for chat templates: compilation, and rendering with data from a model and from a client.
 
 use chat::{Inputs, Json, Message, Specials, Template};
 
-/// Renders what comes before the first zero of `bytes` with the messages after it, or with two of our own.
+/// Renders the template before the first zero byte of `bytes`. The messages follow the zero byte; without one, two
+/// fixed messages are used.
 pub fn check(bytes: &[u8]) {
     let (source, messages) = match bytes.iter().position(|byte| *byte == 0) {
         Some(end) => (&bytes[..end], &bytes[end + 1..]),

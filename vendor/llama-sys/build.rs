@@ -1,8 +1,8 @@
-//! Rust declarations of llama.cpp's C API and of the shim, by bindgen.
+//! Generates Rust declarations of llama.cpp's C API and of the shim, with bindgen.
 //!
-//! They depend on headers and on nothing else, so that another build of the same sources compiles neither this crate nor
-//! the engine again. The headers are those in the folders that `ANNEAL_LLAMA_HEADERS` lists, else those of the prefix that
-//! `ANNEAL_LLAMA_PREFIX` names, else those of the pinned sources.
+//! The declarations depend on headers only, so that another build of the same sources does not recompile this crate
+//! or the engine. The headers come from the folders in `ANNEAL_LLAMA_HEADERS`, otherwise from the prefix in
+//! `ANNEAL_LLAMA_PREFIX`, otherwise from the pinned sources.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,12 +19,12 @@ fn main() -> Result<()> {
     generate(&headers(&out)?, &out)
 }
 
-/// Folders of llama.cpp's headers.
+/// Returns the folders of llama.cpp's headers.
 fn headers(out: &Path) -> Result<Vec<PathBuf>> {
     if let Some(folders) = std::env::var_os("ANNEAL_LLAMA_HEADERS") {
         return Ok(std::env::split_paths(&folders).collect());
     }
-    // Only now: where the headers are named, another prefix changes nothing here.
+    // Registered only now: if the headers are named explicitly, another prefix changes nothing here.
     println!("cargo::rerun-if-env-changed=ANNEAL_LLAMA_PREFIX");
     if let Some(prefix) = std::env::var_os("ANNEAL_LLAMA_PREFIX") {
         let prefix = PathBuf::from(prefix);
@@ -40,7 +40,7 @@ fn headers(out: &Path) -> Result<Vec<PathBuf>> {
     Ok(tree.headers().to_vec())
 }
 
-/// The folder of libclang that the makers of `prefix` found.
+/// Sets libclang's folder to the one recorded in `prefix`.
 fn find_libclang_as(prefix: &Path) -> Result<()> {
     let path = prefix.join("link.json");
     println!("cargo::rerun-if-changed={}", path.display());
@@ -53,7 +53,7 @@ fn find_libclang_as(prefix: &Path) -> Result<()> {
     let link: serde_json::Value =
         serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
     if let (Some(folder), None) = (link["libclang_dir"].as_str(), std::env::var_os("LIBCLANG_PATH")) {
-        // SAFETY: a build script's main thread is its only one.
+        // SAFETY: a build script has no thread besides the main thread.
         unsafe { std::env::set_var("LIBCLANG_PATH", folder) };
     }
     Ok(())
@@ -76,7 +76,7 @@ fn generate(headers: &[PathBuf], out: &Path) -> Result<()> {
     if let Some(folder) = compiler_headers() {
         builder = builder.clang_arg("-isystem").clang_arg(folder.display().to_string());
     }
-    // bindgen panics where there is no libclang at all.
+    // bindgen panics if there is no libclang.
     let bindings = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate()))
         .map_err(|_| {
             anyhow!("no libclang was found: install libclang (Debian: libclang1-22) or set LIBCLANG_PATH")
@@ -85,23 +85,23 @@ fn generate(headers: &[PathBuf], out: &Path) -> Result<()> {
     bindings.write_to_file(out.join("bindings.rs")).context("cannot write the bindings")
 }
 
-/// GCC's own headers (`stddef.h`, `stdbool.h`) where libclang comes without clang's, as pip's and some
-/// distributions' do.
+/// Returns the folder of GCC's own headers (`stddef.h`, `stdbool.h`). libclang may come without clang's headers, as
+/// in packages of pip and of some distributions.
 fn compiler_headers() -> Option<PathBuf> {
     let compiler = cc::Build::new().cargo_metadata(false).try_get_compiler().ok()?;
     let output = Command::new(compiler.path()).arg("-print-file-name=include").output().ok()?;
     let folder = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
-    // clang answers with the bare name where it has no such folder; its own headers libclang finds itself.
+    // A compiler without such a folder prints the bare name. For clang, libclang finds its own headers.
     (folder.is_absolute() && folder.join("stddef.h").is_file()).then_some(folder)
 }
 
 fn explain(error: &bindgen::BindgenError) -> anyhow::Error {
     let mend = match std::env::var_os("LIBCLANG_PATH") {
-        Some(folder) => format!("libclang was looked for in {}", PathBuf::from(folder).display()),
+        Some(folder) => format!("libclang was searched for in {}", PathBuf::from(folder).display()),
         None => "LIBCLANG_PATH is not set".to_string(),
     };
     anyhow!(
-        "bindgen cannot read llama.cpp's headers: {error}\n{mend}. If the error names stddef.h or stdbool.h, \
-         the compiler's own headers are missing: install clang (Debian: libclang-common-NN-dev) or gcc."
+        "bindgen cannot read llama.cpp's headers: {error}\n{mend}\nhint: if the error names stddef.h or stdbool.h, \
+         the compiler's own headers are missing: install clang (Debian: libclang-common-NN-dev) or gcc"
     )
 }

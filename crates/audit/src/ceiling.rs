@@ -1,18 +1,18 @@
-//! What a program may use without having asked the CPU.
+//! Instructions that a program may use without checking the CPU first.
 
 use std::collections::BTreeSet;
 
 use crate::feature::{Feature, Level};
 
-/// A level of the psABI, and instruction sets beyond it.
+/// Level of the x86-64 psABI, and instruction sets beyond it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ceiling {
     level: Level,
     beyond: BTreeSet<String>,
 }
 
-/// Instruction sets that every CPU with another one has: what clang takes for granted with the flag for it
-/// (X86.td, `FeatureSSE42` and so on), and `popcnt`, which came with SSE4.2.
+/// Instruction sets that are present on every CPU with another one. The list follows clang, whose flag for an
+/// instruction set also enables these (X86.td, `FeatureSSE42` and so on), and adds `popcnt`, which came with SSE4.2.
 const IMPLIED: [(&str, &[&str]); 7] = [
     ("sse4_2", &["sse3", "ssse3", "sse4_1", "popcnt"]),
     ("avx", &["sse3", "ssse3", "sse4_1", "sse4_2"]),
@@ -24,12 +24,13 @@ const IMPLIED: [(&str, &[&str]); 7] = [
 ];
 
 impl Ceiling {
-    /// All of `level`.
+    /// Allows everything in `level`.
     pub fn level(level: Level) -> Self {
         Self { level, beyond: BTreeSet::new() }
     }
 
-    /// Every x86-64 CPU's instructions and those of `features`, with what these imply.
+    /// Allows the instructions of every x86-64 CPU and those of `features`, with the instruction sets that these
+    /// imply.
     pub fn features<'a>(features: impl IntoIterator<Item = &'a str>) -> Self {
         let mut beyond = BTreeSet::new();
         let mut waiting: Vec<&str> = features.into_iter().collect();
@@ -42,7 +43,7 @@ impl Ceiling {
         Self { level: Level::V1, beyond }
     }
 
-    /// Whether `feature` lies below it.
+    /// True if `feature` is allowed.
     pub fn allows(&self, feature: Feature) -> bool {
         feature.level() <= self.level || self.beyond.contains(&feature.name())
     }

@@ -1,4 +1,4 @@
-//! Disassembles one stretch of code after another.
+//! Disassembly of code ranges.
 
 use iced_x86::{Code, CpuidFeature, Decoder, DecoderOptions, Instruction, Mnemonic};
 
@@ -7,7 +7,7 @@ use crate::feature::Feature;
 use crate::packed::{Width, is_arithmetic};
 use crate::program::{Function, Program, Unknown, Use};
 
-/// Counts by instruction set while a function is read, kept between functions.
+/// Counts per instruction set for the current function; the buffers are reused for the next function.
 pub struct Decode {
     slots: Vec<Slot>,
     touched: Vec<CpuidFeature>,
@@ -34,12 +34,12 @@ impl Default for Decode {
 }
 
 impl Decode {
-    /// Disassembles `range` and adds what it holds to `program`.
+    /// Disassembles `range` and adds its contents to `program`.
     pub fn range(&mut self, section: &Section, range: Range, program: &mut Program) {
         let bytes = section.slice(&range);
         match range.kind {
             elf::RangeKind::Data => program.data += bytes.len() as u64,
-            // Linkers fill with zeros what no function needs.
+            // Linkers fill gaps between functions with zeros.
             RangeKind::Gap if bytes.iter().all(|byte| *byte == 0) => program.padding += bytes.len() as u64,
             RangeKind::Gap => self.function(bytes, range.start, &[], program),
             RangeKind::Function(names) => self.function(bytes, range.start, names, program),
@@ -81,16 +81,17 @@ impl Decode {
         }
     }
 
-    /// Counts the instruction at hand.
+    /// Counts the current instruction.
     fn count(&mut self, function: &mut Function) {
         let instruction = &self.instruction;
         let code = instruction.code();
         for feature in code.cpuid_features() {
-            // The plain prefetch of 3DNow! is a no-operation on CPUs without it, as prefetchw is.
+            // On CPUs without 3DNow!, its plain prefetch is a no-operation, like prefetchw.
             let feature = match (code, feature) {
                 (Code::Prefetch_m8, CpuidFeature::D3NOW) => &CpuidFeature::PREFETCHW,
-                // Encoded as `rep bsf`, which is `bsf` on CPUs without it. The two differ for 0 alone, and compilers for
-                // plain x86-64 write it where they know that there is none, since it is faster where it is known.
+                // tzcnt is encoded as `rep bsf`, which CPUs without BMI1 execute as `bsf`. The two only differ for an
+                // operand of 0. Compilers for plain x86-64 emit it if the operand cannot be 0, because it is faster
+                // on newer CPUs.
                 (code, CpuidFeature::BMI1) if code.mnemonic() == Mnemonic::Tzcnt => &CpuidFeature::INTEL386,
                 _ => feature,
             };
@@ -110,7 +111,7 @@ impl Decode {
         }
     }
 
-    /// The counts of a function that is finished.
+    /// Returns the counts of a finished function, and resets them.
     fn drain(&mut self) -> Vec<Use> {
         let mut uses = Vec::with_capacity(self.touched.len());
         for feature in self.touched.drain(..) {
@@ -123,7 +124,7 @@ impl Decode {
     }
 }
 
-/// `length` of `bytes` from `start` on, or what there is of them.
+/// Returns `length` of `bytes` from `start` on, or as many as there are.
 fn within(bytes: &[u8], start: u64, length: u64) -> &[u8] {
     let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
     &bytes[place(start)..place(start.saturating_add(length))]

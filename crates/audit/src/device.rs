@@ -1,8 +1,9 @@
-//! Code for NVIDIA's GPUs inside a program: which architectures it is for.
+//! Code for NVIDIA GPUs in a program, and its architectures.
 //!
-//! nvcc puts it into the section `.nv_fatbin`, one container after the other, each a header of 16 bytes and entries of a
-//! header and a payload. NVIDIA documents what is in it (CUDA Binary Utilities) and not how; the fields here are those that
-//! `cuobjdump` of CUDA 11 to 13 goes by. What follows an entry's size is only read, never trusted.
+//! nvcc stores the code in the section `.nv_fatbin` as a sequence of containers. Each container has a header of 16
+//! bytes, followed by entries of a header and a payload. NVIDIA documents the contents (CUDA Binary Utilities), but
+//! not the format; the fields used here match the output of `cuobjdump` from CUDA 11 to 13. All sizes are untrusted
+//! and checked before use.
 
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader, SectionHeader};
@@ -10,48 +11,48 @@ use object::{Endianness, read};
 
 /// First four bytes of a container.
 const MAGIC: u32 = 0xba55_ed50;
-/// Bytes of a container's header, and the least of an entry's.
+/// Size of a container's header, and minimum size of an entry's header, in bytes.
 const CONTAINER: usize = 16;
 const ENTRY: usize = 64;
 
-/// One piece of code for one architecture.
+/// Code object for one architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceCode {
-    /// What the driver makes of it.
+    /// Kind of the code.
     pub kind: DeviceCodeKind,
     /// Compute capability times ten: 90 is 9.0.
     pub architecture: u32,
-    /// Which cards beside that one it is for.
+    /// Compatibility with other architectures.
     pub target: DeviceTarget,
-    /// Bytes in the file.
+    /// Size in the file, in bytes.
     pub stored: u64,
-    /// Bytes once unpacked.
+    /// Decompressed size, in bytes.
     pub unpacked: u64,
 }
 
-/// What a piece of code is.
+/// Kind of a code object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceCodeKind {
-    /// Text that the driver compiles for a card of this architecture or a later one when the program starts.
+    /// Text that the driver compiles at program start, for a GPU of this architecture or a later one.
     Ptx,
-    /// A binary, for cards of this major number from this one on.
+    /// Binary for GPUs of the same major version with this or a later minor version.
     Binary,
 }
 
-/// What of an architecture a piece of code takes for granted (CUDA programming guide, "Feature set compiler targets").
+/// Set of architecture features that a code object requires (CUDA programming guide, "Feature set compiler targets").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceTarget {
-    /// What all later ones have as well: `sm_90`.
+    /// Features of all later architectures as well: `sm_90`.
     Baseline,
-    /// What later ones of its family have: `sm_100f`.
+    /// Features of later architectures of the same family: `sm_100f`.
     Family,
-    /// What no other has: `sm_120a`.
+    /// Features of this architecture only: `sm_120a`.
     Architecture,
 }
 
 impl DeviceTarget {
-    /// By the flags of an entry: compared in what nvcc 13.5 makes for `sm_90`, `sm_90a`, `sm_120`, `sm_120a`, `sm_120f` and of
-    /// their PTX.
+    /// Decodes the flags of an entry. The values were found by comparing the output of nvcc 13.5 for `sm_90`,
+    /// `sm_90a`, `sm_120`, `sm_120a`, `sm_120f` and their PTX.
     fn of(flags: u64) -> Self {
         const ARCHITECTURE: u64 = 1 << 20;
         const FAMILY: u64 = 1 << 21;
@@ -72,21 +73,20 @@ impl DeviceTarget {
 }
 
 impl DeviceCode {
-    /// All pieces in the ELF file of 64 bits in `bytes`; none where it has no code for GPUs.
+    /// Returns all code objects in the 64-bit ELF file `bytes`; empty if the file has no GPU code.
     ///
     /// # Errors
-    /// When it is no such file, or what it says of its sizes does not fit.
+    /// If the file is not a 64-bit ELF file, or its sizes are inconsistent.
     pub fn read(bytes: &[u8]) -> Result<Vec<Self>, String> {
         let mut found = Vec::new();
         for section in sections(bytes).map_err(|error| error.to_string())? {
-            containers(section, &mut found).ok_or(
-                "the code for GPUs in section .nv_fatbin is cut off, or of a form that is not known",
-            )?;
+            containers(section, &mut found)
+                .ok_or("the GPU code in section .nv_fatbin is truncated or has an unknown format")?;
         }
         Ok(found)
     }
 
-    /// As NVIDIA's tools spell it: `sm_90`, `compute_90`, `sm_120a`.
+    /// Returns the name that NVIDIA's tools use: `sm_90`, `compute_90`, `sm_120a`.
     pub fn name(&self) -> String {
         match self.kind {
             DeviceCodeKind::Ptx => format!("compute_{}{}", self.architecture, self.target.suffix()),
@@ -95,7 +95,7 @@ impl DeviceCode {
     }
 }
 
-/// The sections that hold containers.
+/// Returns the sections that hold containers.
 fn sections(bytes: &[u8]) -> read::Result<Vec<&[u8]>> {
     let header = FileHeader64::<Endianness>::parse(bytes)?;
     let endian = header.endian()?;
@@ -109,12 +109,12 @@ fn sections(bytes: &[u8]) -> read::Result<Vec<&[u8]>> {
     Ok(found)
 }
 
-/// Reads one container after the other; nothing where one reaches beyond the end.
+/// Reads all containers in `data`; `None` if one extends beyond the end.
 fn containers(mut data: &[u8], found: &mut Vec<DeviceCode>) -> Option<()> {
     loop {
         // Linkers fill the gaps between objects with zeros.
         let Some(start) = data.iter().position(|byte| *byte != 0) else { return Some(()) };
-        // A container begins where eight divides its place.
+        // Containers are aligned to 8 bytes.
         data = data.get(start - start % 8..)?;
         if u32_at(data, 0)? != MAGIC {
             return None;
@@ -139,10 +139,10 @@ fn entries(mut data: &[u8], found: &mut Vec<DeviceCode>) -> Option<()> {
         let kind = match u16_at(data, 0)? {
             1 => Some(DeviceCodeKind::Ptx),
             2 => Some(DeviceCodeKind::Binary),
-            // Options of compilers and the like.
+            // Other kinds contain compiler options and similar data.
             _ => None,
         };
-        // Without compression there is one size.
+        // Uncompressed entries have only one size.
         let (compressed, unpacked) = (u64::from(u32_at(data, 16)?), u64_at(data, 56)?);
         let stored = if compressed == 0 { padded } else { compressed };
         let unpacked = if unpacked == 0 { padded } else { unpacked };
@@ -170,7 +170,7 @@ fn u64_at(data: &[u8], at: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// An entry as nvcc 13.5 writes it for `-compress-mode=size`.
+    /// Builds an entry as nvcc 13.5 writes it with `-compress-mode=size`.
     fn entry(kind: u16, architecture: u32, compressed: u32, payload: usize, unpacked: u64) -> Vec<u8> {
         let mut bytes = vec![0; ENTRY + payload];
         bytes[..2].copy_from_slice(&kind.to_le_bytes());
@@ -183,7 +183,7 @@ mod tests {
         bytes
     }
 
-    /// An entry with its flags as nvcc 13.5 writes them.
+    /// Builds an entry with flags as nvcc 13.5 writes them.
     fn flagged(kind: u16, architecture: u32, flags: u64) -> Vec<u8> {
         let mut bytes = entry(kind, architecture, 0, 8, 0);
         bytes[40..48].copy_from_slice(&flags.to_le_bytes());
@@ -240,7 +240,7 @@ mod tests {
         for cut in 1..whole.len() {
             assert_eq!(read(&whole[..cut]), None, "cut to {cut} bytes");
         }
-        // Sizes that reach beyond the end, or lead nowhere: each field set to all ones, and to nothing.
+        // Inconsistent sizes: each field is set to all ones, and to zero.
         for at in [6..8, 8..16, CONTAINER + 4..CONTAINER + 8, CONTAINER + 8..CONTAINER + 16] {
             for value in [0xff, 0] {
                 let mut bytes = whole.clone();

@@ -1,4 +1,4 @@
-//! What a program asks the loader for: libraries, and versions of their symbols.
+//! Requirements of a program on the dynamic loader: libraries, and versions of their symbols.
 
 use std::collections::BTreeSet;
 
@@ -6,20 +6,21 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{Dyn, FileHeader};
 use object::{Endianness, read};
 
-/// What the loader has to find before a program starts; nothing for what is linked statically or not yet.
+/// Libraries and symbol versions that the loader must find before a program starts. Empty for static programs and
+/// object files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dynamic {
-    /// The libraries, as `DT_NEEDED` names them: `libc.so.6`.
+    /// Libraries as `DT_NEEDED` names them: `libc.so.6`.
     pub libraries: BTreeSet<String>,
-    /// Versions of symbols of all of them: `GLIBC_2.17`.
+    /// Symbol versions of all libraries: `GLIBC_2.17`.
     pub versions: BTreeSet<String>,
 }
 
 impl Dynamic {
-    /// Reads the ELF file of 64 bits in `bytes`.
+    /// Reads the 64-bit ELF file `bytes`.
     ///
     /// # Errors
-    /// When it is none, or is damaged.
+    /// If it is not a 64-bit ELF file, or is damaged.
     pub fn read(bytes: &[u8]) -> read::Result<Self> {
         let header = FileHeader64::<Endianness>::parse(bytes)?;
         let endian = header.endian()?;
@@ -43,8 +44,8 @@ impl Dynamic {
         Ok(found)
     }
 
-    /// The newest version of glibc that any symbol wants, as the two numbers in `GLIBC_2.34`. Others that glibc has, such
-    /// as `GLIBC_PRIVATE` and `GLIBC_ABI_DT_RELR`, are no numbers.
+    /// Returns the newest glibc version that a symbol requires: `(2, 34)` for `GLIBC_2.34`. Version names without
+    /// numbers, such as `GLIBC_PRIVATE` and `GLIBC_ABI_DT_RELR`, are ignored.
     pub fn glibc(&self) -> Option<(u32, u32)> {
         self.versions.iter().filter_map(|name| numbers(name)).max()
     }
@@ -52,7 +53,7 @@ impl Dynamic {
 
 fn numbers(version: &str) -> Option<(u32, u32)> {
     let (major, rest) = version.strip_prefix("GLIBC_")?.split_once('.')?;
-    // `GLIBC_2.2.5` is x86-64's first, and older than every floor.
+    // The third number is ignored: `GLIBC_2.2.5` is the first version on x86-64, and older than every minimum.
     Some((major.parse().ok()?, rest.split('.').next()?.parse().ok()?))
 }
 

@@ -1,4 +1,4 @@
-//! The executable parts of an ELF file and the names in them. The file may be damaged or made to mislead.
+//! Executable parts of an ELF file, and the symbols in them. The file may be damaged or hostile.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,17 +11,17 @@ use object::{
 use crate::error::Error;
 use crate::program::Symbols;
 
-/// Names of one address that are kept. Linkers fold equal functions into one, but a file with more than this
-/// only wants to keep us busy.
+/// Maximum number of names kept per address. Linkers fold identical functions into one, but a file with more names
+/// than this is an attempt to waste time.
 const NAMES: usize = 256;
 
-/// What is audited of a file.
+/// Audited parts of a file.
 pub struct Image<'a> {
     pub sections: Vec<Section<'a>>,
     pub symbols: Symbols,
 }
 
-/// One executable section, or segment where there are no section headers.
+/// Executable section, or executable segment if there are no section headers.
 pub struct Section<'a> {
     pub address: u64,
     pub bytes: &'a [u8],
@@ -32,13 +32,13 @@ pub struct Section<'a> {
 #[derive(Clone, Debug)]
 struct Symbol {
     start: u64,
-    /// The same as `start` where the table gives no size.
+    /// End of the symbol; equal to `start` if the symbol table gives no size.
     end: u64,
     names: Vec<String>,
     data: bool,
 }
 
-/// A stretch of a section that is disassembled by itself.
+/// Part of a section that is disassembled independently.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Range<'a> {
     pub start: u64,
@@ -46,18 +46,21 @@ pub struct Range<'a> {
     pub kind: RangeKind<'a>,
 }
 
-/// What the symbol table says of a stretch.
+/// Kind of a range, according to the symbol table.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RangeKind<'a> {
-    /// A function of these names.
+    /// Function with these names.
     Function(&'a [String]),
-    /// Between two functions.
+    /// Gap between two functions.
     Gap,
-    /// Data among the code.
+    /// Data in an executable section.
     Data,
 }
 
 /// Finds the executable parts of `bytes`.
+///
+/// # Errors
+/// If the file is not an ELF file for x86-64, is damaged, or contains no code.
 pub fn read<'a>(bytes: &'a [u8], path: &Path) -> Result<Image<'a>, Error> {
     let damaged = |what: String| Error::Damaged { path: path.to_path_buf(), what };
     if let Some(found) = other_format(bytes) {
@@ -76,7 +79,7 @@ pub fn read<'a>(bytes: &'a [u8], path: &Path) -> Result<Image<'a>, Error> {
     if sections.is_empty() {
         return Err(Error::NoCode { path: path.to_path_buf() });
     }
-    // Headers that name the same bytes a thousand times would take hours.
+    // Headers that refer to the same bytes a thousand times would take hours.
     let total: u64 = sections.iter().map(|(_, section)| section.bytes.len() as u64).sum();
     if total > bytes.len() as u64 {
         return Err(damaged("its executable sections overlap".to_string()));
@@ -85,7 +88,7 @@ pub fn read<'a>(bytes: &'a [u8], path: &Path) -> Result<Image<'a>, Error> {
     Ok(Image { sections: sections.into_iter().map(|(_, section)| section).collect(), symbols })
 }
 
-/// What `bytes` look like when they are no ELF file.
+/// Names the format of `bytes` that are not an ELF file, if it is recognised.
 fn other_format(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x7f, b'E', b'L', b'F', ..] => None,
@@ -97,7 +100,8 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Executable sections by their index; segments without one when there are no section headers at all.
+/// Returns executable sections with their index, or executable segments without one if the file has no section
+/// headers.
 fn executable<'a>(
     file: &object::File<'a>,
 ) -> Result<Vec<(Option<object::SectionIndex>, Section<'a>)>, String> {
@@ -134,7 +138,7 @@ fn executable<'a>(
     Ok(found)
 }
 
-/// Gives each section its symbols.
+/// Assigns the symbols to the sections.
 fn name(file: &object::File, sections: &mut [(Option<object::SectionIndex>, Section)]) -> Symbols {
     let (mut all, mut exported) = (false, false);
     let by_index: HashMap<_, _> =
@@ -172,12 +176,12 @@ fn name(file: &object::File, sections: &mut [(Option<object::SectionIndex>, Sect
 }
 
 impl Section<'_> {
-    /// Address after its last byte.
+    /// Returns the address after the last byte of the section.
     pub fn end(&self) -> u64 {
         self.address.saturating_add(self.bytes.len() as u64)
     }
 
-    /// The bytes of a range.
+    /// Returns the bytes of a range.
     pub fn slice(&self, range: &Range) -> &[u8] {
         let at = |address: u64| {
             usize::try_from(address.saturating_sub(self.address)).unwrap_or(usize::MAX).min(self.bytes.len())
@@ -185,7 +189,7 @@ impl Section<'_> {
         self.bytes.get(at(range.start)..at(range.end)).unwrap_or_default()
     }
 
-    /// One entry for each address, in order. Labels inside a function are none of their own.
+    /// Sorts the symbols and merges those with the same address. Labels inside a function are dropped.
     fn merge(&mut self) {
         let mut symbols = std::mem::take(&mut self.symbols);
         symbols.sort_by(|a, b| a.start.cmp(&b.start).then(b.end.cmp(&a.end)).then(a.names.cmp(&b.names)));
@@ -193,7 +197,7 @@ impl Section<'_> {
         for mut symbol in symbols {
             match self.symbols.last_mut() {
                 Some(last) if last.start == symbol.start => {
-                    // The same symbol stands in both tables, and has been sorted beside itself.
+                    // A symbol that occurs in both symbol tables is adjacent to its copy after sorting.
                     if last.names.last() != symbol.names.last() && last.names.len() < NAMES {
                         last.names.append(&mut symbol.names);
                     }
@@ -208,17 +212,17 @@ impl Section<'_> {
         }
     }
 
-    /// The section from its first byte to its last, cut where symbols begin and end, so that data among the
-    /// code does not spoil the disassembly of what follows it.
+    /// Splits the whole section at the beginnings and ends of symbols, so that data among the code does not corrupt
+    /// the disassembly of the code after it.
     pub fn ranges(&self) -> Vec<Range<'_>> {
         let mut ranges = Vec::new();
         let mut at = self.address;
-        // The symbol that reaches farthest: code after a function inside it belongs to it again.
+        // The symbol with the farthest end: code after a nested function belongs to the enclosing function again.
         let mut outer: Option<&Symbol> = None;
         for (index, symbol) in self.symbols.iter().enumerate() {
             at = fill(&mut ranges, at, symbol.start, outer);
             let next = self.symbols.get(index + 1).map_or(self.end(), |next| next.start);
-            // A symbol without a size reaches to the next one.
+            // A symbol without a size extends to the next symbol.
             let end = if symbol.end > symbol.start { symbol.end.min(next) } else { next };
             at = push(&mut ranges, at, end, symbol);
             if outer.is_none_or(|outer| outer.end < symbol.end) {
@@ -230,7 +234,7 @@ impl Section<'_> {
     }
 }
 
-/// Covers what lies before the next symbol.
+/// Adds ranges for the bytes before the next symbol.
 fn fill<'a>(ranges: &mut Vec<Range<'a>>, mut at: u64, end: u64, outer: Option<&'a Symbol>) -> u64 {
     if let Some(outer) = outer {
         at = push(ranges, at, outer.end.min(end), outer);

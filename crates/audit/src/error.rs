@@ -1,73 +1,73 @@
-//! Why a file or a set of rules was not taken.
+//! Errors about files and rules.
 
 use std::path::PathBuf;
 
-/// Why a file or a set of rules was not taken.
+/// Reason why a file or a set of rules was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: std::io::Error,
     },
-    /// A folder, a device, a pipe.
-    #[error("{} is no regular file: name a program or a shared library", path.display())]
+    /// The path is a folder, a device or a pipe.
+    #[error("{} is not a regular file: name a program or a shared library", path.display())]
     NoFile {
-        /// What was named.
+        /// Path that was given.
         path: PathBuf,
     },
-    /// Larger than any program.
-    #[error("{} has {size} bytes, more than the {most} that are read for an audit", path.display())]
+    /// The file is larger than the limit.
+    #[error("{} is too large to audit: it has {size} bytes, and the limit is {most}", path.display())]
     TooLarge {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its size.
+        /// Size of the file, in bytes.
         size: u64,
-        /// The most that is taken.
+        /// Maximum size, in bytes.
         most: u64,
     },
-    /// Something else than ELF.
-    #[error("{} is no ELF file but {found}: name a program or a shared library for Linux", path.display())]
+    /// The file is not an ELF file.
+    #[error("{} is not an ELF file but {found}: name a program or a shared library for Linux", path.display())]
     NotElf {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it looks like.
+        /// Format that the file seems to have.
         found: &'static str,
     },
-    /// A program for another CPU.
+    /// The program is for another CPU architecture.
     #[error(
-        "{} is for {found}, and only x86-64 can be audited: audit it on no other grounds than its compiler's flags",
+        "{} is for {found}, but only x86-64 programs can be audited: rely on the compiler flags instead",
         path.display()
     )]
     Architecture {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its architecture.
+        /// Architecture of the program.
         found: String,
     },
-    /// Cut off, or made to mislead.
-    #[error("{} is damaged ({what}): it may be cut off, build it or copy it again", path.display())]
+    /// The file is truncated, damaged or hostile.
+    #[error("{} is damaged or truncated ({what}): build it or copy it again", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What does not fit.
+        /// Description of the inconsistency.
         what: String,
     },
-    /// Nothing that could be run.
-    #[error("{} has no executable section: there is nothing to audit in it", path.display())]
+    /// The file contains no executable code.
+    #[error("{} has no executable section, so there is nothing to audit", path.display())]
     NoCode {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The rules are not what they should be.
-    #[error("cannot understand the rules in {}: {what}", path.display())]
+    /// The rules are invalid.
+    #[error("cannot parse the rules in {}: {what}", path.display())]
     Rules {
-        /// Their file.
+        /// Path of the rules.
         path: PathBuf,
-        /// Where and why.
+        /// Position and cause of the fault.
         what: String,
     },
 }

@@ -1,18 +1,18 @@
-//! Instruction sets, and the levels of the x86-64 psABI that they belong to.
+//! Instruction sets, and their levels in the x86-64 psABI.
 
 use std::fmt;
 
 use iced_x86::CpuidFeature;
 use serde::{Serialize, Serializer};
 
-/// One instruction set, by the name that Linux has for it (`/proc/cpuinfo`), as in the record's `cpu_flags`.
+/// Instruction set, named as in Linux (`/proc/cpuinfo`) and in the record's `cpu_flags`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Feature(pub(crate) CpuidFeature);
 
-/// Where an instruction set stands. x86-64 psABI 1.0, table 3.1.
+/// Level of an instruction set: x86-64 psABI 1.0, table 3.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// Every x86-64 CPU has it, or takes it for a hint that it may ignore.
+    /// Supported by every x86-64 CPU, or ignored as a hint.
     V1,
     /// x86-64-v2: Nehalem.
     V2,
@@ -20,12 +20,12 @@ pub enum Level {
     V3,
     /// x86-64-v4: Skylake-SP.
     V4,
-    /// In no level.
+    /// Part of no level.
     Beyond,
 }
 
 impl Level {
-    /// The number of the level; none for what is in none.
+    /// Returns the number of the level; `None` for [`Beyond`](Self::Beyond).
     pub fn number(self) -> Option<u32> {
         match self {
             Level::V1 => Some(1),
@@ -48,8 +48,8 @@ impl fmt::Display for Level {
 }
 
 impl Feature {
-    /// Its level. What is not in the table is in no level: a new instruction set fails an audit rather than
-    /// passing it unseen.
+    /// Returns the level of the instruction set. Instruction sets that are not in the table are in no level, so that
+    /// a new one fails an audit instead of passing it unnoticed.
     pub fn level(self) -> Level {
         use CpuidFeature as F;
         match self.0 {
@@ -57,24 +57,24 @@ impl Feature {
             F::FPU | F::FPU287 | F::FPU387 | F::CMOV | F::CX8 | F::FXSR | F::MMX | F::SSE | F::SSE2 => {
                 Level::V1
             }
-            // In every x86-64 CPU, though no level names them.
+            // Every x86-64 CPU has these, although no level names them.
             F::CPUID | F::CLFSH | F::MSR | F::SYSCALL | F::SEP | F::TSC | F::RDPMC => Level::V1,
-            // Encoded as no-operations or as prefixes that older CPUs ignore: endbr64, pause, long
-            // no-operations, prefetches, bounds checks.
+            // Older CPUs ignore these encodings: endbr64, pause, long no-operations, prefetches, bounds checks. They
+            // are no-operations or ignored prefixes.
             F::CET_IBT | F::PAUSE | F::MULTIBYTENOP | F::PREFETCHW | F::PREFETCHWT1 | F::PREFETCHITI => {
                 Level::V1
             }
             F::CLDEMOTE | F::MPX => Level::V1,
             F::CMPXCHG16B | F::POPCNT | F::SSE3 | F::SSSE3 | F::SSE4_1 | F::SSE4_2 => Level::V2,
             F::AVX | F::AVX2 | F::BMI1 | F::BMI2 | F::F16C | F::FMA | F::LZCNT | F::MOVBE => Level::V3,
-            // OSXSAVE is of v3, and with it xgetbv, which is how one finds out about it. Every CPU of v3 has rdtscp.
+            // OSXSAVE is part of v3 and implies xgetbv, which programs use to detect it. Every v3 CPU has rdtscp.
             F::XSAVE | F::RDTSCP => Level::V3,
             F::AVX512F | F::AVX512BW | F::AVX512CD | F::AVX512DQ | F::AVX512VL => Level::V4,
             _ => Level::Beyond,
         }
     }
 
-    /// Its name.
+    /// Returns the name of the instruction set.
     pub fn name(self) -> String {
         use CpuidFeature as F;
         match self.0 {

@@ -1,8 +1,8 @@
-//! Which instruction sets a program really holds. A flag that was passed to a compiler proves nothing: the
-//! finished file is disassembled, function by function, and held against rules that are data.
+//! Audit of the instruction sets that a program contains. A compiler flag proves nothing, so the finished file is
+//! disassembled, function by function, and checked against rules from a data file.
 //!
-//! [`Program::open`] reads an ELF file for x86-64, which may be damaged or hostile. [`portable::check`] looks for
-//! instructions that not every x86-64-v3 CPU has, [`native::check`] for kernels that were not vectorised.
+//! [`Program::open`] reads an ELF file for x86-64, which may be damaged or hostile. [`portable::check`] finds
+//! instructions that not every x86-64-v3 CPU has, and [`native::check`] finds kernels that were not vectorised.
 
 mod ceiling;
 mod decode;

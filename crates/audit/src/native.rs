@@ -1,4 +1,4 @@
-//! `native`: what the host offers is used, and no kernel is scalar.
+//! Rule `native`: the program uses the instruction sets of the host, and no kernel is scalar.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,71 +8,71 @@ use crate::packed::Width;
 use crate::program::{Function, Program};
 use crate::rules::{Kernel, Pattern, Rules};
 
-/// What a native program makes of its CPU.
+/// Result of the rule `native`: the use of the CPU by a native program.
 #[derive(Clone, Debug, Serialize)]
 pub struct NativeVerdict {
-    /// The instruction sets that ggml has kernels for.
+    /// Instruction sets that ggml has kernels for.
     pub instruction_sets: Vec<InstructionSet>,
-    /// The kernels that were found, by name.
+    /// Kernels that were found, by name.
     pub kernels: Vec<KernelWidth>,
-    /// Kernels that had to be found, at least.
+    /// Minimum number of kernels that must be found.
     pub least_kernels: usize,
 }
 
-/// One instruction set.
+/// Use of one instruction set.
 #[derive(Clone, Debug, Serialize)]
 pub struct InstructionSet {
-    /// Its name.
+    /// Name of the instruction set.
     pub name: String,
-    /// What ggml does with it.
+    /// Purpose of ggml's kernels for it.
     pub kernels: String,
-    /// Whether the host has it.
+    /// True if the host has it.
     pub offered: bool,
-    /// Whether it must occur.
+    /// True if the program must use it.
     pub expected: bool,
-    /// Instructions that need it.
+    /// Number of instructions that need it.
     pub count: u64,
-    /// The functions that use it most, at most [`SHOWN`].
+    /// Functions that use it most, at most [`SHOWN`].
     pub functions: Vec<String>,
 }
 
-/// Functions that are named of each instruction set.
+/// Maximum number of functions listed per instruction set.
 const SHOWN: usize = 8;
 
-/// One kernel.
+/// Vector width of one kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelWidth {
-    /// Its name, or what its names have in common.
+    /// Name of the kernel, or the common part of its names.
     pub name: String,
-    /// Width of its packed arithmetic.
+    /// Widest packed arithmetic found.
     pub found: Width,
-    /// Width that the instruction sets give; none where it is not judged.
+    /// Width that the instruction sets allow; `None` if the kernel is not judged.
     pub expected: Option<Width>,
-    /// Where it begins.
+    /// Start address of the kernel.
     pub address: u64,
 }
 
 impl InstructionSet {
-    /// Whether it was left unused without need.
+    /// True if the instruction set should be used but is not.
     pub fn is_missed(&self) -> bool {
         self.expected && self.count == 0
     }
 }
 
 impl KernelWidth {
-    /// Whether it is narrower than it should be.
+    /// True if the kernel is narrower than expected.
     pub fn is_scalar(&self) -> bool {
         self.expected.is_some_and(|expected| self.found < expected)
     }
 }
 
 impl NativeVerdict {
-    /// Whether enough kernels were found to say anything.
+    /// True if enough kernels were found for a judgement.
     pub fn knows_the_kernels(&self) -> bool {
         self.kernels.len() >= self.least_kernels
     }
 
-    /// Whether there is nothing to complain of.
+    /// True if no fault was found.
     pub fn passed(&self) -> bool {
         self.knows_the_kernels()
             && !self.kernels.iter().any(KernelWidth::is_scalar)
@@ -80,8 +80,8 @@ impl NativeVerdict {
     }
 }
 
-/// Holds programs that belong together against what their compilers were free to use, `isa`, and what the host
-/// has, `offered`.
+/// Checks programs that belong together. `isa` are the instruction sets that their compilers could use, and `offered`
+/// are those of the host.
 pub fn check(
     programs: &[Program],
     rules: &Rules,
@@ -104,7 +104,7 @@ fn instruction_sets(
 ) -> Vec<InstructionSet> {
     let mut found: BTreeMap<String, Vec<(u64, &Function)>> = BTreeMap::new();
     for function in functions {
-        // What asks the CPU first is there in every build, and says nothing of ggml's kernels.
+        // Functions that check the CPU first are in every build, and say nothing about ggml's kernels.
         for used in function.uses.iter().filter(|used| rules.allows(function, &used.feature.name()).is_none())
         {
             found.entry(used.feature.name()).or_default().push((used.count, function));
@@ -145,7 +145,7 @@ fn kernels(functions: &[&Function], rules: &Rules, isa: &BTreeSet<String>) -> Ve
     found
 }
 
-/// The widest packed arithmetic in all functions that match, if there are any.
+/// Returns the widest packed arithmetic of all matching functions; `None` if none matches.
 fn measure(
     functions: &[&Function],
     kernel: &Kernel,

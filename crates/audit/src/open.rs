@@ -1,4 +1,4 @@
-//! Reads and disassembles a file.
+//! Reading and disassembling of a file.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use crate::elf;
 use crate::error::Error;
 use crate::program::Program;
 
-/// The largest file that is read.
+/// Maximum size of a file, in bytes.
 const LARGEST: u64 = 4 << 30;
 
 impl Program {
     /// Reads and disassembles the file at `path`.
     ///
     /// # Errors
-    /// When it is no ELF file for x86-64, is damaged, or holds no code.
+    /// If it is not an ELF file for x86-64, is damaged, or contains no code.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let io = |source| Error::Io { path: path.to_path_buf(), source };
         let meta = std::fs::metadata(path).map_err(io)?;
@@ -29,7 +29,10 @@ impl Program {
         Self::parse(&std::fs::read(path).map_err(io)?, path)
     }
 
-    /// Disassembles the file's content; `path` is only for the errors.
+    /// Disassembles a file's content; `path` is only used in errors.
+    ///
+    /// # Errors
+    /// If it is not an ELF file for x86-64, is damaged, or contains no code.
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, Error> {
         let image = elf::read(bytes, path)?;
         let damaged = |what: String| Error::Damaged { path: path.to_path_buf(), what };

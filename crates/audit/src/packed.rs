@@ -1,4 +1,4 @@
-//! Vector registers and packed arithmetic: what tells a vectorised kernel from a scalar one.
+//! Vector registers and packed arithmetic, which distinguish a vectorised kernel from a scalar one.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Width {
-    /// None are used.
+    /// No vector registers.
     #[default]
     None,
     /// 128 bits.
@@ -19,7 +19,7 @@ pub enum Width {
     Ymm,
     /// 512 bits.
     Zmm,
-    /// A tile of AMX.
+    /// Tile of AMX.
     Tmm,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Width {
 }
 
 impl Width {
-    /// The widest vector register among the operands.
+    /// Returns the width of the widest vector register among the operands.
     pub fn of(instruction: &Instruction) -> Self {
         (0..instruction.op_count())
             .filter(|&operand| instruction.op_kind(operand) == OpKind::Register)
@@ -52,8 +52,8 @@ impl Width {
     }
 }
 
-/// Whether the instruction calculates on several elements at once. Moves, shuffles and bitwise logic do not
-/// count: compilers use them to copy structures and to clear registers in the most scalar of codes.
+/// True if the instruction computes several elements at once. Moves, shuffles and bitwise logic do not count, because
+/// compilers also use them in scalar code, to copy structures and to clear registers.
 pub fn is_arithmetic(mnemonic: Mnemonic) -> bool {
     static TABLE: LazyLock<Vec<bool>> =
         LazyLock::new(|| Mnemonic::values().map(|mnemonic| by_name(&format!("{mnemonic:?}"))).collect());
@@ -62,7 +62,7 @@ pub fn is_arithmetic(mnemonic: Mnemonic) -> bool {
 
 fn by_name(name: &str) -> bool {
     let name = name.to_lowercase();
-    // Tiles of AMX: tdpbssd, tdpbf16ps, ….
+    // AMX tile instructions: tdpbssd, tdpbf16ps, ….
     if name.starts_with("tdp") {
         return true;
     }
@@ -74,7 +74,7 @@ fn by_name(name: &str) -> bool {
             "hsub", "rcp", "rsqrt", "dp", "scalef", "rndscale", "round", "range", "reduce", "getexp",
             "getmant", "cvt",
         ]);
-    // To integers, and from single precision to half: vcvtps2dq, vcvttps2dq, vcvtneps2bf16.
+    // Conversions to integers, and from single to half precision: vcvtps2dq, vcvttps2dq, vcvtneps2bf16.
     let convert = name.starts_with("cvt")
         && ["ps2", "pd2", "ph2"].iter().any(|source| name.contains(source))
         && !["cvtps2pi", "cvttps2pi"].contains(&name);
@@ -82,7 +82,7 @@ fn by_name(name: &str) -> bool {
         "padd", "psub", "pmul", "pmadd", "pmin", "pmax", "pavg", "pabs", "psad", "pdp", "phadd", "phsub", "psign",
         "psll", "psrl", "psra", "pshld", "pshrd", "popcnt", "plzcnt", "pcmpeq", "pcmpgt",
     ]) && name != "popcnt"
-        // Whole registers are shifted, not elements.
+        // These shift whole registers, not elements.
         && !["pslldq", "psrldq"].contains(&name);
     float || convert || integer
 }

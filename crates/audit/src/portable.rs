@@ -1,4 +1,4 @@
-//! `portable`: nothing beyond x86-64-v3 outside functions that are known to ask the CPU first.
+//! Rule `portable`: no instruction beyond x86-64-v3, except in functions that check the CPU first.
 
 use std::path::PathBuf;
 
@@ -9,39 +9,39 @@ use crate::feature::{Feature, Level};
 use crate::program::{Program, Symbols};
 use crate::rules::Rules;
 
-/// What was found beyond x86-64-v3, or beyond what each program may use.
+/// Result of the rule `portable`: code beyond x86-64-v3, or beyond another limit of the program.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PortableVerdict {
-    /// What is on no list.
+    /// Functions that are not on the allow list.
     pub violations: Vec<Violation>,
-    /// Code that the disassembler does not know: it may be anything, so it is not portable until somebody has looked.
-    /// Left out of JSON, since [`strange`] says it of any program.
+    /// Functions with instructions that the disassembler does not know. They could be anything, so they fail the rule
+    /// until somebody has checked them. Omitted from JSON, because [`strange`] reports them for any program.
     #[serde(skip)]
     pub unknown: Vec<Strange>,
-    /// What is on the list.
+    /// Functions that are on the allow list.
     pub allowed: Vec<Allowed>,
 }
 
-/// What the list calls code that the disassembler does not know.
+/// Name of unknown instructions in the allow list.
 pub const UNKNOWN: &str = "unknown";
 
-/// A function with code that the disassembler does not know.
+/// Function with instructions that the disassembler does not know.
 #[derive(Clone, Debug, Serialize)]
 pub struct Strange {
-    /// File that holds it.
+    /// File that contains the function.
     pub file: PathBuf,
-    /// Its name.
+    /// Name of the function.
     pub symbol: String,
-    /// Address of the first such place.
+    /// Address of the first unknown instruction.
     pub address: u64,
-    /// Its bytes, in hexadecimal.
+    /// Bytes of that instruction, in hexadecimal.
     pub bytes: String,
-    /// How many such places the function has.
+    /// Number of unknown instructions in the function.
     pub count: u64,
 }
 
-/// Every function of `programs` with code that the disassembler does not know, but those that `rules` allow it; the
-/// ones with the most of it first.
+/// Returns the functions of `programs` with unknown instructions that `rules` do not allow, those with the most
+/// first.
 pub fn strange(programs: &[Program], rules: &Rules) -> Vec<Strange> {
     let mut found = Vec::new();
     for program in programs {
@@ -62,42 +62,42 @@ pub fn strange(programs: &[Program], rules: &Rules) -> Vec<Strange> {
     found
 }
 
-/// A function that a CPU which the program is for may die of.
+/// Function that could crash on a CPU that the program is meant for.
 #[derive(Clone, Debug, Serialize)]
 pub struct Violation {
-    /// File that holds it.
+    /// File that contains the function.
     pub file: PathBuf,
-    /// Its name.
+    /// Name of the function.
     pub symbol: String,
-    /// Address of the first such instruction.
+    /// Address of the first offending instruction.
     pub address: u64,
-    /// That instruction.
+    /// Disassembly of that instruction.
     pub instruction: String,
-    /// What it needs.
+    /// Instruction set that it needs.
     pub feature: Feature,
-    /// How many such instructions the function has.
+    /// Number of offending instructions in the function.
     pub count: u64,
-    /// Whether names are missing, so that the allow list could not be applied.
+    /// True if symbol names are missing, so that the allow list could not be applied.
     pub stripped: bool,
 }
 
-/// A function that may use more.
+/// Function on the allow list.
 #[derive(Clone, Debug, Serialize)]
 pub struct Allowed {
-    /// Its name.
+    /// Name of the function.
     pub symbol: String,
-    /// What it uses beyond that.
+    /// Instruction set that the function uses.
     pub feature: Feature,
-    /// Why that is no harm.
+    /// Reason why the function is safe.
     pub reason: String,
 }
 
-/// Looks for instructions that not every x86-64-v3 CPU has.
+/// Finds instructions that not every x86-64-v3 CPU has.
 pub fn check(programs: &[Program], rules: &Rules) -> PortableVerdict {
     check_each(programs, |_| Ceiling::level(Level::V3), rules)
 }
 
-/// Looks for instructions beyond what each of the programs may use.
+/// Finds instructions beyond the given limit of each program.
 pub fn check_each(
     programs: &[Program],
     ceiling: impl Fn(&Program) -> Ceiling,
@@ -127,7 +127,7 @@ pub fn check_each(
             }
         }
     }
-    // The functions that use the most first: what is there by accident is rarely alone.
+    // Functions with the most offending instructions come first: an accident rarely affects a single instruction.
     verdict.violations.sort_by(|a, b| b.count.cmp(&a.count).then(a.address.cmp(&b.address)));
     verdict
 }

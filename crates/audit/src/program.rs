@@ -1,4 +1,4 @@
-//! A disassembled program.
+//! Disassembled programs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,78 +10,79 @@ use crate::dynamic::Dynamic;
 use crate::feature::Feature;
 use crate::packed::Width;
 
-/// A disassembled program or library.
+/// Disassembled program or library.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Its file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Size of the file in bytes.
+    /// Size of the file, in bytes.
     pub size: u64,
-    /// Which names were found.
+    /// Kind of symbol names in the file.
     pub symbols: Symbols,
-    /// What it asks the loader for.
+    /// Libraries and symbol versions that the loader must find.
     pub dynamic: Dynamic,
-    /// What is for GPUs in it.
+    /// GPU code in the file.
     pub device: Vec<DeviceCode>,
-    /// Functions, and stretches of code without a name.
+    /// Functions, and code ranges without a name.
     pub functions: Vec<Function>,
     /// Number of instructions.
     pub instructions: u64,
-    /// Executable bytes.
+    /// Number of executable bytes.
     pub code: u64,
-    /// Bytes that fill the gaps between functions.
+    /// Number of bytes that fill the gaps between functions.
     pub padding: u64,
-    /// Executable bytes that the symbol table calls data.
+    /// Number of executable bytes that the symbol table declares as data.
     pub data: u64,
-    /// Bytes that are no instruction.
+    /// Number of bytes that are not valid instructions.
     pub invalid: u64,
 }
 
-/// Which names a file holds.
+/// Kind of symbol names in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symbols {
-    /// The whole symbol table.
+    /// Full symbol table.
     All,
-    /// Only those that a library offers to others.
+    /// Exported symbols of a library only.
     Exported,
-    /// None: the file was stripped.
+    /// No symbols: the file was stripped.
     None,
 }
 
-/// A function, or a stretch of code without a name.
+/// Function, or code range without a name.
 #[derive(Clone, Debug, Default)]
 pub struct Function {
-    /// Address of its first byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// All names of this address; none where the symbol table has none.
+    /// All names of this address; empty if the symbol table has none.
     pub names: Vec<String>,
     /// Number of instructions.
     pub instructions: u64,
-    /// The instruction sets it uses.
+    /// Instruction sets that the function uses.
     pub uses: Vec<Use>,
-    /// What the disassembler does not know; of an instruction set that is newer than it, nothing more can be said.
+    /// Instructions that the disassembler does not know. If an instruction set is newer than the disassembler, no
+    /// details are available.
     pub unknown: Option<Unknown>,
-    /// The widest vector register it names.
+    /// Width of the widest vector register used.
     pub registers: Width,
-    /// The widest packed arithmetic in it.
+    /// Width of the widest packed arithmetic.
     pub packed: Width,
 }
 
-/// Code that the disassembler does not know.
+/// Instructions that the disassembler does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown {
-    /// How often it gave up and went on with what follows.
+    /// Number of unknown instructions.
     pub count: u64,
-    /// Address of the first place.
+    /// Address of the first unknown instruction.
     pub address: u64,
     first: [u8; Unknown::SHOWN],
     length: usize,
 }
 
 impl Unknown {
-    /// Bytes that are kept of the first place: an instruction has 15 at most.
+    /// Number of bytes kept of the first unknown instruction: an x86 instruction has at most 15.
     const SHOWN: usize = 15;
 
     pub(crate) fn first(address: u64, bytes: &[u8]) -> Self {
@@ -91,34 +92,34 @@ impl Unknown {
         Self { count: 1, address, first, length }
     }
 
-    /// The bytes of the first place, in hexadecimal.
+    /// Returns the bytes of the first unknown instruction, in hexadecimal.
     pub fn bytes(&self) -> String {
         let bytes: Vec<String> = self.first[..self.length].iter().map(|byte| format!("{byte:02x}")).collect();
         bytes.join(" ")
     }
 }
 
-/// How a function uses one instruction set.
+/// Use of one instruction set by a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
-    /// The instruction set.
+    /// Instruction set.
     pub feature: Feature,
-    /// How many instructions need it.
+    /// Number of instructions that need it.
     pub count: u64,
-    /// Address of the first of them.
+    /// Address of the first of these instructions.
     pub address: u64,
     pub(crate) code: Code,
 }
 
 impl Use {
-    /// The first instruction that needs it, as an assembler spells it.
+    /// Returns the first instruction that needs the instruction set, in assembler syntax.
     pub fn instruction(&self) -> String {
         format!("{:?}", self.code.mnemonic()).to_lowercase()
     }
 }
 
 impl Function {
-    /// A name for people.
+    /// Returns a readable name.
     pub fn name(&self) -> String {
         match self.names.first() {
             Some(name) => name.clone(),
@@ -128,7 +129,7 @@ impl Function {
 }
 
 impl Program {
-    /// Instructions by the instruction set that they need.
+    /// Counts instructions per instruction set that they need.
     pub fn features(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for used in self.functions.iter().flat_map(|function| &function.uses) {

@@ -1,4 +1,4 @@
-//! The rules, which are data: `profiles/audit.toml`.
+//! Rules of the audit, read from `profiles/audit.toml`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,11 +9,11 @@ use crate::error::Error;
 use crate::packed::Width;
 use crate::program::Function;
 
-/// What a program is held against.
+/// Rules that programs are checked against.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// How many of the kernels must be found, or the names are out of date.
+    /// Minimum number of kernels that must be found; fewer means that the names in the rules are out of date.
     pub least_kernels: usize,
     /// Functions of a portable program that may use more than x86-64-v3.
     #[serde(default)]
@@ -24,56 +24,56 @@ pub struct Rules {
     /// Kernels that must be vectorised.
     #[serde(default, rename = "kernel")]
     pub kernels: Vec<Kernel>,
-    /// Families of kernels for GPUs, which are counted.
+    /// Families of GPU kernels, which are counted.
     #[serde(default, rename = "device_kernel")]
     pub device_kernels: Vec<DeviceKernels>,
 }
 
-/// Kernels for GPUs that do one thing.
+/// Family of GPU kernels with one purpose.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceKernels {
-    /// What they are called by people.
+    /// Name of the family.
     pub family: String,
-    /// Names of the functions that start them.
+    /// Names of the functions that launch the kernels.
     pub symbols: Vec<Pattern>,
 }
 
-/// Functions that are run only where the CPU has what they use.
+/// Functions that only run on CPUs with the instruction sets that they use.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allow {
-    /// Their names.
+    /// Names of the functions.
     pub symbols: Vec<Pattern>,
-    /// The instruction sets they may use.
+    /// Instruction sets that the functions may use.
     pub features: Vec<String>,
-    /// Why that is no harm elsewhere.
+    /// Reason why the functions are safe on other CPUs.
     pub reason: String,
 }
 
-/// An instruction set that ggml has kernels for.
+/// Instruction set that ggml has kernels for.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InstructionSet {
-    /// Its name.
+    /// Name of the instruction set.
     pub name: String,
-    /// What the kernels do.
+    /// Purpose of the kernels.
     pub kernels: String,
-    /// Others without which ggml leaves them out.
+    /// Other instruction sets without which ggml omits these kernels.
     #[serde(default)]
     pub needs: Vec<String>,
-    /// Others that are taken in its place.
+    /// Other instruction sets that ggml prefers to this one.
     #[serde(default)]
     pub unless: Vec<String>,
 }
 
-/// A kernel that is written with intrinsics.
+/// Kernel that is written with intrinsics.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kernel {
-    /// Names of its functions.
+    /// Names of the kernel's functions.
     pub symbols: Vec<Pattern>,
-    /// Whether each name is a kernel of its own.
+    /// True if each matching name is a kernel of its own.
     #[serde(default)]
     pub each: bool,
     /// Instruction sets that give it 512-bit arithmetic.
@@ -85,7 +85,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The width to be expected of a compiler that was free to use `isa`.
+    /// Returns the expected width for a compiler that may use the instruction sets `isa`.
     pub fn expected(&self, isa: &BTreeSet<String>) -> Option<Width> {
         [(&self.zmm, Width::Zmm), (&self.ymm, Width::Ymm), (&self.xmm, Width::Xmm)]
             .into_iter()
@@ -94,22 +94,22 @@ impl Kernel {
     }
 }
 
-/// A name, in which `*` stands for any text.
+/// Name pattern, in which `*` matches any text.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(transparent)]
 pub struct Pattern(String);
 
 impl Pattern {
-    /// As it is written.
+    /// Returns the pattern as written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether a function has such a name. What compilers append after a dot (`.cold`, `.part.0`, `.llvm.123`) does
-    /// not count.
+    /// True if the function has a matching name. Suffixes that compilers append after a dot (`.cold`, `.part.0`,
+    /// `.llvm.123`) are ignored.
     pub fn matches(&self, function: &Function) -> bool {
         function.names.iter().any(|name| {
-            // A name may begin with a dot.
+            // A name may start with a dot, so the first character is skipped.
             let stem = match name.char_indices().skip(1).find(|(_, c)| *c == '.' || *c == '@') {
                 Some((dot, _)) => &name[..dot],
                 None => name,
@@ -129,7 +129,7 @@ impl Pattern {
             if parts.peek().is_none() {
                 return rest.ends_with(part);
             }
-            // The first place is as good as any later one.
+            // Matching the first occurrence is sufficient.
             let Some(at) = rest.find(part) else { return false };
             rest = &rest[at + part.len()..];
         }
@@ -138,7 +138,8 @@ impl Pattern {
 }
 
 impl Rules {
-    /// The family of the kernel that the function `name` starts. Parts that compilers split off are no kernels.
+    /// Returns the family of the kernel that the function `name` launches. Parts split off by compilers are not
+    /// kernels.
     pub fn device_family(&self, name: &str) -> Option<&str> {
         let whole = !name.contains('.');
         let of = |kernels: &&DeviceKernels| kernels.symbols.iter().any(|pattern| pattern.matches_name(name));
@@ -146,7 +147,7 @@ impl Rules {
         Some(&family.family)
     }
 
-    /// The entry that lets `function` use `feature` on a CPU that may not have it.
+    /// Returns the entry that allows `function` to use `feature` on a CPU that may lack it.
     pub fn allows(&self, function: &Function, feature: &str) -> Option<&Allow> {
         self.allow.iter().find(|allow| {
             allow.features.iter().any(|allowed| allowed == feature)
@@ -157,32 +158,35 @@ impl Rules {
     /// Reads the rules at `path`.
     ///
     /// # Errors
-    /// When the file cannot be read or understood, or an entry says nothing.
+    /// If the file cannot be read or parsed, or an entry is empty or too broad.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let text =
             std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_path_buf(), source })?;
         Self::parse(&text, path)
     }
 
-    /// Takes the rules in `text`; `path` is only for the errors.
+    /// Parses the rules in `text`; `path` is only used in errors.
+    ///
+    /// # Errors
+    /// If the text cannot be parsed, or an entry is empty or too broad.
     pub fn parse(text: &str, path: &Path) -> Result<Self, Error> {
         let wrong = |what: String| Error::Rules { path: path.to_path_buf(), what };
         let rules: Rules = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
         for allow in &rules.allow {
             let named = allow.symbols.iter().map(Pattern::as_str).collect::<Vec<_>>().join(", ");
             if allow.reason.trim().is_empty() {
-                return Err(wrong(format!("the entry for {named} gives no reason")));
+                return Err(wrong(format!("the entry for {named} has no reason")));
             }
             // `*` alone would allow everything.
             if allow.symbols.iter().any(|pattern| pattern.0.bytes().filter(|byte| *byte != b'*').count() < 4)
             {
-                return Err(wrong(format!("the entry for {named:?} allows too much: name the functions")));
+                return Err(wrong(format!("the entry for {named:?} is too broad: name the functions")));
             }
         }
         for kernel in &rules.kernels {
             if kernel.zmm.is_none() && kernel.ymm.is_none() && kernel.xmm.is_none() {
                 let name = kernel.symbols.first().map_or("", Pattern::as_str);
-                return Err(wrong(format!("the kernel {name} has none of `zmm`, `ymm` and `xmm`")));
+                return Err(wrong(format!("the kernel {name} needs at least one of `zmm`, `ymm` and `xmm`")));
             }
         }
         Ok(rules)
@@ -231,13 +235,13 @@ mod tests {
             ("least_kernels = 1\nalow = []", "unknown field `alow`"),
             (
                 "least_kernels = 1\n[[allow]]\nsymbols = [\"memchr_avx512\"]\nfeatures = [\"avx512f\"]\nreason = \" \"",
-                "gives no reason",
+                "has no reason",
             ),
             (
                 "least_kernels = 1\n[[allow]]\nsymbols = [\"**\"]\nfeatures = [\"avx512f\"]\nreason = \"so\"",
-                "allows too much",
+                "too broad",
             ),
-            ("least_kernels = 1\n[[kernel]]\nsymbols = [\"k\"]", "has none of `zmm`"),
+            ("least_kernels = 1\n[[kernel]]\nsymbols = [\"k\"]", "needs at least one of `zmm`"),
         ];
         for (text, expected) in cases {
             let error = Rules::parse(text, Path::new("audit.toml")).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Small ELF files, assembled here with the C compiler, and held against small rules.
+//! Tests with small ELF files, assembled with the C compiler, and small rules.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeSet;
@@ -30,13 +30,13 @@ fn rules() -> Rules {
     Rules::parse(RULES, Path::new("audit.toml")).unwrap()
 }
 
-/// An assembler's text as an ELF file.
+/// ELF file assembled from text.
 struct Object {
     folder: tempfile::TempDir,
 }
 
 impl Object {
-    /// Functions by name, with their instructions.
+    /// Assembles functions, given by name and instructions.
     fn new(functions: &[(&str, &str)]) -> Self {
         let mut text = String::from(".text\n");
         for (name, body) in functions {
@@ -45,7 +45,7 @@ impl Object {
                 ".p2align 4\n.globl {name}\n.type {name},@function\n{name}:\n{body}\nret\n.size {name},.-{name}\n"
             );
         }
-        // Gas begins to complain of executable stacks without it.
+        // Without this section, newer versions of gas warn about executable stacks.
         text += ".section .note.GNU-stack,\"\",@progbits\n";
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("x.s"), text).unwrap();
@@ -91,7 +91,7 @@ fn instructions_are_counted_by_function_and_instruction_set() {
     let function = |name: &str| program.functions.iter().find(|function| function.name() == name).unwrap();
     assert_eq!((function("plain").registers, function("plain").packed), (Width::None, Width::None));
     assert_eq!(function("plain").instructions, 5);
-    // Hints and what the operating system needs are in every CPU.
+    // Every CPU supports hints and the instructions that the operating system needs.
     assert!(function("plain").uses.iter().all(|used| used.feature.level() == Level::V1));
     assert_eq!((function("wide").registers, function("wide").packed), (Width::Ymm, Width::Ymm));
 }
@@ -138,7 +138,7 @@ fn portable_fails_on_what_is_on_no_list() {
     assert_eq!((allowed.len(), allowed[0].reason.as_str()), (1, "asks CPUID before"));
 }
 
-/// 0x06 was `push es`, which 64-bit code does not have.
+/// 0x06 was `push es`, which does not exist in 64-bit code.
 #[test]
 fn code_that_the_disassembler_does_not_know_fails_portable() {
     let strange = ".byte 0x06; nop; nop";
@@ -188,7 +188,7 @@ fn a_scalar_kernel_fails_native() {
         let verdict = native::check(&[object.program()], &rules(), isa, isa);
         assert_eq!(verdict.passed(), passes, "{name}: {verdict:?}");
     }
-    // A part that was split off counts, and so does a name that link-time optimisation has given.
+    // Parts that compilers split off and names that link-time optimisation changed also match.
     for part in ["ggml_vec_dot_x.cold", "ggml_vec_dot_x.llvm.42"] {
         let object = Object::new(&[("ggml_vec_dot_x", "jmp 1f; 1:"), (part, ZMM)]);
         assert!(native::check(&[object.program()], &rules(), &isa, &isa).passed(), "{part}");
@@ -221,7 +221,7 @@ fn an_instruction_set_that_is_offered_and_unused_fails_native() {
     let without = Object::new(&[("ggml_vec_dot_x", ZMM)]);
     let verdict = native::check(&[without.program()], &rules(), &isa, &isa);
     assert!(verdict.instruction_sets[0].is_missed() && !verdict.passed());
-    // What is there in every build is no kernel's.
+    // Code that is in every build is not evidence of a kernel.
     let measured = Object::new(&[("ggml_vec_dot_x", ZMM), ("roofline_x", "vpdpbusd %zmm0, %zmm1, %zmm2")]);
     let verdict = native::check(&[measured.program()], &rules(), &isa, &isa);
     assert!(verdict.instruction_sets[0].is_missed() && !verdict.passed());
@@ -241,7 +241,7 @@ fn a_program_without_kernels_is_not_believed() {
 
 #[test]
 fn data_among_the_code_does_not_spoil_what_follows() {
-    // 0x62 begins a long instruction that would swallow the one after it.
+    // 0x62 starts a long instruction that would swallow the next one.
     let object = Object::new(&[
         ("a", "ret; .type table,@object; table: .byte 0x62, 0xf1, 0x6c, 0x48; .size table,.-table"),
         ("b", V3),
@@ -268,13 +268,13 @@ fn what_is_no_program_for_x86_64_is_refused_with_words() {
         no_code[sections + section * 64 + 8] &= !4;
     }
     let cases: [(&str, Vec<u8>, &str); 9] = [
-        ("empty", vec![], "no ELF file but empty"),
-        ("text", b"int main() {}".to_vec(), "no ELF file but something else"),
-        ("script", b"#!/bin/sh\n".to_vec(), "no ELF file but a script"),
+        ("empty", vec![], "not an ELF file but empty"),
+        ("text", b"int main() {}".to_vec(), "not an ELF file but something else"),
+        ("script", b"#!/bin/sh\n".to_vec(), "not an ELF file but a script"),
         ("library", b"!<arch>\n".to_vec(), "but a static library"),
         ("magic alone", whole[..4].to_vec(), "is damaged"),
         ("half", whole[..whole.len() / 2].to_vec(), "is damaged"),
-        ("aarch64", machine(183), "is for Aarch64, and only x86-64"),
+        ("aarch64", machine(183), "is for Aarch64, but only x86-64"),
         ("i386", machine(3), "only x86-64"),
         ("no code", no_code, "has no executable section"),
     ];
@@ -320,7 +320,7 @@ fn sections_that_name_the_same_bytes_again_and_again_are_refused() {
 fn damaged_files_never_panic() {
     let whole = Object::new(&[("a", V3), ("ggml_vec_dot_x", ZMM), ("c", SCALAR)]).bytes();
     let isa = set(&["avx2", "avx512f"]);
-    // xorshift64: the same every time, so that a failure can be had again.
+    // xorshift64 with a fixed seed, so that a failure is reproducible.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move |below: usize| {
         state ^= state << 13;
@@ -332,7 +332,7 @@ fn damaged_files_never_panic() {
     for round in 0..4000 {
         let mut bytes = whole.clone();
         for _ in 0..=random(12) {
-            // Half of the damage goes to the headers at both ends, where it hurts most.
+            // Half of the damage is in the headers at both ends of the file, where it has the most effect.
             let at = match random(4) {
                 0 => random(64 + 56 * 8),
                 1 => bytes.len() - 1 - random(64 * 16),

@@ -32,8 +32,9 @@ pub fn grouped(command: Command, groups: &[Group]) -> Command {
     let all: Vec<&str> = visible.iter().map(|sub| sub.get_name()).collect();
     assert_eq!(listed, all.len(), "each of these commands belongs to one group: {all:?}");
     let options = format!("{header}Options:{header:#}\n{{options}}");
-    command
-        .help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{list}{options}{{after-help}}"))
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{list}{options}{{after-help}}"
+    ))
 }
 
 #[cfg(test)]
@@ -51,7 +52,8 @@ mod tests {
 
     #[test]
     fn commands_stand_below_the_headings_of_their_groups() {
-        let help = grouped(program(), &[("Run", &["run"]), ("Measure", &["measure"])]).render_help().to_string();
+        let help =
+            grouped(program(), &[("Run", &["run"]), ("Measure", &["measure"])]).render_help().to_string();
         let expected = "Does things\n\nUsage: program [COMMAND]\n\nRun:\n  run      Run it\n\nMeasure:\n  measure  \
                         Measure it\n\nOptions:\n  -h, --help  Print help\n";
         assert_eq!(help, expected);

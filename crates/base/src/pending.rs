@@ -110,7 +110,7 @@ impl Pending {
     /// and the name are on the disk when this returns.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and if the disk reports an error.
+    /// Errors of [`commit`](Self::commit), and if the disk reports an error.
     pub fn commit_durably(self) -> io::Result<()> {
         let folder = folder_of(&self.destination).to_path_buf();
         self.sync()?;
@@ -121,7 +121,7 @@ impl Pending {
     /// Renames the file to `path` instead of its destination, for a name that depends on the content.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and if `path` is in another file system.
+    /// Errors of [`commit`](Self::commit), and if `path` is in another file system.
     pub fn commit_as(mut self, path: &Path) -> io::Result<()> {
         self.destination = path.to_path_buf();
         self.commit()

@@ -29,7 +29,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// Reads the regular file at `path`, a text in UTF-8 of at most `most` bytes.
 ///
 /// # Errors
-/// As [`read`], and if the content is not UTF-8.
+/// Errors of [`read`], and if the content is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     text(read(path, most)?)
 }

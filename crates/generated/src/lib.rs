@@ -1,4 +1,5 @@
-//! Generated files in `docs/`. A test compares each with what the program says; with `UPDATE_DOCS=1` it writes the file instead.
+//! Generated files in `docs/`. A test compares each file with the program's output; with `UPDATE_DOCS=1` it writes
+//! the file instead.
 
 use std::path::Path;
 
@@ -14,10 +15,11 @@ pub fn check(path: impl AsRef<Path>, text: &str) {
     check_by(path, text, &command());
 }
 
-/// The same for a test that another command runs than `cargo test -p PACKAGE TEST`.
+/// Compares a file like [`check`], for a test that is not run by `cargo test -p PACKAGE TEST`. `command` runs the
+/// test.
 ///
 /// # Panics
-/// As [`check`].
+/// Under the same conditions as [`check`].
 #[track_caller]
 pub fn check_by(path: impl AsRef<Path>, text: &str, command: &str) {
     let path = path.as_ref();
@@ -30,11 +32,11 @@ pub fn check_by(path: impl AsRef<Path>, text: &str, command: &str) {
         return;
     }
     let found = std::fs::read_to_string(path).unwrap_or_default();
-    // Both texts in full would fill a terminal.
+    // Printing both texts in full would fill the terminal.
     let line = found.lines().zip(text.lines()).take_while(|(found, wanted)| found == wanted).count() + 1;
     assert!(
         found == text,
-        "{shown} differs from what the program says, first in line {line}: run `{command}` and review the change"
+        "{shown} differs from the program's output, first in line {line}: run `{command}` and review the change"
     );
 }
 
@@ -54,10 +56,10 @@ pub fn with_part(page: &str, name: &str, part: &str) -> String {
     format!("{}{part}{}", &page[..from], &page[from + length..])
 }
 
-/// The command that writes the files of the running test.
+/// Returns the command that writes the files of the running test.
 fn command() -> String {
     let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
-    // libtest gives the thread of a test the name of the test.
+    // libtest names the thread of a test after the test.
     let thread = std::thread::current();
     format!("{UPDATE}=1 cargo test -p {package} {}", thread.name().unwrap_or_default())
 }

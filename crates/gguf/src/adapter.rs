@@ -1,7 +1,7 @@
-//! LoRA adapters: whether one is for a model, before llama.cpp sees it.
+//! LoRA adapters: checks that an adapter fits a model, before llama.cpp loads it.
 //!
-//! llama.cpp's own loader checks the two dimensions that matter most and leaves the rest (a third dimension, types, the
-//! kind of a number) to assertions of its graph, which end the process.
+//! llama.cpp's loader checks the two most important dimensions. Everything else (a third dimension, types, the type
+//! of a number) is left to assertions of its graph, which end the process.
 
 use build_info::Bytes;
 
@@ -9,13 +9,13 @@ use crate::ggml_type::GgmlType;
 use crate::read::{GgufFile, TensorInfo};
 use crate::value::{Scalar, Value, ValueType};
 
-/// Ends of the names of an adapter's tensors.
+/// Suffixes of the names of an adapter's tensors.
 const SUFFIXES: [&str; 2] = [".lora_a", ".lora_b"];
 
-/// Types that llama.cpp multiplies with: floats, and blocks that models are quantised to.
+/// True for types that llama.cpp multiplies with: floats, and the block types of quantised adapters.
 fn is_factor(kind: GgmlType) -> bool {
     let floats = ["f32", "f16", "bf16"];
-    // Of the quantised ones those that have been seen in adapters and that every backend multiplies with.
+    // The quantised types are those that occur in adapters and that every backend can multiply with.
     floats.contains(&kind.name()) || ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"].contains(&kind.name())
 }
 
@@ -26,55 +26,55 @@ fn text<'a>(file: &'a GgufFile, key: &str) -> Option<&'a str> {
     }
 }
 
-/// Sees that `adapter` is a LoRA adapter for the model in `model`, all its parts. Returns the size of its tensors.
+/// Checks that `adapter` is a LoRA adapter for the model in `model`, all parts of which must be given. Returns the
+/// size of the adapter's tensors.
 ///
 /// # Errors
-/// What is wrong, in words that follow the adapter's name.
+/// A description of the fault, worded to follow the adapter's name.
 pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
     match (text(adapter, "general.type"), text(adapter, "adapter.type")) {
         (Some("adapter"), Some("lora")) => {}
         (Some("adapter"), other) => {
             return Err(format!(
-                "it is an adapter of type {:?}, and only lora is known",
+                "it is an adapter of type {:?}, but only lora is supported",
                 other.unwrap_or("none")
             ));
         }
         (other, _) => {
             let what = other
                 .map_or("it has no general.type".to_string(), |is| format!("its general.type is {is:?}"));
-            return Err(format!("it is no adapter ({what}): name a LoRA adapter in GGUF form"));
+            return Err(format!("it is not an adapter ({what}): name a LoRA adapter in GGUF format"));
         }
     }
     let architecture = |file: &GgufFile| text(file, "general.architecture").unwrap_or("none").to_string();
     let (own, base) = (architecture(adapter), model.first().map_or(String::new(), |file| architecture(file)));
     if own != base {
         return Err(format!(
-            "it is for the architecture {own}, and the model's is {base}: take the adapter's own model"
+            "it is for the architecture {own}, but the model has {base}: use the model that the adapter was made for"
         ));
     }
     match (adapter.value_type("adapter.lora.alpha"), adapter.get("adapter.lora.alpha")) {
         (None, _) => {}
         (Some(ValueType::F32), Some(Value::Scalar(Scalar::Float(alpha)))) if alpha.is_finite() => {}
-        _ => return Err("its adapter.lora.alpha is no finite 32-bit number: convert it again".to_string()),
+        _ => return Err("its adapter.lora.alpha is not a finite 32-bit number: convert it again".to_string()),
     }
     if adapter.get("adapter.alora.invocation_tokens").is_some() {
         return Err(
-            "it works only after tokens that invoke it (an activated LoRA), which is not offered here"
-                .to_string(),
+            "it is an activated LoRA, which only works after certain tokens and is unsupported".to_string()
         );
     }
     let mut pairs = 0;
     for tensor in adapter.tensors() {
         let Some(base) = SUFFIXES.iter().find_map(|suffix| tensor.name.strip_suffix(suffix)) else {
-            // llama.cpp leaves those out.
+            // llama.cpp ignores these.
             if tensor.name.ends_with("_norm.weight") {
                 continue;
             }
-            return Err(format!("its tensor {} is no part of a LoRA adapter", tensor.name));
+            return Err(format!("its tensor {} is not part of a LoRA adapter", tensor.name));
         };
         if !is_factor(tensor.kind) {
             return Err(format!(
-                "its tensor {} has the type {}, with which nothing multiplies",
+                "its tensor {} has the type {}, which is unsupported in adapters",
                 tensor.name, tensor.kind
             ));
         }
@@ -82,16 +82,16 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
             let other = format!("{base}{}", SUFFIXES[1]);
             let other = adapter.tensors().iter().find(|tensor| tensor.name == other);
             let other =
-                other.ok_or_else(|| format!("it has {} and no {base}{}", tensor.name, SUFFIXES[1]))?;
+                other.ok_or_else(|| format!("it has {}, but no {base}{}", tensor.name, SUFFIXES[1]))?;
             let weight = model.iter().flat_map(|file| file.tensors()).find(|tensor| tensor.name == base);
             let weight = weight.ok_or_else(|| {
-                format!("it changes {base}, and the model has none: take the adapter's own model")
+                format!("it changes {base}, which the model does not have: use the model that the adapter was made for")
             })?;
             check_pair(tensor, other, weight)?;
             check_scaled(base, weight, model)?;
             pairs += 1;
         } else if !adapter.tensors().iter().any(|tensor| tensor.name == format!("{base}{}", SUFFIXES[0])) {
-            return Err(format!("it has {} and no {base}{}", tensor.name, SUFFIXES[0]));
+            return Err(format!("it has {}, but no {base}{}", tensor.name, SUFFIXES[0]));
         }
     }
     match pairs {
@@ -100,20 +100,20 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
     }
 }
 
-/// Refuses a change of a matrix in NVFP4 that has a scale of its own: llama.cpp's graph asserts that there is none.
+/// Rejects a change of an NVFP4 matrix with a scale tensor of its own: llama.cpp's graph asserts that there is none.
 fn check_scaled(base: &str, weight: &TensorInfo, model: &[&GgufFile]) -> Result<(), String> {
     let scale = base.strip_suffix(".weight").map(|name| format!("{name}.scale"));
     let mut tensors = model.iter().flat_map(|file| file.tensors());
     if weight.kind.name() == "nvfp4" && tensors.any(|tensor| Some(&tensor.name) == scale.as_ref()) {
         return Err(format!(
-            "it changes {base}, which has the type nvfp4 and a scale, and llama.cpp cannot change such a matrix: take \
-             the model in another type"
+            "it changes {base}, which has the type nvfp4 and a scale, but llama.cpp cannot change such a matrix: use \
+             the model with another type"
         ));
     }
     Ok(())
 }
 
-/// Whether `weight` + `b` `a` has the shape of `weight`.
+/// Checks that `weight` + `b` `a` has the shape of `weight`.
 fn check_pair(a: &TensorInfo, b: &TensorInfo, weight: &TensorInfo) -> Result<(), String> {
     let four = |tensor: &TensorInfo| {
         let mut dims = [1; 4];
@@ -123,14 +123,14 @@ fn check_pair(a: &TensorInfo, b: &TensorInfo, weight: &TensorInfo) -> Result<(),
     let (a4, b4, w4) = (four(a), four(b), four(weight));
     let rank = b4[0];
     let fits = match weight.name.ends_with("token_embd.weight") {
-        // Rows of `a` are picked by token, so it lies as the embedding does not.
+        // For an embedding, rows of `a` are selected by token, so `a` is transposed.
         true => a4 == [rank, w4[1], 1, 1] && b4 == [rank, w4[0], 1, 1],
         false => a4 == [w4[0], rank, w4[2], w4[3]] && b4 == [rank, w4[1], w4[2], w4[3]],
     };
     match fits && rank > 0 {
         true => Ok(()),
         false => Err(format!(
-            "{} of {:?} and {} of {:?} do not fit the model's {} of {:?}: take the adapter's own model",
+            "{} of {:?} and {} of {:?} do not fit the model's {} of {:?}: use the model that the adapter was made for",
             a.name, a.dims, b.name, b.dims, weight.name, weight.dims
         )),
     }

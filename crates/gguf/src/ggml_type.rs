@@ -1,4 +1,4 @@
-//! The data types of tensors.
+//! Data types of tensors.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct GgmlType(&'static Layout);
 
-/// How a type is stored: `elements` values in `bytes` bytes.
+/// Storage of a type: `elements` values in `bytes` bytes.
 #[derive(Debug, PartialEq, Eq)]
 struct Layout {
     id: u32,
@@ -15,8 +15,8 @@ struct Layout {
     bytes: u64,
 }
 
-/// `enum ggml_type` of ggml.h with the block sizes of ggml-common.h (ggml 0.26). Sizes are written as the sum of
-/// the block's fields, in the order of the C struct.
+/// Types in `enum ggml_type` of ggml.h, with the block sizes of ggml-common.h (ggml 0.26). Sizes are written as sums
+/// of the block's fields, in the order of the C struct.
 const LAYOUTS: &[Layout] = &[
     layout(0, "f32", 1, 4),
     layout(1, "f16", 1, 2),
@@ -55,7 +55,7 @@ const LAYOUTS: &[Layout] = &[
     layout(42, "q2_0", 64, 2 + 16),
 ];
 
-/// Types that GGUF files once had; llama.cpp no longer reads them.
+/// Types of old GGUF files that llama.cpp no longer reads.
 const REMOVED: &[(u32, &str)] = &[
     (4, "Q4_2"),
     (5, "Q4_3"),
@@ -71,13 +71,13 @@ const fn layout(id: u32, name: &'static str, elements: u64, bytes: u64) -> Layou
     Layout { id, name, elements, bytes }
 }
 
-/// Why a type number was not taken.
+/// Reason why a type number was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownType {
-    /// llama.cpp once knew it.
+    /// llama.cpp has removed the type.
     #[error("type {0} was removed from llama.cpp: quantise the model again, from its original weights")]
     Removed(&'static str),
-    /// Nobody knows it, or only a later llama.cpp.
+    /// The number is unknown; a later llama.cpp may know it.
     #[error("type number {0} is unknown: the file is damaged, or newer than this program")]
     Unknown(u32),
 }
@@ -88,7 +88,10 @@ impl GgmlType {
     /// IEEE half precision.
     pub const F16: Self = Self(&LAYOUTS[1]);
 
-    /// The type with the number `id`, which must be one of the table: to be used in constants.
+    /// Returns the type with the number `id`, for use in constants.
+    ///
+    /// # Panics
+    /// If the table does not contain the number.
     pub const fn known(id: u32) -> Self {
         let mut index = 0;
         while LAYOUTS[index].id != id {
@@ -97,7 +100,10 @@ impl GgmlType {
         Self(&LAYOUTS[index])
     }
 
-    /// The type with the number `id`.
+    /// Returns the type with the number `id`.
+    ///
+    /// # Errors
+    /// If the number is unknown or its type was removed.
     pub fn from_id(id: u32) -> Result<Self, UnknownType> {
         if let Some(layout) = LAYOUTS.iter().find(|layout| layout.id == id) {
             return Ok(Self(layout));
@@ -108,32 +114,33 @@ impl GgmlType {
         }
     }
 
-    /// The type called `name`, in any case.
+    /// Returns the type called `name`, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
         LAYOUTS.iter().find(|layout| layout.name.eq_ignore_ascii_case(name)).map(Self)
     }
 
-    /// Whether several values share a block, and each has fewer bits than a float.
+    /// True if several values share a block, and each of them has fewer bits than a float.
     pub fn is_quantised(self) -> bool {
         self.0.elements > 1
     }
 
-    /// Its number in a file.
+    /// Returns the number of the type in a file.
     pub fn id(self) -> u32 {
         self.0.id
     }
 
-    /// Its name as ggml spells it: `q4_K`, `f16`.
+    /// Returns the name of the type in ggml's spelling: `q4_K`, `f16`.
     pub fn name(self) -> &'static str {
         self.0.name
     }
 
-    /// Values in one block; 1 for plain numbers.
+    /// Returns the number of values in one block; 1 for plain numbers.
     pub fn block_elements(self) -> u64 {
         self.0.elements
     }
 
-    /// Bytes of `elements` values: a whole number of blocks, else (or when it does not fit) `None`.
+    /// Returns the size of `elements` values in bytes; `None` if they are not a whole number of blocks, or the size
+    /// overflows.
     pub fn bytes_of(self, elements: u64) -> Option<u64> {
         let whole = elements.is_multiple_of(self.0.elements);
         whole.then_some(elements / self.0.elements)?.checked_mul(self.0.bytes)

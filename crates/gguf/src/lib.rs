@@ -1,14 +1,14 @@
-//! GGUF files: reading and checking them, writing them, and making models with random weights.
+//! GGUF files: reading, validating and writing them, and generating models with random weights.
 //!
-//! - [`GgufFile::open`] parses a file without trusting it. llama.cpp's own parser is C++ and ends some damaged
-//!   files with an assertion; whatever this one lets through has passed the same rules, with an error that says
-//!   where a file is wrong and what to do.
-//! - [`check`] refuses a model that would end the process while llama.cpp loads or runs it.
-//! - [`write::Writer`] streams a file: header first, then tensor after tensor.
+//! - [`GgufFile::open`] parses an untrusted file. llama.cpp's own parser is C++ code that responds to some damaged
+//!   files with
+//!   an assertion. This parser applies the same rules, and its errors say where a file is wrong and what to do.
+//! - [`check`] rejects a model that would end the process while llama.cpp loads or runs it.
+//! - [`write::Writer`] streams a file: the header first, then one tensor after the other.
 //! - [`synth`] writes a model in the shape of a real one, with random weights and a vocabulary that round-trips.
-//! - [`probe`] writes small models of random quantised blocks that touch every matrix kernel of ggml.
-//! - [`memory`] says what a model takes when it runs: its weights, and the cache of a context.
-//! - [`adapter`] says whether a LoRA adapter is for a model.
+//! - [`probe`] writes small models of random quantised blocks that exercise every matrix kernel of ggml.
+//! - [`memory`] computes the memory that a model uses when it runs: its weights, and the cache of a context.
+//! - [`adapter`] checks that a LoRA adapter fits a model.
 //! - [`partial::PartialFile`] makes a new file appear under its name only when it is complete.
 
 pub mod adapter;

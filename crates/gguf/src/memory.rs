@@ -1,53 +1,54 @@
-//! What a model takes of the memory when it runs: its weights, and the cache of a context.
+//! Memory that a model uses when it runs: its weights, and the cache of a context.
 
 use build_info::Bytes;
 
 use crate::read::{GgufFile, ReadError};
 use crate::value::{Scalar, Value};
 
-/// llama.cpp rounds the size of a context up to a multiple of this.
+/// Granularity of a context's size in tokens: llama.cpp rounds up to a multiple of this.
 pub const CTX_STEP: u32 = 256;
 
-/// Tokens of the longest context, in whole steps of [`CTX_STEP`], whose cache fits into `room`; a step takes `step`.
+/// Returns the size of the largest context whose cache fits into `room`, in tokens and in whole steps of
+/// [`CTX_STEP`]. One step takes `step` bytes.
 pub fn longest_context(room: Bytes, step: Bytes) -> u32 {
     let steps = u32::try_from(room.0 / step.0.max(1)).unwrap_or(u32::MAX);
     steps.min(u32::MAX / CTX_STEP) * CTX_STEP
 }
 
-/// Values in a key and in a value of one head, as far as the metadata tells them; otherwise the heads share the width of
-/// the stream.
+/// Returns the lengths of a key and of a value of one head. If the metadata does not specify them, the embedding is
+/// divided evenly among the heads.
 pub fn head_lengths(embedding: u64, heads: u64, key: Option<u64>, value: Option<u64>) -> (u64, u64) {
     let default = embedding.checked_div(heads).unwrap_or(0);
     (key.unwrap_or(default), value.unwrap_or(default))
 }
 
-/// What each layer keeps of each token.
+/// Cached values per layer and token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheShape {
-    /// Layers.
+    /// Number of layers.
     pub layers: u64,
-    /// Heads that keep a key and a value.
+    /// Number of KV heads.
     pub kv_heads: u64,
-    /// Values in a key.
+    /// Length of a key, in values.
     pub key: u64,
-    /// Values in a value.
+    /// Length of a value, in values.
     pub value: u64,
 }
 
-/// A number in a model's metadata, as [`CacheShape::new`] asks for it.
+/// Number in a model's metadata, as [`CacheShape::new`] asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
-    /// It is there.
+    /// The key has this number.
     Is(u64),
-    /// There is something else: an array has a number for each layer.
+    /// The key has another kind of value, for example an array with one number per layer.
     Other,
-    /// There is nothing.
+    /// The key is absent.
     Absent,
 }
 
 impl CacheShape {
-    /// The shape that the metadata `{architecture}.KEY` tells; `None` for models that keep something else (latent
-    /// attention, a recurrent state, a sliding window), or not as much in every layer.
+    /// Derives the shape from the metadata keys `{architecture}.KEY`. `None` for models with another kind of cache
+    /// (latent attention, a recurrent state, a sliding window), or with a different size per layer.
     pub fn new(number: impl Fn(&str) -> Number) -> Option<Self> {
         let other = ["attention.kv_lora_rank", "attention.sliding_window", "ssm.state_size", "wkv.head_size"];
         if other.iter().any(|key| !matches!(number(key), Number::Absent | Number::Is(0))) {
@@ -68,7 +69,8 @@ impl CacheShape {
         Some(Self { layers: is("block_count")?, kv_heads, key, value })
     }
 
-    /// Bytes of both caches for `tokens` tokens; of keys and values, the bytes that 32 of them take.
+    /// Returns the size of the K and V caches for `tokens` tokens. `key_bytes` and `value_bytes` are the sizes of 32
+    /// values in bytes.
     pub fn bytes(&self, tokens: u64, key_bytes: u64, value_bytes: u64) -> Bytes {
         let of = |length: u64, bytes: u64| {
             self.kv_heads.saturating_mul(length).saturating_mul(bytes).checked_div(32).unwrap_or(0)
@@ -79,17 +81,17 @@ impl CacheShape {
 }
 
 impl GgufFile {
-    /// Size of the weights of the model that begins with this file, in however many files.
+    /// Returns the size of the weights of the model that starts with this file, over all its files.
     ///
     /// # Errors
-    /// When another part is missing or damaged.
+    /// If another part is missing or damaged.
     pub fn weights(&self) -> Result<Bytes, ReadError> {
         let rest = self.other_parts()?;
         let sizes = std::iter::once(self).chain(&rest).map(|part| part.total_tensor_bytes().0);
         Ok(Bytes(sizes.fold(0, u64::saturating_add)))
     }
 
-    /// What each layer keeps of each token, as far as the file tells.
+    /// Returns the cached values per layer and token; `None` if the file does not specify them.
     pub fn cache_shape(&self) -> Option<CacheShape> {
         let Some(Value::Scalar(Scalar::String(architecture))) = self.get("general.architecture") else {
             return None;

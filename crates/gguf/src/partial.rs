@@ -1,4 +1,4 @@
-//! A file that appears under its name only when it is complete.
+//! File that appears under its name only when it is complete.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -7,68 +7,68 @@ use std::path::{Path, PathBuf};
 use base::{Access, Pending};
 use build_info::Bytes;
 
-/// Why a file could not be put in its place.
+/// Reason why a file could not be written to its destination.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// The folder to hold it is not there.
+    /// The destination's folder does not exist.
     #[error("cannot write {}: there is no folder {}; create it first", path.display(), folder.display())]
     NoFolder {
-        /// The file to be written.
+        /// Path of the destination.
         path: PathBuf,
-        /// Its folder.
+        /// Folder of the destination.
         folder: PathBuf,
     },
-    /// A folder stands in its place.
+    /// The destination is a folder.
     #[error("cannot write {}: it is a folder; name a file in it", path.display())]
     IsFolder {
-        /// The place.
+        /// Path of the destination.
         path: PathBuf,
     },
-    /// A device, a pipe or a socket stands in its place, which a rename would replace by a file.
-    #[error("cannot write {}: it is there and is no regular file; name another place", path.display())]
+    /// The destination is a device, a pipe or a socket, which a rename would replace with a file.
+    #[error("cannot write {}: it exists and is not a regular file; choose another path", path.display())]
     NotRegular {
-        /// The place.
+        /// Path of the destination.
         path: PathBuf,
     },
-    /// Something else than a GGUF file stands in its place, which nobody meant to lose.
-    #[error("cannot write {}: it is there and is no GGUF file; name another place, or remove it", path.display())]
+    /// The destination exists and is not a GGUF file, so it may be valuable.
+    #[error("cannot write {}: it exists and is not a GGUF file; choose another path, or remove it", path.display())]
     Foreign {
-        /// The place.
+        /// Path of the destination.
         path: PathBuf,
     },
-    /// It would not fit.
+    /// The disk has too little free space for the file.
     #[error(
-        "cannot write {}: it takes {needed} and {} has {free} left; free some space or write elsewhere",
+        "cannot write {}: it needs {needed}, but {} has {free} left; free some space or choose another folder",
         path.display(), folder.display()
     )]
     NoSpace {
-        /// The file to be written.
+        /// Path of the destination.
         path: PathBuf,
-        /// Its folder.
+        /// Folder of the destination.
         folder: PathBuf,
-        /// Its size.
+        /// Size of the file.
         needed: Bytes,
-        /// Space left for this user.
+        /// Free space for this user.
         free: Bytes,
     },
-    /// The disk filled up while writing.
-    #[error("cannot write {}: the disk is full; free some space or write elsewhere", path.display())]
+    /// The disk became full during the write.
+    #[error("cannot write {}: the disk is full; free some space or choose another folder", path.display())]
     Full {
-        /// The file to be written.
+        /// Path of the destination.
         path: PathBuf,
     },
-    /// The system refused.
+    /// The system reported another error.
     #[error("cannot write {}: {source}", path.display())]
     Io {
-        /// The file to be written.
+        /// Path of the destination.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
 }
 
 impl PlaceError {
-    /// What `source`, met while writing `path`, means.
+    /// Classifies `source`, an error during the write of `path`.
     pub(crate) fn from_io(path: &Path, source: io::Error) -> Self {
         let path = path.to_path_buf();
         match source.kind() {
@@ -78,8 +78,8 @@ impl PlaceError {
     }
 }
 
-/// File that is written beside its place, under a random name. [`commit`](Self::commit) renames it; dropping it removes
-/// it and leaves whatever was there before.
+/// File that is written beside its destination, under a random name. [`commit`](Self::commit) renames it to the
+/// destination. Dropping it removes it and leaves the destination unchanged.
 #[derive(Debug)]
 pub struct PartialFile {
     destination: PathBuf,
@@ -87,13 +87,17 @@ pub struct PartialFile {
 }
 
 impl PartialFile {
-    /// Makes an empty file beside `destination`, after seeing that its folder exists and has `needed` bytes left.
+    /// Creates an empty file beside `destination`, after checking that its folder exists and has `needed` bytes of
+    /// free space.
+    ///
+    /// # Errors
+    /// If the destination is unsuitable, or the file cannot be created.
     pub fn beside(destination: &Path, needed: Bytes) -> Result<Self, PlaceError> {
         let path = destination.to_path_buf();
         if destination.is_dir() {
             return Err(PlaceError::IsFolder { path });
         }
-        // `file_name` is silent about the end.
+        // `file_name` ignores a trailing slash.
         if destination.as_os_str().as_encoded_bytes().ends_with(b"/") {
             return Err(PlaceError::NoFolder { folder: path.clone(), path });
         }
@@ -118,17 +122,20 @@ impl PartialFile {
         Ok(Self { destination: path, pending })
     }
 
-    /// Where to write.
+    /// Returns the temporary path of the file.
     pub fn path(&self) -> &Path {
         self.pending.path()
     }
 
-    /// The file, open for writing.
+    /// Opens the file for writing.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
     pub fn open(&self) -> Result<File, PlaceError> {
         self.pending.reopen().map_err(|source| PlaceError::from_io(&self.destination, source))
     }
 
-    /// What a failed write meant, of a library that does not tell: the disk is asked by writing a little more.
+    /// Finds the cause of a failed write by a library that does not report it, by writing a little more to the disk.
     pub fn failed(&self) -> PlaceError {
         let more = self.open().and_then(|mut file| {
             let written = file.seek(SeekFrom::End(0)).and_then(|_| file.write_all(&[0; 1 << 16]));
@@ -141,19 +148,22 @@ impl PartialFile {
         })
     }
 
-    /// Puts the file in its place.
+    /// Renames the file to its destination.
+    ///
+    /// # Errors
+    /// If the file cannot be renamed.
     pub fn commit(self) -> Result<(), PlaceError> {
         let Self { destination, pending } = self;
         pending.commit().map_err(|source| PlaceError::from_io(&destination, source))
     }
 }
 
-/// Refuses to put a GGUF file in the place of something else. An empty file, as `mktemp` makes it, may be replaced.
+/// Rejects a destination that is not a GGUF file. An empty file, as created by `mktemp`, may be replaced.
 ///
 /// # Errors
-/// When `path` is there, holds something and does not begin as GGUF files do, or cannot be read.
+/// If `path` exists, is not empty and does not start like a GGUF file, or cannot be read.
 pub fn refuse_foreign(path: &Path) -> Result<(), PlaceError> {
-    // What is no file at all, `PartialFile` refuses; a pipe would never tell how it begins.
+    // `PartialFile` rejects anything that is not a regular file; reading from a pipe would block.
     let Some(found) = path.metadata().ok().filter(|found| found.is_file() && found.len() > 0) else {
         return Ok(());
     };
@@ -170,14 +180,14 @@ pub fn refuse_foreign(path: &Path) -> Result<(), PlaceError> {
     }
 }
 
-/// Bytes that this user may still write into `folder`, where the system tells.
+/// Returns the free space for this user in `folder`; `None` if the system does not report it.
 #[cfg(unix)]
 pub fn free_space(folder: &Path) -> Option<Bytes> {
     let stat = nix::sys::statvfs::statvfs(folder).ok()?;
     Some(Bytes(stat.blocks_available().saturating_mul(stat.fragment_size())))
 }
 
-/// Not known here.
+/// Returns `None`: unsupported on this system.
 #[cfg(not(unix))]
 pub fn free_space(_folder: &Path) -> Option<Bytes> {
     None
@@ -236,7 +246,7 @@ mod tests {
         assert!(message(&folder.path().join("no/m.gguf"), 0).contains("there is no folder"));
         let full = message(&folder.path().join("m.gguf"), u64::MAX);
         assert!(
-            full.contains("it takes 16777216 TiB and") && full.contains("left; free some space"),
+            full.contains("it needs 16777216 TiB, but") && full.contains("left; free some space"),
             "{full}"
         );
         assert!(names(folder.path()).is_empty());
@@ -259,7 +269,7 @@ mod tests {
             let found = refuse_foreign(&path).map_err(|error| error.to_string());
             assert_eq!(found.is_ok(), replaced, "{content:?}: {found:?}");
             assert!(
-                found.is_ok() || found.unwrap_err().contains("notes.txt: it is there and is no GGUF file")
+                found.is_ok() || found.unwrap_err().contains("notes.txt: it exists and is not a GGUF file")
             );
         }
         refuse_foreign(folder.path()).unwrap();

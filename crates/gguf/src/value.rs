@@ -1,6 +1,6 @@
 //! Metadata values.
 
-/// The type of a metadata value, or of the elements of an array.
+/// Type of a metadata value, or of the elements of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueType {
     /// Unsigned, 8 bits.
@@ -19,9 +19,9 @@ pub enum ValueType {
     F32,
     /// One byte, 0 or 1.
     Bool,
-    /// UTF-8 with its length before it.
+    /// UTF-8 text, preceded by its length.
     String,
-    /// Many of one type.
+    /// Array of elements of one type.
     Array,
     /// Unsigned, 64 bits.
     U64,
@@ -31,7 +31,7 @@ pub enum ValueType {
     F64,
 }
 
-/// In the order of their numbers.
+/// Types in the order of their numbers.
 const TYPES: [ValueType; 13] = [
     ValueType::U8,
     ValueType::I8,
@@ -49,17 +49,17 @@ const TYPES: [ValueType; 13] = [
 ];
 
 impl ValueType {
-    /// The type with the number `id` (`enum gguf_type`).
+    /// Returns the type with the number `id` (`enum gguf_type`).
     pub fn from_id(id: u32) -> Option<Self> {
         TYPES.get(usize::try_from(id).ok()?).copied()
     }
 
-    /// Its number in a file.
+    /// Returns the number of the type in a file.
     pub fn id(self) -> u32 {
         self as u32
     }
 
-    /// Bytes of one value; `None` for strings and arrays.
+    /// Returns the size of one value in bytes; `None` for strings and arrays.
     pub fn size(self) -> Option<u64> {
         match self {
             Self::U8 | Self::I8 | Self::Bool => Some(1),
@@ -71,33 +71,33 @@ impl ValueType {
     }
 }
 
-/// One value of a metadata key.
+/// Single value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scalar {
-    /// Unsigned, any width.
+    /// Unsigned integer of any width.
     Unsigned(u64),
-    /// Signed, any width.
+    /// Signed integer of any width.
     Signed(i64),
-    /// Floating point, any width.
+    /// Floating-point number of any width.
     Float(f64),
-    /// Truth value.
+    /// Boolean.
     Bool(bool),
-    /// Text; what is no UTF-8 was replaced.
+    /// Text; invalid UTF-8 was replaced.
     String(String),
 }
 
-/// What stands under a metadata key.
+/// Value of a metadata key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// One value.
+    /// Single value.
     Scalar(Scalar),
-    /// An array. Its elements stay in the file: a vocabulary has hundreds of thousands.
+    /// Array. Its elements stay in the file, because a vocabulary has hundreds of thousands.
     Array {
         /// Type of the elements.
         of: ValueType,
-        /// Their number.
+        /// Number of elements.
         len: u64,
-        /// Where the first one begins in the file.
+        /// Offset of the first element in the file, in bytes.
         offset: u64,
     },
 }

@@ -1,5 +1,5 @@
-//! Writing a GGUF file as a stream: the header, then each tensor's bytes in order. Nothing is held back, so a
-//! model may be larger than memory.
+//! Streaming writer for GGUF files: the header, then each tensor's bytes in order. The writer buffers no tensor data,
+//! so a model may be larger than memory.
 
 use std::io::{self, Write};
 
@@ -7,14 +7,14 @@ use crate::format::{DEFAULT_ALIGNMENT, MAGIC, VERSION};
 use crate::ggml_type::GgmlType;
 use crate::value::ValueType;
 
-/// A metadata value to write.
+/// Metadata value to write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Meta {
     /// Unsigned, 32 bits.
     U32(u32),
     /// Floating point, 32 bits.
     F32(f32),
-    /// Truth value.
+    /// Boolean.
     Bool(bool),
     /// Text.
     String(String),
@@ -24,26 +24,27 @@ pub enum Meta {
     I32s(Vec<i32>),
 }
 
-/// A tensor to write.
+/// Tensor to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     /// Name, at most 63 bytes.
     pub name: String,
-    /// Elements per row first, as ggml counts dimensions.
+    /// Dimensions, with the number of elements per row first, as in ggml.
     pub dims: Vec<u64>,
-    /// Type of its data.
+    /// Type of the tensor's data.
     pub kind: GgmlType,
 }
 
 impl TensorSpec {
-    /// Bytes of its data; `None` when that does not fit or a row is no whole number of blocks.
+    /// Returns the size of the tensor's data in bytes; `None` if it overflows, or a row is not a whole number of
+    /// blocks.
     pub fn bytes(&self) -> Option<u64> {
         let row = self.kind.bytes_of(*self.dims.first()?)?;
         self.dims[1..].iter().try_fold(row, |bytes, dim| bytes.checked_mul(*dim))
     }
 }
 
-/// Everything that stands before the tensor data.
+/// Everything before the tensor data.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Header {
     /// Metadata in the order of the file.
@@ -52,50 +53,53 @@ pub struct Header {
     pub tensors: Vec<TensorSpec>,
 }
 
-/// Why a file could not be written.
+/// Reason why a file could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The system refused.
+    /// The system reported an error.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A tensor whose size cannot be told.
+    /// The size of a tensor cannot be computed.
     #[error("tensor '{name}' of {dims:?} has no size as {kind}: a row must be whole blocks of {} elements", kind.block_elements())]
     Shape {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
-        /// Its dimensions.
+        /// Dimensions of the tensor.
         dims: Vec<u64>,
-        /// Its type.
+        /// Type of the tensor.
         kind: GgmlType,
     },
-    /// Data that does not match what the header announced.
+    /// The size of the data differs from the header.
     #[error("tensor '{name}' takes {expected} bytes, and {given} were given")]
     Size {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
-        /// What the header says.
+        /// Size from the header, in bytes.
         expected: u64,
-        /// What came.
+        /// Size of the data, in bytes.
         given: u64,
     },
-    /// Data after the last tensor.
+    /// Data was written after the last tensor.
     #[error("{0} bytes came after the last tensor")]
     TooMuch(usize),
 }
 
-/// Writes one file.
+/// Writer of one file.
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
     /// Names and sizes of the tensors.
     sizes: Vec<(String, u64)>,
-    /// The tensor that the next bytes belong to, and how many it already has.
+    /// Index of the tensor that the next bytes belong to, and the number of its bytes written so far.
     tensor: usize,
     filled: u64,
 }
 
 impl<W: Write> Writer<W> {
     /// Writes the header to `out`, which should be buffered.
+    ///
+    /// # Errors
+    /// If a tensor's size cannot be computed, or `out` fails.
     pub fn new(mut out: W, header: &Header) -> Result<Self, WriteError> {
         let mut head = Vec::new();
         head.extend(MAGIC);
@@ -131,7 +135,10 @@ impl<W: Write> Writer<W> {
         Ok(Self { out, sizes, tensor: 0, filled: 0 })
     }
 
-    /// Writes the next bytes of the tensor that is due. They must not reach into the tensor after it.
+    /// Writes the next bytes of the current tensor, which must not extend into the next one.
+    ///
+    /// # Errors
+    /// If there is more data than the header announced, or `out` fails.
     pub fn write_data(&mut self, data: &[u8]) -> Result<(), WriteError> {
         let Some((name, size)) = self.sizes.get(self.tensor) else {
             return Err(WriteError::TooMuch(data.len()));
@@ -151,7 +158,10 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends the file: every tensor must have got its data.
+    /// Ends the file. All tensors must be complete.
+    ///
+    /// # Errors
+    /// If a tensor is incomplete, or `out` fails.
     pub fn finish(mut self) -> Result<W, WriteError> {
         if let Some((name, size)) = self.sizes.get(self.tensor) {
             return Err(WriteError::Size { name: name.clone(), expected: *size, given: self.filled });

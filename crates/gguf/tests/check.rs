@@ -1,4 +1,5 @@
-//! The check before loading: what would end a process is refused by name, and good models pass.
+//! Tests of the validation before loading: files that would end a process are rejected by name, and good models are
+//! accepted.
 
 #[path = "common/edit.rs"]
 mod edit;
@@ -14,7 +15,7 @@ use gguf::probe::Probe;
 use gguf::synth::{self, Preset, SynthOptions};
 use gguf::{GgufFile, check};
 
-/// The good model of `preset`, in `folder`.
+/// Writes the good model of `preset` into `folder`.
 fn good(folder: &Path, preset: Preset) -> PathBuf {
     let path = folder.join(format!("{preset}.gguf"));
     synth::write(&path, &SynthOptions::new(preset)).unwrap();
@@ -75,7 +76,7 @@ fn values_that_llama_cpp_runs_with_pass() {
         (&tiny, |edit| edit.put("llama.attention.head_count_kv", Put::I32s(vec![2; 4]))),
         (&tiny, |edit| edit.put("llama.rope.scaling.type", Put::Text("yarn".into()))),
         (&tiny, |edit| edit.put("llama.expert_count", Put::U32(0))),
-        // Special tokens outside of the vocabulary give way to the defaults.
+        // llama.cpp replaces special tokens outside of the vocabulary with the defaults.
         (&tiny, |edit| edit.put("tokenizer.ggml.padding_token_id", Put::U32(999_999))),
         (&tiny, |edit| edit.change_texts("tokenizer.ggml.tokens", |tokens| tokens[5] = Vec::new())),
         (&tiny, |edit| edit.change_texts("tokenizer.ggml.tokens", |tokens| tokens[5] = b"\xff\xfe".to_vec())),
@@ -124,24 +125,24 @@ fn later_parts_must_tell_their_number_as_llama_cpp_reads_it() {
     edit.write(&second);
     let error = check::open(&first).unwrap_err().to_string();
     assert!(error.contains(&name) && error.contains("i64"), "{error}");
-    // A file that lacks them all is llama.cpp's to refuse.
+    // llama.cpp itself rejects a file that lacks all of them.
     assert!(check::model(&[]).is_ok() && GgufFile::open(&first).is_ok());
 }
 
-/// A file with holes takes no room on the disk, but would take the memory of the machine.
+/// A sparse file takes no space on the disk, but would exhaust the memory of the machine.
 #[test]
 fn a_vocabulary_larger_than_memory_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("holes.gguf");
     let mut edit = Edit::of(&good(folder.path(), Preset::Tiny));
-    // The last value, so that the file can end with it.
+    // The key is removed so that it can be added as the last value, with which the file can end.
     edit.remove("tokenizer.ggml.tokens");
     edit.put("tokenizer.ggml.tokens", Put::Texts(vec![b"last token".to_vec()]));
     edit.write(&path);
     let bytes = std::fs::read(&path).unwrap();
     let text = bytes.windows(10).position(|window| window == b"last token").unwrap();
     let (before, after) = (&bytes[..text], &bytes[text + 10..]);
-    // Longer by a multiple of the alignment.
+    // The length grows by a multiple of the alignment.
     let length: u64 = (1 << 40) + 10;
     let file = std::fs::File::create(&path).unwrap();
     file.write_all_at(before, 0).unwrap();

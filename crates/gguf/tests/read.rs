@@ -1,4 +1,4 @@
-//! Files that are good, and files that are not: cut off, changed, or something else altogether.
+//! Tests of reading valid files, and of rejecting files that are truncated, changed, or of another format.
 
 use std::fs;
 use std::io::Cursor;
@@ -9,7 +9,8 @@ use build_info::Bytes;
 use gguf::write::{Header, Meta, TensorSpec, Writer};
 use gguf::{GgmlType, GgufFile, ReadError, Scalar, Split, Value, ValueType};
 
-/// A small file with every kind of value that the writer knows, and tensors of plain and of block types.
+/// Returns the header of a small file with every kind of value that the writer supports, and tensors of plain and
+/// block types.
 fn header() -> Header {
     let tensor = |name: &str, dims: &[u64], kind| TensorSpec { name: name.into(), dims: dims.into(), kind };
     let q4_k = GgmlType::from_id(12).unwrap();
@@ -47,14 +48,14 @@ fn open(content: &[u8]) -> Result<GgufFile, ReadError> {
     GgufFile::from_reader(Path::new("m.gguf"), Cursor::new(content), Bytes(content.len() as u64))
 }
 
-/// `file` with `bytes` at `at`.
+/// Returns `file` with `bytes` at the offset `at`.
 fn with(at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut changed = file();
     changed[at..at + bytes.len()].copy_from_slice(bytes);
     changed
 }
 
-/// Where `text` stands in the file.
+/// Returns the offset of `text` in the file.
 fn place(text: &str) -> usize {
     let file = file();
     file.windows(text.len()).position(|window| window == text.as_bytes()).unwrap()
@@ -123,8 +124,8 @@ fn the_parts_of_a_model_are_found_by_their_names() {
     let renamed = write("m.gguf", 0, 3);
     let cases = [
         (&first, "is part 1 of 3: there is no ", "m-00003-of-00003.gguf; put all parts"),
-        (&second, "is part 2 of 3: a model is loaded by its first, ", "m-00001-of-00003.gguf"),
-        (&renamed, "is part 1 of 3: name it as it was, ", "NAME-00001-of-00003.gguf"),
+        (&second, "is part 2 of 3: load the model by its first part, ", "m-00001-of-00003.gguf"),
+        (&renamed, "is part 1 of 3: rename it to its original name, ", "NAME-00001-of-00003.gguf"),
     ];
     for (path, words, file) in cases {
         let error = parts(path).unwrap_err().to_string();
@@ -144,7 +145,7 @@ fn the_parts_of_a_model_are_found_by_their_names() {
 #[test]
 fn a_file_cut_off_anywhere_is_called_truncated() {
     let whole = file();
-    // The last tensor's padding may be missing.
+    // The padding after the last tensor may be missing.
     let needed = whole.len() - (32 - 12);
     for len in 1..needed {
         let error = open(&whole[..len]).unwrap_err();
@@ -181,19 +182,19 @@ fn wild_numbers_anywhere_are_refused_without_taking_memory() {
     let before = peak_memory();
     for at in 4..whole.len() - 384 - 8 {
         for value in [u64::MAX, 1 << 63, (1 << 63) - 1, 1 << 40, (1 << 32) - 1, 1 << 31] {
-            // Whatever it says, it must not panic; most places hold something that this ruins.
+            // The parser must not panic on any value. A changed value at most offsets makes the file invalid.
             let content = with(at, &value.to_le_bytes());
             let result = catch_unwind(|| open(&content).map(drop));
             assert!(result.is_ok(), "panicked with {value:#x} at {at}");
         }
     }
     if let (Some(before), Some(after)) = (before, peak_memory()) {
-        // The kernel adds up what each core counted now and then, so it may fall by a little.
+        // The kernel updates the counts of each core only occasionally, so the sum may even decrease slightly.
         assert!(after.saturating_sub(before) < 100 << 10, "memory grew from {before} to {after} KiB");
     }
 }
 
-/// Largest resident size of this process so far, in KiB.
+/// Returns the peak resident size of this process in KiB.
 fn peak_memory() -> Option<u64> {
     host::process::ProcFolder::this().peak_resident().map(|bytes| bytes >> 10)
 }
@@ -204,9 +205,9 @@ fn damage_is_named_with_its_place() {
     let embd = after("token_embd.weight");
     let u64_at = |at: usize, value: u64| with(at, &value.to_le_bytes());
     let cases: Vec<(Vec<u8>, &str)> = vec![
-        (with(4, &[4]), "is of version 4"),
-        (with(4, &[1]), "is of version 1"),
-        (with(4, &[0, 0, 0, 3]), "is of version 3, big endian"),
+        (with(4, &[4]), "has version 4"),
+        (with(4, &[1]), "has version 1"),
+        (with(4, &[0, 0, 0, 3]), "has version 3, big endian"),
         (u64_at(8, u64::MAX), "18446744073709551615 tensors cannot be in a file of this size"),
         (u64_at(16, 1 << 40), "1099511627776 metadata keys cannot be in a file of this size"),
         (with(after("general.file_type"), &[99]), "'general.file_type' has the unknown type 99"),
@@ -217,12 +218,12 @@ fn damage_is_named_with_its_place() {
         (u64_at(place("token_embd.weight") - 8, 64), "the name of tensor 1 of 3 has 64 bytes, more than 63"),
         (with(embd, &[5]), "has 5 dimensions"),
         (u64_at(embd + 4, 1 << 62), "has too many elements"),
-        (u64_at(embd + 12, 4), "lies at 32 of the data where 64 is due"),
+        (u64_at(embd + 12, 4), "has the data offset 32 instead of 64"),
         (with(embd + 20, &[77]), "tensor 'token_embd.weight': type number 77 is unknown"),
         (with(embd + 20, &[31]), "type Q4_0_4_4 was removed"),
-        (with(embd + 20, &[12]), "a row is no whole number of blocks of 256"),
-        (u64_at(embd + 24, 8), "lies at 8 of the data where 0 is due, and is not aligned"),
-        (b"PK\x03\x04 and so on".to_vec(), "is no GGUF file"),
+        (with(embd + 20, &[12]), "a row is not a whole number of blocks of 256"),
+        (u64_at(embd + 24, 8), "has the data offset 8 instead of 0, and is not aligned"),
+        (b"PK\x03\x04 and so on".to_vec(), "is not a GGUF file"),
         (Vec::new(), "is empty"),
     ];
     for (content, words) in cases {
@@ -244,11 +245,11 @@ fn keys_and_tensors_stand_once_and_alignment_is_a_power_of_two() {
         header
     };
     let cases = [
-        (twice, "metadata key 'general.architecture' stands twice"),
-        (twins, "tensor 'token_embd.weight' stands twice"),
-        (aligned(Meta::U32(24)), "'general.alignment' is no power of two"),
-        (aligned(Meta::U32(0)), "'general.alignment' is no power of two"),
-        (aligned(Meta::Bool(true)), "'general.alignment' is no power of two"),
+        (twice, "metadata key 'general.architecture' occurs twice"),
+        (twins, "tensor 'token_embd.weight' occurs twice"),
+        (aligned(Meta::U32(24)), "'general.alignment' is not a power of two"),
+        (aligned(Meta::U32(0)), "'general.alignment' is not a power of two"),
+        (aligned(Meta::Bool(true)), "'general.alignment' is not a power of two"),
     ];
     for (header, words) in cases {
         let error = open(&file_of(&header)).expect_err(words).to_string();

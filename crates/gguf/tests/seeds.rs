@@ -1,4 +1,4 @@
-//! What the fuzzer starts from and what it has found, without a fuzzer.
+//! Tests with the fuzzer's seeds and findings, without a fuzzer.
 
 #[path = "../../../fuzz/src/gguf_header.rs"]
 mod gguf_header;

@@ -1,4 +1,4 @@
-//! Synthetic models: complete, reproducible, and put in place only when they are whole.
+//! Tests of synthetic models: complete, reproducible, and visible only when complete.
 
 use std::cell::Cell;
 use std::fs;
@@ -31,7 +31,7 @@ fn the_seed_alone_decides_the_bytes() {
         assert_eq!(one, made(preset, 1, 7), "{preset}");
         assert_ne!(one, made(preset, 2, 2), "{preset}");
     }
-    // Whoever changes this changes the models that others have measured.
+    // Changing this digest changes the models that others have measured with.
     assert_eq!(made(Preset::Tiny, 0, 2), "ced107fa3208e501612968d8c140475c0fd30b1c453060fc4e1e3770adaab526");
 }
 

@@ -1,4 +1,4 @@
-//! Prints this machine, or the one of a snapshot, as JSON, and how long reading it took.
+//! Prints this machine, or the machine of a snapshot, as JSON, with the time of the detection.
 
 use std::process::ExitCode;
 use std::time::Instant;

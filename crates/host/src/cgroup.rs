@@ -1,5 +1,5 @@
-//! CPU quota and memory limit of this process's control groups, version 1 and 2: the tightest of its own
-//! group's and of all the groups above.
+//! CPU quota and memory limit of this process's control groups, version 1 and 2: the tightest among its own group and
+//! all groups above.
 
 use std::path::{Component, Path};
 
@@ -7,23 +7,23 @@ use build_info::Bytes;
 
 use crate::root::Root;
 
-/// The tightest limits found.
+/// Tightest limits found.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct CgroupLimits {
-    /// In cores.
+    /// CPU quota in cores.
     pub cpu_quota: Option<f64>,
-    /// In bytes.
+    /// Memory limit in bytes.
     pub memory: Option<Bytes>,
 }
 
-/// A mounted hierarchy.
+/// Mounted control group hierarchy.
 struct Mount {
-    /// The group that is mounted, as this process's cgroup namespace sees it: `/`, or `/docker/ab…`, or
-    /// `/../..` for one above the namespace.
+    /// Mounted group, as this process's cgroup namespace sees it: `/`, or `/docker/ab…`, or `/../..` for a group
+    /// above the namespace.
     group: String,
-    /// Where.
+    /// Mount point.
     point: String,
-    /// Version 1: the controllers. Version 2 has none here.
+    /// Controllers of a version 1 hierarchy; `None` for version 2.
     controllers: Option<Vec<String>>,
 }
 
@@ -77,7 +77,7 @@ impl CgroupLimits {
     }
 }
 
-/// Calls `read` on the folder of `group` and of each group above it that the mounts show.
+/// Calls `read` on the folder of `group` and of each group above it that is visible in the mounts.
 fn walk<'a>(
     mounts: impl Iterator<Item = &'a Mount>,
     group: &str,
@@ -103,7 +103,7 @@ fn walk<'a>(
         }
         read(&mount.point, warnings);
     }
-    // Not mounted at all is common (version 1's leftovers) and nobody's limit.
+    // A hierarchy that is not mounted at all is common (leftovers of version 1) and sets no limit.
     if is_mounted && !is_whole {
         warnings.push(format!(
             "cannot read all limits of control group {group} ({hierarchy}): the mounted hierarchy does not show it"
@@ -111,13 +111,13 @@ fn walk<'a>(
     }
 }
 
-/// Where a process's group lies, seen from a mounted one.
+/// Location of a process's group relative to a mounted one.
 enum GroupLocation {
-    /// At this path below it: empty, or with a leading `/`.
+    /// Below the mounted group at this path, which is empty or starts with `/`.
     Below(String),
-    /// Below it, but by which way cannot be told.
+    /// Below the mounted group, at an unknown path.
     SomewhereBelow,
-    /// Elsewhere.
+    /// Outside of the mounted group.
     Outside,
 }
 
@@ -134,7 +134,7 @@ fn place(mounted: &str, group: &str) -> GroupLocation {
     match group.strip_prefix(mounted.as_slice()) {
         Some(rest) if rest.contains(&"..") => GroupLocation::Outside,
         Some(rest) => GroupLocation::Below(rest.iter().map(|part| format!("/{part}")).collect()),
-        // The mount is of a group above the namespace's own, whose names the namespace hides.
+        // The mount is of a group above the namespace's own group, and the namespace hides the names in between.
         None if mounted.iter().all(|part| *part == "..") && !group.contains(&"..") => {
             GroupLocation::SomewhereBelow
         }
@@ -142,7 +142,7 @@ fn place(mounted: &str, group: &str) -> GroupLocation {
     }
 }
 
-/// The control group mounts in the text of `/proc/self/mountinfo` (proc(5)).
+/// Parses the control group mounts in `/proc/self/mountinfo` (proc(5)).
 fn mounts(mountinfo: &str) -> Vec<Mount> {
     let mount = |line: &str| {
         let (left, right) = line.split_once(" - ")?;
@@ -159,7 +159,7 @@ fn mounts(mountinfo: &str) -> Vec<Mount> {
     mountinfo.lines().filter_map(mount).collect()
 }
 
-/// Blanks, tabs, line ends and backslashes are written as `\040` and the like.
+/// Decodes blanks, tabs, line ends and backslashes, which are written as `\040` and similar.
 fn unescape(text: &str) -> String {
     let mut plain = text.to_string();
     for (code, letter) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
@@ -168,7 +168,7 @@ fn unescape(text: &str) -> String {
     plain
 }
 
-/// `cpu.max`: `150000 100000`, or `max 100000` for no limit.
+/// Reads `cpu.max`: `150000 100000`, or `max 100000` for no limit.
 fn version_2_quota(root: &Root, folder: &str, warnings: &mut Vec<String>) -> Option<f64> {
     let path = format!("{folder}/cpu.max");
     let text = root.value(&path)?;
@@ -180,7 +180,7 @@ fn version_2_quota(root: &Root, folder: &str, warnings: &mut Vec<String>) -> Opt
     quota_in_cores(quota, period, &path, warnings)
 }
 
-/// `cpu.cfs_quota_us`: -1 for no limit.
+/// Reads `cpu.cfs_quota_us`: -1 for no limit.
 fn version_1_quota(root: &Root, folder: &str, warnings: &mut Vec<String>) -> Option<f64> {
     let path = format!("{folder}/cpu.cfs_quota_us");
     let quota = root.value(&path)?;
@@ -202,8 +202,8 @@ fn quota_in_cores(quota: &str, period: &str, path: &str, warnings: &mut Vec<Stri
     }
 }
 
-/// `memory.max` (`max` for no limit) and `memory.limit_in_bytes` (a huge number: the largest multiple of the
-/// page size that fits, 2^63 - 4096 on x86).
+/// Reads `memory.max` (`max` for no limit) or `memory.limit_in_bytes`. For the latter, no limit is a huge number: the
+/// largest multiple of the page size that fits, 2^63 - 4096 on x86.
 fn memory(root: &Root, path: &str, warnings: &mut Vec<String>) -> Option<Bytes> {
     const NO_LIMIT: u64 = 1 << 62;
     let text = root.value(path)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use raw_cpuid::CpuIdResult;
 
-/// A source of CPUID leaves and of XCR0, the mask of register states that the operating system saves.
+/// Source of CPUID leaves and of XCR0, the mask of register states that the operating system saves.
 #[derive(Clone, Debug)]
 pub struct Cpuid(CpuidSource);
 
@@ -19,7 +19,7 @@ enum CpuidSource {
 }
 
 impl Cpuid {
-    /// The CPU this process runs on; `None` where it has no CPUID.
+    /// Returns the CPU that this process runs on; `None` if it has no CPUID.
     pub fn live() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         return Some(Self(CpuidSource::Live));
@@ -27,7 +27,7 @@ impl Cpuid {
         return None;
     }
 
-    /// Recorded leaves, `(leaf, subleaf)` to `[eax, ebx, ecx, edx]`; the others read as zeros.
+    /// Returns recorded leaves, `(leaf, subleaf)` to `[eax, ebx, ecx, edx]`; all others are zeros.
     pub fn recorded(leaves: impl IntoIterator<Item = ((u32, u32), [u32; 4])>, xcr0: u64) -> Self {
         let result = |[eax, ebx, ecx, edx]: [u32; 4]| CpuIdResult { eax, ebx, ecx, edx };
         let leaves = leaves.into_iter().map(|(key, registers)| (key, result(registers))).collect();
@@ -45,7 +45,7 @@ impl Cpuid {
         }
     }
 
-    /// Only to be called if CPUID says OSXSAVE.
+    /// Reads XCR0. Must only be called if CPUID reports OSXSAVE.
     fn xcr0(&self) -> u64 {
         match &self.0 {
             #[cfg(target_arch = "x86_64")]
@@ -59,19 +59,19 @@ impl Cpuid {
 fn live_xcr0() -> u64 {
     #[target_feature(enable = "xsave")]
     fn xgetbv() -> u64 {
-        // SAFETY: the caller makes sure of OSXSAVE, and register 0 exists wherever XGETBV does.
+        // SAFETY: the caller checks OSXSAVE, and register 0 exists wherever XGETBV does.
         unsafe { std::arch::x86_64::_xgetbv(0) }
     }
     const OSXSAVE: u32 = 1 << 27;
     if raw_cpuid::native_cpuid::cpuid_count(1, 0).ecx & OSXSAVE == 0 {
         return 0;
     }
-    // SAFETY: OSXSAVE says that the CPU has XSAVE and that the operating system enabled XGETBV.
+    // SAFETY: OSXSAVE indicates that the CPU has XSAVE and that the operating system enabled XGETBV.
     unsafe { xgetbv() }
 }
 
-/// The leaves of a source within the bounds that the source itself states. Beyond them an Intel CPU answers
-/// with the contents of its last leaf.
+/// Leaves of a source, within the limits that the source states. Beyond them, an Intel CPU returns the contents of
+/// its last leaf.
 pub(crate) struct Leaves<'a> {
     source: &'a Cpuid,
     last_basic: u32,
@@ -87,14 +87,14 @@ impl<'a> Leaves<'a> {
         Self { source, last_basic, last_extended, last_of_7 }
     }
 
-    /// The registers of a leaf; `None` where the CPU does not have it.
+    /// Returns the registers of a leaf; `None` if the CPU does not have it.
     pub(crate) fn get(&self, leaf: u32, subleaf: u32) -> Option<CpuIdResult> {
         let last = if leaf >= 0x8000_0000 { self.last_extended } else { self.last_basic };
         let is_there = leaf <= last && (leaf != 7 || subleaf <= self.last_of_7);
         is_there.then(|| self.source.read(leaf, subleaf))
     }
 
-    /// XCR0, and 0 where the operating system has not enabled XSAVE.
+    /// Returns XCR0, or 0 if the operating system has not enabled XSAVE.
     pub(crate) fn xcr0(&self) -> u64 {
         const OSXSAVE: u32 = 1 << 27;
         match self.get(1, 0) {
@@ -103,7 +103,7 @@ impl<'a> Leaves<'a> {
         }
     }
 
-    /// The same leaves as raw-cpuid's reader takes them.
+    /// Returns the leaves as a reader for raw-cpuid.
     pub(crate) fn reader(&self) -> impl raw_cpuid::CpuIdReader {
         let source = self.source;
         move |leaf, subleaf| source.read(leaf, subleaf)

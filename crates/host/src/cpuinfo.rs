@@ -1,4 +1,4 @@
-//! `/proc/cpuinfo`: the processor of an architecture without CPUID, and cores where `/sys` is missing.
+//! Contents of `/proc/cpuinfo`: the processor of an architecture without CPUID, and cores if `/sys` is missing.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use build_info::host::Cpu;
 
 use crate::root::Root;
 
-/// The file, read when it is first asked for.
+/// File that is read on first use.
 pub(crate) struct Lazy<'a> {
     root: &'a Root,
     info: OnceCell<CpuInfo>,
@@ -23,7 +23,7 @@ impl<'a> Lazy<'a> {
     }
 }
 
-/// The file, one block of `name: value` for each processor.
+/// Parsed file, one block of `name: value` for each processor.
 pub(crate) struct CpuInfo {
     processors: Vec<BTreeMap<String, String>>,
 }
@@ -34,13 +34,13 @@ impl CpuInfo {
             let fields = block.lines().filter_map(|line| line.split_once(':'));
             fields.map(|(name, value)| (name.trim().to_string(), value.trim().to_string())).collect()
         };
-        // Blocks that are not a processor's (`Hardware` on ARM, `timebase` on POWER) say nothing we need.
+        // Other blocks (`Hardware` on ARM, `timebase` on POWER) contain nothing of interest.
         let processors =
             text.split("\n\n").map(block).filter(|block| block.contains_key("processor")).collect();
         Self { processors }
     }
 
-    /// Package, core and number of every processor; package and core are `None` where the file has none.
+    /// Returns number, package and core of every processor; package and core are `None` if the file has none.
     pub(crate) fn cpus(&self) -> impl Iterator<Item = (u32, Option<(u32, u32)>)> {
         self.processors.iter().filter_map(|block| {
             let number = |name: &str| block.get(name)?.parse::<u32>().ok();
@@ -48,7 +48,7 @@ impl CpuInfo {
         })
     }
 
-    /// What the file tells of the processor.
+    /// Returns the processor's description.
     pub(crate) fn cpu(&self, arch: &str, warnings: &mut Vec<String>) -> Cpu {
         let Some(first) = self.processors.first() else {
             warnings.push("cannot read the processor: /proc/cpuinfo lists none".to_string());
@@ -64,7 +64,7 @@ impl CpuInfo {
             let values: BTreeSet<u32> = kinds.iter().map(of).collect();
             values.first().copied().filter(|_| values.len() == 1)
         };
-        // A thread may be moved to any core: only what all have is there.
+        // A thread may move to any core, so only instruction sets of all cores are usable.
         let features = self
             .processors
             .iter()
@@ -82,7 +82,7 @@ impl CpuInfo {
     }
 }
 
-/// What tells one kind of ARM core from another (MIDR_EL1).
+/// Identification of an ARM core (MIDR_EL1).
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct ArmCore {
     implementer: u32,
@@ -117,7 +117,7 @@ impl ArmCore {
     }
 }
 
-/// Implementer codes of MIDR_EL1 (Arm ARM, D23.2.122).
+/// Returns the vendor for an implementer code of MIDR_EL1 (Arm ARM, D23.2.122).
 fn vendor(implementer: u32) -> String {
     let name = match implementer {
         0x41 => "ARM",
@@ -138,7 +138,7 @@ fn vendor(implementer: u32) -> String {
     name.to_string()
 }
 
-/// Cores that run language models somewhere: implementer, part, name as `-mcpu` and lscpu have it.
+/// Cores in machines that may run language models: implementer, part, name in the spelling of `-mcpu` and lscpu.
 const PARTS: &[(u32, u32, &str)] = &[
     (0x41, 0xd03, "Cortex-A53"),
     (0x41, 0xd05, "Cortex-A55"),
@@ -172,8 +172,8 @@ const PARTS: &[(u32, u32, &str)] = &[
     (0xc0, 0xac4, "Ampere-1a"),
 ];
 
-/// Architectures whose file has its own names for things: RISC-V, POWER, s390. On x86 only the name is taken:
-/// instruction sets are CPUID's to tell, under other names.
+/// Describes a processor of an architecture with other field names: RISC-V, POWER, s390. On x86, only the name is
+/// used, because instruction sets come from CPUID, with other names.
 fn other(block: &BTreeMap<String, String>, arch: &str) -> Cpu {
     let first_of =
         |names: &[&str]| names.iter().find_map(|name| block.get(*name)).cloned().unwrap_or_default();
@@ -190,7 +190,7 @@ fn other(block: &BTreeMap<String, String>, arch: &str) -> Cpu {
     }
 }
 
-/// `rv64imafdcv_zba_zbb`: single letters, then names.
+/// Parses `rv64imafdcv_zba_zbb`: single letters, then names.
 fn riscv(isa: &str) -> BTreeSet<String> {
     let mut parts = isa.split('_');
     let letters = parts.next().unwrap_or_default().trim_start_matches("rv64").trim_start_matches("rv32");

@@ -1,14 +1,17 @@
-//! The kernel's lists of CPUs, `0-3,8,10-11`.
+//! Lists of CPUs in the kernel's format, `0-3,8,10-11`.
 
-/// Larger numbers are taken for garbage: no kernel is built for more CPUs (NR_CPUS is at most 8192 on x86,
-/// 4096 on ARM), and a range must not make us allocate gigabytes.
+/// Limit for CPU numbers. No kernel supports more CPUs (NR_CPUS is at most 8192 on x86, 4096 on ARM), so larger
+/// numbers are invalid, and a range must not allocate gigabytes.
 const LIMIT: u32 = 1 << 16;
 
-/// The CPUs in `text`, ascending and each once; an empty text is an empty list. The error says what is wrong.
+/// Parses the CPUs in `text`, ascending and without duplicates; an empty text is an empty list.
+///
+/// # Errors
+/// A description of the fault.
 pub(crate) fn parse(text: &str) -> Result<Vec<u32>, String> {
     let number = |part: &str| match part.trim().parse::<u32>() {
         Ok(number) if number < LIMIT => Ok(number),
-        _ => Err(format!("{part:?} is no CPU number below {LIMIT}")),
+        _ => Err(format!("{part:?} is not a CPU number below {LIMIT}")),
     };
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.trim().is_empty()) {
@@ -16,13 +19,13 @@ pub(crate) fn parse(text: &str) -> Result<Vec<u32>, String> {
             Some((first, last)) => {
                 let (first, last) = (number(first)?, number(last)?);
                 if last < first {
-                    return Err(format!("{part:?} is a range that runs backwards"));
+                    return Err(format!("{part:?} is a reversed range"));
                 }
                 cpus.extend(first..=last);
             }
             None => cpus.push(number(part)?),
         }
-        // Ranges may overlap; a file of nothing but "0-65535," must not add up.
+        // Ranges may overlap, so a file that repeats "0-65535," must not use unlimited memory.
         if cpus.len() > LIMIT as usize {
             return Err(format!("more than {LIMIT} CPUs"));
         }

@@ -1,4 +1,4 @@
-//! Reads a machine.
+//! Detection of a machine's properties.
 
 use build_info::Host;
 use build_info::host::{Gpu, Limits};
@@ -7,43 +7,43 @@ use crate::gpu::{self, Driver};
 use crate::root::Root;
 use crate::{cgroup, cpuid, cpuinfo, system, topology, x86};
 
-/// A machine, and what could not be read of it.
+/// Description of a machine, with warnings about missing readings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Detected {
-    /// The machine.
+    /// Description of the machine.
     pub host: Host,
-    /// One sentence for each reading that failed and matters, fit to be shown to a user.
+    /// Warnings for the user, one sentence for each important reading that failed.
     pub warnings: Vec<String>,
 }
 
-/// The NVIDIA GPUs of the machine behind `root` alone, and what is to be said of them: for a caller that read the rest
-/// [without them](Root::without_gpus).
+/// Returns only the NVIDIA GPUs of the machine behind `root`, and warnings. For a caller that read the rest [without
+/// them](Root::without_gpus).
 pub fn gpus(root: &Root) -> (Vec<Gpu>, Vec<String>) {
     let mut warnings = Vec::new();
     let gpus = gpu::nvidia(root, &mut warnings);
     (gpus, warnings)
 }
 
-/// What NVIDIA's driver on the machine behind `root` tells, and what is to be said of it: for whoever looks for the reason why
-/// no GPU can be used.
+/// Returns the state of NVIDIA's driver on the machine behind `root`, and warnings, to diagnose why no GPU can be
+/// used.
 pub fn driver(root: &Root) -> (Driver, Vec<String>) {
     let mut warnings = Vec::new();
     let driver = gpu::ask(root, &mut warnings);
     (driver, warnings)
 }
 
-/// Reads the machine behind `root`.
+/// Detects the properties of the machine behind `root`.
 pub fn detect(root: &Root) -> Detected {
     let mut warnings = Vec::new();
     let leaves = root.cpuid().filter(|_| root.arch() == "x86_64").map(cpuid::Leaves::new);
-    // Read at most once, and only if something asks: the kernel may interrupt every CPU to write it.
+    // Read at most once, and only if needed: the kernel may interrupt every CPU to produce the file.
     let cpuinfo = cpuinfo::Lazy::new(root);
 
     let cpu = match &leaves {
         Some(leaves) => x86::cpu(leaves),
         None => {
             if root.arch() == "x86_64" {
-                warnings.push("cannot tell the CPU's instruction sets: CPUID is not at hand".to_string());
+                warnings.push("cannot detect the CPU's instruction sets: CPUID is not available".to_string());
             }
             cpuinfo.get().cpu(root.arch(), &mut warnings)
         }
@@ -51,7 +51,7 @@ pub fn detect(root: &Root) -> Detected {
     let allowed = system::affinity(root, &mut warnings);
     let online = topology::online(root, &cpuinfo, allowed.as_deref(), &mut warnings);
     let topology = topology::read(root, &online, &cpuinfo, leaves.as_ref(), &mut warnings);
-    // The mask may name CPUs that are offline.
+    // The mask may contain CPUs that are offline.
     let affinity = match allowed {
         Some(allowed) => allowed.into_iter().filter(|cpu| online.binary_search(cpu).is_ok()).collect(),
         None => online,

@@ -1,19 +1,19 @@
-//! Instruction sets: which CPUID bit says so, which registers the operating system must save for it, and the
-//! x86-64 levels that they make up.
+//! Instruction sets: their CPUID bits, the registers that the operating system must save for them, and the x86-64
+//! levels that they form.
 //!
-//! Bits: Intel SDM volume 2A (CPUID), Intel's Architecture Instruction Set Extensions reference, AMD APM
-//! volume 3 appendix E. The choice: what llama.cpp's kernels, the psABI levels and `-march=native` of GCC and
-//! Clang look at. Names are those of `/proc/cpuinfo`, but for `sse3` (there `pni`), `lzcnt` (there `abm`) and
-//! `avx512_vbmi` (there `avx512vbmi`), which llama.cpp and the compilers call so.
+//! The bits come from Intel SDM volume 2A (CPUID), Intel's Architecture Instruction Set Extensions reference, and AMD
+//! APM volume 3 appendix E. The table contains the instruction sets that llama.cpp's kernels, the psABI levels and
+//! `-march=native` of GCC and Clang use. Names are those of `/proc/cpuinfo`, except `sse3` (there `pni`), `lzcnt`
+//! (there `abm`) and `avx512_vbmi` (there `avx512vbmi`), which are the names in llama.cpp and the compilers.
 
 use std::collections::BTreeSet;
 
 use crate::cpuid::Leaves;
 
-/// What the operating system must have enabled (Intel SDM volume 1, 13.3).
+/// Register state that the operating system must save (Intel SDM volume 1, 13.3).
 #[derive(Clone, Copy, PartialEq)]
 enum Needs {
-    /// Nothing beyond what every 64-bit system does.
+    /// No state beyond that of every 64-bit system.
     Nothing,
     /// XSAVE itself (CR4.OSXSAVE).
     Xsave,
@@ -21,12 +21,12 @@ enum Needs {
     Avx,
     /// AVX state, opmask and the upper parts of ZMM.
     Avx512,
-    /// Tile configuration and data. Linux gives a process the tiles only when it asks (arch_prctl).
+    /// Tile configuration and data. Linux only permits a process to use tiles on request (arch_prctl).
     Amx,
 }
 
 impl Needs {
-    /// The bits of XCR0 that must be set.
+    /// Returns the bits of XCR0 that must be set.
     const fn xcr0(self) -> u64 {
         match self {
             Needs::Nothing => 0,
@@ -46,7 +46,7 @@ enum Register {
     Edx,
 }
 
-/// One register of one leaf, and its bits.
+/// Bits in one register of one leaf.
 struct CpuidRow {
     leaf: u32,
     subleaf: u32,
@@ -112,8 +112,8 @@ const ROWS: &[CpuidRow] = &[
     ] },
 ];
 
-/// What each level adds to the one below: x86-64 psABI, "Micro-Architecture Levels". Left out: OSFXSR (a bit of
-/// CR4, which no program can read and without which no 64-bit program starts).
+/// Instruction sets that each level adds to the one below: x86-64 psABI, "Micro-Architecture Levels". OSFXSR is left
+/// out: it is a bit of CR4, which no program can read and without which no 64-bit program starts.
 const LEVELS: [&[&str]; 4] = [
     &["cmov", "cx8", "fpu", "fxsr", "mmx", "syscall", "sse", "sse2"],
     &["cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3"],
@@ -121,11 +121,11 @@ const LEVELS: [&[&str]; 4] = [
     &["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"],
 ];
 
-/// The instruction sets of a CPU.
+/// Instruction sets of a CPU.
 pub(crate) struct Features {
-    /// The CPU has them and the operating system saves their registers.
+    /// Supported by the CPU, and enabled by the operating system.
     pub usable: BTreeSet<String>,
-    /// The CPU has them, the operating system does not.
+    /// Supported by the CPU, but not enabled by the operating system.
     pub disabled: BTreeSet<String>,
 }
 
@@ -151,7 +151,8 @@ pub(crate) fn read(leaves: &Leaves) -> Features {
     Features { usable, disabled }
 }
 
-/// The highest x86-64 level all of whose features, and those below, are in `usable`.
+/// Returns the highest x86-64 level for which `usable` contains all instruction sets, including those of lower
+/// levels.
 pub(crate) fn x86_64_level(usable: &BTreeSet<String>) -> Option<u8> {
     let reached = LEVELS.iter().take_while(|names| names.iter().all(|&name| usable.contains(name))).count();
     u8::try_from(reached).ok().filter(|&level| level > 0)

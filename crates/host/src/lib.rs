@@ -1,12 +1,12 @@
-//! Reads the machine into a [`build_info::Host`]: CPUID and XCR0, cores and caches, NUMA, memory, affinity,
-//! control groups, NVIDIA GPUs.
+//! Detects the machine's properties as a [`build_info::Host`]: CPUID and XCR0, cores and caches, NUMA, memory,
+//! affinity, control groups, NVIDIA GPUs.
 //!
-//! Everything is read through one [`Root`], so that a test can put another machine in its place. Nothing here
-//! fails: what cannot be read is `None` or empty in the host, and said in [`Detected::warnings`].
+//! All readings go through one [`Root`], so that a test can replace the machine. Detection never fails: anything that
+//! cannot be read is `None` or empty in the host, with a message in [`Detected::warnings`].
 //!
-//! Built to run at every start of the engine: a few CPUID leaves and small files below `/proc` and `/sys`,
-//! about 15 a core. The NVIDIA driver is asked, through its library or else by its program, only where it shows that it
-//! is loaded.
+//! The crate is designed to run at every start of the engine. It reads a few CPUID leaves and small files below
+//! `/proc` and `/sys`, about 15 per core. The NVIDIA driver is only queried if it is loaded, through its library or,
+//! as fallback, its program.
 
 mod cgroup;
 mod cpuid;

@@ -1,4 +1,4 @@
-//! Where readings come from: the live machine, a folder, or a snapshot.
+//! Sources of readings: the live machine, a folder, or a snapshot.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use crate::cpuid::Cpuid;
 use crate::nvml::LibrarySource;
 use crate::snapshot::{self, SnapshotError};
 
-/// The one place all readings go through.
+/// Source of all readings.
 #[derive(Clone, Debug)]
 pub struct Root {
     files: Files,
@@ -21,12 +21,12 @@ pub struct Root {
     is_live: bool,
 }
 
-/// What the environment says of CUDA's devices.
+/// Environment variables that select CUDA devices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CudaEnvironment {
-    /// `CUDA_VISIBLE_DEVICES`.
+    /// Value of `CUDA_VISIBLE_DEVICES`.
     pub visible: Option<String>,
-    /// `CUDA_DEVICE_ORDER`.
+    /// Value of `CUDA_DEVICE_ORDER`.
     pub order: Option<String>,
 }
 
@@ -34,23 +34,23 @@ pub(crate) struct CudaEnvironment {
 enum Files {
     /// Files below this folder.
     Below(PathBuf),
-    /// Absolute path to content.
+    /// Files by absolute path, with their content.
     Listed(BTreeMap<String, String>),
 }
 
-/// How NVIDIA's tool is asked.
+/// Use of the program `nvidia-smi`.
 #[derive(Clone, Debug)]
 pub(crate) enum NvidiaSmi {
-    /// Not at all.
+    /// Never run.
     Never,
-    /// Looked for in these folders (the syntax of `PATH`) and run.
+    /// Searched for in these folders (in the syntax of `PATH`) and run.
     OnPath(OsString),
-    /// Ran on the recorded machine and wrote this.
+    /// Output recorded on another machine.
     Recorded(String),
 }
 
 impl Root {
-    /// The machine this process runs on.
+    /// Returns the machine that this process runs on.
     pub fn live() -> Self {
         Self {
             files: Files::Below(PathBuf::from("/")),
@@ -67,13 +67,16 @@ impl Root {
         }
     }
 
-    /// A Linux machine of architecture `arch` whose `/proc`, `/sys`, `/dev` and `/etc` lie below `folder`;
-    /// without CPUID and without programs to run until they are given.
+    /// Returns a Linux machine of architecture `arch` whose `/proc`, `/sys`, `/dev` and `/etc` lie below `folder`. It
+    /// has neither CPUID nor programs to run until they are added.
     pub fn at(folder: impl Into<PathBuf>, arch: &str) -> Self {
         Self::recorded(Files::Below(folder.into()), arch)
     }
 
-    /// The machine recorded in `text`, in the format of `fixtures/roots`.
+    /// Returns the machine recorded in `text`, in the format of `fixtures/roots`.
+    ///
+    /// # Errors
+    /// If a line of the text is invalid.
     pub fn from_snapshot(text: &str) -> Result<Self, SnapshotError> {
         let snapshot = snapshot::parse(text)?;
         let mut root = Self::recorded(Files::Listed(snapshot.files), &snapshot.arch);
@@ -97,32 +100,32 @@ impl Root {
         }
     }
 
-    /// Takes CPUID and XCR0 from `cpuid`.
+    /// Uses `cpuid` for CPUID and XCR0.
     pub fn with_cpuid(mut self, cpuid: Cpuid) -> Self {
         self.cpuid = Some(cpuid);
         self
     }
 
-    /// Looks for programs in the folders of `path` (the syntax of `PATH`).
+    /// Searches for programs in the folders of `path` (in the syntax of `PATH`).
     pub fn with_path(mut self, path: impl Into<OsString>) -> Self {
         self.nvidia_smi = NvidiaSmi::OnPath(path.into());
         self
     }
 
-    /// Asks the driver through the library at `place`.
+    /// Queries the driver through the library at `place`.
     pub fn with_nvml(mut self, place: LibrarySource) -> Self {
         self.nvml = Some(place);
         self
     }
 
-    /// Takes `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` to be these.
+    /// Sets `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER`.
     pub fn with_cuda(mut self, visible: Option<&str>, order: Option<&str>) -> Self {
         self.cuda =
             CudaEnvironment { visible: visible.map(str::to_string), order: order.map(str::to_string) };
         self
     }
 
-    /// Does not ask for GPUs: for a caller that cannot wait for the driver, which takes up to seconds.
+    /// Disables the detection of GPUs, for a caller that cannot wait for the driver, which may take seconds.
     pub fn without_gpus(mut self) -> Self {
         self.nvidia_smi = NvidiaSmi::Never;
         self.nvml = None;
@@ -149,7 +152,7 @@ impl Root {
         self.nvml.as_ref()
     }
 
-    /// Whether GPUs are looked for at all.
+    /// True if GPUs are detected.
     pub(crate) fn asks_for_gpus(&self) -> bool {
         self.nvml.is_some() || !matches!(self.nvidia_smi, NvidiaSmi::Never)
     }
@@ -158,12 +161,12 @@ impl Root {
         &self.cuda
     }
 
-    /// Whether the standard library's own questions to the system are about this machine.
+    /// True if the standard library's system queries refer to this machine.
     pub(crate) fn is_live(&self) -> bool {
         self.is_live
     }
 
-    /// Content of the file at the absolute path `path`; `None` where it cannot be read.
+    /// Returns the content of the file at the absolute path `path`; `None` if it cannot be read.
     pub(crate) fn read(&self, path: &str) -> Option<String> {
         match &self.files {
             Files::Below(folder) => {
@@ -174,19 +177,19 @@ impl Root {
         }
     }
 
-    /// Content of a file that holds one value, without the line's end; `None` also where it is empty.
+    /// Returns the content of a file with a single value, without the line end; `None` if it is missing or empty.
     pub(crate) fn value(&self, path: &str) -> Option<String> {
         let text = self.read(path)?;
         let value = text.trim();
         (!value.is_empty()).then(|| value.to_string())
     }
 
-    /// The number in a file that holds one.
+    /// Returns the number in a file with a single number.
     pub(crate) fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
         self.value(path)?.parse().ok()
     }
 
-    /// Whether a file or folder is at `path`.
+    /// True if a file or folder exists at `path`.
     pub(crate) fn exists(&self, path: &str) -> bool {
         match &self.files {
             Files::Below(folder) => inside(folder, path).exists(),

@@ -1,19 +1,19 @@
-//! The format of `fixtures/roots`: a machine's readings in one readable text.
+//! Snapshots in the format of `fixtures/roots`: a machine's readings in one readable text.
 //!
 //! ```text
 //! # a comment
 //! arch x86_64
-//! brand Some CPU @ 3.00GHz                        its name, put into leaves 0x80000002 to 0x80000004
+//! brand Some CPU @ 3.00GHz                        name, stored in leaves 0x80000002 to 0x80000004
 //! xcr0 0x7
 //! cpuid 0x1 0 0x000506e3 0x00100800 0x7ffafbbf 0xbfebfbff
 //! file /sys/devices/system/cpu/online = 0-3       a file of one line
 //! file /proc/meminfo                              a file of several lines
 //! | MemTotal:       16316412 kB
 //! | MemAvailable:   12345678 kB
-//! for c in 0-1                                    repeats up to `end`; `{…}` counts from left to right
+//! for c in 0-1                                    repeats up to `end`; `{…}` is evaluated from left to right
 //!   file /sys/devices/system/cpu/cpu{c}/topology/core_cpus_list = {c},{c+2}
 //! end
-//! nvidia-smi                                      what the program writes, if it is there
+//! nvidia-smi                                      output of the program, if it exists
 //! | NVIDIA GeForce RTX 4060 Ti, 8.9, 16380, 570.133.07
 //! ```
 
@@ -22,20 +22,20 @@ use std::collections::BTreeMap;
 use crate::cpuid::Cpuid;
 use crate::cpulist;
 
-/// Why a snapshot was not taken.
+/// Reason why a snapshot was rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("line {line} of the snapshot: {what}")]
 pub struct SnapshotError {
     /// Line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Description of the fault.
     pub what: String,
 }
 
 pub(crate) struct Snapshot {
     pub arch: String,
     pub cpuid: Option<Cpuid>,
-    /// Absolute path to content.
+    /// Files by absolute path, with their content.
     pub files: BTreeMap<String, String>,
     pub nvidia_smi: Option<String>,
 }
@@ -71,7 +71,7 @@ pub(crate) fn parse(text: &str) -> Result<Snapshot, SnapshotError> {
     reader.finish().map_err(|what| SnapshotError { line: 1, what })
 }
 
-/// What the `|` lines are appended to.
+/// Item that the `|` lines are appended to.
 #[derive(Default)]
 enum Open {
     #[default]
@@ -123,7 +123,7 @@ impl SnapshotReader {
                 self.leaves.insert((leaf, subleaf), [eax, ebx, ecx, edx]);
             }
             "brand" => self.brand(rest)?,
-            // The blank after `=` of an empty file is trimmed off with the rest of the line's end.
+            // For an empty file, the blank after `=` was trimmed together with the line end.
             "file" => match rest.split_once(" = ").or_else(|| Some((rest.strip_suffix(" =")?, ""))) {
                 Some((path, content)) => {
                     self.files.insert(path.to_string(), format!("{content}\n"));
@@ -157,7 +157,7 @@ impl SnapshotReader {
     }
 
     fn finish(self) -> Result<Snapshot, String> {
-        let arch = self.arch.ok_or("no `arch` stands anywhere")?;
+        let arch = self.arch.ok_or("no line sets `arch`")?;
         let cpuid = (!self.leaves.is_empty()).then(|| Cpuid::recorded(self.leaves, self.xcr0));
         Ok(Snapshot { arch, cpuid, files: self.files, nvidia_smi: self.nvidia_smi })
     }
@@ -168,10 +168,10 @@ fn number(text: &str) -> Result<u64, String> {
         Some(hexadecimal) => u64::from_str_radix(hexadecimal, 16),
         None => text.parse(),
     };
-    parsed.map_err(|_| format!("{text:?} is no number"))
+    parsed.map_err(|_| format!("{text:?} is not a number"))
 }
 
-/// `line` with the value of every `{…}` in its place.
+/// Replaces every `{…}` in `line` with its value.
 fn expand(line: &str, name: &str, value: u32) -> Result<String, String> {
     let mut out = String::new();
     let mut rest = line;
@@ -185,7 +185,7 @@ fn expand(line: &str, name: &str, value: u32) -> Result<String, String> {
     Ok(out)
 }
 
-/// `c/8*8+7`, strictly from left to right.
+/// Evaluates `c/8*8+7`, strictly from left to right.
 fn evaluate(formula: &str, name: &str, value: u32) -> Result<u32, String> {
     let operand = |text: &str| match text {
         text if text == name => Ok(value),
@@ -249,7 +249,7 @@ mod tests {
             ("arch x\n| lost", 2, "no file"),
             ("arch x\ncpuid 1 2 3", 2, "expected"),
             ("arch x\ncpuid 1 0 0 0 0 0x100000000", 2, "32 bits"),
-            ("arch x\nxcr0 seven", 2, "no number"),
+            ("arch x\nxcr0 seven", 2, "not a number"),
             ("arch x\nfor c in 0-1\nfile /a = {c}\n", 2, "no `end`"),
             ("arch x\nfor c\nend", 2, "expected"),
             ("arch x\nfor c in 1-\nend", 2, "CPU number"),

@@ -1,16 +1,17 @@
-//! Where a user's programs keep what they have learned about the machine.
+//! Folder in which a user's programs store records about the machine.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Whoever changes a record has done so in much less.
+/// Maximum wait for another program that changes a record, which takes much less time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The folder for tuning records, rooflines and verdicts: `$ANNEAL_STATE_DIR`, else `anneal` in `$XDG_STATE_HOME`, else
-/// `.local/state/anneal` in `$HOME`. `None` if none is set. A relative `$ANNEAL_STATE_DIR` counts from the current folder.
-/// The XDG Base Directory Specification demands that other relative values are ignored.
+/// Folder for tuning records, rooflines and verdicts: `$ANNEAL_STATE_DIR`, otherwise `anneal` in `$XDG_STATE_HOME`,
+/// otherwise `.local/state/anneal` in `$HOME`. `None` if none of them is set. A relative `$ANNEAL_STATE_DIR` is
+/// resolved against the current folder. Other relative values are ignored, as the XDG Base Directory Specification
+/// demands.
 pub fn folder() -> Option<PathBuf> {
     folder_of(|name| std::env::var_os(name))
 }
@@ -24,12 +25,12 @@ fn folder_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
         .or_else(|| Some(absolute("HOME")?.join(".local/state/anneal")))
 }
 
-/// Held while the record at `path` is read and replaced, so that of two programs that change it the second sees what the
-/// first has made. The lock is on its folder: a renamed file is another one. Nothing where it cannot be had, which stops
-/// nobody: what is to be written may have been measured for minutes.
+/// Acquires a lock for reading and replacing the record at `path`, so that concurrent programs do not lose each
+/// other's changes. The lock is on the folder, because a rename replaces the file. Returns `None` if the lock cannot
+/// be acquired; the caller may then continue, because the data to write may have taken minutes to measure.
 #[must_use]
 pub fn lock(path: &Path) -> Option<File> {
-    // What a link leads to is replaced, not the link.
+    // The target of a symbolic link is replaced, not the link.
     let real = path.canonicalize().or_else(|_| std::path::absolute(path)).ok()?;
     let folder = File::open(real.parent()?).ok()?;
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Operating system, memory, affinity: the small files of `/proc` and `/etc`.
+//! Operating system, memory and affinity, from small files of `/proc` and `/etc`.
 
 use build_info::Bytes;
 use build_info::host::{Memory, Os};
@@ -11,7 +11,7 @@ pub(crate) fn hostname(root: &Root) -> Option<String> {
 }
 
 pub(crate) fn os(root: &Root, hypervisor: Option<String>) -> Os {
-    // os-release(5): /etc first, the distribution's own copy second.
+    // os-release(5): /etc comes first, the distribution's own copy second.
     let release =
         root.read("/etc/os-release").or_else(|| root.read("/usr/lib/os-release")).unwrap_or_default();
     let field = |name: &str| {
@@ -34,19 +34,19 @@ pub(crate) fn memory(root: &Root, warnings: &mut Vec<String>) -> Memory {
         warnings.push("cannot read the size of memory: /proc/meminfo has no MemTotal".to_string());
         return Memory::default();
     };
-    // Kernels before 3.14 and some containers' imitations do not have MemAvailable.
+    // Kernels before 3.14 and the /proc of some containers lack MemAvailable.
     let available = kib_field(&meminfo, "MemAvailable:").or_else(|| kib_field(&meminfo, "MemFree:"));
     Memory { total, available: available.unwrap_or_default() }
 }
 
-/// The value of the line that holds `name`, as in `MemTotal:  24684084 kB`.
+/// Returns the value of the line that contains `name`, as in `MemTotal:  24684084 kB`.
 pub(crate) fn kib_field(text: &str, name: &str) -> Option<Bytes> {
     let (_, rest) = text.lines().find_map(|line| line.split_once(name))?;
     let kib: u64 = rest.split_whitespace().next()?.parse().ok()?;
     Some(Bytes(kib.checked_mul(1024)?))
 }
 
-/// The CPUs of the affinity mask, among them perhaps some that are offline; `None` where it cannot be read.
+/// Returns the CPUs of the affinity mask, which may include offline ones; `None` if the mask cannot be read.
 pub(crate) fn affinity(root: &Root, warnings: &mut Vec<String>) -> Option<Vec<u32>> {
     let status = root.read("/proc/self/status").unwrap_or_default();
     if let Some(list) = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")) {
@@ -56,7 +56,7 @@ pub(crate) fn affinity(root: &Root, warnings: &mut Vec<String>) -> Option<Vec<u3
             Err(why) => warnings.push(format!("cannot read the affinity mask in /proc/self/status: {why}")),
         }
     } else if root.is_live() {
-        // No /proc: the standard library knows the number, if not which.
+        // Without /proc, the standard library knows the number of CPUs, but not which.
         let count = std::thread::available_parallelism().ok()?;
         return Some((0..u32::try_from(count.get()).ok()?).collect());
     } else {

@@ -13,7 +13,7 @@ use crate::{cpulist, system, x86};
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
 
-/// The online CPUs, ascending: as `/sys` lists them, else `/proc/cpuinfo`, else the affinity mask.
+/// Returns the online CPUs, ascending: from `/sys`, otherwise from `/proc/cpuinfo`, otherwise from the affinity mask.
 pub(crate) fn online(
     root: &Root,
     cpuinfo: &Lazy,
@@ -27,12 +27,13 @@ pub(crate) fn online(
     if !listed.is_empty() {
         return listed.into_iter().collect();
     }
-    warnings
-        .push(format!("cannot tell which CPUs are online: neither {CPUS}/online nor /proc/cpuinfo says so"));
+    warnings.push(format!(
+        "cannot determine the online CPUs: neither {CPUS}/online nor /proc/cpuinfo lists them"
+    ));
     allowed.map(<[u32]>::to_vec).unwrap_or_default()
 }
 
-/// How the CPUs in `online` (ascending) make up cores and nodes.
+/// Reads the arrangement of the CPUs in `online` (ascending) in cores and nodes.
 pub(crate) fn read(
     root: &Root,
     online: &[u32],
@@ -54,7 +55,7 @@ pub(crate) fn read(
     Topology { cores, nodes }
 }
 
-/// The list in the file at `path`; `None` where there is none or it is garbage.
+/// Returns the list in the file at `path`; `None` if it is missing or invalid.
 fn list(root: &Root, path: &str, warnings: &mut Vec<String>) -> Option<Vec<u32>> {
     match cpulist::parse(&root.read(path)?) {
         Ok(cpus) => Some(cpus),
@@ -69,17 +70,17 @@ fn core(package: u32, cpus: Vec<u32>) -> Core {
     Core { package, node: 0, kind: CoreKind::default(), cpus, l1d: None, l2: None, l3: None }
 }
 
-/// Cores as `/sys` tells them; none if it says nothing on the first CPU.
+/// Returns the cores from `/sys`; empty if it has no information about the first CPU.
 fn cores(root: &Root, online: &[u32], warnings: &mut Vec<String>) -> Vec<Core> {
     let mut cores = Vec::new();
     let mut seen: BTreeSet<u32> = BTreeSet::new();
     for &cpu in online {
-        // The files of a core's first CPU speak for its siblings.
+        // The files of a core's first CPU apply to its siblings as well.
         if seen.contains(&cpu) {
             continue;
         }
         let topology = format!("{CPUS}/cpu{cpu}/topology");
-        // `thread_siblings_list` is the name before Linux 5.3.
+        // Before Linux 5.3, the name was `thread_siblings_list`.
         let siblings = list(root, &format!("{topology}/core_cpus_list"), warnings)
             .or_else(|| list(root, &format!("{topology}/thread_siblings_list"), warnings));
         let Some(siblings) = siblings else {
@@ -87,7 +88,7 @@ fn cores(root: &Root, online: &[u32], warnings: &mut Vec<String>) -> Vec<Core> {
                 return cores;
             }
             warnings
-                .push(format!("cannot read the siblings of CPU {cpu} in {topology}: taking it for a core"));
+                .push(format!("cannot read the siblings of CPU {cpu} in {topology}: it counts as a core"));
             cores.push(core(0, vec![cpu]));
             continue;
         };
@@ -95,7 +96,7 @@ fn cores(root: &Root, online: &[u32], warnings: &mut Vec<String>) -> Vec<Core> {
         let mut cpus: BTreeSet<u32> = siblings.into_iter().filter(is_new).collect();
         cpus.insert(cpu);
         seen.extend(&cpus);
-        // -1 where the firmware does not tell (some ARM boards).
+        // The value is -1 if the firmware does not report it (some ARM boards).
         let package = root.number(&format!("{topology}/physical_package_id")).unwrap_or(0);
         cores.push(core(package, cpus.into_iter().collect()));
     }
@@ -128,10 +129,10 @@ fn cores_of_cpuinfo(online: &[u32], cpuinfo: &Lazy, warnings: &mut Vec<String>) 
     cores
 }
 
-/// Marks efficiency cores: as the kernel's event sources list them on Intel, else by their capacity.
+/// Marks efficiency cores: on Intel by the kernel's event sources, elsewhere by capacity.
 fn set_kinds(root: &Root, cores: &mut [Core], leaves: Option<&Leaves>, warnings: &mut Vec<String>) {
     let mut efficiency: BTreeSet<u32> = BTreeSet::new();
-    // `cpu_lowpower`: the low-power island of Arrow Lake-H and later.
+    // `cpu_lowpower` is the low-power island of Arrow Lake-H and later.
     for name in ["cpu_atom", "cpu_lowpower"] {
         efficiency.extend(list(root, &format!("/sys/devices/{name}/cpus"), warnings).unwrap_or_default());
     }
@@ -143,18 +144,19 @@ fn set_kinds(root: &Root, cores: &mut [Core], leaves: Option<&Leaves>, warnings:
     }
     const HYBRID: u32 = 1 << 15;
     let says_hybrid = leaves.and_then(|leaves| leaves.get(7, 0)).is_some_and(|leaf| leaf.edx & HYBRID != 0);
-    // A guest may well have got one kind only: then the kernel lists the performance cores.
+    // A guest may have only one kind of core. The kernel then lists the performance cores.
     if says_hybrid && efficiency.is_empty() && !root.exists("/sys/devices/cpu_core/cpus") {
         warnings.push(
-            "the CPU is a hybrid, but the system does not tell its performance from its efficiency cores: \
-             taking all for performance cores"
+            "the CPU is a hybrid, but the system does not distinguish performance and efficiency cores: \
+             all count as performance cores"
                 .to_string(),
         );
     }
 }
 
-/// CPUs with less than two thirds of the strongest's capacity (1024). The big cores of one chip differ in
-/// clock and so by up to a fifth; little ones have half and less. Dense cores (Zen 5c) are no weak cores.
+/// Returns CPUs with less than two thirds of the highest capacity (1024). The big cores of one chip differ in clock,
+/// and therefore in capacity by up to a fifth; little cores have half or less. Dense cores (Zen 5c) are not weak
+/// cores.
 fn weak_cpus(root: &Root, cores: &[Core]) -> BTreeSet<u32> {
     let capacity = |cpu: u32| root.number::<u32>(&format!("{CPUS}/cpu{cpu}/cpu_capacity"));
     let Some(first) = cores.first() else { return BTreeSet::new() };
@@ -174,7 +176,7 @@ fn set_caches(root: &Root, cores: &mut [Core], leaves: Option<&Leaves>, online: 
     }
     let none_told = cores.iter().all(|core| core.l1d.is_none() && core.l2.is_none());
     let one_kind = cores.iter().all(|core| core.kind == CoreKind::Performance);
-    // CPUID speaks of the core that runs this, which stands for all only where all are alike.
+    // CPUID describes the core that runs this code, which only represents all cores if all are alike.
     if let Some(leaves) = leaves.filter(|_| none_told && one_kind) {
         let told = x86::caches(leaves, u32::try_from(online.len()).unwrap_or(u32::MAX));
         for core in cores.iter_mut() {
@@ -183,7 +185,7 @@ fn set_caches(root: &Root, cores: &mut [Core], leaves: Option<&Leaves>, online: 
     }
 }
 
-/// Data caches of levels 1, 2 and 3 as `/sys` tells them.
+/// Returns the data caches of levels 1, 2 and 3 from `/sys`.
 fn caches(root: &Root, core: &Core) -> [Option<Cache>; 3] {
     let mut found = [None; 3];
     for index in 0..8 {
@@ -195,7 +197,7 @@ fn caches(root: &Root, core: &Core) -> [Option<Cache>; 3] {
         let level = root.number::<usize>(&format!("{folder}/level"));
         let Some(slot) = level.and_then(|level| found.get_mut(level.checked_sub(1)?)) else { continue };
         let size = root.value(&format!("{folder}/size")).and_then(|text| cache_size(&text));
-        // The list is not warned of: how many share a cache only refines a choice.
+        // An unreadable list causes no warning, because the number of sharers only refines a choice.
         let shared =
             root.read(&format!("{folder}/shared_cpu_list")).and_then(|text| cpulist::parse(&text).ok());
         let shared_by = shared.map_or(core.cpus.len(), |cpus| cpus.len().max(1));
@@ -205,7 +207,7 @@ fn caches(root: &Root, core: &Core) -> [Option<Cache>; 3] {
     found
 }
 
-/// `32K`, `1280K`, `32M`.
+/// Parses a cache size: `32K`, `1280K`, `32M`.
 fn cache_size(text: &str) -> Option<Bytes> {
     let (digits, unit) = match text.char_indices().find(|(_, letter)| !letter.is_ascii_digit()) {
         Some((at, _)) => text.split_at(at),

@@ -1,4 +1,4 @@
-//! The processor and its caches as CPUID tells them.
+//! Processor and caches from CPUID.
 
 use build_info::Bytes;
 use build_info::host::{Cache, Cpu};
@@ -33,15 +33,15 @@ fn name(leaves: &Leaves) -> String {
     text(&registers)
 }
 
-/// The characters in `registers` up to the first NUL, without the blanks that pad some names in front.
+/// Returns the characters in `registers` up to the first NUL, without the leading blanks of some names.
 fn text(registers: &[u32]) -> String {
     let bytes: Vec<u8> = registers.iter().flat_map(|register| register.to_le_bytes()).collect();
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).trim().to_string()
 }
 
-/// Display family, display model and stepping (Intel SDM volume 2A, CPUID leaf 1; AMD's rule agrees for every
-/// family it has used).
+/// Returns display family, display model and stepping (Intel SDM volume 2A, CPUID leaf 1; AMD's rule is the same for
+/// every family that exists).
 fn signature(eax: u32) -> (u32, u32, u32) {
     let (family, model, stepping) = (eax >> 8 & 0xf, eax >> 4 & 0xf, eax & 0xf);
     let (extended_family, extended_model) = (eax >> 20 & 0xff, eax >> 16 & 0xf);
@@ -50,7 +50,7 @@ fn signature(eax: u32) -> (u32, u32, u32) {
     (display_family, display_model, stepping)
 }
 
-/// The hypervisor that this machine is a guest of.
+/// Returns the name of the hypervisor if this machine is a guest.
 pub(crate) fn hypervisor(leaves: &Leaves) -> Option<String> {
     let info = CpuId::with_cpuid_reader(leaves.reader()).get_hypervisor_info()?;
     Some(match info.identify() {
@@ -66,13 +66,13 @@ pub(crate) fn hypervisor(leaves: &Leaves) -> Option<String> {
     })
 }
 
-/// Data caches of levels 1, 2 and 3 as the CPU this runs on sees them. `shared_by` counts the APIC ids set
-/// aside, which on Intel may be more than there are logical CPUs: no more than `logical_cpus` are said.
+/// Returns the data caches of levels 1, 2 and 3 of the CPU that runs this code. CPUID reports the number of reserved
+/// APIC IDs as sharers, which on Intel may exceed the number of CPUs, so `shared_by` is capped at `logical_cpus`.
 pub(crate) fn caches(leaves: &Leaves, logical_cpus: u32) -> [Option<Cache>; 3] {
     const INSTRUCTION: u32 = 2;
     let leaf = if leaves.get(0x8000_001d, 0).is_some_and(|first| first.eax != 0) { 0x8000_001d } else { 4 };
     let mut found = [None; 3];
-    // More than 16 are unheard of; a faulty hypervisor might never end the list.
+    // No CPU has more than 16 caches, and a faulty hypervisor might never end the list.
     for subleaf in 0..16 {
         let Some(cache) = leaves.get(leaf, subleaf) else { break };
         let (kind, level) = (cache.eax & 0x1f, (cache.eax >> 5 & 0x7) as usize);

@@ -1,10 +1,10 @@
-//! Quotas and memory limits of control groups: nested, namespaced, of both versions, and damaged.
+//! Tests of quotas and memory limits of control groups: nested, in namespaces, of both versions, and damaged.
 
 mod common;
 
 use build_info::{Policy, threads};
 
-/// A machine of 8 CPUs with these control group files.
+/// Returns a machine with 8 CPUs and these control group files.
 fn machine(files: &str) -> String {
     format!(
         "arch riscv64\nfile /proc/cpuinfo = processor : 0\nfile /proc/meminfo = MemTotal: 1 kB\n\
@@ -20,7 +20,7 @@ const V1_MEMORY: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup r
 
 #[test]
 fn the_tightest_limit_of_all_groups_above_counts() {
-    // what, /proc/self/cgroup, mountinfo, files, quota, memory
+    // Description, /proc/self/cgroup, mountinfo, files, expected quota, expected memory limit.
     type Case<'a> = (&'a str, &'a str, &'a str, &'a [(&'a str, &'a str)], Option<f64>, Option<u64>);
     let cases: &[Case] = &[
         ("nothing said", "0::/a/b", V2, &[], None, None),
@@ -140,7 +140,7 @@ fn the_tightest_limit_of_all_groups_above_counts() {
 
 #[test]
 fn what_cannot_be_read_is_said_and_no_limit() {
-    // /proc/self/cgroup, the file, its content, a word of the warning
+    // /proc/self/cgroup, file, its content, a word of the warning.
     let cases = [
         ("0::/", "cpu.max", "garbage", "garbage"),
         ("0::/", "cpu.max", "0 100000", "CPU quota"),
@@ -172,7 +172,7 @@ fn a_mount_from_above_the_namespace_shows_only_its_top() {
     let detected = common::detect(&machine(text));
     assert_eq!(detected.host.limits.cpu_quota, Some(3.0));
     assert!(detected.warnings[0].contains("cannot read all limits"), "{:?}", detected.warnings);
-    // Mounted once more, by the container's own runtime: all is known.
+    // With a second mount by the container's own runtime, everything is known.
     let text = text.replace("rw\nfile", "rw\nfile /own/inner/cpu.max = 200000 100000\nfile").replacen(
         "file /proc/self/mountinfo = ",
         "file /proc/self/mountinfo\n| 35 24 0:29 / /own rw - cgroup2 cgroup2 rw\n| ",

@@ -1,17 +1,17 @@
-//! Instruction sets when the operating system, or CPUID itself, holds some back.
+//! Tests of instruction sets that the operating system or CPUID does not enable.
 
 mod common;
 
 use build_info::host::Cpu;
 
-/// The CPU of a fixture with some lines put after it, which replace earlier ones.
+/// Returns the CPU of a fixture with some lines appended, which replace earlier ones.
 fn cpu(name: &str, lines: &str) -> Cpu {
     common::detect(&format!("{}\n{lines}\n", common::snapshot(name))).host.cpu
 }
 
 #[test]
 fn what_the_operating_system_does_not_save_is_disabled() {
-    // XCR0, level, usable, disabled
+    // XCR0, expected level, usable instruction sets, disabled instruction sets.
     let cases: [(&str, u8, &[&str], &[&str]); 5] = [
         ("xcr0 0xe7", 4, &["avx", "avx2", "fma", "avx512f", "avx512_bf16", "vaes", "gfni"], &[]),
         (
@@ -28,7 +28,7 @@ fn what_the_operating_system_does_not_save_is_disabled() {
             &["sse4_2", "popcnt", "bmi2", "gfni", "aes", "osxsave"],
             &["avx", "avx2", "fma", "f16c", "vaes"],
         ),
-        // The YMM bit without that of XMM cannot be, and is not enough.
+        // The YMM bit without the XMM bit is impossible, and not sufficient.
         ("xcr0 0x5", 2, &["sse4_2"], &["avx"]),
     ];
     for (xcr0, level, usable, disabled) in cases {
@@ -46,7 +46,7 @@ fn what_the_operating_system_does_not_save_is_disabled() {
 
 #[test]
 fn xcr0_does_not_count_without_osxsave() {
-    // Leaf 1 of the 7950X with bit 27 of ECX clear.
+    // Leaf 1 of the 7950X with bit 27 of ECX cleared.
     let cpu = cpu("ryzen-7950x", "cpuid 0x1 0 0x00a60f12 0x00200800 0x76f8320b 0x178bfbff");
     assert_eq!(cpu.x86_64_level, Some(2));
     for name in ["xsave", "avx", "avx2", "avx512f"] {
@@ -56,7 +56,7 @@ fn xcr0_does_not_count_without_osxsave() {
 
 #[test]
 fn amx_needs_both_parts_of_its_state() {
-    // Sapphire Rapids' AMX bits of leaf 7.
+    // AMX bits of leaf 7 from Sapphire Rapids.
     let leaf = "cpuid 0x7 0 0x00000001 0xf1bf97a9 0x00405fce 0x13400010\n";
     for (xcr0, is_usable) in [("xcr0 0x600e7", true), ("xcr0 0x200e7", false), ("xcr0 0xe7", false)] {
         let cpu = cpu("ryzen-7950x", &format!("{leaf}{xcr0}"));
@@ -72,13 +72,13 @@ fn amx_needs_both_parts_of_its_state() {
 
 #[test]
 fn leaves_beyond_the_last_are_not_read() {
-    // What an Intel CPU answers beyond its last leaf is its last leaf, so anything may stand there.
+    // Beyond its last leaf, an Intel CPU returns the last leaf, so any content is possible.
     let ones = "0xffffffff 0xffffffff 0xffffffff 0xffffffff";
     let beyond_7 =
         format!("cpuid 0x0 0 0x6 0x756e6547 0x6c65746e 0x49656e69\ncpuid 0x7 0 {ones}\ncpuid 0x7 1 {ones}");
     let old = cpu("xeon-e5-2680", &beyond_7);
     assert!(!old.has("avx2") && !old.has("avx_vnni") && old.disabled_features.is_empty());
-    // Leaf 7 there, its subleaf 1 not.
+    // Leaf 7 exists, but its subleaf 1 does not.
     let beyond_7_0 = format!("cpuid 0x7 1 {ones}");
     let milan = cpu("epyc-2s", &beyond_7_0);
     assert!(!milan.has("avx_vnni") && !milan.disabled_features.contains("avx512_bf16"));

@@ -1,5 +1,5 @@
-//! Every recorded machine is read as its JSON in `fixtures/hosts` says, which the planner's tests use.
-//! After a change that is meant: `UPDATE_FIXTURES=1 cargo test -p host --test fixtures`, and read the diff.
+//! Tests that every recorded machine is detected as its JSON in `fixtures/hosts` says, which the planner's tests use.
+//! After an intended change, run `UPDATE_FIXTURES=1 cargo test -p host --test fixtures` and read the diff.
 
 use std::path::{Path, PathBuf};
 
@@ -60,10 +60,10 @@ fn no_fixture_is_left_out() {
     }
 }
 
-/// What a person knows of these machines, so that a regenerated fixture cannot hide a mistake.
+/// Facts about these machines, written by hand, so that a regenerated fixture cannot hide a mistake.
 #[test]
 fn the_machines_are_what_they_are_sold_as() {
-    // name, vendor, (family, model), level, packages, cores, threads, nodes
+    // Name, vendor, (family, model), level, packages, cores, threads, nodes.
     let cases = [
         ("container-quota-1.5", "AuthenticAMD", Some((25, 1)), Some(3), 1, 64, 128, 1),
         ("epyc-2s", "AuthenticAMD", Some((25, 1)), Some(3), 2, 128, 256, 8),
@@ -94,7 +94,7 @@ fn the_machines_are_what_they_are_sold_as() {
 
 #[test]
 fn instruction_sets_that_tell_the_machines_apart() {
-    // name, has, has not
+    // Name, expected instruction sets, absent instruction sets.
     let cases: [(&str, &[&str], &[&str]); 7] = [
         (
             "i3-6100",
@@ -157,7 +157,7 @@ fn what_else_the_machines_show() {
 
 #[test]
 fn threads_of_the_machines() {
-    // name, cores, decode threads under balanced, what bounds them
+    // Name, cores, decode threads under balanced, limit that determines them.
     let cases = [
         ("container-quota-1.5", 1, 1, "CPU quota of 1.5 cores"),
         ("epyc-2s", 128, 96, "physical cores"),
@@ -175,7 +175,7 @@ fn threads_of_the_machines() {
         let budget = threads::budget(&host, Policy::Balanced);
         assert_eq!((budget.cores, budget.prefill, budget.decode), (cores, cores, decode), "{name}");
         assert_eq!(budget.bound_by, bound_by, "{name}");
-        // One CPU of each core, none twice.
+        // One CPU per core, without duplicates.
         let mut placed = budget.cpus.clone();
         placed.sort_unstable();
         placed.dedup();

@@ -1,5 +1,5 @@
-//! `nvidia-smi` as it is found in the wild: absent, without a driver, failing, saying odd things.
-//! One test alone, since a script cannot be run while another thread's child still holds it open.
+//! Tests of `nvidia-smi` in states found in practice: absent, without a driver, failing, with odd output. The file
+//! has only one test, because a script cannot be run while another thread's child still has it open.
 
 #![cfg(unix)]
 
@@ -37,7 +37,7 @@ impl Machine {
         Root::at(self.folder.path(), "riscv64").with_path(path.expect("a PATH"))
     }
 
-    /// The GPUs' names, and the warnings that speak of GPUs.
+    /// Returns the names of the GPUs, and the warnings about GPUs.
     fn detect(&self) -> (Vec<String>, Vec<String>) {
         let Detected { host, warnings } = host::detect(&self.root());
         let warnings =
@@ -50,7 +50,7 @@ impl Machine {
 fn nvidia_smi_in_the_wild() {
     let two = "echo 'NVIDIA H200, 9.0, 143771, 570.133.20'; echo 'Tesla T4, 7.5, 15360, 570.133.20'";
 
-    // Without a driver the program is not even run.
+    // Without a driver, the program is not run.
     let nothing = (Vec::<String>::new(), Vec::<String>::new());
     assert_eq!(Machine::new().with_program(two).detect(), nothing);
 
@@ -65,15 +65,15 @@ fn nvidia_smi_in_the_wild() {
     );
     assert!(host::detect(&machine.root().without_gpus()).host.gpus.is_empty());
 
-    // It is asked for what is read.
+    // The script only answers the expected query.
     let echo = r#"case "$*" in *name,compute_cap,memory.total,driver_version*noheader,nounits*) echo 'X, 8.9, 1, 1';; esac"#;
     assert_eq!(Machine::new().with_driver().with_program(echo).detect().0, ["X"]);
 
-    // script, GPUs, a word of the only warning
+    // Script, GPUs, a word of the only warning.
     let cases: [(Option<&str>, &[&str], &str); 7] = [
         (None, &[], "not on the PATH"),
         (Some("echo 'NVIDIA-SMI has failed: no driver'; exit 9"), &[], "no driver"),
-        (Some("exit 9"), &[], "wrote nothing"),
+        (Some("exit 9"), &[], "printed nothing"),
         (Some("echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2"), &[], "compute_cap"),
         (Some("echo 'NVIDIA GB10, 12.1, [N/A], 580.95.05'"), &["NVIDIA GB10"], "no memory"),
         (Some("echo 'A, [N/A], 1, 1'; echo 'B, 8.0, 1, 1'"), &["B"], "compute capability"),

@@ -1,4 +1,4 @@
-//! GPUs as the driver's library tells of them, and each way in which it does not: with a library that answers by a
+//! Tests of GPU detection through the driver's library, and of its failures, with a fake library that follows a
 //! script.
 
 use host::nvml::testing::Fake;
@@ -8,7 +8,7 @@ const H200: &str =
     "driver 570.133.20\ndevice\n name NVIDIA H200\n uuid GPU-aa\n capability 9 0\n total 143771\n";
 const T4: &str = "device\n name Tesla T4\n uuid GPU-bb\n capability 7 5\n total 15360\n";
 
-/// A machine with a driver.
+/// Fake machine with a driver.
 struct Machine {
     folder: tempfile::TempDir,
 }
@@ -36,7 +36,7 @@ impl Machine {
     }
 }
 
-/// The GPUs' names, and what is said of GPUs.
+/// Returns the names of the GPUs, and the warnings about GPUs.
 fn detect(root: &Root) -> (Vec<String>, Vec<String>) {
     let Detected { host, warnings } = host::detect(root);
     let names: Vec<String> = host.gpus.into_iter().map(|gpu| gpu.name).collect();
@@ -57,10 +57,10 @@ fn cards_are_listed_as_nvidia_smi_would() {
         ("NVIDIA H200", "9.0", 143_771, "570.133.20")
     );
     assert_eq!(host.gpus.len(), 2);
-    // It is ended as often as it is started.
+    // Every initialisation has a matching shutdown.
     assert_eq!(fake.starts_and_ends(), (1, 1));
     assert!(host::detect(&machine.root(&fake).without_gpus()).host.gpus.is_empty());
-    // Without a driver the library is not even loaded.
+    // Without a driver, the library is not loaded.
     assert_eq!(detect(&Machine::without_driver().root(&fake)), (vec![], vec![]));
     assert_eq!(fake.starts_and_ends(), (1, 1));
 }
@@ -68,14 +68,14 @@ fn cards_are_listed_as_nvidia_smi_would() {
 #[test]
 fn each_fault_is_said_once_with_its_mend() {
     let machine = Machine::new();
-    // Script, the GPUs that are found all the same, words of the only warning.
+    // Script, GPUs that are found nevertheless, words of the only warning.
     let cases: [(String, &[&str], &[&str]); 9] = [
         ("init 18\n".into(), &[], &["version mismatch", "restart the machine", "570.133.07 is loaded"]),
         ("init 4\n".into(), &[], &["Insufficient Permissions", "ls -l /dev/nvidia*"]),
         ("init 9\n".into(), &[], &["Driver Not Loaded", "modprobe"]),
         ("init 999\n".into(), &[], &["error 999", "restart it"]),
         ("count 999\n".into(), &[], &["count the GPUs"]),
-        ("driver 1.2\n".into(), &[], &["1.2 is loaded and shows no GPU", "lspci"]),
+        ("driver 1.2\n".into(), &[], &["1.2 is loaded but lists no GPU", "lspci"]),
         (format!("device\n handle -15\n{T4}"), &["Tesla T4"], &["GPU 0: GPU is lost", "dmesg"]),
         (format!("device\n name Odd\n{T4}"), &["Tesla T4"], &["compute capability of GPU 0"]),
         ("device\n name NVIDIA GB10\n capability 12 1\n".into(), &["NVIDIA GB10"], &["no memory"]),
@@ -95,8 +95,8 @@ fn what_cuda_does_not_show_is_not_counted_and_it_is_said_why() {
     /// CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, GPUs, words of the warning.
     type Case = (&'static str, Option<&'static str>, &'static [&'static str], &'static [&'static str]);
     let cases: [Case; 7] = [
-        ("", None, &[], &["set and empty", "hides both NVIDIA GPUs", "unset it"]),
-        ("-1", None, &[], &["-1 is no GPU", "unset it"]),
+        ("", None, &[], &["CUDA_VISIBLE_DEVICES is empty", "hides both NVIDIA GPUs", "unset it"]),
+        ("-1", None, &[], &["-1 is not a GPU", "unset it"]),
         ("GPU-b", None, &["Tesla T4"], &[]),
         ("GPU-bb,GPU-aa", None, &["Tesla T4", "NVIDIA H200"], &[]),
         ("GPU-cc", None, &[], &["no GPU GPU-cc", "nvidia-smi -L"]),
@@ -126,7 +126,7 @@ fn of_a_card_that_is_cut_up_one_instance_is_seen() {
     let Detected { host, warnings } = host::detect(&root);
     let [gpu] = &host.gpus[..] else { panic!("{:?}", host.gpus) };
     assert_eq!((gpu.memory.0 >> 20, gpu.compute_capability.as_str()), (16_001, "9.0"));
-    assert!(warnings.iter().any(|line| line.contains("here MIG-1: name another")), "{warnings:?}");
+    assert!(warnings.iter().any(|line| line.contains("here MIG-1: select another")), "{warnings:?}");
 
     let (gpus, said) = host::gpus(&root.with_cuda(Some("MIG-2"), None));
     assert_eq!((gpus[0].memory.0 >> 20, said.len()), (16_002, 0), "{said:?}");
@@ -143,7 +143,7 @@ fn the_state_of_the_driver_and_of_each_card_is_told() {
         driver.cards.iter().map(|card| (card.used.map(|used| used.0 >> 20), card.mode)).collect();
     assert_eq!(states, [(Some(143_000), ComputeMode::Exclusive), (Some(0), ComputeMode::Prohibited)]);
 
-    // One that is hidden is none of a program's.
+    // A hidden GPU is not available to a program.
     let (driver, said) = host::driver(&machine.root(&fake).with_cuda(Some(""), None));
     assert!(driver.is_loaded && driver.cards.is_empty() && said.len() == 1, "{said:?}");
 

@@ -1,4 +1,4 @@
-//! Each way in which the driver's library fails, with a library that does.
+//! Tests of the failures of the driver's library, with a fake library.
 
 use host::nvml::testing::Fake;
 use host::nvml::{ComputeMode, Fault, LibrarySource, Nvml, Pcie, Throttling};
@@ -32,10 +32,10 @@ fn cards_and_their_figures_are_read() {
             (limits.sm_mhz, limits.memory_mhz, limits.memory_bus_bits),
             (Some(1980), Some(2619), Some(5120))
         );
-        // An H100's 3.35 TB/s.
+        // The H100's bandwidth is 3.35 TB/s.
         assert_eq!(limits.memory_bandwidth().map(|bandwidth| (bandwidth / 1e10).round()), Some(335.0));
         assert_eq!(devices[1].limits(), host::nvml::CardLimits::default());
-        // What a card does not tell is no fault.
+        // Figures that a GPU does not support are not faults.
         let sample = devices[1].sample().unwrap();
         assert_eq!((sample.utilisation, sample.watts, devices[1].uuid()), (None, None, None));
         assert_eq!(fake.starts_and_ends(), (1, 0));
@@ -45,7 +45,7 @@ fn cards_and_their_figures_are_read() {
 
 #[test]
 fn what_goes_over_pcie_and_what_holds_clocks_back_is_told_where_the_driver_tells() {
-    // The second look: heat. The bits are NVML's.
+    // The second sample is throttled by heat. The bits are NVML's.
     let script =
         format!("{H200} used 1\n throttling 1 4 {}\n pcie-received 800 -15\n pcie-sent 12\n", 0x20 | 4);
     let fake = Fake::new(&script);
@@ -67,7 +67,10 @@ fn what_goes_over_pcie_and_what_holds_clocks_back_is_told_where_the_driver_tells
         card.pcie().unwrap_err()
     };
     let fault = tells_nothing(&Fake::new(H200));
-    assert!(fault.is_not_supported() && fault.to_string().contains("this card does not tell it"), "{fault}");
+    assert!(
+        fault.is_not_supported() && fault.to_string().contains("this GPU does not support it"),
+        "{fault}"
+    );
     let fault = tells_nothing(&Fake::lacking("nvmlDeviceGetPcieThroughput", H200));
     assert!(fault.to_string().contains("NVML error 13"), "{fault}");
 }
@@ -91,7 +94,7 @@ fn a_library_that_is_none_is_told_from_a_driver_that_refuses() {
     );
     assert!(fault.to_string().contains("stub"), "{fault}");
 
-    // Code, what NVML calls it, a word of the mend.
+    // Error code, NVML's description, a word of the hint.
     let cases = [
         (18, "Driver/library version mismatch", "restart the machine"),
         (9, "Driver Not Loaded", "modprobe nvidia"),
@@ -105,7 +108,7 @@ fn a_library_that_is_none_is_told_from_a_driver_that_refuses() {
         assert!(!fault.is_of_the_library());
         let text = fault.to_string();
         assert!(text.contains(said) && text.contains(mend) && text.contains(&code.to_string()), "{text}");
-        // What did not start is not ended.
+        // A failed initialisation is not followed by a shutdown.
         assert_eq!(fake.starts_and_ends(), (0, 0));
     }
 }
@@ -129,7 +132,7 @@ fn one_lost_card_leaves_the_others() {
     assert!(fault.contains("cannot open GPU 0: GPU is lost") && fault.contains("dmesg"), "{fault}");
     let card = devices[1].as_ref().unwrap();
     assert_eq!(card.name().unwrap(), "NVIDIA H200");
-    // It answers with nothing but errors.
+    // The GPU answers every query with an error.
     assert!(card.sample().is_err());
 }
 
@@ -147,7 +150,7 @@ fn parts_of_a_card_are_listed() {
     assert_eq!(parts[0].memory().unwrap().total >> 20, 16384);
 }
 
-/// Whatever this machine has: nothing panics, and where there is no driver it is said what is missing.
+/// On any machine, nothing panics, and without a driver the error names the missing library.
 #[test]
 fn this_machine_can_be_asked() {
     match Nvml::start(&LibrarySource::System) {

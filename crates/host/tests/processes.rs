@@ -1,4 +1,4 @@
-//! Memory and CPU time of processes, compared with the kernel's own words.
+//! Tests of memory and CPU time of processes against the kernel's values.
 #![cfg(target_os = "linux")]
 
 use std::fs::read_to_string;
@@ -9,13 +9,13 @@ use host::process::{
     ProcFolder, TICKS_PER_SECOND, cpu_seconds, load_average, own_cpu_time, resident, thread_time, threads,
 };
 
-/// Bytes that [`Busy`] touches.
+/// Number of bytes that [`Busy`] writes.
 const BUFFER: u64 = 50 << 20;
 
-/// Time limit of a wait: the machine may be busy.
+/// Time limit of a wait, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A child that touches [`BUFFER`] bytes again and again, and uses a CPU.
+/// Child process that writes [`BUFFER`] bytes repeatedly and uses a CPU.
 struct Busy(Child);
 
 impl Busy {
@@ -45,14 +45,14 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Bytes under `name` in the status file of `pid`.
+/// Returns the bytes under `name` in the status file of `pid`.
 fn status(pid: u32, name: &str) -> u64 {
     let text = read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10
 }
 
-/// Fields 14 and 15 of the stat file of `pid`, in seconds.
+/// Returns fields 14 and 15 of the stat file of `pid`, in seconds.
 fn stat(pid: u32) -> f64 {
     let text = read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, fields) = text.rsplit_once(')').unwrap();
@@ -66,7 +66,7 @@ fn memory_is_what_the_kernel_says() {
     let pid = child.pid();
     wait_until("it takes its memory", || resident(pid).is_some_and(|bytes| bytes > BUFFER));
     let (ours, theirs) = (resident(pid).unwrap(), status(pid, "VmRSS:"));
-    // Pages of the program itself may still come and go.
+    // Pages of the program itself may still be loaded or evicted.
     assert!(ours.abs_diff(theirs) < 2 << 20, "{ours} {theirs}");
     assert!(ours < BUFFER + (20 << 20), "{ours}");
     let peak = ProcFolder::of(pid).peak_resident().unwrap();
@@ -79,7 +79,7 @@ fn cpu_time_is_what_the_kernel_says() {
     let child = Busy::start();
     let pid = child.pid();
     wait_until("it burns 0.3 s", || cpu_seconds(pid).is_some_and(|seconds| seconds >= 0.3));
-    // A millisecond for the rounding of sums.
+    // The tolerance of a millisecond covers the rounding of sums.
     let before = stat(pid) - 0.001;
     let (ours, counters) = (cpu_seconds(pid).unwrap(), ProcFolder::of(pid).counters().unwrap());
     let after = stat(pid) + 0.001;
@@ -117,9 +117,9 @@ fn the_time_of_this_process_is_that_of_all_its_threads() {
     }
     let (used, ticks) = (own_cpu_time(), cpu_seconds(std::process::id()).unwrap());
     assert!(used - process >= Duration::from_millis(30), "{process:?} {used:?}");
-    // Both are read one after the other, and other tests run meanwhile.
+    // The two values are read one after the other, while other tests run.
     assert!((used.as_secs_f64() - ticks).abs() < 1.0, "{used:?} {ticks}");
-    // Other tests start and end threads, but this one and the one that runs it are there.
+    // Other tests start and end threads, but this thread and the main thread exist.
     assert!(threads(std::process::id()).is_some_and(|threads| threads >= 2));
     assert!(load_average().is_some_and(|load| load >= 0.0));
 }

@@ -1,5 +1,5 @@
-//! `nvidia-smi` where the driver's library cannot be used. One test alone, since a script cannot be run while another
-//! thread's child still holds it open.
+//! Test of `nvidia-smi` as the fallback for the driver's library. The file has only one test, because a script cannot
+//! be run while another thread's child still has it open.
 
 #![cfg(unix)]
 
@@ -26,14 +26,17 @@ fn nvidia_smi_is_the_second_way_where_the_library_is_at_fault() {
     let stub = Fake::lacking("nvmlDeviceGetCount_v2", H200);
     let refused = Fake::new("init 18\n");
     let places = [
-        (LibrarySource::At("/nowhere/libnvidia-ml.so.1".into()), "libnvidia-ml.so.1 is not there"),
+        (LibrarySource::At("/nowhere/libnvidia-ml.so.1".into()), "cannot find /nowhere/libnvidia-ml.so.1"),
         (stub.place(), "no function nvmlDeviceGetCount_v2"),
     ];
     for (place, word) in &places {
         let (found, said) = list(place, None);
         assert!(found.is_empty(), "{found:?}");
         let [said] = &said[..] else { panic!("{said:?}") };
-        assert!(said.contains(word) && said.contains("second way, is not on the PATH"), "{said}");
+        assert!(
+            said.contains(word) && said.contains("the fallback, nvidia-smi, is not on the PATH"),
+            "{said}"
+        );
     }
 
     std::fs::write(&smi, "#!/bin/sh\necho 'From nvidia-smi, 9.0, 143771, 570.133.20'\n").expect("a script");
@@ -42,12 +45,12 @@ fn nvidia_smi_is_the_second_way_where_the_library_is_at_fault() {
         let (found, said) = list(place, None);
         assert_eq!(found, ["From nvidia-smi"], "{said:?}");
         let [said] = &said[..] else { panic!("{said:?}") };
-        assert!(said.contains(word) && said.contains("nothing can watch them"), "{said}");
+        assert!(said.contains(word) && said.contains("their use cannot be measured"), "{said}");
         for (visible, count) in [("", 0), ("-1", 0), ("0", 1), ("GPU-1", 1)] {
             assert_eq!(list(place, Some(visible)).0.len(), count, "{visible:?}");
         }
     }
-    // What the driver refuses, it refuses to nvidia-smi too: that is not even run.
+    // An error from the driver would affect nvidia-smi as well, so it is not run.
     let (found, said) = list(&refused.place(), None);
     assert!(found.is_empty() && said[0].contains("version mismatch"), "{said:?}");
 }

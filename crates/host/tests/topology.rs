@@ -1,18 +1,18 @@
-//! Cores and affinity on machines that show less, or something else, than a whole `/sys`.
+//! Tests of cores and affinity on machines whose `/sys` is incomplete or unusual.
 
 mod common;
 
 use build_info::host::CoreKind;
 use build_info::{Policy, threads};
 
-/// The CPUs of each core.
+/// Returns the CPUs of each core.
 fn cores(host: &build_info::Host) -> Vec<Vec<u32>> {
     host.topology.cores.iter().map(|core| core.cpus.clone()).collect()
 }
 
 #[test]
 fn offline_cpus_are_no_cores() {
-    // CPU 2, the sibling of 0, and CPUs 1 and 3 are offline; the mask still names all.
+    // CPU 2, the sibling of 0, and CPUs 1 and 3 are offline, but the mask contains all of them.
     let text = common::snapshot("i3-6100") + "file /sys/devices/system/cpu/online = 0\n";
     let host = common::detect(&text).host;
     assert_eq!(cores(&host), [[0]]);
@@ -22,7 +22,7 @@ fn offline_cpus_are_no_cores() {
 
 #[test]
 fn affinity_bounds_the_threads() {
-    // the mask, cores, where they are placed, what bounds them
+    // Affinity mask, cores, CPUs of the threads, limit that determines them.
     let cases: [(&str, u32, &[u32], &str); 4] = [
         ("3,19", 1, &[3], "affinity mask"),
         ("19", 1, &[19], "affinity mask"),
@@ -36,7 +36,7 @@ fn affinity_bounds_the_threads() {
         assert_eq!((budget.cores, budget.cpus.as_slice()), (count, cpus), "{mask}");
         assert_eq!(budget.bound_by, bound_by, "{mask}");
     }
-    // On a hybrid whose performance cores are all taken away, the others do.
+    // On a hybrid CPU without usable performance cores, the efficiency cores are used.
     let text = common::snapshot("i7-12700k") + "file /proc/self/status = Cpus_allowed_list: 17-18\n";
     assert_eq!(threads::budget(&common::detect(&text).host, Policy::Max).cpus, [17, 18]);
 }
@@ -65,7 +65,7 @@ fn garbage_in_a_list_is_said_and_something_sensible_taken() {
     }
 }
 
-/// The lines of a snapshot that are not files below `folder`.
+/// Returns the lines of a snapshot that are not files below `folder`.
 fn without(text: &str, folder: &str) -> String {
     text.lines().filter(|line| !line.contains(folder)).map(|line| format!("{line}\n")).collect()
 }
@@ -112,7 +112,7 @@ fn a_hybrid_whose_kinds_are_not_shown() {
     let detected = common::detect(&text);
     assert!(!detected.host.topology.is_hybrid());
     assert!(detected.warnings[0].contains("hybrid"), "{:?}", detected.warnings);
-    // Capacities tell them as well.
+    // Capacities identify efficiency cores as well.
     let capacities = "for c in 0-15\nfile /sys/devices/system/cpu/cpu{c}/cpu_capacity = 1024\nend\n\
                       for c in 16-19\nfile /sys/devices/system/cpu/cpu{c}/cpu_capacity = 618\nend\n";
     let detected = common::detect(&(text + capacities));

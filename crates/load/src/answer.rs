@@ -1,4 +1,4 @@
-//! One answer, and when its pieces came.
+//! Answers of a server, with the arrival times of their pieces.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -10,41 +10,41 @@ use crate::lines::{self, Line};
 use crate::request::{Ask, Interface};
 use crate::wire::{Address, Wire};
 
-/// How an answer ended.
+/// Outcome of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AnswerEnd {
-    /// As it should.
+    /// The answer is complete.
     Whole,
-    /// With a word of the server, or of the system, or something that is not understood.
+    /// The answer failed: an error from the server or the system, or a reply that cannot be parsed.
     Wrong(String),
 }
 
-/// One answer. Times are microseconds.
+/// Answer to one request. Times are in microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// From the beginning of the run to when the request was written.
+    /// Time from the beginning of the run to the request.
     pub asked_us: u64,
-    /// From there to the first piece of text; none came where it is missing.
+    /// Time from the request to the first piece of text; `None` if no text came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_us: Option<u64>,
-    /// Between each two pieces. Several that came in one read came at one time.
+    /// Times between consecutive pieces. Pieces that came in one read have the same time.
     pub between_us: Vec<u32>,
-    /// From the request to the end of the answer.
+    /// Time from the request to the end of the answer.
     pub whole_us: u64,
-    /// Tokens, as the server counts them.
+    /// Number of generated tokens, as counted by the server.
     pub tokens: u32,
-    /// Tokens of the prompt that it had in its cache, where it tells.
+    /// Number of prompt tokens found in the server's cache; `None` if the server does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached: Option<u32>,
-    /// How it ended.
+    /// Outcome of the answer.
     pub ended: AnswerEnd,
 }
 
-/// Takes lines as they come.
+/// Collects the pieces of an answer from its lines.
 #[derive(Debug, Default)]
 struct Pieces {
-    /// What was read and is no whole line yet.
+    /// Bytes received after the last complete line.
     text: Vec<u8>,
     first: Option<Instant>,
     last: Option<Instant>,
@@ -54,7 +54,7 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Takes all whole lines that are there; they came at `now`.
+    /// Processes all complete lines, which arrived at `now`.
     fn take(&mut self, now: Instant) {
         let mut from = 0;
         while let Some(length) = self.text[from..].iter().position(|byte| *byte == b'\n') {
@@ -104,8 +104,8 @@ fn shortened(line: &[u8]) -> String {
     String::from_utf8_lossy(line).chars().take(200).collect()
 }
 
-/// Asks for `ask` at `address` on a connection of its own, and reads the answer to its end. The clock starts when the
-/// connection is there. `begin` is when the run began.
+/// Sends `ask` to `address` on a new connection and reads the answer to its end. The clock starts when the connection
+/// is open. `begin` is the beginning of the run.
 pub fn ask(address: &Address, interface: Interface, ask: &Ask, patience: Duration, begin: Instant) -> Answer {
     let request = ask.bytes(interface);
     let mut pieces = Pieces::default();
@@ -148,15 +148,19 @@ fn read(mut wire: Wire, interface: Interface, request: &[u8], pieces: &mut Piece
             if interface == Interface::Http && ![0, 200].contains(&decoder.status()) {
                 return Err(format!("status {}: {}", decoder.status(), shortened(&pieces.text)));
             }
-            return if may_end { Ok(()) } else { Err("the connection ended within the answer".to_string()) };
+            return if may_end {
+                Ok(())
+            } else {
+                Err("the connection closed in the middle of the answer".to_string())
+            };
         }
     }
 }
 
-/// Sends `request`, and reads the answer whole: status and body.
+/// Sends `request` and reads the whole answer: status and body.
 ///
 /// # Errors
-/// In words, where there is no answer that can be understood.
+/// A message if the connection fails or the answer cannot be parsed.
 pub fn fetch(address: &Address, request: &[u8], patience: Duration) -> Result<(u16, Vec<u8>), String> {
     let mut wire = Wire::open(address, patience).map_err(|why| why.to_string())?;
     wire.write_all(request).map_err(|why| why.to_string())?;
@@ -168,7 +172,7 @@ pub fn fetch(address: &Address, request: &[u8], patience: Duration) -> Result<(u
             return Ok((decoder.status(), body));
         }
         if count == 0 {
-            return Err("the connection ended within the answer".to_string());
+            return Err("the connection closed in the middle of the answer".to_string());
         }
     }
 }
@@ -178,7 +182,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A server that answers each connection by the next of `answers`, in pieces with a pause between.
+    /// Starts a server that answers each connection with the next of `answers`, in pieces with pauses between them.
     fn server(answers: Vec<Vec<Vec<u8>>>) -> Address {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::Tcp(listener.local_addr().unwrap());
@@ -246,11 +250,11 @@ mod tests {
         let plain = |text: &str| vec![text.as_bytes().to_vec()];
         let cases = [
             (plain("HTTP/1.1 429 Busy\r\nContent-Length: 2\r\n\r\n{}"), "status 429: {}"),
-            (plain("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"), "ended within"),
-            (plain("garbage\r\n\r\n"), "no HTTP/1.1"),
+            (plain("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"), "closed in the middle"),
+            (plain("garbage\r\n\r\n"), "not HTTP/1.1"),
             (stream(&[A, r#"data: {"error":{"message":"broken"}}"#]), "broken"),
             (stream(&[A]), "without counts"),
-            (vec![], "ended within"),
+            (vec![], "closed in the middle"),
         ];
         let (answers, words): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
         let address = server(answers);

@@ -1,4 +1,4 @@
-//! Many clients at a time.
+//! Concurrent clients.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,30 +10,30 @@ use crate::answer::{Answer, AnswerEnd, ask};
 use crate::request::{Ask, Interface};
 use crate::wire::Address;
 
-/// What to send where.
+/// Requests of all clients, and their destination.
 #[derive(Clone, Debug)]
 pub struct LoadPlan {
-    /// The server.
+    /// Address of the server.
     pub address: Address,
-    /// How it is spoken to.
+    /// Interface of the server.
     pub interface: Interface,
-    /// For each client its requests, one after the other.
+    /// Requests of each client, sent one after the other.
     pub clients: Vec<Vec<Ask>>,
-    /// How long nothing may come.
+    /// Maximum time without any data.
     pub patience: Duration,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Drive {
-    /// From the first request to the end of the last answer.
+    /// Time from the first request to the end of the last answer, in seconds.
     pub seconds: f64,
-    /// For each client its answers.
+    /// Answers of each client.
     pub clients: Vec<Vec<Answer>>,
 }
 
-/// Lets all clients ask at once, each its requests one after the other. `stop` ends it after the answers that are on
-/// their way.
+/// Runs all clients at once; each sends its requests one after the other. If `stop` returns true, the run ends after
+/// the answers in progress.
 pub fn drive(plan: &LoadPlan, stop: &(dyn Fn() -> bool + Sync)) -> Drive {
     let ready = Barrier::new(plan.clients.len() + 1);
     let stopped = AtomicBool::new(false);
@@ -63,42 +63,42 @@ pub fn drive(plan: &LoadPlan, stop: &(dyn Fn() -> bool + Sync)) -> Drive {
 }
 
 impl Drive {
-    /// All answers.
+    /// Returns all answers.
     pub fn answers(&self) -> impl Iterator<Item = &Answer> {
         self.clients.iter().flatten()
     }
 
-    /// Tokens that came.
+    /// Returns the number of generated tokens.
     pub fn tokens(&self) -> u64 {
         self.answers().map(|answer| u64::from(answer.tokens)).sum()
     }
 
-    /// Tokens of all clients together per second, prompts included in the time.
+    /// Returns the throughput of all clients together in tokens per second. The time includes the prompts.
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens() as f64 / self.seconds
     }
 
-    /// Tokens per second of each answer between its first and its last piece.
+    /// Returns the decode speed of each answer in tokens per second, from its first to its last piece.
     pub fn decode_speeds(&self) -> Vec<f64> {
         let speed = |answer: &Answer| {
             let time: u64 = answer.between_us.iter().map(|time| u64::from(*time)).sum();
-            // Counted by the server: a character may take several tokens, which come as one piece.
+            // Tokens are those counted by the server: a character may take several tokens, which arrive as one piece.
             (time > 0 && answer.tokens > 1).then(|| f64::from(answer.tokens - 1) * 1e6 / time as f64)
         };
         self.answers().filter_map(speed).collect()
     }
 
-    /// Milliseconds to each answer's first piece.
+    /// Returns the time to the first piece of each answer, in milliseconds.
     pub fn first_ms(&self) -> Vec<f64> {
         self.answers().filter_map(|answer| Some(answer.first_us? as f64 / 1e3)).collect()
     }
 
-    /// Milliseconds between each two pieces, of all answers together.
+    /// Returns the times between consecutive pieces of all answers, in milliseconds.
     pub fn between_ms(&self) -> Vec<f64> {
         self.answers().flat_map(|answer| &answer.between_us).map(|time| f64::from(*time) / 1e3).collect()
     }
 
-    /// What went wrong, in words.
+    /// Returns the error messages.
     pub fn errors(&self) -> Vec<&str> {
         self.answers()
             .filter_map(|answer| match &answer.ended {
@@ -158,7 +158,7 @@ mod tests {
                 std::thread::spawn(move || {
                     let mut line = String::new();
                     BufReader::new(&stream).read_line(&mut line).unwrap();
-                    // The prompt's first token comes back as the count.
+                    // The server returns the first token of the prompt as the count.
                     let token = line.trim_start_matches("{\"prompt\":[").split([',', ']']).next().unwrap();
                     write!(
                         stream,

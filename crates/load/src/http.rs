@@ -1,14 +1,14 @@
-//! As much of HTTP/1.1 (RFC 9112) as the answers of two servers need: a status line, headers, and a body by length, in
-//! chunks, or to the end of the connection. Fed in pieces of any size.
+//! Minimal HTTP/1.1 decoder (RFC 9112) for the answers of two servers: a status line, headers, and a body by length,
+//! in chunks, or up to the end of the connection. Input may come in pieces of any size.
 
-/// Most bytes of a head: a server that says more is none that we know.
+/// Maximum size of a head, in bytes. Neither server sends a longer one.
 const LONGEST_HEAD: usize = 64 << 10;
 
-/// What of an answer was read so far.
+/// Decoder state of a partly received answer.
 #[derive(Debug)]
 pub struct Decoder {
     state: ParserState,
-    /// A head or a chunk's size that has not come whole.
+    /// Incomplete head or chunk size.
     part: Vec<u8>,
     status: u16,
 }
@@ -16,16 +16,16 @@ pub struct Decoder {
 #[derive(Debug, PartialEq)]
 enum ParserState {
     Head,
-    /// So many bytes are missing.
+    /// Number of body bytes still to come.
     Counted(u64),
-    /// Up to the end of the connection.
+    /// The body continues to the end of the connection.
     Open,
     ChunkSize,
-    /// So many bytes of the chunk are missing.
+    /// Number of bytes of the chunk still to come.
     Chunk(u64),
-    /// The line end behind a chunk.
+    /// Line end after a chunk.
     ChunkEnd,
-    /// Fields behind the last chunk.
+    /// Trailer fields after the last chunk.
     Trailer,
     Over,
 }
@@ -37,25 +37,25 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// The status, 0 before it came.
+    /// Returns the status, or 0 before it was received.
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// Whether the answer is complete.
+    /// True if the answer is complete.
     pub fn is_over(&self) -> bool {
         self.state == ParserState::Over
     }
 
-    /// Whether it is complete when the connection ends now.
+    /// True if the answer is complete when the connection ends now.
     pub fn may_end(&self) -> bool {
         matches!(self.state, ParserState::Over | ParserState::Open)
     }
 
-    /// Takes `bytes` as they came; what is of the body is added to `body`.
+    /// Decodes `bytes` and appends the decoded body bytes to `body`.
     ///
     /// # Errors
-    /// What it does not understand, in words.
+    /// A message if the input is not valid HTTP.
     pub fn feed(&mut self, mut bytes: &[u8], body: &mut Vec<u8>) -> Result<(), String> {
         while !bytes.is_empty() {
             match &mut self.state {
@@ -79,7 +79,7 @@ impl Decoder {
                 }
                 ParserState::ChunkEnd => match self.line(&mut bytes, 2, b"\r\n")? {
                     Some(line) if line.is_empty() => self.state = ParserState::ChunkSize,
-                    Some(_) => return Err("a chunk is longer than it says".to_string()),
+                    Some(_) => return Err("a chunk is longer than its stated size".to_string()),
                     None => return Ok(()),
                 },
                 ParserState::ChunkSize => match self.line(&mut bytes, 64, b"\r\n")? {
@@ -96,13 +96,13 @@ impl Decoder {
                     Some(_) => {}
                     None => return Ok(()),
                 },
-                ParserState::Over => return Err("there is something behind the answer".to_string()),
+                ParserState::Over => return Err("there is data after the answer".to_string()),
             }
         }
         Ok(())
     }
 
-    /// What is before `end`, when it has come whole.
+    /// Returns the bytes before `end`, once they are complete.
     fn line(&mut self, bytes: &mut &[u8], most: usize, end: &[u8]) -> Result<Option<Vec<u8>>, String> {
         while let Some((first, rest)) = bytes.split_first() {
             *bytes = rest;
@@ -112,7 +112,7 @@ impl Decoder {
                 return Ok(Some(std::mem::take(&mut self.part)));
             }
             if self.part.len() > most {
-                return Err(format!("more than {most} bytes where a line should end"));
+                return Err(format!("a line is longer than {most} bytes"));
             }
         }
         Ok(None)
@@ -125,7 +125,7 @@ impl Decoder {
         let status = first.strip_prefix("HTTP/1.1 ").or_else(|| first.strip_prefix("HTTP/1.0 "));
         let status = status.and_then(|rest| rest.get(..3)?.parse().ok());
         self.status =
-            status.ok_or_else(|| format!("no HTTP/1.1: {:.60}", first.escape_debug().to_string()))?;
+            status.ok_or_else(|| format!("not HTTP/1.1: {:.60}", first.escape_debug().to_string()))?;
         let mut state = ParserState::Open;
         for line in lines {
             let Some((name, value)) = line.split_once(':') else {
@@ -133,38 +133,38 @@ impl Decoder {
             };
             let value = value.trim();
             if name.eq_ignore_ascii_case("content-length") {
-                let length = value.parse().map_err(|_| format!("a length that is no number: {value:.60}"))?;
+                let length = value.parse().map_err(|_| format!("invalid length: {value:.60}"))?;
                 state = if length == 0 { ParserState::Over } else { ParserState::Counted(length) };
             } else if name.eq_ignore_ascii_case("transfer-encoding") {
                 if !value.eq_ignore_ascii_case("chunked") {
-                    return Err(format!("a transfer encoding that is not known: {value:.60}"));
+                    return Err(format!("unknown transfer encoding: {value:.60}"));
                 }
-                // Goes before a length (RFC 9112, 6.3).
+                // Chunked encoding takes precedence over a length (RFC 9112, 6.3).
                 self.state = ParserState::ChunkSize;
                 return Ok(());
             }
         }
-        // 100 Continue, which is followed by the real head.
+        // 100 Continue is followed by the final head.
         self.state = if self.status == 100 { ParserState::Head } else { state };
         Ok(())
     }
 }
 
-/// A chunk's size in hexadecimal digits; extensions behind a semicolon mean nothing to us.
+/// Parses a chunk's size in hexadecimal digits. Extensions after a semicolon are ignored.
 fn size(line: &[u8]) -> Result<u64, String> {
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
     let text = std::str::from_utf8(digits).unwrap_or_default().trim();
-    // `from_str_radix` takes a sign.
+    // `from_str_radix` would accept a sign.
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let size = plain.then(|| u64::from_str_radix(text, 16).ok()).flatten();
-    size.ok_or_else(|| format!("a chunk's size that is no number: {:?}", String::from_utf8_lossy(line)))
+    size.ok_or_else(|| format!("invalid chunk size: {:?}", String::from_utf8_lossy(line)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// `text` in pieces of `step` bytes: status, body, whether it is over.
+    /// Decodes `text` in pieces of `step` bytes. Returns the status, the body, and true if the answer is complete.
     fn decode(text: &[u8], step: usize) -> Result<(u16, String, bool), String> {
         let (mut decoder, mut body) = (Decoder::default(), Vec::new());
         for piece in text.chunks(step) {
@@ -212,27 +212,27 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_refused() {
         let cases = [
-            ("SSH-2.0-x\r\n\r\n", "no HTTP/1.1"),
-            ("HTTP/2 200\r\n\r\n", "no HTTP/1.1"),
-            ("HTTP/1.1 abc\r\n\r\n", "no HTTP/1.1"),
-            ("HTTP/1.1 2é0\r\n\r\n", "no HTTP/1.1"),
+            ("SSH-2.0-x\r\n\r\n", "not HTTP/1.1"),
+            ("HTTP/2 200\r\n\r\n", "not HTTP/1.1"),
+            ("HTTP/1.1 abc\r\n\r\n", "not HTTP/1.1"),
+            ("HTTP/1.1 2é0\r\n\r\n", "not HTTP/1.1"),
             ("HTTP/1.1 200 OK\r\nno colon\r\n\r\n", "without a colon"),
-            ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "no number"),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "not known"),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", "no number"),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n+1\r\na\r\n", "no number"),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", "no number"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "invalid length"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "unknown transfer encoding"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", "invalid chunk size"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n+1\r\na\r\n", "invalid chunk size"),
             (
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabcdef\r\n",
-                "where a line should end",
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+                "invalid chunk size",
             ),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab", "behind the answer"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabcdef\r\n", "a line is longer than"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab", "data after the answer"),
         ];
         for (text, words) in cases {
             let found = decode(text.as_bytes(), 4).err().unwrap_or_default();
             assert!(found.contains(words), "{text:?}: {found:?}");
         }
         let endless = [b"HTTP/1.1 200 OK\r\n".as_slice(), &vec![b'a'; LONGEST_HEAD + 8]].concat();
-        assert!(decode(&endless, 999).is_err_and(|why| why.contains("where a line")));
+        assert!(decode(&endless, 999).is_err_and(|why| why.contains("a line is longer than")));
     }
 }

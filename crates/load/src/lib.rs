@@ -1,7 +1,8 @@
-//! A client of servers that generate text: many at a time, and when each token came.
+//! Load generator for servers that generate text: many concurrent clients, with the arrival time of each token.
 //!
-//! It shares the machine with the server that it measures, so it does little: one blocking thread for each client, one
-//! search of each line, no JSON. It speaks as much HTTP/1.1 as two servers answer with, and refuses the rest.
+//! The load generator shares the machine with the server under test, so it uses little CPU time: one blocking thread
+//! per client, one search per line, and no JSON parser. It supports the parts of HTTP/1.1 that two servers use, and
+//! rejects the rest.
 
 pub mod answer;
 pub mod drive;

@@ -1,26 +1,26 @@
-//! What the lines of a streamed answer say: server-sent events, or lines of JSON. Told apart by a search for a few
-//! bytes: neither server writes spaces into what is looked for, and text cannot look like it, since its quotes are
+//! Lines of a streamed answer: server-sent events, or lines of JSON. A search for a few bytes distinguishes them.
+//! This is safe because neither server writes spaces inside the searched keys, and quotes in generated text are
 //! escaped.
 
-/// What a line is.
+/// Kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// A piece of text: one token, as a rule.
+    /// Piece of text, usually one token.
     Piece,
-    /// The counts at the end: so many tokens were generated, so many of the prompt's were found in a cache.
+    /// Token counts at the end of an answer.
     Counts {
-        /// Tokens generated.
+        /// Number of generated tokens.
         generated: u32,
-        /// Tokens of the prompt that were not evaluated again, where it is told.
+        /// Number of prompt tokens found in a cache; `None` if the server does not report it.
         cached: Option<u32>,
     },
-    /// The server says that something is wrong.
+    /// Error from the server.
     Error,
-    /// Nothing of interest.
+    /// Any other line.
     Other,
 }
 
-/// What `line`, without its end, is.
+/// Classifies `line`, which is given without its line end.
 pub fn read(line: &[u8]) -> Line {
     let (line, event) = match line.strip_prefix(b"data: ") {
         Some(data) => (data, true),
@@ -35,31 +35,32 @@ pub fn read(line: &[u8]) -> Line {
     if let Some(generated) = number_after(line, br#""completion_tokens":"#) {
         return Line::Counts { generated, cached: number_after(line, br#""cached_tokens":"#) };
     }
-    // A line of JSON is a token, also where its text waits for the rest of a character.
+    // A line of JSON is a token, even if its text is empty because the rest of a character is missing.
     let piece =
         if event { has_text(line) } else { line.starts_with(b"{") && find(line, br#""token":"#).is_some() };
     if piece { Line::Piece } else { Line::Other }
 }
 
-/// A line of JSON with an error behind the id; never an event of a stream, whose error comes alone.
+/// True for a line of JSON with an error after the id. Events of a stream never match, because their errors have no
+/// id.
 fn has_error(line: &[u8]) -> bool {
     find(line, br#","error":{"#).is_some()
 }
 
-/// Whether there is a text that is not empty.
+/// True if the line has a non-empty text.
 fn has_text(line: &[u8]) -> bool {
     const KEY: &[u8] = br#""text":""#;
     find(line, KEY).is_some_and(|at| line.get(at + KEY.len()).is_some_and(|byte| *byte != b'"'))
 }
 
-/// The number behind the first `key`.
+/// Returns the number after the first `key`.
 pub fn number_after(line: &[u8], key: &[u8]) -> Option<u32> {
     let rest = &line[find(line, key)? + key.len()..];
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
-/// Where `what` begins in `text`.
+/// Returns the position of `what` in `text`.
 fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     let (first, rest) = what.split_first()?;
     let mut from = 0;
@@ -90,7 +91,7 @@ mod tests {
             ),
             (r#"data: {"choices":[{"text":"\"","index":0,"logprobs":null}],"created":1}"#, Line::Piece),
             (r#"data: {"choices":[{"text":"","index":0,"finish_reason":"length"}]}"#, Line::Other),
-            // What a model says cannot look like a count: its quotes are escaped.
+            // Generated text cannot look like a count, because its quotes are escaped.
             (r#"data: {"choices":[{"text":"\"completion_tokens\":7","index":0}]}"#, Line::Piece),
             (
                 r#"data: {"choices":[],"usage":{"completion_tokens":24,"prompt_tokens":8,"prompt_tokens_details":{"cached_tokens":3}}}"#,

@@ -1,29 +1,29 @@
-//! What is sent.
+//! Requests to a server.
 
 use std::fmt::Write;
 
-/// How a server is spoken to.
+/// Interface of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interface {
     /// OpenAI's `/v1/completions`, streamed as server-sent events.
     Http,
-    /// A line of JSON, answered by a line for each token.
+    /// Line of JSON, answered with one line per token.
     Lines,
 }
 
-/// A request for greedy text.
+/// Request for greedily generated text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The prompt's tokens: the same for every server, whatever its tokeniser does.
+    /// Tokens of the prompt. They are the same for every server, whatever its tokeniser.
     pub prompt: Vec<u32>,
-    /// Tokens to generate.
+    /// Number of tokens to generate.
     pub tokens: u32,
-    /// Whether the prompt may begin with what is in the server's cache.
+    /// True if the server may reuse a prefix of the prompt from its cache.
     pub cache_prompt: bool,
 }
 
 impl Ask {
-    /// As bytes to be written.
+    /// Serialises the request for `interface`.
     pub fn bytes(&self, interface: Interface) -> Vec<u8> {
         let mut body = String::with_capacity(128 + 7 * self.prompt.len());
         body.push_str("{\"prompt\":[");
@@ -49,7 +49,7 @@ impl Ask {
     }
 }
 
-/// A request over HTTP/1.1 for one answer, after which the connection ends.
+/// Builds an HTTP/1.1 request for one answer, after which the connection closes.
 pub fn http(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\

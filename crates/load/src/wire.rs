@@ -1,4 +1,4 @@
-//! A connection: over TCP, or over a Unix socket.
+//! Connections over TCP or a Unix socket.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -7,12 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// An address and port.
+    /// IP address and port.
     Tcp(SocketAddr),
-    /// The path of a socket.
+    /// Path of a Unix socket.
     Unix(PathBuf),
 }
 
@@ -25,22 +25,25 @@ impl fmt::Display for Address {
     }
 }
 
-/// An open connection.
+/// Open connection.
 #[derive(Debug)]
 pub enum Wire {
-    /// Over TCP.
+    /// TCP connection.
     Tcp(TcpStream),
-    /// Over a Unix socket.
+    /// Unix socket connection.
     Unix(UnixStream),
 }
 
 impl Wire {
-    /// Connects. Whoever waits longer than `patience` for a byte is told so by an error.
+    /// Connects to `address`. A read that waits longer than `patience` fails.
+    ///
+    /// # Errors
+    /// If the connection cannot be opened.
     pub fn open(address: &Address, patience: Duration) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => {
                 let stream = TcpStream::connect_timeout(address, patience)?;
-                // A request goes in one piece, which must not wait for an answer to the one before.
+                // Nagle's algorithm would delay a request until the previous answer is acknowledged.
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(patience))?;
                 stream.set_write_timeout(Some(patience))?;
@@ -55,7 +58,10 @@ impl Wire {
         }
     }
 
-    /// Says that nothing more will be written.
+    /// Closes the write direction of the connection.
+    ///
+    /// # Errors
+    /// If the connection is already broken.
     pub fn finish_writing(&self) -> io::Result<()> {
         match self {
             Wire::Tcp(stream) => stream.shutdown(Shutdown::Write),

@@ -1,38 +1,39 @@
-//! Drift: the same configuration measured again and again tells when the machine was not itself.
+//! Drift detection: one configuration is measured in every round, and its values show when the machine was disturbed.
 
 use serde::{Deserialize, Serialize};
 
 use crate::stats::{median, spread};
 
-/// A value this many robust standard deviations from the median of its like was disturbed. Among undisturbed normal
-/// values one in 1.7 million is.
+/// Number of robust standard deviations from the median of earlier values at which a value counts as disturbed. Among
+/// undisturbed normal values, 1 in 1.7 million exceeds it.
 const DEVIATIONS: f64 = 5.0;
 
-/// A deviation smaller than this is nothing to repeat a round for, however steady the machine was before.
+/// Minimum deviation of a disturbed value. A smaller deviation does not justify repeating a round, however steady the
+/// machine was before.
 const LEAST: f64 = 0.05;
 
-/// Values before anything can be said.
+/// Minimum number of values before a judgement is possible.
 const FEWEST: usize = 4;
 
-/// So many disturbed values in a row, close together, are no disturbance but the machine as it now is: another clock, a
-/// neighbour that stays.
+/// Number of consecutive disturbed values, close together, that count as a new level of the machine, for example
+/// another clock frequency or a permanent neighbour.
 const NEW_LEVEL: usize = 3;
 
-/// What a value of the anchor says of the samples around it.
+/// Judgement of an anchor value, which applies to the samples of its round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Judgement {
-    /// They count.
+    /// The samples count.
     Steady,
-    /// They do not, and are to be measured again.
+    /// The samples do not count and must be measured again.
     Disturbed,
-    /// They count, and from here on the machine is another: the pairs before are pairs still, since each was measured
-    /// on one machine.
+    /// The samples count, and the machine has a new level from here on. Earlier pairs stay valid, because the machine
+    /// had the same level for both members of each pair.
     NewLevel,
 }
 
-/// Watches a configuration that is measured in every round. Values above and below are judged alike: dropping only slow
-/// rounds would make the anchor look faster than it is.
+/// Judge of a configuration that is measured in every round. Fast and slow outliers are treated alike: if only slow
+/// rounds were dropped, the anchor would look faster than it is.
 #[derive(Clone, Debug, Default)]
 pub struct Anchor {
     level: Vec<f64>,
@@ -40,12 +41,12 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// None seen yet.
+    /// Creates an anchor without values.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the next value, which is positive: a speed or a time.
+    /// Judges the next value, a positive speed or time.
     pub fn judge(&mut self, value: f64) -> Judgement {
         let log = value.ln();
         if self.level.len() < FEWEST || self.is_near(log, &self.level) {
@@ -69,16 +70,17 @@ impl Anchor {
     }
 }
 
-/// The smallest difference that `pairs` pairs can be expected to show on this machine, as a part of 1: the half-width of
-/// a 95 % interval around the median of their ratios, 1.96 × 1.2533 σ / √pairs, where σ is that of the logarithms of
-/// ratios between neighbouring values of one configuration (the median's standard error is √(π/2) times the mean's).
-/// `None` of fewer than four values.
+/// Returns the smallest difference that `pairs` pairs can be expected to show on this machine, as a fraction of 1. It
+/// is the half-width of a 95 % interval around the median of the ratios, 1.96 × 1.2533 σ / √pairs. σ is the standard
+/// deviation of the logarithms of ratios between neighbouring values of one configuration. The factor 1.2533 is
+/// √(π/2), the ratio between the standard errors of median and mean. `None` for fewer than four values.
 pub fn floor(values: &[f64], pairs: usize) -> Option<f64> {
     let ratios: Vec<f64> = values.chunks_exact(2).map(|pair| (pair[1] / pair[0]).ln()).collect();
     if ratios.len() < 2 || pairs == 0 {
         return None;
     }
-    // Around 0, not around their median: the configuration is the same, and few ratios have a poor median.
+    // Deviations are taken from 0 and not from the median: the configuration is the same, and the median of few
+    // ratios is inaccurate.
     let sizes: Vec<f64> = ratios.iter().map(|ratio| ratio.abs()).collect();
     let sigma = 1.4826 * median(&sizes);
     Some(1.96 * 1.2533 * sigma / (pairs as f64).sqrt())
@@ -97,7 +99,7 @@ mod tests {
             (&[80.0, 100.0], &[Disturbed, Steady]),
             (&[125.0, 100.0], &[Disturbed, Steady]),
             (&[80.0, 80.5, 79.9, 80.1, 100.0], &[Disturbed, Disturbed, NewLevel, Steady, Disturbed]),
-            // Disturbances of different sizes are no level.
+            // Disturbances of different sizes are not a new level.
             (&[80.0, 60.0, 80.0, 60.0], &[Disturbed; 4]),
         ];
         for (values, expected) in cases {
@@ -114,7 +116,7 @@ mod tests {
     fn the_floor_falls_with_the_root_of_the_pairs() {
         let values = [1.0, 1.02, 1.0, 0.98, 1.0, 1.02, 1.0, 0.98];
         let one = floor(&values, 1).unwrap();
-        // 1.4826 × ln 1.02 × 1.96 × 1.2533, within the difference between ln 1.02 and -ln 0.98
+        // 1.4826 × ln 1.02 × 1.96 × 1.2533; the tolerance covers the difference between ln 1.02 and -ln 0.98.
         assert!((one - 0.0725).abs() < 0.002, "{one}");
         assert!((floor(&values, 16).unwrap() - one / 4.0).abs() < 1e-12);
         assert_eq!(floor(&values[..3], 10), None);

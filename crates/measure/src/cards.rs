@@ -1,37 +1,37 @@
-//! What the NVIDIA cards are, beside what they do: their limits, and what of their memory is free.
+//! Properties of the NVIDIA GPUs, apart from their load: clock limits, and free memory.
 
 use host::nvml::{LibrarySource, Nvml, PATIENCE};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::{Visible, visible};
 
-/// One card. What it does not tell is absent.
+/// Properties of one GPU. Properties that the driver does not report are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Card {
     /// Marketing name.
     pub name: String,
-    /// All of its memory, in bytes.
+    /// Total memory, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// What was free of it, in bytes.
+    /// Free memory at the time of the call, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<u64>,
-    /// Highest clock of the multiprocessors in MHz.
+    /// Maximum clock of the multiprocessors, in MHz.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_mhz_most: Option<u32>,
-    /// Highest clock of the memory in MHz.
+    /// Maximum clock of the memory, in MHz.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mhz_most: Option<u32>,
-    /// Width of the memory's bus in bits.
+    /// Width of the memory bus, in bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bus_bits: Option<u32>,
-    /// Bytes a second that clock and bus come to; no program reaches it.
+    /// Theoretical bandwidth from clock and bus width, in bytes per second; no program reaches it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub theoretical_bandwidth: Option<f64>,
 }
 
-/// The whole cards that CUDA shows to this process; none where no driver is loaded, or where it does not answer in time
-/// (`cargo xtask doctor` says why).
+/// Returns the complete GPUs that CUDA shows to this process. Empty if no driver is loaded or it does not answer in
+/// time; `cargo xtask doctor` shows the reason.
 pub fn cards() -> Vec<Card> {
     if !host::nvml::driver_seems_loaded() {
         return Vec::new();
@@ -39,7 +39,7 @@ pub fn cards() -> Vec<Card> {
     cards_of(&LibrarySource::System)
 }
 
-/// The same by the library at `place`.
+/// Returns the GPUs that the library at `place` reports.
 fn cards_of(place: &LibrarySource) -> Vec<Card> {
     host::nvml::ask(place, PATIENCE, |driver| Ok(told(driver))).unwrap_or_default()
 }

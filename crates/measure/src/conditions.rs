@@ -1,4 +1,4 @@
-//! What makes this a bad moment, or a bad machine, to measure on.
+//! Conditions on this machine that make a measurement unreliable.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,35 +8,35 @@ use std::time::Duration;
 use host::process::{self, Throttling};
 use serde::{Deserialize, Serialize};
 
-/// How long the other processes are watched.
+/// Time during which other processes are observed.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Part of a CPU that another process may take without a word.
+/// Fraction of a CPU that another process may use without being reported.
 const SHARE: f64 = 0.05;
 
-/// Something that the reader of a figure should know.
+/// Condition that a reader of the figures should know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "what")]
 pub enum Condition {
-    /// The clock is not always the highest.
+    /// The CPU frequency governor may lower the clock.
     Governor {
-        /// Name of the governor, as `powersave`.
+        /// Name of the governor, for example `powersave`.
         governor: String,
-        /// CPUs that have it.
+        /// Number of CPUs with this governor.
         cpus: usize,
     },
-    /// Somebody else computes.
+    /// Another process uses the CPU.
     Busy {
-        /// Its number.
+        /// Process ID.
         pid: u32,
-        /// Its name.
+        /// Name of the process.
         name: String,
-        /// CPUs that it takes.
+        /// Number of CPUs that the process uses.
         cpus: f64,
     },
-    /// The CPU quota held this process back.
+    /// The CPU quota throttled this process.
     Throttled {
-        /// Periods in which it did.
+        /// Number of throttled periods.
         periods: u64,
     },
 }
@@ -46,21 +46,21 @@ impl std::fmt::Display for Condition {
         match self {
             Condition::Governor { governor, cpus } => write!(
                 f,
-                "{cpus} CPUs run under the governor {governor}: their clock follows the load, and short runs are slow \
-                 (`cpupower frequency-set -g performance` as root sets them all)"
+                "{cpus} CPUs run under the governor {governor}: their clock follows the load, so short runs are slow \
+                 (as root, `cpupower frequency-set -g performance` changes them all)"
             ),
             Condition::Busy { pid, name, cpus } => {
-                write!(f, "{name} (process {pid}) takes {cpus:.1} CPUs: stop it, or expect wide intervals")
+                write!(f, "{name} (process {pid}) uses {cpus:.1} CPUs: stop it, or expect wide intervals")
             }
             Condition::Throttled { periods } => write!(
                 f,
-                "the CPU quota held this process back in {periods} periods: use fewer threads, or raise the quota"
+                "the CPU quota throttled this process in {periods} periods: use fewer threads, or raise the quota"
             ),
         }
     }
 }
 
-/// Looks at the machine for a fifth of a second, while this process does nothing.
+/// Observes the machine for a fifth of a second, while this process is idle.
 pub fn look() -> Vec<Condition> {
     let root = Path::new("/");
     let mut conditions = governors(root);
@@ -70,13 +70,14 @@ pub fn look() -> Vec<Condition> {
     conditions
 }
 
-/// Whether the quota held this process back since `before`.
+/// Returns a condition if the quota has throttled this process since `before`.
 pub fn throttled(before: &Throttling) -> Option<Condition> {
     let periods = Throttling::read(Path::new("/"), "self").since(before)?;
     (periods > 0).then_some(Condition::Throttled { periods })
 }
 
-/// CPUs whose governor is not `performance`. A machine that tells none (a guest, say) has no say in its clock.
+/// Returns the CPUs whose governor is not `performance`. A machine without governors, for example a guest, does not
+/// control its clock.
 fn governors(root: &Path) -> Vec<Condition> {
     let mut others: BTreeMap<String, usize> = BTreeMap::new();
     for cpu in fs::read_dir(root.join("sys/devices/system/cpu")).into_iter().flatten().flatten() {
@@ -88,7 +89,7 @@ fn governors(root: &Path) -> Vec<Condition> {
     others.into_iter().map(|(governor, cpus)| Condition::Governor { governor, cpus }).collect()
 }
 
-/// Those that computed meanwhile, the busiest first; this process does not count.
+/// Returns the processes that used the CPU between two snapshots, the busiest first. This process is left out.
 fn busy(
     before: &BTreeMap<u32, (String, f64)>,
     after: &BTreeMap<u32, (String, f64)>,
@@ -97,7 +98,7 @@ fn busy(
     let taken = |(pid, (name, seconds)): (&u32, &(String, f64))| {
         let (_, then) = before.get(pid)?;
         let cpus = (seconds - then) / time.as_secs_f64();
-        // A tick is all that the kernel tells.
+        // The kernel counts in ticks, so more digits would have no meaning.
         let cpus = (cpus * 100.0).round() / 100.0;
         (cpus > SHARE && *pid != std::process::id()).then(|| (*pid, name.clone(), cpus))
     };

@@ -1,21 +1,22 @@
-//! CPU time of this process and of the programs it ran: what a piece of work costs, however busy the machine was.
+//! CPU time of this process and the programs that it ran: the cost of a piece of work, independent of the machine's
+//! load.
 
 use host::process::{Counters, ProcFolder, TICKS_PER_SECOND};
 
-/// CPU time of this process and of those of its children, and theirs, that have ended and been waited for.
+/// CPU time of this process and of all its descendants that have ended and been waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuTime {
     ticks: Option<u64>,
 }
 
 impl CpuTime {
-    /// Until now.
+    /// Returns the CPU time used so far.
     pub fn now() -> Self {
         Self { ticks: ProcFolder::this().counters().as_ref().map(Counters::with_children) }
     }
 
-    /// Seconds from then until now; `None` where the system does not tell. What a server does on demand (sccache's, say)
-    /// is not in it.
+    /// Returns the CPU seconds used since this snapshot; `None` if the system does not report them. Work of a server
+    /// process, for example sccache's, is not included.
     pub fn seconds_since(&self) -> Option<f64> {
         let now = Self::now().ticks?;
         Some(now.saturating_sub(self.ticks?) as f64 / TICKS_PER_SECOND)

@@ -1,36 +1,36 @@
-//! What else ran on the machine while something was measured.
+//! Other load on the machine during a measurement.
 
 use std::time::Instant;
 
 use host::process;
 use serde::{Deserialize, Serialize};
 
-/// One round of a comparison.
+/// Load during one round of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
-    /// How long it took.
+    /// Duration of the round, in seconds.
     pub seconds: f64,
-    /// Load average over a minute, at its end.
+    /// Load average over one minute, at the end of the round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_average: Option<f64>,
-    /// Cores that other processes, or other guests of the machine, kept busy on average.
+    /// Average number of cores that other processes, or other guests of the machine, kept busy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores_busy_elsewhere: Option<f64>,
 }
 
-/// Counts from its making on.
+/// Observation of the machine's load from [`start`](Self::start) to [`stop`](Self::stop).
 pub struct Watch {
     started: Instant,
     counters: Option<Counters>,
 }
 
 impl Watch {
-    /// Begins.
+    /// Starts the observation.
     pub fn start() -> Self {
         Self { started: Instant::now(), counters: Counters::read() }
     }
 
-    /// What there was since the beginning.
+    /// Ends the observation and returns the load since its start.
     pub fn stop(self) -> Round {
         let elsewhere = self.counters.zip(Counters::read()).and_then(|(before, after)| after.since(&before));
         Round {
@@ -41,14 +41,14 @@ impl Watch {
     }
 }
 
-/// Clock ticks since the machine, or this process, was started.
+/// Clock ticks since the start of the machine or of this process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Counters {
-    /// Of all CPUs, busy.
+    /// Busy ticks of all CPUs.
     busy: u64,
-    /// Of all CPUs, busy or not.
+    /// All ticks of all CPUs.
     all: u64,
-    /// Of this process and its children that have ended.
+    /// Ticks of this process and its children that have ended.
     own: u64,
     cpus: u64,
 }
@@ -58,7 +58,7 @@ impl Counters {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?, &process::ProcFolder::this().counters()?)
     }
 
-    /// proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal.
+    /// Fields of the CPU line in proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal.
     fn parse(machine: &str, process: &process::Counters) -> Option<Self> {
         let numbers = |line: &str| -> Option<Vec<u64>> {
             line.split_whitespace().skip(1).take(8).map(|word| word.parse().ok()).collect()
@@ -88,7 +88,8 @@ mod tests {
         let parse = |machine: &str, own: &str| Counters::parse(machine, &process::Counters::parse(own)?);
         let before = parse(&machine(100, 1000), &process(50)).unwrap();
         assert_eq!(before, Counters { busy: 136, all: 1141, own: 86, cpus: 2 });
-        // Two seconds of two CPUs at 100 ticks: 400; 300 busy, of which 250 are ours: 50 of 200.
+        // Two seconds of two CPUs at 100 ticks give 400 ticks. 300 were busy, of which 250 are this process's: 50
+        // ticks in 200, a quarter of a core.
         let after = parse(&machine(400, 1100), &process(300)).unwrap();
         assert_eq!(after.since(&before), Some(0.25));
         assert_eq!(before.since(&before), None);

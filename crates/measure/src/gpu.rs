@@ -1,7 +1,7 @@
-//! What the NVIDIA GPUs did while something was measured: how busy they were, memory, power, clock. The driver only tells
-//! of now, so a thread asks it ten times a second.
+//! Use of the NVIDIA GPUs during a measurement: utilisation, memory, power and clock. The driver only reports current
+//! values, so a thread samples it ten times per second.
 //!
-//! A card's figures are those of everybody who uses it. Which cards: those that CUDA shows to this process.
+//! The figures of a GPU include all its users. Only GPUs that CUDA shows to this process are sampled.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -12,33 +12,33 @@ use std::time::{Duration, Instant};
 pub use build_info::GpuUse;
 use host::nvml::{CardSample, Device, Identity, LibrarySource, Nvml, Selection};
 
-/// Between two looks, which take some tens of microseconds a card: a thousandth of a core at most. What the driver calls
-/// utilisation is itself a mean of a sixth of a second or more.
+/// Sampling interval. A sample takes some tens of microseconds per GPU, so the thread uses at most a thousandth of a
+/// core. The driver's utilisation is itself a mean over a sixth of a second or more.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// What the driver calls utilisation is of the time before, up to this much: a look tells of what was watched alone when it
-/// is that old.
+/// Maximum length of the past interval over which the driver averages utilisation. A sample only describes the
+/// watched program if the watch is at least this old.
 pub const SETTLES: Duration = Duration::from_secs(1);
 
-/// How long the last look, or the thread's end, is waited for: a driver that hangs must not stop whoever measures.
+/// Maximum wait for the last sample, or for the end of the thread: a hanging driver must not block the measurement.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Looks at the GPUs from its making until it is dropped.
+/// Sampling of the GPUs from creation to drop.
 #[derive(Debug)]
 pub struct GpuWatch {
     cards: Arc<Mutex<Vec<Card>>>,
-    /// Asks for a look at once. `None` when it is being dropped, which ends the thread.
+    /// Channel that requests a sample immediately. `None` while dropping, which ends the thread.
     ask: Option<Sender<Sender<()>>>,
-    /// Hangs up when the thread ends.
+    /// Channel that disconnects when the thread ends.
     ended: Mutex<Receiver<()>>,
     thread: Option<JoinHandle<()>>,
     started: Arc<AtomicBool>,
 }
 
 impl GpuWatch {
-    /// `None` where no NVIDIA driver is loaded, which costs three looks into the file system. The driver is started once
-    /// a process, in the thread, and held until the process ends; where that fails there are no figures
-    /// (`cargo xtask doctor` says why).
+    /// Starts sampling; `None` if no NVIDIA driver is loaded, a check that takes three file system accesses. The
+    /// driver is initialised once per process, in the thread, and kept until the process ends. If initialisation
+    /// fails, there are no figures; `cargo xtask doctor` shows the reason.
     pub fn start() -> Option<Self> {
         Self::start_settling(Duration::ZERO)
     }
@@ -55,8 +55,8 @@ impl GpuWatch {
         })
     }
 
-    /// As [`GpuWatch::start`] with the system's driver; with another, that one. Looks that are younger than `settles` count for
-    /// memory and energy alone ([`SETTLES`]).
+    /// Starts sampling with the driver at `place`, like [`GpuWatch::start`] for the system's driver. Samples taken
+    /// before the watch is `settles` old only count for memory and energy ([`SETTLES`]).
     pub fn of(place: &LibrarySource, settles: Duration) -> Option<Self> {
         match place {
             LibrarySource::System => Self::start_settling(settles),
@@ -64,7 +64,7 @@ impl GpuWatch {
         }
     }
 
-    /// The same with the library at `place`, which is started and ended with it.
+    /// Starts sampling with the library at `place`, which is initialised and shut down with the watch.
     pub fn at(place: LibrarySource, every: Duration, settles: Duration) -> Self {
         Self::with(every, settles, move |looks| {
             if let Ok(driver) = Nvml::start(&place) {
@@ -88,7 +88,7 @@ impl GpuWatch {
         Self { cards, ask: Some(ask), ended: Mutex::new(ended), thread: thread.ok(), started }
     }
 
-    /// What was seen until now. Nothing in the moments in which the driver starts.
+    /// Returns the figures so far. Empty until the driver is initialised.
     pub fn read(&self) -> Vec<GpuUse> {
         if self.started.load(Ordering::Acquire)
             && let Some(ask) = &self.ask
@@ -117,13 +117,13 @@ fn lock(cards: &Mutex<Vec<Card>>) -> MutexGuard<'_, Vec<Card>> {
     cards.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The thread's part.
+/// State of the sampling thread.
 struct Looks {
     cards: Arc<Mutex<Vec<Card>>>,
     started: Arc<AtomicBool>,
     asked: Receiver<Sender<()>>,
     every: Duration,
-    /// Looks before that tell of something else, too.
+    /// Time from which samples describe only the watched interval.
     counts_from: Instant,
 }
 
@@ -135,7 +135,7 @@ impl Looks {
             self.look(&devices);
             self.started.store(true, Ordering::Release);
             match self.asked.recv_timeout(self.every) {
-                // It is answered when the round that comes is done.
+                // The reply is sent after the sampling round that follows.
                 Ok(reply) => {
                     self.look(&devices);
                     let _ = reply.send(());
@@ -151,18 +151,18 @@ impl Looks {
 
     fn look(&self, devices: &[Visible<'_>]) {
         let settled = Instant::now() >= self.counts_from;
-        // The driver is asked without the lock.
+        // The driver is queried without holding the lock.
         for (at, of) in devices.iter().enumerate() {
             let seen = of.device.sample();
             lock(&self.cards)[at].add(seen, settled);
         }
     }
 
-    /// Waits for the next look; whether there is to be none.
+    /// Waits for the next sample. Returns true if the thread must end.
     fn rest(&self) -> bool {
         loop {
             match self.asked.recv_timeout(self.every) {
-                // Just looked.
+                // A sample was just taken.
                 Ok(reply) => {
                     let _ = reply.send(());
                 }
@@ -173,33 +173,35 @@ impl Looks {
     }
 }
 
-/// A card that CUDA shows to this process, whole.
+/// Complete GPU that CUDA shows to this process.
 pub(crate) struct Visible<'a> {
     /// Marketing name.
     pub name: String,
-    /// CUDA's number of it, where that can be said.
+    /// CUDA's number of the GPU; `None` if unknown.
     pub number: Option<usize>,
-    /// The card.
+    /// Handle of the GPU.
     pub device: Device<'a>,
 }
 
-/// The whole cards that `CUDA_VISIBLE_DEVICES` leaves, in CUDA's order; all, where it cannot be said which these are.
+/// Returns the complete GPUs that `CUDA_VISIBLE_DEVICES` selects, in CUDA's order; all GPUs if the selection is
+/// unclear.
 pub(crate) fn visible(driver: &Nvml) -> Vec<Visible<'_>> {
     let read = |name: &str| std::env::var(name).ok();
     shown(driver, read("CUDA_VISIBLE_DEVICES").as_deref(), read("CUDA_DEVICE_ORDER").as_deref())
 }
 
-/// Of a part that MIG has cut off its card, which tells little, and nothing of a part: other cards are not this program's.
+/// Selects GPUs. For a MIG instance, its whole GPU is returned, although that says little about the instance. Other
+/// GPUs are left out, because this program does not use them.
 fn shown<'a>(driver: &'a Nvml, variable: Option<&str>, order: Option<&str>) -> Vec<Visible<'a>> {
     let devices: Vec<Device<'_>> = driver.devices().into_iter().flatten().flatten().collect();
     let names: Vec<Option<String>> = devices.iter().map(|device| device.name().ok()).collect();
     let (chosen, is_clear) = match variable.filter(|variable| variable.contains("MIG-")) {
         Some(variable) => {
-            // Drivers before 470 name a part by its card: MIG-GPU-…/1/0.
+            // Drivers before 470 name an instance by its GPU: MIG-GPU-…/1/0.
             let named = |device: &Device<'_>| device.uuid().is_some_and(|uuid| variable.contains(&uuid));
             let holds = |device: &Device<'_>| named(device) || device.instances().iter().any(named);
             let chosen: Vec<usize> = (0..devices.len()).filter(|at| holds(&devices[*at])).collect();
-            // CUDA computes on one part alone.
+            // CUDA uses only one MIG instance.
             let is_one = chosen.len() == 1;
             (chosen, is_one)
         }
@@ -223,7 +225,7 @@ fn shown<'a>(driver: &'a Nvml, variable: Option<&str>, order: Option<&str>) -> V
     chosen.into_iter().enumerate().filter_map(visible).collect()
 }
 
-/// Sums of one card.
+/// Sums over the samples of one GPU.
 #[derive(Debug, Default)]
 struct Card {
     name: String,
@@ -258,7 +260,7 @@ impl Card {
             (None, Some(now)) => Some((now, now)),
             (known, None) => known,
         };
-        // The first tells of the time before it.
+        // The first sample describes the time before it.
         let counts = self.samples > 1 && settled;
         self.utilisation.add(sample.utilisation, counts);
         self.watts.add(sample.watts, counts);
@@ -303,8 +305,8 @@ impl Mean {
     }
 }
 
-/// Figures of all GPUs together, for one column each: the utilisation and the clock of the busiest, memory and power of
-/// all. `None` where there is none.
+/// Combines the figures of all GPUs for a single column each: utilisation and clock of the busiest GPU, memory, power
+/// and energy of all. `None` without GPUs.
 pub fn together(gpus: &[GpuUse]) -> Option<GpuUse> {
     let utilisation = |gpu: &&GpuUse| gpu.utilisation.unwrap_or(-1.0);
     let busiest = gpus.iter().max_by(|a, b| utilisation(a).total_cmp(&utilisation(b)))?;
@@ -328,7 +330,7 @@ mod tests {
 
     use super::*;
 
-    /// Only when it is asked, and at the beginning.
+    /// Interval so long that a sample is only taken at the start and on request.
     const SELDOM: Duration = Duration::from_secs(3600);
 
     fn wait_until(is_so: impl Fn() -> bool) {
@@ -351,8 +353,8 @@ mod tests {
         let first = watch.read();
         assert_eq!((first.len(), first[0].samples), (2, 2));
         assert_eq!((first[0].utilisation, first[0].joules), (Some(0.8), Some(0.5)));
-        // The other card tells nothing but its memory.
-        // They are not alike, so which of them is CUDA0 is not known.
+        // The other GPU only reports its memory. The GPUs have different names, so it is unknown which of them is
+        // CUDA0.
         let t4 =
             GpuUse { name: "Tesla T4".to_string(), samples: 2, memory_peak: Some(0), ..GpuUse::default() };
         assert_eq!(first[1], t4);
@@ -380,7 +382,7 @@ mod tests {
         assert_eq!((summary.watts, summary.joules, summary.samples), (Some(500.0), Some(8.0), 3));
         assert_eq!((summary.sm_mhz, summary.sm_mhz_lowest), (Some(1880.0), Some(1780)));
         assert_eq!(summary.memory_peak, Some(90));
-        // What is not settled counts for memory and energy.
+        // A sample that is not settled only counts for memory and energy.
         card.add(Ok(sample(0.1, 100.0, 345, 95, 9.5)), false);
         let later = card.summary();
         assert_eq!((later.utilisation, later.sm_mhz_lowest), (summary.utilisation, Some(1780)));
@@ -426,7 +428,7 @@ mod tests {
             let watch = GpuWatch::at(fake.place(), SELDOM, Duration::ZERO);
             assert_eq!(watch.read(), []);
         }
-        // Where there is no driver there is no thread either.
+        // Without a driver there is no thread.
         assert_eq!(GpuWatch::start().is_some(), host::nvml::driver_seems_loaded());
     }
 
@@ -443,14 +445,14 @@ mod tests {
             (Some("2,0"), bus, &["C0", "A1"]),
             (Some("GPU-3"), bus, &["C0"]),
             (Some(""), bus, &[]),
-            // A part of a card, by its own name and by an old driver's.
+            // MIG instances, by their own name and by an old driver's name.
             (Some("MIG-5"), bus, &["B0"]),
             (Some("MIG-GPU-2/1/0"), None, &["B0"]),
-            // These are not alike, and which of them is the fastest nobody tells: all, and none has a number.
+            // These GPUs are not alike and the fastest is unknown, so all are returned without numbers.
             (None, None, &["A?", "B?", "C?"]),
             (Some("2,0"), None, &["A?", "B?", "C?"]),
             (Some("0"), Some("FASTEST_FIRST"), &["A?", "B?", "C?"]),
-            // Names are clear.
+            // Selections by UUID are unambiguous.
             (Some("GPU-3,GPU-1"), None, &["C0", "A1"]),
             (Some(""), None, &[]),
             (Some("7"), None, &[]),

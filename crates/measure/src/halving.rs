@@ -1,9 +1,10 @@
-//! Successive halving (Jamieson, Talwalkar, 2016): all are measured for a short while, the worse half leaves, and those
-//! who stay are measured for longer.
+//! Successive halving (Jamieson, Talwalkar, 2016): all contestants are measured for a short time, the worse half is
+//! dropped, and the others are measured for longer.
 //!
-//! Two rules decide who leaves. [`run`] is for builds, which are few and expensive: of the worse half only those leave that
-//! are shown to be slower than the best; the others stay unless the budget is spent. [`cut`] is for settings, of which
-//! there are many: the worse half leaves by its medians after two rounds, which are too few for an interval.
+//! There are two rules for dropping contestants. [`run`] is for builds, which are few and expensive: a contestant of
+//! the worse half is only dropped if it is shown to be slower than the best, or if the budget does not suffice.
+//! [`cut`] is for settings, which are many: the worse half is dropped by medians after two rounds, which are too few
+//! for an interval.
 
 use std::time::Duration;
 
@@ -11,70 +12,73 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::{FEWEST_PAIRS, Ratio, median, ratio};
 
-/// One round of measurements that all who are left take part in.
+/// Measurement round in which all remaining contestants take part.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Heat {
-    /// Prompt tokens of a run.
+    /// Number of prompt tokens per run.
     pub prompt: u32,
-    /// Generated tokens of a run.
+    /// Number of generated tokens per run.
     pub generate: u32,
-    /// Most pairs.
+    /// Maximum number of pairs.
     pub pairs: usize,
-    /// Half the width of an interval that is narrow enough.
+    /// Target half-width of the interval.
     pub precision: f64,
 }
 
-/// What a heat gave.
+/// Result of a heat.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
-    /// Who ran to the end; the first is who the others are compared with.
+    /// Contestants that ran to the end; the first is the baseline.
     pub field: Vec<usize>,
-    /// Of each, one value a round, of which more is better.
+    /// Samples of each contestant, one value per round; more is better.
     pub samples: Vec<Vec<f64>>,
-    /// How long one run of one of them took.
+    /// Duration of one run of one contestant.
     pub lap: Duration,
 }
 
-/// Where heats are run.
+/// Environment in which heats run.
 pub trait Course {
-    /// Why it cannot go on.
+    /// Error that ends the race.
     type Error;
 
-    /// Measures `field` side by side. Who crashes is not in the answer.
+    /// Measures the contestants in `field`, interleaved. Contestants that crash are left out of the result.
     fn race(&mut self, heat: &Heat, field: &[usize], time: Duration) -> Result<Ran, Self::Error>;
 
-    /// Time that is left for measuring.
+    /// Returns the remaining time for measurements.
     fn left(&self) -> Duration;
 
-    /// `who` is out.
+    /// Reports that the contestant `who` was dropped.
     fn out(&mut self, who: usize, standing: &Standing, why: Out);
 }
 
-/// Why somebody is out.
+/// Reason why a contestant was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Out {
-    /// Shown to be slower than the best.
+    /// The contestant was shown to be slower than the best.
     Slower,
-    /// Not shown slower; the budget does not reach.
+    /// The contestant was not shown to be slower, but the time does not suffice.
     NoTime,
 }
 
-/// How one contestant stands after a heat.
+/// Result of one contestant after a heat.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
-    /// Who.
+    /// Number of the contestant.
     pub who: usize,
-    /// Times as fast as the first of the field.
+    /// Speedup over the baseline.
     pub against_base: Ratio,
-    /// Times as fast as the best of the field.
+    /// Speedup over the best contestant; at most about 1.
     pub against_best: Ratio,
 }
 
-/// The part of the time left that a heat before the last one may take.
+/// Fraction of the remaining time that a heat other than the last may take.
 const SHARE: f64 = 0.5;
 
-/// Runs the heats and returns the standings of the last one, the best first. A heat before the last is left out where
-/// there are no more than two to choose from.
+/// Runs the heats and returns the standings of the last one, the best first. A heat other than the last is skipped if
+/// at most two contestants remain.
+///
+/// # Errors
+/// The first error of `course`.
 pub fn run<C: Course>(course: &mut C, heats: &[Heat], field: &[usize]) -> Result<Vec<Standing>, C::Error> {
     let mut field = field.to_vec();
     let mut last = Vec::new();
@@ -99,7 +103,7 @@ pub fn run<C: Course>(course: &mut C, heats: &[Heat], field: &[usize]) -> Result
     Ok(last)
 }
 
-/// Everybody's standing, the best first.
+/// Returns the standings of all contestants, the best first.
 pub fn standings(ran: &Ran) -> Vec<Standing> {
     let Some(base) = ran.samples.first() else { return Vec::new() };
     let against = |other: &Vec<f64>| ran.samples.iter().map(|own| ratio(own, other)).collect::<Vec<_>>();
@@ -117,16 +121,17 @@ pub fn standings(ran: &Ran) -> Vec<Standing> {
     all
 }
 
-/// How many the next heat has time for, with as many rounds as a verdict takes: two at the least.
+/// Returns the number of contestants, at least two, that the next heat has time for, with enough rounds for a
+/// verdict.
 fn room(heat: &Heat, next: &Heat, lap: Duration, left: Duration) -> usize {
     let grows = |now: u32, then: u32| if now == 0 { 1.0 } else { f64::from(then) / f64::from(now) };
     let longer = grows(heat.prompt, next.prompt).max(grows(heat.generate, next.generate));
-    // One round warms up.
+    // One additional round is the warm-up.
     let each = lap.as_secs_f64() * longer * (FEWEST_PAIRS + 1) as f64;
     if each > 0.0 { ((left.as_secs_f64() / each) as usize).max(2) } else { usize::MAX }
 }
 
-/// Who leaves after a heat. The first of the field, `base`, stays: the others are compared with it.
+/// Selects the contestants to drop after a heat. The baseline `base` always stays.
 fn outs(standings: &[Standing], base: Option<usize>, room: usize) -> Vec<(Standing, Out)> {
     let slower =
         |standing: &Standing| standing.against_best.pairs >= FEWEST_PAIRS && standing.against_best.high < 1.0;
@@ -139,7 +144,7 @@ fn outs(standings: &[Standing], base: Option<usize>, room: usize) -> Vec<(Standi
     let mut outs: Vec<(Standing, Out)> = leave.into_iter().map(|(who, _)| (who, Out::Slower)).collect();
     let excess = stay.len().saturating_sub(room);
     let last = stay.into_iter().rev().filter(|(standing, _)| Some(standing.who) != base);
-    // Those that are shown slower go first, then the last.
+    // Contestants shown to be slower are dropped first, then the worst of the others.
     let (mut first, second): (Vec<_>, Vec<_>) =
         last.map(|(standing, _)| standing).partition(|standing| slower(standing));
     first.extend(second);
@@ -152,28 +157,28 @@ fn outs(standings: &[Standing], base: Option<usize>, room: usize) -> Vec<(Standi
     outs
 }
 
-/// Size of the better half of `n`: of an odd number the middle one is in it.
+/// Returns the size of the better half of `n`, rounded up.
 fn better_half(n: usize) -> usize {
     n.div_ceil(2)
 }
 
-/// [`cut`] drops who is slower than this in all rounds.
+/// Speedup below which, in all rounds, [`cut`] drops a contestant.
 const HOPELESS: f64 = 0.95;
-/// Rounds after which [`cut`] also drops who was slower in all of them.
+/// Number of rounds after which [`cut`] also drops a contestant that was slower in every round.
 const FUTILE: usize = 4;
 
-/// A contestant of [`cut`].
+/// Contestant of [`cut`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entrant {
-    /// Who.
+    /// Number of the contestant.
     pub who: usize,
-    /// Median of the ratios.
+    /// Median of the ratios to the baseline.
     pub median: f64,
     ratios: Vec<f64>,
 }
 
 impl Entrant {
-    /// `who` was `ratios` times as fast as the one to beat, round by round.
+    /// Creates an entrant from its speedups over the baseline, one per round.
     pub fn new(who: usize, ratios: Vec<f64>) -> Self {
         Self { who, median: median(&ratios), ratios }
     }
@@ -184,19 +189,19 @@ impl Entrant {
     }
 }
 
-/// Decision of [`cut`].
+/// Result of [`cut`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cut {
-    /// Those who stay, the best first.
+    /// Contestants that stay, the best first.
     pub stay: Vec<Entrant>,
-    /// Those who were slower in every round.
+    /// Contestants that were slower in every round.
     pub hopeless: Vec<Entrant>,
-    /// The worse half of the others, the best first.
+    /// Worse half of the others, the best first.
     pub worse_half: Vec<Entrant>,
 }
 
-/// Decides who leaves after a rung, by medians. The one to beat is not among the `entrants`. Of one alone none leaves,
-/// unless it is hopeless.
+/// Decides by medians which contestants are dropped after a rung. The baseline is not among the `entrants`. A single
+/// entrant stays unless it is hopeless.
 pub fn cut(entrants: Vec<Entrant>) -> Cut {
     let (hopeless, mut stay): (Vec<_>, Vec<_>) = entrants.into_iter().partition(Entrant::is_hopeless);
     stay.sort_by(|a, b| b.median.total_cmp(&a.median));
@@ -204,7 +209,8 @@ pub fn cut(entrants: Vec<Entrant>) -> Cut {
     Cut { stay, hopeless, worse_half }
 }
 
-/// Who wins, and why: of all that are not shown slower than the best, the simplest.
+/// Chooses the winner and states the reason: the simplest of all contestants that are not shown to be slower than the
+/// best.
 pub fn choose(
     standings: &[Standing],
     steps: impl Fn(usize) -> u32,
@@ -212,19 +218,19 @@ pub fn choose(
 ) -> Option<(usize, String)> {
     let best = standings.first()?;
     let simplest = |among: &mut dyn Iterator<Item = &Standing>| {
-        // Of equally simple ones the first, which is the fastest.
+        // Among equally simple contestants, the first one is the fastest.
         among.map(|standing| standing.who).min_by_key(|who| steps(*who))
     };
     if best.against_best.pairs < FEWEST_PAIRS {
         let stays = simplest(&mut standings.iter())?;
         let pairs = best.against_best.pairs;
-        return Some((stays, format!("{pairs} pairs are too few to tell: {} stays", name(stays))));
+        return Some((stays, format!("{pairs} pairs are too few for a decision: {} stays", name(stays))));
     }
     let winner = simplest(&mut standings.iter().filter(|standing| standing.against_best.high >= 1.0))?;
     let words = if winner == best.who {
         match standings.iter().find(|standing| standing.who != winner) {
             Some(second) if second.against_best.high >= 1.0 => format!(
-                "{} is the simplest of those that are as fast as each other ({} is {} times as fast, no difference shown)",
+                "{} is the simplest of the equally fast ones ({} is {} times as fast, no difference shown)",
                 name(winner),
                 name(second.who),
                 second.against_best
@@ -255,7 +261,7 @@ pub fn choose(
 mod tests {
     use super::*;
 
-    /// Planted speeds with a noise that is the same in every run.
+    /// Course with fixed speeds, and noise that is the same in every run.
     struct Planted {
         speeds: Vec<f64>,
         noise: f64,
@@ -330,13 +336,13 @@ mod tests {
 
     #[test]
     fn the_fastest_wins_and_at_equality_the_simpler_one() {
-        // Speeds, steps, winner, what the verdict says.
+        // Speeds, steps, winner, part of the verdict.
         let cases: [(&[f64], &[u32], usize, &str); 6] = [
             (&[1.0, 1.2, 1.0, 0.8, 1.1], &[0, 1, 1, 1, 1], 1, "is the fastest"),
             (&[1.0, 1.0, 1.0, 1.0], &[0, 1, 1, 2], 0, "no difference shown"),
             (&[1.0, 1.3, 1.3], &[0, 2, 1], 2, "no difference shown"),
             (&[1.0, 0.7], &[1, 0], 0, "is the fastest"),
-            // The baseline is not the simplest here.
+            // In this case, the baseline is not the simplest.
             (&[0.7, 1.0, 1.0, 0.95], &[1, 0, 1, 1], 1, "no difference shown"),
             (&[1.0, 1.0], &[0, 1], 0, "no difference shown"),
         ];
@@ -352,7 +358,7 @@ mod tests {
         let mut course = Planted::new(&[0.5, 1.2, 1.19, 0.8, 1.21, 0.9], 0.05);
         win(&mut course, &[0; 6]);
         assert_eq!(course.raced[0], [0, 1, 2, 3, 4, 5]);
-        // 2 may be in the worse half, and is not shown slower.
+        // Contestant 2 may be in the worse half, but is not shown to be slower.
         assert_eq!(course.raced[1], [0, 1, 2, 4]);
         assert_eq!(course.outs, [(5, Out::Slower), (3, Out::Slower)]);
     }
@@ -360,7 +366,7 @@ mod tests {
     #[test]
     fn a_budget_that_does_not_reach_drops_the_last_and_says_so() {
         let mut course = Planted::new(&[1.0, 1.001, 1.002, 0.999, 0.998, 1.0], 0.05);
-        // 6 × 7 laps, then 4 s a lap.
+        // 6 × 7 laps, then 4 s per lap.
         course.left = Duration::from_secs(150);
         let (_, verdict) = win(&mut course, &[0, 1, 1, 1, 1, 1]);
         assert!(course.raced[1].len() < 6 && course.raced[1][0] == 0, "{:?}", course.raced);

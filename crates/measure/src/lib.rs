@@ -1,5 +1,5 @@
-//! Measuring on machines that are shared and noisy: only ratios of runs that stand side by side count, with an
-//! interval. The orchestrator compares builds with it, the engine settings.
+//! Measurements on shared and noisy machines: only ratios of interleaved runs count, and each has an interval. The
+//! orchestrator uses this crate to compare builds, and the engine to compare settings.
 
 pub mod anchor;
 pub mod cards;

@@ -1,30 +1,31 @@
-//! What something is to be fast at: so many tokens of prompt and so many of answer.
+//! Tuning objectives: numbers of prompt tokens and generated tokens.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Names, and tokens of prompt and answer. Only the ratio of the two decides which of several things is faster.
+/// Named objectives with their numbers of prompt tokens and generated tokens. Only the ratio of the two decides which
+/// of several candidates is faster.
 const NAMED: [(&str, u32, u32); 4] = [
     // A question and a long answer.
     ("chat", 128, 512),
-    // Documents in the prompt, a short answer.
+    // Documents in the prompt and a short answer.
     ("rag", 2048, 256),
-    // Texts rewritten, translated or summed up, as many tokens out as in.
+    // Texts rewritten, translated or summarised, with as much output as input.
     ("batch", 512, 512),
-    // The time until an answer begins: a prompt and a first sentence.
+    // The time to the start of an answer: a prompt and a first sentence.
     ("latency", 512, 16),
 ];
 
-/// The most tokens of either kind.
+/// Maximum number of tokens of either kind.
 const MOST: u32 = 1 << 20;
 
-/// A purpose, by name or as a pair of numbers.
+/// Tuning objective, given by name or as a pair of numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Objective {
     name: String,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt: u32,
-    /// Tokens that are generated.
+    /// Number of generated tokens.
     pub generate: u32,
 }
 
@@ -51,7 +52,7 @@ impl FromStr for Objective {
         let number = |text: &str| text.trim().parse().ok().filter(|tokens| *tokens <= MOST);
         match text.split_once(':').and_then(|(prompt, generate)| Some((number(prompt)?, number(generate)?))) {
             Some((0, 0)) | None => Err(format!(
-                "unknown purpose {text:?}: use chat, rag, batch, latency, or tokens of prompt and answer as in 2048:256"
+                "unknown objective {text:?}: use chat, rag, batch, latency, or numbers of prompt and answer tokens, as in 2048:256"
             )),
             Some((prompt, generate)) => Ok(Self { name: format!("{prompt}:{generate}"), prompt, generate }),
         }
@@ -59,8 +60,8 @@ impl FromStr for Objective {
 }
 
 impl Objective {
-    /// Seconds that prompt and answer take at these tokens per second. A speed that is not known counts where its tokens
-    /// do: then nothing can be said.
+    /// Returns the time for prompt and answer at the given speeds in tokens per second, in seconds. `None` if a speed
+    /// is unknown whose number of tokens is not 0.
     pub fn seconds(&self, prefill: Option<f64>, decode: Option<f64>) -> Option<f64> {
         let part = |tokens: u32, speed: Option<f64>| match (tokens, speed) {
             (0, _) => Some(0.0),
@@ -70,12 +71,12 @@ impl Objective {
         Some(part(self.prompt, prefill)? + part(self.generate, decode)?)
     }
 
-    /// A prompt of some length whatever the ratio: small numbers stand for a ratio alone.
+    /// Returns a prompt length of a realistic size with the same ratio, because small numbers only express a ratio.
     pub fn usual_prompt(&self) -> u32 {
         if self.prompt >= 64 || self.prompt == 0 { self.prompt } else { 512 }
     }
 
-    /// The answer that goes with it.
+    /// Returns the answer length that belongs to [`usual_prompt`](Self::usual_prompt).
     pub fn usual_answer(&self) -> u32 {
         match self.usual_prompt() {
             usual if usual == self.prompt => self.generate,
@@ -86,7 +87,7 @@ impl Objective {
         }
     }
 
-    /// Whether most of the tokens are the prompt's.
+    /// True if most of the tokens are prompt tokens.
     pub fn is_mostly_prompt(&self) -> bool {
         self.prompt > self.generate
     }
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn both_phases_count_by_their_tokens() {
-        // 100 t/s and 10 t/s
+        // Speeds of 100 and 10 tokens per second.
         let seconds =
             |text: &str, prefill, decode| text.parse::<Objective>().unwrap().seconds(prefill, decode);
         assert_eq!(seconds("800:100", Some(100.0), Some(10.0)), Some(18.0));

@@ -1,4 +1,4 @@
-//! Contestants in turn, round after round, until enough is known.
+//! Races: interleaved rounds of contestants until the result is known.
 
 use std::time::{Duration, Instant};
 
@@ -10,53 +10,56 @@ use crate::schedule;
 use crate::stats::Ratio;
 use crate::stopping::{Rule, Stop};
 
-/// How to race. The first contestant is the anchor: the others are compared with it, and its values tell when the
-/// machine was disturbed.
+/// Settings of a race. The first contestant is the anchor: the others are compared with it, and its values show
+/// disturbances of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Race {
-    /// Number of contestants, 2 or more.
+    /// Number of contestants, at least 2.
     pub contestants: usize,
-    /// When it is over.
+    /// Stopping rule.
     pub rule: Rule,
-    /// Rounds before those that count.
+    /// Number of warm-up rounds, which do not count.
     pub warm_up: usize,
-    /// Rounds around a disturbed anchor that are measured again; further ones count as they are, or a machine that never
-    /// rests would never finish.
+    /// Maximum number of rounds that are repeated because of a disturbed anchor. Further disturbed rounds count,
+    /// because a race on a machine that never settles must end.
     pub repeats: usize,
-    /// Time that all rounds may take: none is begun that would not end in it.
+    /// Maximum total time. No round starts that would not end within it.
     pub time: Option<Duration>,
 }
 
-/// A finished race.
+/// Result of a race.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finish {
-    /// Why it ended.
+    /// Reason why the race ended.
     pub stop: Stop,
-    /// For each contestant one value of each round that counts.
+    /// Samples of each contestant, one value per counted round.
     pub samples: Vec<Vec<f64>>,
-    /// What else ran on the machine in those rounds.
+    /// Other load on the machine in the counted rounds.
     pub rounds: Vec<Round>,
-    /// Values of rounds that were dropped because the anchor was disturbed, or a value was no positive number.
+    /// Values of dropped rounds, in which the anchor was disturbed or a value was not a positive number.
     pub dropped: Vec<Vec<f64>>,
-    /// After how many rounds the machine turned into another; see [`crate::Judgement::NewLevel`].
+    /// Numbers of rounds after which the machine had a new level; see [`crate::Judgement::NewLevel`].
     pub new_levels: Vec<usize>,
 }
 
 impl Finish {
-    /// Contestant `number` against the first, of values of which more is better.
+    /// Returns the ratio of contestant `number` to the anchor, for values of which more is better.
     pub fn ratio(&self, number: usize) -> Ratio {
         Ratio::of(&self.ratios(number))
     }
 
-    /// The pairs behind [`Finish::ratio`].
+    /// Returns the ratios of the pairs behind [`Finish::ratio`].
     pub fn ratios(&self, number: usize) -> Vec<f64> {
         self.samples[number].iter().zip(&self.samples[0]).map(|(own, anchor)| own / anchor).collect()
     }
 }
 
 impl Race {
-    /// Runs it. `lap` measures the contestant of the given number once and returns a positive value of which more is
-    /// better; its first error ends the race.
+    /// Runs the race. `lap` measures the contestant with the given number once and returns a positive value, of which
+    /// more is better.
+    ///
+    /// # Errors
+    /// The first error of `lap`, which ends the race.
     pub fn run<E>(&self, mut lap: impl FnMut(usize) -> Result<f64, E>) -> Result<Finish, E> {
         let started = Instant::now();
         let mut finish = Finish {
@@ -88,7 +91,7 @@ impl Race {
         Ok(finish)
     }
 
-    /// Over when it is for every contestant; the reason is the last one's that had to be waited for.
+    /// Returns the reason to stop if every contestant has one: the reason of the last contestant that reached it.
     fn over(&self, finish: &Finish) -> Option<Stop> {
         self.rule.over_for_all((1..self.contestants).map(|number| finish.ratios(number)))
     }

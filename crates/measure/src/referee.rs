@@ -1,9 +1,9 @@
-//! Decides which rounds of a race count.
+//! Selection of the rounds of a race that count.
 
 use crate::anchor::{Anchor, Judgement};
 
-/// Watches the anchor of a race: a round in which it was disturbed is measured again, but no more than a given number of
-/// times, or a machine that never rests would never finish.
+/// Judge of a race's rounds by its anchor. A round with a disturbed anchor is measured again, up to a given number of
+/// times, because a race on a machine that never settles must end.
 #[derive(Clone, Debug)]
 pub struct Referee {
     anchor: Anchor,
@@ -16,19 +16,20 @@ pub struct Referee {
 pub enum Call {
     /// The round counts.
     Counts,
-    /// The round counts, and from here on the machine is another; see [`Judgement::NewLevel`].
+    /// The round counts, and the machine has a new level from here on; see [`Judgement::NewLevel`].
     NewLevel,
-    /// The round does not count and is to be measured again.
+    /// The round does not count and must be measured again.
     Again,
 }
 
 impl Referee {
-    /// Allows for `repeats` repeated rounds.
+    /// Creates a referee that allows `repeats` repeated rounds.
     pub fn new(repeats: usize) -> Self {
         Self { anchor: Anchor::new(), repeats, repeated: 0 }
     }
 
-    /// Judges a round by the value of its anchor. A round without one, whose values are no positive numbers, never counts.
+    /// Judges a round by its anchor value. A round without an anchor value never counts: one of its values was not a
+    /// positive number.
     pub fn judge(&mut self, anchor: Option<f64>) -> Call {
         let judgement = anchor.map_or(Judgement::Disturbed, |value| self.anchor.judge(value));
         match judgement {

@@ -1,8 +1,8 @@
-//! In which order builds run.
+//! Order of the contestants in a round.
 
-/// The order of `n` builds in round `round`: A B C, B C A, C A B, then each turned round, C B A, A C B, B A C.
-/// Each build comes as often first as last and as often before any other as after it, so that neither a machine
-/// that slows down nor one that recovers favours one.
+/// Returns the order of `n` contestants in round `round`: A B C, B C A, C A B, then each reversed, C B A, A C B, B A
+/// C. Each contestant is first as often as last, and before any other as often as after it. Neither a machine that
+/// slows down nor one that speeds up favours a contestant.
 pub fn order(round: usize, n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).map(|place| (place + round) % n).collect();
     if n > 0 && (round / n) % 2 == 1 {
@@ -11,8 +11,11 @@ pub fn order(round: usize, n: usize) -> Vec<usize> {
     order
 }
 
-/// Runs round `round`: measures each of `n` contestants once by `lap`, in the round's [`order`], and returns the results
-/// in the order of the contestants. The first error of `lap` ends the round.
+/// Runs round `round`: measures each of `n` contestants once with `lap`, in the round's [`order`], and returns the
+/// results in the order of the contestants.
+///
+/// # Errors
+/// The first error of `lap`, which ends the round.
 pub fn turns<T, E>(round: usize, n: usize, mut lap: impl FnMut(usize) -> Result<T, E>) -> Result<Vec<T>, E> {
     let mut results: Vec<Option<T>> = (0..n).map(|_| None).collect();
     for contestant in order(round, n) {
@@ -58,7 +61,8 @@ mod tests {
     #[test]
     fn no_build_is_favoured() {
         for n in 2..6 {
-            // Pairs by which comes first, over one cycle; and every build is in every round once.
+            // Counts, over one cycle, how often each contestant precedes each other one; every round contains each
+            // contestant once.
             let mut before = vec![vec![0; n]; n];
             for round in 0..2 * n {
                 let order = order(round, n);

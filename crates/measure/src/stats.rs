@@ -4,14 +4,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Resamples of a bootstrap.
+/// Number of bootstrap resamples.
 const RESAMPLES: usize = 10_000;
 
-/// With fewer pairs nothing can be said at 95 %: that all of five fall on one side happens by chance in one case of
-/// sixteen (the sign test: 2 / 2^n).
+/// Minimum number of pairs for a statement at 95 %. Five pairs on the same side happen by chance in one case of
+/// sixteen (sign test: 2 / 2^n).
 pub const FEWEST_PAIRS: usize = 6;
 
-/// How many times as fast one thing is as another, from pairs measured side by side.
+/// Speedup of one contestant over another, from paired runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// Median of the pairs' ratios.
@@ -31,7 +31,7 @@ impl fmt::Display for Ratio {
 }
 
 impl Ratio {
-    /// Of paired ratios; see [`ratio`].
+    /// Computes the ratio from paired ratios; see [`ratio`].
     pub fn of(ratios: &[f64]) -> Self {
         if ratios.is_empty() {
             return Self { median: f64::NAN, low: f64::NAN, high: f64::NAN, pairs: 0 };
@@ -59,7 +59,7 @@ impl Ratio {
         }
     }
 
-    /// The ratio in words, with its pairs. Of too few pairs it has no interval.
+    /// Formats the ratio with its number of pairs. With too few pairs, the interval is left out.
     pub fn with_pairs(&self) -> String {
         match self.pairs {
             0 | 1 => format!("{:.2}, 1 pair", self.median),
@@ -68,14 +68,15 @@ impl Ratio {
         }
     }
 
-    /// What may be said: "higher" and "lower" only when the whole interval lies on one side of 1, and of enough pairs.
+    /// Returns the verdict in words: "higher" or "lower" only if the whole interval lies on one side of 1 and there
+    /// are enough pairs.
     pub fn verdict(&self) -> &'static str {
         if self.pairs < FEWEST_PAIRS { "too few pairs" } else { self.side() }
     }
 
-    /// The same of values that do not vary, for which one pair is enough.
+    /// Returns the verdict for values without noise, for which one pair is enough.
     pub fn side(&self) -> &'static str {
-        // What three decimals show as equal is no difference to anybody.
+        // Values that are equal to three decimals count as equal.
         let equal = |end: f64| (end - 1.0).abs() < 0.000_5;
         if equal(self.low) && equal(self.high) {
             "equal"
@@ -89,7 +90,7 @@ impl Ratio {
     }
 }
 
-/// The median of `values`; NaN of none.
+/// Returns the median of `values`; NaN if there are none.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -100,7 +101,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// [`median`] of values whose order does not matter afterwards; a third of the time of a sort.
+/// Returns the [`median`] of values whose order may change; takes a third of the time of a sort.
 fn middle(values: &mut [f64]) -> f64 {
     let (half, odd) = (values.len() / 2, values.len() % 2 == 1);
     let (below, &mut upper, _) = values.select_nth_unstable_by(half, f64::total_cmp);
@@ -111,20 +112,21 @@ fn middle(values: &mut [f64]) -> f64 {
     (lower + upper) / 2.0
 }
 
-/// The median of `a / b` over pairs, with the percentile bootstrap's 95 % interval (Efron, 1979): pairs are drawn
-/// with replacement, and the 2.5th and 97.5th percentile of the medians taken. The generator is seeded by a constant, so that the same
-/// samples give the same interval.
+/// Returns the median of `a / b` over pairs, with the 95 % interval of the percentile bootstrap (Efron, 1979): pairs
+/// are drawn with replacement, and the 2.5th and 97.5th percentiles of the medians are taken. The generator has a
+/// constant seed, so that the same samples give the same interval.
 ///
-/// The bootstrap's interval of a median of few pairs holds less than 95 %: on recorded noise 7.5 of 100 races between
-/// equals ended with a winner. So where the exact interval of the sign test is wider, that is taken.
+/// For the median of few pairs, the bootstrap interval covers less than 95 %: on recorded noise, 7.5 of 100 races
+/// between equal builds ended with a winner. If the exact interval of the sign test is wider, it is used instead.
 pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
     let ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
     Ratio::of(&ratios)
 }
 
-/// The order statistics that hold the median with at least 95 %, whatever the values' distribution (David and Nagaraja:
-/// "Order statistics", 7.1): from the k-th smallest to the k-th greatest, with k as great as 2 P(X < k) ≤ 5 % allows for
-/// X from the binomial distribution of n coins. The smallest and the greatest of few values.
+/// Returns the order statistics that enclose the median with a probability of at least 95 %, for any distribution
+/// (David and Nagaraja: "Order statistics", 7.1). They are the k-th smallest and the k-th greatest value, with the
+/// greatest k for which 2 P(X < k) ≤ 5 %, where X is the number of heads of n coins. For few values, they are the
+/// smallest and the greatest.
 fn exact(sorted: &[f64]) -> (f64, f64) {
     let n = sorted.len();
     let mut below = 0.0;
@@ -136,8 +138,9 @@ fn exact(sorted: &[f64]) -> (f64, f64) {
     (sorted[k - 1], sorted[n - k])
 }
 
-/// How likely 0, 1, 2, … heads of `n` coins are: C(n, k) / 2^n, each from the one before. By logarithms, because 2^-n is
-/// no number any more from 1,075 coins on; what lies below the smallest number is 0.
+/// Returns the probabilities of 0, 1, 2, … heads of `n` coins: C(n, k) / 2^n, each computed from the previous one.
+/// The computation uses logarithms, because 2^-n underflows from 1,075 coins on. Probabilities below the smallest
+/// number are 0.
 fn heads(n: usize) -> impl Iterator<Item = f64> {
     let mut log = -(n as f64) * std::f64::consts::LN_2;
     (0..=n).map(move |k| {
@@ -147,16 +150,16 @@ fn heads(n: usize) -> impl Iterator<Item = f64> {
     })
 }
 
-/// The standard deviation that a normal distribution with the same median absolute deviation has: 1.4826 MAD
-/// (Rousseeuw, Croux, 1993). One wild value in three does not change it much.
+/// Returns the standard deviation of a normal distribution with the same median absolute deviation: 1.4826 MAD
+/// (Rousseeuw, Croux, 1993). One outlier among three values changes it little.
 pub fn spread(values: &[f64]) -> f64 {
     let center = median(values);
     let distances: Vec<f64> = values.iter().map(|value| (value - center).abs()).collect();
     1.4826 * median(&distances)
 }
 
-/// The value below which the share `q` of `values` lies, between two of them by proportion (type 7 of Hyndman and Fan,
-/// 1996); NaN of none.
+/// Returns the value below which the fraction `q` of `values` lies, interpolated linearly (type 7 of Hyndman and Fan,
+/// 1996); NaN if there are none.
 pub fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -166,8 +169,8 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
     below + (above - below) * at.fract()
 }
 
-/// How likely chance alone puts as many of the paired `ratios` on one side of 1: the two-sided sign test. Ratios of
-/// exactly 1 count for neither side.
+/// Returns the p-value of the two-sided sign test: the probability that chance alone puts as many of the paired
+/// `ratios` on one side of 1. Ratios of exactly 1 are ignored.
 pub fn sign_test(ratios: &[f64]) -> f64 {
     let above = ratios.iter().filter(|ratio| **ratio > 1.0).count();
     let below = ratios.iter().filter(|ratio| **ratio < 1.0).count();
@@ -176,7 +179,7 @@ pub fn sign_test(ratios: &[f64]) -> f64 {
     (2.0 * sum).min(1.0)
 }
 
-/// Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014.
+/// Generator of Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014.
 struct SplitMix64(u64);
 
 impl SplitMix64 {
@@ -188,7 +191,7 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, 0 if `n` is 0.
+    /// Returns a number below `n`, or 0 if `n` is 0.
     fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }
@@ -215,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_exact_interval_is_that_of_the_tables() {
-        // k of n for 95 %: 1 of 6, 2 of 9, 6 of 20, 14 of 40 (David and Nagaraja; Conover, table A3).
+        // k for n at 95 %: 1 of 6, 2 of 9, 6 of 20, 14 of 40 (David and Nagaraja; Conover, table A3).
         for (n, k) in [(1, 1), (5, 1), (6, 1), (8, 1), (9, 2), (20, 6), (40, 14)] {
             let values: Vec<f64> = (1..=n).map(f64::from).collect();
             assert_eq!(exact(&values), (f64::from(k), f64::from(n - k + 1)), "{n}");
@@ -230,7 +233,7 @@ mod tests {
         }
         assert!(quantile(&[], 0.5).is_nan());
         assert!((spread(&[1.0, 2.0, 3.0, 4.0, 100.0]) - 1.4826).abs() < 1e-12);
-        // Ten of ten: 2 / 2^10; nine of ten: 2 (1 + 10) / 2^10; even: certain.
+        // Ten of ten: 2 / 2^10; nine of ten: 2 (1 + 10) / 2^10; five of ten: 1.
         let signs = |above: usize, below: usize| [vec![1.1; above], vec![0.9; below]].concat();
         for (above, below, expected) in
             [(10, 0, 2.0 / 1024.0), (1, 9, 22.0 / 1024.0), (5, 5, 1.0), (0, 0, 1.0)]
@@ -252,7 +255,7 @@ mod tests {
             );
         }
         let signs = |above: usize, below: usize| sign_test(&[vec![1.1; above], vec![0.9; below]].concat());
-        // z = 99 / √2100 with the correction for continuity.
+        // z = 99 / √2100 with continuity correction.
         assert!((signs(1_100, 1_000) - 0.030_75).abs() < 1e-4, "{}", signs(1_100, 1_000));
         assert!((signs(1_000, 1_000) - 1.0).abs() < 1e-9);
         assert!(signs(1_200, 0) < 1e-300);

@@ -1,48 +1,48 @@
-//! When enough pairs were measured.
+//! Stopping rule of a race.
 //!
-//! Whoever looks after every pair and stops at the first interval that leaves 1 out finds differences between equal
-//! things: each look is another chance. So a difference ends a race early only at a few planned looks and at a far
-//! stricter level, and the interval of 95 % is judged once, at the end (Pocock 1977; here with the sign test, which
-//! assumes nothing of the noise but that pairs are independent).
+//! Checking after every pair and stopping at the first interval that excludes 1 finds differences between equal
+//! contestants, because each check is another chance. Therefore a difference ends a race early only at a few planned
+//! checks and at a much stricter level, and the 95 % interval is judged once, at the end (Pocock 1977; here with the
+//! sign test, which only assumes that pairs are independent).
 
 use serde::{Deserialize, Serialize};
 
 use crate::stats::{FEWEST_PAIRS, Ratio, sign_test};
 
-/// Pairs after which a difference may end a race before its last pair, and the most that the sign test may leave to
-/// chance there. Together they add 0.6 % at worst to the 5 % of the last interval.
+/// Numbers of pairs at which a difference may end a race early, and the maximum p-value of the sign test there.
+/// Together these checks add at most 0.6 % to the 5 % of the final interval.
 const LOOKS: [usize; 4] = [10, 14, 20, 28];
 const CHANCE: f64 = 0.002;
 
-/// The interval's width is looked at after every so many pairs.
+/// Number of pairs between two checks of the interval's width.
 const WIDTH_EVERY: usize = 5;
 
-/// Why a race ended.
+/// Reason why a race ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stop {
-    /// The interval is as narrow as was asked for.
+    /// The interval is as narrow as requested.
     Narrow,
-    /// A difference that chance cannot explain.
+    /// The difference cannot be explained by chance.
     Decided,
     /// All pairs were measured.
     Pairs,
-    /// The time that was given is over.
+    /// The time limit was reached.
     Time,
 }
 
-/// When to stop.
+/// Conditions that end a race.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// Most pairs.
+    /// Maximum number of pairs.
     pub pairs: usize,
-    /// Half the width of the interval that is narrow enough: 0.01 is one per cent. 0 never stops for it.
+    /// Target half-width of the interval: 0.01 is one per cent. 0 disables this condition.
     pub precision: f64,
 }
 
 impl Rule {
-    /// Whether the race is over after these paired `ratios`. A narrow interval may end it whatever it says: its width
-    /// tells nothing of the side on which it lies.
+    /// Returns the reason to stop after these paired `ratios`; `None` to continue. A narrow interval may end the race
+    /// regardless of its position, because its width does not depend on the side of 1 on which it lies.
     pub fn over(&self, ratios: &[f64]) -> Option<Stop> {
         let pairs = ratios.len();
         if pairs >= self.pairs {
@@ -51,7 +51,7 @@ impl Rule {
         if LOOKS.contains(&pairs) && sign_test(ratios) <= CHANCE {
             return Some(Stop::Decided);
         }
-        // Few pairs can lie close together by chance, and one more changes little.
+        // Few pairs can be close together by chance, and a single additional pair changes little.
         if self.precision > 0.0 && pairs >= FEWEST_PAIRS && pairs.is_multiple_of(WIDTH_EVERY) {
             let ratio = Ratio::of(ratios);
             if (ratio.high - ratio.low) / 2.0 <= self.precision {
@@ -61,7 +61,8 @@ impl Rule {
         None
     }
 
-    /// Whether the race is over for all contestants, each with its paired ratios. The reason is that of the last one.
+    /// Returns the reason to stop if it exists for all contestants, each given by its paired ratios: the reason of
+    /// the last one.
     pub fn over_for_all(&self, contestants: impl IntoIterator<Item = Vec<f64>>) -> Option<Stop> {
         let mut last = None;
         for ratios in contestants {
@@ -86,7 +87,7 @@ mod tests {
             (around(1.0, 0.001, 10), Some(Stop::Narrow)),
             (around(1.0, 0.05, 10), None),
             (around(1.3, 0.05, 10), Some(Stop::Decided)),
-            // Not at a planned look.
+            // Not at a planned check.
             (around(1.3, 0.05, 11), None),
             (around(1.0, 0.05, 20), Some(Stop::Pairs)),
         ];

@@ -1,9 +1,9 @@
-//! A series of bounded length: when it is full every other one goes, and whoever makes it looks half as often.
+//! Series of bounded length: when it is full, every other item is dropped, and the caller samples half as often.
 
-/// The most that a series holds.
+/// Maximum length of a series.
 pub const MOST: usize = 2000;
 
-/// Adds `item`; whether half of them have gone for it, the first not among them.
+/// Appends `item`. Returns true if half of the items were dropped; the first item is always kept.
 pub fn push<T>(series: &mut Vec<T>, item: T) -> bool {
     series.push(item);
     let full = series.len() > MOST;

@@ -1,8 +1,8 @@
-//! What the CPUs and the GPUs did, moment by moment, while one program ran: the series behind a mean.
+//! Time series of CPU and GPU use during a run: the values behind a mean.
 //!
-//! Unlike [`GpuWatch`](crate::GpuWatch) it asks for PCIe traffic, too, for which a driver takes 40 ms a card and look: it
-//! is for runs that are watched, and not for those that are timed. Three cards take longer than there is between two
-//! moments, and are looked at five times a second.
+//! Unlike [`GpuWatch`](crate::GpuWatch), a trace also records PCIe traffic, which takes a driver 40 ms per GPU and
+//! sample. It is therefore for runs that are observed, not for timed runs. With three GPUs a sample takes longer than
+//! the sampling interval, and samples are taken five times per second.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -16,86 +16,87 @@ use crate::gpu::{SETTLES, Visible, visible};
 use crate::thinned;
 use crate::usage::{cores, shares};
 
-/// Between two moments, where a look takes no longer; else a multiple of it.
+/// Sampling interval. If a sample takes longer, a multiple of this interval.
 pub const EVERY: Duration = Duration::from_millis(100);
 
-/// How long the last look is waited for: a driver that hangs must not stop whoever measures.
+/// Maximum wait for the last sample: a hanging driver must not block the measurement.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A run, moment by moment.
+/// Time series of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
-    /// The GPUs that CUDA shows, in the order of every moment's.
+    /// GPUs that CUDA shows, in the order of [`Moment::gpus`].
     pub gpus: Vec<Traced>,
-    /// From the first to the last; of many every other one goes, and they are taken half as often.
+    /// Samples in order. A long series is thinned: every other sample is dropped, and the sampling interval doubles.
     pub moments: Vec<Moment>,
-    /// Why no GPU is told of.
+    /// Reason why no GPU is reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
-/// A GPU.
+/// GPU in a trace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traced {
     /// Marketing name.
     pub name: String,
-    /// Why it stopped telling, where it did.
+    /// Reason why the GPU stopped reporting; `None` if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// Why its PCIe traffic is not told, or not to the end.
+    /// Reason why its PCIe traffic is missing or incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie_fault: Option<String>,
 }
 
-/// What was seen at one moment.
+/// Sample at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Since the beginning.
+    /// Time since the start, in seconds.
     pub seconds: f64,
-    /// For each online CPU the share of the time since the look before that it was busy, with whatever.
+    /// Fraction of the time since the previous sample that each online CPU was busy, with any process.
     pub cores: Vec<f64>,
-    /// Each GPU.
+    /// Sample of each GPU.
     pub gpus: Vec<GpuMoment>,
 }
 
-/// One GPU at one moment. What it does not tell is absent.
+/// Sample of one GPU. Figures that the driver does not report are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuMoment {
-    /// Share of the driver's last interval (a sixth of a second to a second) in which a kernel ran, 0 to 1.
+    /// Fraction of the driver's last averaging interval (a sixth of a second to a second) in which a kernel ran, 0 to
+    /// 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilisation: Option<f64>,
-    /// Bytes in use, by whomever.
+    /// Memory in use by all processes, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// Clock of the multiprocessors in MHz.
+    /// Clock of the multiprocessors, in MHz.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_mhz: Option<u32>,
-    /// Power of the card in watts.
+    /// Power of the GPU, in watts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watts: Option<f64>,
-    /// Bits of what holds the clocks back: NVML's `nvmlClocksEventReasons`.
+    /// Reasons for reduced clocks, as the bits of NVML's `nvmlClocksEventReasons`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throttling: Option<u64>,
-    /// Bytes a second that came over PCIe in 20 ms.
+    /// PCIe throughput to the GPU over 20 ms, in bytes per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie_received: Option<f64>,
-    /// Bytes a second that went over it in the 20 ms after.
+    /// PCIe throughput from the GPU over the following 20 ms, in bytes per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie_sent: Option<f64>,
 }
 
-/// Looks from its making until it ends or is dropped.
+/// Sampling thread of a trace, active from creation to [`end`](Self::end) or drop.
 #[derive(Debug)]
 pub struct TraceWatch {
     trace: Arc<Mutex<Trace>>,
-    /// Hung up to end the thread.
+    /// Channel whose disconnection ends the thread.
     stop: Sender<()>,
-    /// Hangs up when the thread ends.
+    /// Channel that disconnects when the thread ends.
     ended: Receiver<()>,
 }
 
 impl TraceWatch {
-    /// Looks every so often, with the driver at `place`.
+    /// Starts sampling with the interval `every` and the driver at `place`.
     pub fn start(place: LibrarySource, every: Duration) -> Self {
         let begin = Instant::now();
         let waits = Some("the driver had not answered when the run ended".to_string());
@@ -103,23 +104,23 @@ impl TraceWatch {
         let (stop, stopped) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         let looks = Looks { begin, trace: Arc::clone(&trace), stopped, every };
-        // Not joined: where the driver hangs it would never come back.
+        // The thread is not joined, because it would never return from a hanging driver.
         let thread = std::thread::Builder::new().name("trace".to_string()).spawn(move || {
             looks.with(&place);
             drop(end);
         });
         if let Err(error) = thread {
-            lock(&trace).missing = Some(format!("no thread could be started for it: {error}"));
+            lock(&trace).missing = Some(format!("cannot start the sampling thread: {error}"));
         }
         Self { trace, stop, ended }
     }
 
-    /// What was seen in the first so many seconds. A driver that does not come back is a fault of every card: which one it
-    /// hangs at nobody knows.
+    /// Ends the trace and returns the samples of the first `seconds`. A hanging driver is a fault of every GPU,
+    /// because it is unknown which of them it hangs at.
     pub fn end(self, seconds: f64) -> Trace {
         drop(self.stop);
         let hangs = self.ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
-        // The thread keeps its own: it may come back.
+        // The thread keeps its own reference, because the driver may still return.
         let mut trace = lock(&self.trace).clone();
         if hangs {
             let last = trace.moments.last().map_or(0.0, |moment| moment.seconds);
@@ -136,7 +137,7 @@ fn lock(trace: &Mutex<Trace>) -> MutexGuard<'_, Trace> {
     trace.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The thread's part.
+/// State of the sampling thread.
 struct Looks {
     begin: Instant,
     trace: Arc<Mutex<Trace>>,
@@ -186,13 +187,13 @@ impl Looks {
     }
 }
 
-/// The first of the times that follow `due` by whole steps and is yet to come.
+/// Returns the first time after `now` that follows `due` by a multiple of `every`.
 fn next(due: Instant, every: Duration, now: Instant) -> Instant {
     let late = now.saturating_duration_since(due).as_nanos() / every.as_nanos().max(1);
     due + every * u32::try_from(late + 1).unwrap_or(u32::MAX)
 }
 
-/// Asks `device`; what it does not tell is noted by `note`.
+/// Samples `device` and reports faults to `note`.
 fn look(device: &Device<'_>, mut note: impl FnMut(&dyn Fn(&mut Traced))) -> GpuMoment {
     let mut seen = GpuMoment::default();
     match device.sample() {
@@ -218,20 +219,21 @@ fn ticks() -> Vec<(u64, u64)> {
     std::fs::read_to_string(Path::new("/proc/stat")).map(|text| cores(&text)).unwrap_or_default()
 }
 
-/// To a thousandth: the kernel counts hundredths of a second.
+/// Rounds to three decimals, because the kernel counts in hundredths of a second.
 fn rounded(share: f64) -> f64 {
     (1e3 * share).round() / 1e3
 }
 
 impl Trace {
-    /// Means of what `pick` tells of each moment's GPU `gpu`.
+    /// Returns the mean of the values that `pick` selects from each sample of GPU number `gpu`.
     pub fn mean(&self, gpu: usize, pick: impl Fn(&GpuMoment) -> Option<f64>) -> Option<f64> {
         let told: Vec<f64> =
             self.moments.iter().filter_map(|moment| moment.gpus.get(gpu).and_then(&pick)).collect();
         mean(&told)
     }
 
-    /// Mean utilisation of the GPU `gpu`, without the moments at which the driver tells of before ([`SETTLES`]).
+    /// Returns the mean utilisation of GPU number `gpu`, without the samples that still describe the time before the
+    /// trace ([`SETTLES`]).
     pub fn utilisation(&self, gpu: usize) -> Option<f64> {
         let told: Vec<f64> = self
             .moments
@@ -242,20 +244,22 @@ impl Trace {
         mean(&told)
     }
 
-    /// The GPU that was busiest; the first, where none tells.
+    /// Returns the number of the busiest GPU; the first one if no utilisation is known.
     pub fn busiest(&self) -> usize {
         let busy = |gpu: &usize| self.utilisation(*gpu).unwrap_or(-1.0);
         (0..self.gpus.len()).rev().max_by(|a, b| busy(a).total_cmp(&busy(b))).unwrap_or(0)
     }
 
-    /// The most memory in use of each GPU, summed over those that tell, in bytes: as [`together`](crate::gpu::together) has it.
+    /// Returns the sum of the peak memory use of all GPUs that report it, in bytes, like
+    /// [`together`](crate::gpu::together).
     pub fn memory_peak(&self) -> Option<u64> {
         let peak = |gpu: usize| self.moments.iter().filter_map(|moment| moment.gpus.get(gpu)?.memory).max();
         let peaks: Vec<u64> = (0..self.gpus.len()).filter_map(peak).collect();
         (!peaks.is_empty()).then(|| peaks.iter().sum())
     }
 
-    /// Mean share of the time that each CPU was busy, of the moments that have it: one may come or go.
+    /// Returns the mean fraction of the time that each CPU was busy, over the samples that include the CPU: a CPU may
+    /// go on- or offline.
     pub fn cores(&self) -> Vec<f64> {
         let most = self.moments.iter().map(|moment| moment.cores.len()).max().unwrap_or(0);
         let of = |core: usize| {
@@ -264,15 +268,16 @@ impl Trace {
         (0..most).map(|core| mean(&of(core)).unwrap_or_default()).collect()
     }
 
-    /// Mean share of the time that the CPU was busy which was the busiest at that moment: a thread that wanders from one CPU
-    /// to the next keeps none of them busy for long.
+    /// Returns the mean, over all samples, of the busiest CPU's share. A thread that moves from one CPU to the next
+    /// keeps none of them busy for long.
     pub fn busiest_core(&self) -> Option<f64> {
         let most = |moment: &Moment| moment.cores.iter().copied().max_by(f64::total_cmp);
         mean(&self.moments.iter().filter_map(most).collect::<Vec<_>>())
     }
 
-    /// Bytes over PCIe, to all GPUs and from them, in `seconds`: mean throughput times the time. An estimate, since each look
-    /// counts 20 ms of the 100 or more between two. `None` where a GPU does not tell, or did not to the end.
+    /// Estimates the bytes sent over PCIe to all GPUs and from them in `seconds`: mean throughput times duration. It
+    /// is an estimate because each sample measures 20 ms of an interval of 100 ms or more. `None` if a GPU's figures
+    /// are missing or incomplete.
     pub fn pcie(&self, seconds: f64) -> Option<[f64; 2]> {
         let sum = |pick: fn(&GpuMoment) -> Option<f64>| {
             let told = (0..self.gpus.len()).map(|gpu| self.mean(gpu, pick));
@@ -293,7 +298,7 @@ mod tests {
 
     use super::*;
 
-    /// Looks at a card of `script` until there are so many moments.
+    /// Traces a fake GPU that follows `script` until there are `moments` samples.
     fn trace(script: &str, moments: usize) -> Trace {
         let fake = Fake::new(script);
         let watch = TraceWatch::start(fake.place(), Duration::from_millis(1));
@@ -329,7 +334,7 @@ mod tests {
         assert_eq!((seen[1].gpus[1].utilisation, seen[1].gpus[1].pcie_received), (None, Some(1e6)));
         assert_eq!((found.busiest(), found.missing.clone()), (0, None));
         assert_eq!(found.cores().len(), ticks().len());
-        // And back again.
+        // The result must survive a round trip through JSON.
         let json = serde_json::to_string(&found).unwrap();
         assert_eq!(serde_json::from_str::<Trace>(&json).unwrap().moments.len(), seen.len());
     }
@@ -343,7 +348,7 @@ mod tests {
         assert_eq!(trace.pcie(5.0), None);
         trace.moments = vec![moment(Some(100.0), Some(1.0)), moment(Some(300.0), Some(1.0))];
         assert_eq!(trace.pcie(5.0), Some([1005.0, 100.0]));
-        // A GPU that was lost in the midst, and one that tells nothing: the sum would be too small.
+        // One GPU was lost during the run and another reports nothing, so the sum would be too small.
         trace.gpus[1].pcie_fault = Some("GPU is lost".to_string());
         assert_eq!(trace.pcie(5.0), None);
         assert_eq!(Trace::default().pcie(5.0), None);
@@ -364,7 +369,7 @@ mod tests {
         let found = trace("device\n name A\n total 100 100 -15\n utilisation 10 20 -15\n pcie-sent 1\n", 4);
         assert!(found.gpus[0].fault.as_ref().is_some_and(|why| why.contains("GPU is lost")), "{found:?}");
         assert!(found.gpus[0].pcie_fault.as_ref().is_some_and(|why| why.contains("Not Supported")));
-        // What it told before stays.
+        // Samples from before the fault are kept.
         assert_eq!(found.mean(0, |gpu| gpu.utilisation).map(|mean| (100.0 * mean).round()), Some(15.0));
         let refused = trace("init 18\n", 1);
         assert!(
@@ -381,7 +386,7 @@ mod tests {
         let found = TraceWatch::start(fake.place(), EVERY).end(1.0);
         assert!(begin.elapsed() < Duration::from_secs(3));
         assert!(found.missing.is_some_and(|why| why.contains("had not answered")));
-        // The library must not go while the thread is in it.
+        // The library must not be unloaded while the thread is inside it.
         std::thread::sleep(Duration::from_secs(4));
     }
 
@@ -398,7 +403,7 @@ mod tests {
             }
         };
         wait_for(2);
-        // It is in the third look by then.
+        // The thread is in its third sample by then.
         std::thread::sleep(Duration::from_millis(200));
         let found = watch.end(f64::INFINITY);
         assert!(begin.elapsed() < Duration::from_secs(4), "it is not waited for");
@@ -407,7 +412,7 @@ mod tests {
             found.gpus[0].fault.as_ref().is_some_and(|why| why.starts_with("the driver stopped answering")),
             "{found:?}"
         );
-        // The thread finds what it left, and ends.
+        // The thread notices that the trace has ended, and ends as well.
         wait_for(3);
         while fake.starts_and_ends() != (1, 1) {
             assert!(begin.elapsed() < Duration::from_secs(60), "the driver is not let go");
@@ -418,7 +423,7 @@ mod tests {
     #[test]
     fn moments_are_due_at_whole_steps() {
         let (begin, ms) = (Instant::now(), Duration::from_millis);
-        // Milliseconds after one was due, and those at which the next one is.
+        // Milliseconds since a sample was due, and the time at which the next one is due.
         for (now, expected) in [(0, 100), (40, 100), (99, 100), (100, 200), (320, 400)] {
             assert_eq!(next(begin, EVERY, begin + ms(now)) - begin, ms(expected), "{now}");
         }

@@ -1,6 +1,6 @@
-//! What a process used while it was measured: CPU time, context switches, page faults, memory, and what the machine and
-//! its control group say besides. From /proc and /sys, so that it works for a child as for this process; what NVIDIA GPUs
-//! did meanwhile their driver tells.
+//! Resource usage of a process during a measurement: CPU time, context switches, page faults and memory, with figures
+//! of the machine and its control group. The figures come from /proc and /sys, so that they are available for child
+//! processes as well. GPU figures come from the NVIDIA driver.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,55 +11,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::gpu::{GpuUse, GpuWatch};
 
-/// What was used between two readings. What the system does not tell is absent.
+/// Resources used between two readings. Figures that the system does not report are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Seconds between the readings.
+    /// Time between the readings, in seconds.
     pub seconds: f64,
-    /// CPU seconds in the program.
+    /// CPU time in user mode, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_user: Option<f64>,
-    /// CPU seconds in the kernel on its behalf.
+    /// CPU time in the kernel on behalf of the process, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_system: Option<f64>,
-    /// Times that one of its threads waited for something.
+    /// Number of voluntary context switches: a thread waited for an event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub voluntary_switches: Option<u64>,
-    /// Times that one of its threads was made to wait for a CPU.
+    /// Number of involuntary context switches: a thread lost its CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub involuntary_switches: Option<u64>,
-    /// Pages that came from memory.
+    /// Number of minor page faults, served from memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub minor_faults: Option<u64>,
-    /// Pages that came from a disk.
+    /// Number of major page faults, served from a disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub major_faults: Option<u64>,
-    /// The most memory it had resident since it was started, in bytes.
+    /// Peak resident memory since the start of the process, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_memory: Option<u64>,
-    /// For each online CPU the share of the time that it was busy, with whatever.
+    /// Fraction of the time that each online CPU was busy, with any process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<f64>,
-    /// Periods in which the CPU quota held back this control group or one above it.
+    /// Number of periods in which a CPU quota throttled this control group or one of its ancestors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttled_periods: Option<u64>,
-    /// Joules of all CPU packages, where RAPL can be read.
+    /// Energy of all CPU packages, in joules; `None` if RAPL cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joules: Option<f64>,
-    /// What each NVIDIA GPU that CUDA shows did, by whomever. Empty where there is none.
+    /// Use of each NVIDIA GPU that CUDA shows, by all processes. Empty without GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuUse>,
 }
 
 impl Usage {
-    /// CPUs that it kept busy on average.
+    /// Returns the average number of CPUs that the process kept busy.
     pub fn cpus(&self) -> Option<f64> {
         let cpu = self.cpu_user? + self.cpu_system?;
         (self.seconds > 0.0).then(|| cpu / self.seconds)
     }
 }
 
-/// Counts from its making on. Reading costs some tenths of a millisecond.
+/// Measurement of resource usage since creation. A reading takes some tenths of a millisecond.
 #[derive(Debug)]
 pub struct UsageWatch {
     root: PathBuf,
@@ -70,17 +70,17 @@ pub struct UsageWatch {
 }
 
 impl UsageWatch {
-    /// Of this process.
+    /// Starts measuring this process.
     pub fn this_process() -> Self {
         Self::of("self".to_string(), Path::new("/"), GpuWatch::start())
     }
 
-    /// Of the process `pid`, which is alive; what it used before counts as used now for a child that was just started.
+    /// Starts measuring the running process `pid`. For a child that was just started, earlier usage is included.
     pub fn process(pid: u32) -> Self {
         Self::of(pid.to_string(), Path::new("/"), GpuWatch::start())
     }
 
-    /// The same, with GPUs that are watched otherwise than by the system's driver.
+    /// Starts measuring the process `pid`, with an existing watch of the GPUs.
     pub fn process_beside(pid: u32, gpus: Option<GpuWatch>) -> Self {
         Self::of(pid.to_string(), Path::new("/"), gpus)
     }
@@ -90,7 +90,8 @@ impl UsageWatch {
         Self { root: root.to_path_buf(), process, started: Instant::now(), first, gpus }
     }
 
-    /// What was used since. Of a process that has ended the machine's own figures are left: read before its end.
+    /// Returns the usage since the start. For a process that has ended, only figures of the machine remain, so read
+    /// before it ends.
     pub fn read(&self) -> Usage {
         let now = Reading::take(&self.root, &self.process);
         let mut usage = now.since(&self.first);
@@ -110,7 +111,7 @@ struct Reading {
     energy: Vec<Energy>,
 }
 
-/// One package's counter in microjoules, and where it begins again.
+/// Energy counter of one package in microjoules, and the value at which it wraps around.
 #[derive(Clone, Copy, Debug)]
 struct Energy {
     microjoules: u64,
@@ -153,7 +154,7 @@ impl Reading {
     }
 }
 
-/// Busy and all ticks of each CPU (proc_stat(5)).
+/// Parses busy and total ticks of each CPU (proc_stat(5)).
 pub(crate) fn cores(text: &str) -> Vec<(u64, u64)> {
     let lines = text.lines().skip(1).take_while(|line| line.starts_with("cpu"));
     lines
@@ -166,7 +167,7 @@ pub(crate) fn cores(text: &str) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Share of the time between two readings that each CPU was busy; nothing where one came or went meanwhile.
+/// Returns the fraction of the time between two readings that each CPU was busy; empty if the number of CPUs changed.
 pub(crate) fn shares(before: &[(u64, u64)], now: &[(u64, u64)]) -> Vec<f64> {
     if before.len() != now.len() {
         return Vec::new();
@@ -178,7 +179,8 @@ pub(crate) fn shares(before: &[(u64, u64)], now: &[(u64, u64)]) -> Vec<f64> {
     now.iter().zip(before).map(share).collect()
 }
 
-/// `intel-rapl:N`, which AMD's driver is called as well: one a package. `intel-rapl:N:M` are parts of it.
+/// Reads the energy counters `intel-rapl:N`, one per package; AMD's driver uses the same name. `intel-rapl:N:M` are
+/// parts of a package and are skipped.
 fn energy(folder: &Path) -> Vec<Energy> {
     let mut packages: Vec<PathBuf> = fs::read_dir(folder)
         .into_iter()
@@ -205,7 +207,7 @@ fn joules(now: &[Energy], before: &[Energy]) -> Option<f64> {
     let used =
         now.iter().zip(before).map(|(now, then)| match now.microjoules.checked_sub(then.microjoules) {
             Some(used) => used,
-            // It has begun again.
+            // The counter has wrapped around.
             None => now.microjoules.saturating_add(now.range.saturating_sub(then.microjoules)),
         });
     Some(used.sum::<u64>() as f64 / 1e6)
@@ -215,7 +217,7 @@ fn joules(now: &[Energy], before: &[Energy]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// A machine made of files.
+    /// Creates a fake machine from files.
     fn machine(folder: &Path, ticks: u64, switches: u64, energy: u64, throttled: u64) {
         let write = |path: &str, text: String| {
             let path = folder.join(path);
@@ -251,10 +253,10 @@ mod tests {
         assert_eq!((usage.voluntary_switches, usage.involuntary_switches), (Some(30), Some(0)));
         assert_eq!((usage.minor_faults, usage.major_faults), (Some(15), Some(0)));
         assert_eq!(usage.peak_memory, Some(2 << 20));
-        // 1000 ticks in both readings: none passed on the second CPU, and none is told of the first either.
+        // The CPUs have the same ticks in both readings, so no time has passed on them.
         assert_eq!(usage.cores, [0.0, 0.0]);
         assert_eq!(usage.throttled_periods, Some(2));
-        // The counter began again at 5 J: 1 J before and 1 J after.
+        // The counter wrapped around at 5 J: 1 J before and 1 J after.
         assert_eq!(usage.joules, Some(2.0));
     }
 
@@ -274,7 +276,7 @@ mod tests {
             sum = std::hint::black_box(sum.wrapping_add(1));
         }
         let usage = watch.read();
-        // On a busy machine it may have had a part of a CPU only, but never more CPUs than there are.
+        // On a loaded machine, the process may have had only a part of a CPU, but never more CPUs than exist.
         assert!(usage.cpu_user.is_some_and(|seconds| seconds >= 0.01), "{usage:?}");
         assert!(usage.peak_memory.is_some_and(|bytes| bytes > 1 << 20), "{usage:?}");
         assert!(usage.cpus().is_some_and(|cpus| cpus > 0.0), "{usage:?}");

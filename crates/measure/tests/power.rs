@@ -1,9 +1,9 @@
-//! How often a race is right: simulated on noise that was recorded, docs/results/optimised-builds.json (builds that
+//! Statistical power of a race, simulated with recorded noise from docs/results/optimised-builds.json (builds that
 //! were found equal, 20 rounds each on three models).
 
 use measure::{Ratio, Rule, Stop, median};
 
-/// Logarithms of paired ratios without their median: noise alone. One series for each build and model.
+/// Returns the logarithms of paired ratios minus their median, which is pure noise. One series per build and model.
 fn recorded(phase: &str) -> Vec<Vec<f64>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/optimised-builds.json");
     let text = std::fs::read_to_string(path).expect("the recorded samples");
@@ -26,7 +26,7 @@ fn recorded(phase: &str) -> Vec<Vec<f64>> {
     series
 }
 
-/// The generator of Steele, Lea and Flood, 2014.
+/// Generator of Steele, Lea and Flood, 2014.
 struct Random(u64);
 
 impl Random {
@@ -40,8 +40,8 @@ impl Random {
     }
 }
 
-/// `number` races of something `factor` times as fast as the anchor: the share that found it faster, and slower, and the mean
-/// number of pairs.
+/// Simulates `number` races of a contestant that is `factor` times as fast as the anchor. Returns the fractions of
+/// races that found it faster and slower, and the mean number of pairs.
 fn races(number: usize, phase: &str, factor: f64, rule: Rule) -> (f64, f64, f64) {
     let series = recorded(phase);
     let mut random = Random(7);
@@ -68,7 +68,7 @@ fn races(number: usize, phase: &str, factor: f64, rule: Rule) -> (f64, f64, f64)
 #[test]
 fn two_identical_builds_are_called_equal_in_95_of_100_races() {
     for phase in ["prefill", "decode"] {
-        // A race with a precision draws its intervals many times.
+        // A race with a precision computes many intervals, so fewer races are simulated.
         for (number, precision) in [(1000, 0.0), (300, 0.01)] {
             let (faster, slower, pairs) = races(number, phase, 1.0, Rule { pairs: 40, precision });
             println!("{phase}, precision {precision}: {faster} faster, {slower} slower, {pairs:.1} pairs");

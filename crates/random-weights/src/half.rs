@@ -1,6 +1,7 @@
-//! Half precision.
+//! Conversion to half precision.
 
-/// `value` as the bits of the nearest IEEE 754 binary16, ties to even; too large becomes infinite.
+/// Converts `value` to the bits of the nearest IEEE 754 binary16, ties to even. A value that is too large becomes
+/// infinite.
 pub fn f16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     let sign = ((bits >> 16) & 0x8000) as u16;
@@ -12,12 +13,12 @@ pub fn f16_bits(value: f32) -> u16 {
         return sign | 0x7c00; // 65536 and more
     }
     if magnitude >= 0x3880_0000 {
-        // A normal half: move the exponent's bias from 127 to 15, then drop 13 bits. A carry out of the mantissa
-        // rightly raises the exponent, up to infinity.
+        // Normal half: the exponent's bias changes from 127 to 15, then 13 bits are dropped. A carry out of the
+        // mantissa correctly raises the exponent, up to infinity.
         let rebiased = magnitude - (112 << 23);
         return sign | (round_shift(rebiased, 13) as u16);
     }
-    // Subnormal: a whole number of 2^-24. Below half of one it is zero.
+    // Subnormal half: an integer multiple of 2^-24. Below half of that, the result is zero.
     let exponent = magnitude >> 23;
     if exponent < 102 {
         return sign;
@@ -26,7 +27,7 @@ pub fn f16_bits(value: f32) -> u16 {
     sign | (round_shift(mantissa, 126 - exponent) as u16)
 }
 
-/// `value / 2^bits`, rounded to nearest, ties to even.
+/// Returns `value / 2^bits`, rounded to nearest, ties to even.
 fn round_shift(value: u32, bits: u32) -> u32 {
     let half = 1 << (bits - 1);
     let odd = (value >> bits) & 1;

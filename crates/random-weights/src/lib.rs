@@ -1,6 +1,6 @@
-//! Random weights by the gigabyte, in what they are stored as. What is drawn depends on the seed alone.
+//! Random weights for large models, generated in their storage format. The weights depend on the seed only.
 //!
-//! A crate of its own, because it is the part of synthesising a model that has to be compiled with optimisation.
+//! This is a separate crate because, unlike the rest of model synthesis, it must be compiled with optimisation.
 
 mod half;
 mod random;

@@ -1,13 +1,13 @@
-//! Rows of weights.
+//! Random rows of weights.
 
 use crate::half::f16_bits;
 use crate::random::{TABLE, Xoshiro, normal_quantiles};
 
-/// The quantiles of one normal distribution as halves.
+/// Quantiles of one normal distribution in half precision.
 pub struct HalfTable(Box<[u16; TABLE]>);
 
 impl HalfTable {
-    /// Of the distribution of `mean` and `std`.
+    /// Creates the table for the distribution with `mean` and standard deviation `std`.
     pub fn new(mean: f64, std: f64) -> Self {
         let mut table = Box::new([0; TABLE]);
         for (half, quantile) in table.iter_mut().zip(normal_quantiles()) {
@@ -16,7 +16,7 @@ impl HalfTable {
         Self(table)
     }
 
-    /// Appends `len` little-endian halves to `out`; four values of each 64 random bits.
+    /// Appends `len` little-endian halves to `out`. Each 64-bit random number gives four values.
     pub fn append(&self, out: &mut Vec<u8>, len: usize, random: &mut Xoshiro) {
         let start = out.len();
         out.resize(start + 2 * len, 0);
@@ -34,12 +34,12 @@ impl HalfTable {
     }
 }
 
-/// Appends `len` little-endian floats of the normal distribution of `mean` and `std` to `out`.
+/// Appends `len` little-endian floats from the normal distribution with `mean` and `std` to `out`.
 pub fn draw_normals(out: &mut Vec<u8>, len: usize, mean: f64, std: f64, random: &mut Xoshiro) {
     draw(out, len, random, |normal| mean + std * normal);
 }
 
-/// Appends `len` little-endian floats to `out`, each `value` or its negative.
+/// Appends `len` little-endian floats to `out`, each of them `value` or `-value`.
 pub fn draw_signs(out: &mut Vec<u8>, len: usize, value: f64, random: &mut Xoshiro) {
     draw(out, len, random, |normal| value.copysign(normal));
 }

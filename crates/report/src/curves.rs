@@ -1,27 +1,27 @@
-//! Values over a quantity, one line for each series.
+//! Plots of values over a quantity, with one line per series.
 
 use crate::scale::{Scale, is_sane, short};
 use crate::svg::{Align, COLOURS, Svg};
 use crate::table::Table;
 use crate::words::squeezed;
 
-/// Lines over one axis.
+/// Plot of lines over a common axis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curves {
-    /// What the places to the right are: `threads`.
+    /// Label of the horizontal axis: `threads`.
     pub x: String,
-    /// What the heights are: `tokens per second`.
+    /// Label of the vertical axis: `tokens per second`.
     pub y: String,
-    /// The lines.
+    /// Series, one line each.
     pub series: Vec<Series>,
 }
 
-/// One line.
+/// Series of points.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// What it is of.
+    /// Name of the series.
     pub name: String,
-    /// Points, x ascending: x, y and the half-length of an error bar (0 for none).
+    /// Points with x ascending: x, y, and the half-length of an error bar (0 for none).
     pub points: Vec<(f64, f64, f64)>,
 }
 
@@ -30,7 +30,7 @@ const HEIGHT: f64 = 220.0;
 const LEFT: f64 = 12.0;
 
 impl Curves {
-    /// The figures.
+    /// Returns the values as a table.
     pub fn table(&self) -> Table {
         let rows = self.series.iter().flat_map(|series| {
             series.points.iter().map(|(x, y, bar)| {
@@ -55,7 +55,7 @@ pub fn svg(plot: &Curves, title: &str) -> String {
     if !(least.is_finite() && most.is_finite() && highest > 0.0) {
         return svg.nothing();
     }
-    // Heights begin at nothing: half as high is half as much.
+    // The vertical axis starts at 0, so that half the height is half the value.
     let x = Scale::linear((least, most), (LEFT + 2.0, 96.0));
     let y = Scale::linear((0.0, highest * 1.05), (TOP + HEIGHT, TOP));
     for (value, words) in y.marks(5) {
@@ -82,7 +82,7 @@ pub fn svg(plot: &Curves, title: &str) -> String {
             }
             svg.dot(&class, 4.0, at);
         }
-        // A legend below: names at the line's ends would cover each other.
+        // The legend lies below the plot: names at the ends of lines would overlap.
         let row = TOP + HEIGHT + 56.0 + 20.0 * number as f64;
         svg.line(&class, 3.0, (LEFT, row - 4.0), (LEFT + 4.0, row - 4.0));
         svg.text("", Align::Start, (LEFT + 5.5, row), &squeezed(&series.name, 40));

@@ -1,4 +1,4 @@
-//! A page as data: sections, blocks, tables and plots.
+//! Data of a page: sections, blocks, tables and plots.
 
 use crate::curves::Curves;
 use crate::intervals::Intervals;
@@ -6,55 +6,55 @@ use crate::roofline::Roofline;
 use crate::spreads::Spreads;
 use crate::table::Table;
 
-/// A page.
+/// Report page.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportPage {
-    /// What it is of.
+    /// Title of the page.
     pub title: String,
-    /// One sentence under it.
+    /// One sentence below the title.
     pub lead: String,
-    /// The parts, in order.
+    /// Sections in order.
     pub sections: Vec<Section>,
 }
 
-/// A part with a heading.
+/// Section with a heading.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Section {
-    /// The heading.
+    /// Heading of the section.
     pub title: String,
-    /// What is in it.
+    /// Content of the section.
     pub blocks: Vec<Block>,
 }
 
-/// A piece of a section.
+/// Block of a section.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Block {
-    /// A heading of the second rank.
+    /// Second-level heading.
     Heading(String),
-    /// A paragraph.
+    /// Paragraph.
     Text(String),
-    /// A table.
+    /// Table.
     Table(Table),
-    /// A plot.
+    /// Plot.
     Plot(Plot),
-    /// Commands, one a line.
+    /// Commands, one per line.
     Commands(Vec<String>),
 }
 
-/// A picture with words.
+/// Plot with its texts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
-    /// Stem of its file's name: letters, digits and hyphens.
+    /// Stem of the file name: letters, digits and hyphens.
     pub name: String,
-    /// What is seen.
+    /// Title of the plot.
     pub title: String,
-    /// What a reader has to know: what was measured, how to read it.
+    /// Explanation for the reader: what was measured, and how to read the plot.
     pub caption: String,
-    /// The picture.
+    /// Content of the plot.
     pub kind: PlotKind,
 }
 
-/// What a plot shows.
+/// Kind of a plot, with its data.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlotKind {
     /// Ratios with their intervals.
@@ -63,12 +63,12 @@ pub enum PlotKind {
     Curves(Curves),
     /// Percentiles of times.
     Spreads(Spreads),
-    /// Speeds under the machine's limits.
+    /// Speeds below the machine's limits.
     Roofline(Roofline),
 }
 
 impl ReportPage {
-    /// All plots, in order.
+    /// Returns all plots in order.
     pub fn plots(&self) -> impl Iterator<Item = &Plot> {
         self.sections.iter().flat_map(|section| &section.blocks).filter_map(|block| match block {
             Block::Plot(plot) => Some(plot),
@@ -77,7 +77,7 @@ impl ReportPage {
     }
 }
 
-/// Stem of a file's name from any words; not longer than a file's name may be.
+/// Converts any text to the stem of a file name, cut to the length that a file name may have.
 pub fn slug(words: &str) -> String {
     let mut slug = String::new();
     for c in words.chars().take(400) {

@@ -1,42 +1,42 @@
-//! Ratios as dots with their intervals as bars, one below the other, and a line where nothing differs.
+//! Plots of ratios as dots with intervals as bars, one row each, and a line at 1.
 
 use crate::scale::{Scale, is_sane};
 use crate::svg::{Align, COLOURS, Svg, places};
 use crate::table::Table;
 use crate::words::{squeezed, tidy};
 
-/// Ratios to a baseline.
+/// Plot of ratios to a baseline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Intervals {
-    /// One row each; rows of one group stand together.
+    /// Rows of the plot; rows of one group are adjacent.
     pub rows: Vec<Interval>,
 }
 
-/// A median with the ends of its interval; 1 is the baseline.
+/// Median with its interval; 1 is the baseline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Interval {
-    /// What it has in common with its neighbours, as a heading over the first of them: a model. May be empty.
+    /// Group of the row, for example a model, shown as a heading above its first row. May be empty.
     pub group: String,
-    /// What it is of.
+    /// Label of the row.
     pub label: String,
-    /// The median in its unit; may be empty.
+    /// Median in its unit. May be empty.
     pub value: String,
-    /// What is said of it: faster, no difference shown, …; may be empty.
+    /// Verdict, for example "faster" or "no difference shown". May be empty.
     pub verdict: String,
-    /// Which colour it has.
+    /// Index of the row's colour.
     pub series: usize,
-    /// The median.
+    /// Median of the ratios.
     pub median: f64,
-    /// Lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
-/// Pixels of a row: words, then the bar below them.
+/// Height of a row in pixels: text with the bar below it.
 const ROW: f64 = 40.0;
 
-/// Characters of a label that have place beside the figures at 360 pixels.
+/// Number of characters of a label that fit beside the figures at a width of 360 pixels.
 const LABEL: usize = 20;
 
 impl Interval {
@@ -50,7 +50,7 @@ impl Interval {
 }
 
 impl Intervals {
-    /// The figures.
+    /// Returns the values as a table.
     pub fn table(&self) -> Table {
         let grouped = self.rows.iter().any(|row| !row.group.is_empty());
         let row = |row: &Interval| {

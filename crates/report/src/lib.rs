@@ -1,7 +1,7 @@
-//! One page of what was measured, for people: a self-contained HTML file (no script, no network, light and dark, from
-//! 360 pixels on), the same as Markdown, and every plot as an SVG file.
+//! Reports of measurements for people: a self-contained HTML file (no scripts, no network, light and dark, from 360
+//! pixels on), the same content as Markdown, and every plot as an SVG file.
 //!
-//! Data in, text out: nothing is read, measured or decided here.
+//! The crate converts data to text. It reads, measures and decides nothing.
 
 mod curves;
 mod document;

@@ -1,4 +1,4 @@
-//! The page as Markdown.
+//! Markdown version of a page.
 
 use std::fmt::Write;
 
@@ -45,8 +45,8 @@ fn table(text: &mut String, table: &Table) {
     table.rows.iter().for_each(|cells| text.push_str(&row(cells)));
 }
 
-/// On one line, and with nothing that ends a cell or begins markup, a link or code. A bar is written as its entity:
-/// whether a backslash before it counts differs between readers.
+/// Converts `words` to one line, and escapes everything that would end a cell or start markup, a link or code. A
+/// vertical bar becomes its entity, because renderers differ on whether a preceding backslash escapes it.
 fn line(words: &str) -> String {
     let mut text = String::new();
     for c in tidy(words).chars() {
@@ -55,7 +55,7 @@ fn line(words: &str) -> String {
             '<' => text.push_str("&lt;"),
             '&' => text.push_str("&amp;"),
             '`' | '\\' | '*' => text.extend(['\\', c]),
-            // The middle of a link, and only that: intervals have brackets too.
+            // Only the middle of a link is escaped, because intervals also have brackets.
             '(' if text.ends_with(']') => text.push_str("\\("),
             c => text.push(c),
         }
@@ -63,7 +63,7 @@ fn line(words: &str) -> String {
     text
 }
 
-/// A line that stands alone: what begins a heading, a list or a fence there does not.
+/// Converts `words` to a line that stands alone, and escapes the beginning of a heading, a list or a fence.
 fn paragraph(words: &str) -> String {
     let text = line(words);
     let begins_block = text.starts_with(['#', '>', '-', '+', '=', '~', '[']);

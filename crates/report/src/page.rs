@@ -1,4 +1,4 @@
-//! The page as HTML. Every word in it comes through [`words`], which escapes it.
+//! HTML version of a page. All text goes through [`words`], which escapes it.
 
 use crate::document::{Block, Plot, ReportPage, Section, slug};
 use crate::svg::{self, escaped};
@@ -33,18 +33,19 @@ pub fn page(report: &ReportPage) -> String {
     )
 }
 
-/// Whether a text that begins so is such a page, of this program or of an older one: no other has these colours.
+/// True if a text with this beginning is a page of this program or of an older version: no other page has these
+/// colours.
 pub fn is_page(beginning: &str) -> bool {
     beginning.starts_with("<!doctype html>")
         && beginning.contains("\n:root{--bg:#fff;--ink:#1b1f24;--soft:#57606a")
 }
 
-/// With the section's number: two may have one title.
+/// Returns the anchor of a section. It contains the section's number, because two sections may have the same title.
 fn id(number: usize, section: &Section) -> String {
     format!("{}-{}", slug(&section.title), number + 1)
 }
 
-/// The blocks; plots that follow each other share a grid.
+/// Renders the blocks; consecutive plots share a grid.
 fn blocks(blocks: &[Block]) -> String {
     let is_plot = |block: &Block| matches!(block, Block::Plot(_));
     let runs = blocks.chunk_by(|a, b| is_plot(a) && is_plot(b)).map(|run| {
@@ -91,7 +92,7 @@ fn table(table: &Table) -> String {
     )
 }
 
-/// Words between two backticks are code. A backtick without another one is itself.
+/// Renders text between two backticks as code. A single backtick is a normal character.
 fn with_code(text: &str) -> String {
     let mut html = String::new();
     let mut rest = text;
@@ -103,7 +104,7 @@ fn with_code(text: &str) -> String {
     html + &escaped(rest)
 }
 
-/// `text` on one line, with what markup is made of escaped.
+/// Converts `text` to one line and escapes markup characters.
 fn words(text: &str) -> String {
     escaped(&tidy(text))
 }

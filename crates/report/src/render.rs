@@ -1,11 +1,12 @@
-//! A page and its plots as text.
+//! Rendering of pages and plots.
 
 use crate::document::{Plot, PlotKind, ReportPage};
 use crate::table::Table;
 use crate::{curves, intervals, markdown, page, roofline, spreads, svg};
 
 impl Plot {
-    /// The picture. Widths are in per cent, heights and text in pixels: it fits any width and its text stays legible.
+    /// Renders the plot as SVG. Widths are in per cent, heights and text sizes in pixels, so that the plot fits any
+    /// width and its text stays legible.
     pub fn svg(&self) -> String {
         match &self.kind {
             PlotKind::Intervals(plot) => intervals::svg(plot, &self.title),
@@ -15,12 +16,12 @@ impl Plot {
         }
     }
 
-    /// The same as a file of its own, with a width and the colours of both themes.
+    /// Renders the plot as an SVG file of its own, with a width and the colours of both themes.
     pub fn file(&self) -> String {
         svg::stand_alone(&self.svg())
     }
 
-    /// The same in figures, for readers who do not see it.
+    /// Returns the plot's values as a table, for readers who cannot see the plot.
     pub fn table(&self) -> Table {
         match &self.kind {
             PlotKind::Intervals(plot) => plot.table(),
@@ -32,12 +33,12 @@ impl Plot {
 }
 
 impl ReportPage {
-    /// The whole as one HTML file.
+    /// Renders the page as one HTML file.
     pub fn html(&self) -> String {
         page::page(self)
     }
 
-    /// The whole as Markdown. Plots are pictures in `folder`, each with its table folded below it.
+    /// Renders the page as Markdown. Plots are images in `folder`, each with a collapsed table below it.
     pub fn markdown(&self, folder: &str) -> String {
         markdown::markdown(self, folder)
     }

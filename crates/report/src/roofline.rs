@@ -1,41 +1,41 @@
-//! Speeds under the machine's limits: work per byte to the right, work per second upwards, both by powers of ten
-//! (Williams, Waterman, Patterson: "Roofline", 2009).
+//! Roofline plots: work per second over work per byte, both on logarithmic scales (Williams, Waterman, Patterson:
+//! "Roofline", 2009).
 
 use crate::scale::{Scale, is_sane, short};
 use crate::svg::{Align, COLOURS, Svg};
 use crate::table::Table;
 use crate::words::squeezed;
 
-/// Limits and what was reached.
+/// Roofline plot: limits of the machine, and measured speeds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Roofline {
-    /// Bytes a second that memory gives.
+    /// Memory bandwidth in bytes per second.
     pub bandwidth: f64,
-    /// Flat roofs.
+    /// Compute limits.
     pub roofs: Vec<Roof>,
-    /// What was reached.
+    /// Measured speeds.
     pub points: Vec<Point>,
 }
 
-/// Multiply-adds a second that the vector units manage.
+/// Compute limit of the vector units.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Roof {
-    /// `int8 dot product`.
+    /// Name of the limit: `int8 dot product`.
     pub name: String,
-    /// Multiply-adds a second.
+    /// Multiply-adds per second.
     pub macs: f64,
 }
 
-/// A phase on a model.
+/// Measured speed of one phase on a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// What it is.
+    /// Name of the point.
     pub name: String,
-    /// Multiply-adds for each byte read from memory.
+    /// Multiply-adds per byte read from memory.
     pub intensity: f64,
-    /// Multiply-adds a second.
+    /// Multiply-adds per second.
     pub macs: f64,
-    /// Share of the roof above it, where it is known.
+    /// Speed as a fraction of the limit above it; `None` if unknown.
     pub share: Option<f64>,
 }
 
@@ -44,7 +44,7 @@ const HEIGHT: f64 = 250.0;
 const LEFT: f64 = 12.0;
 
 impl Roofline {
-    /// The figures.
+    /// Returns the values as a table.
     pub fn table(&self) -> Table {
         let share =
             |share: Option<f64>| share.map_or(String::new(), |share| format!("{:.0} %", 100.0 * share));

@@ -1,6 +1,6 @@
-//! From values to places.
+//! Mapping of values to positions.
 
-/// A range of values on a range of places.
+/// Mapping of a range of values to a range of positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     from: (f64, f64),
@@ -9,28 +9,30 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Values from `least` to `most` on places from `start` to `end`. A range of nothing is widened.
+    /// Creates a linear scale from values `least` to `most` to positions `start` to `end`. An empty range of values
+    /// is widened.
     pub fn linear((least, most): (f64, f64), (start, end): (f64, f64)) -> Self {
         let pad = if most > least { 0.0 } else { least.abs().max(1.0) * 0.05 };
         Self { from: (least - pad, most + pad), to: (start, end), logarithmic: false }
     }
 
-    /// The same of logarithms; values are positive.
+    /// Creates a logarithmic scale. Values must be positive.
     pub fn logarithmic((least, most): (f64, f64), to: (f64, f64)) -> Self {
         Self { logarithmic: true, ..Self::linear((least.ln(), most.ln()), to) }
     }
 
-    /// Where `value` is; at the end of the range for one outside of it.
+    /// Returns the position of `value`, clamped to the range.
     pub fn place(&self, value: f64) -> f64 {
         let value = if self.logarithmic { value.ln() } else { value };
         let share = ((value - self.from.0) / (self.from.1 - self.from.0)).clamp(0.0, 1.0);
         self.to.0 + share * (self.to.1 - self.to.0)
     }
 
-    /// Round values for marks: about `n` of a linear scale, powers of ten (and two and five times them) of the other.
+    /// Returns round values for ticks: about `n` on a linear scale; powers of ten, and two and five times them, on a
+    /// logarithmic scale.
     pub fn ticks(&self, n: usize) -> Vec<f64> {
         let (least, most) = self.from;
-        // Without ends there would be marks without end.
+        // Infinite limits would give infinitely many ticks.
         if !(least.is_finite() && most.is_finite()) {
             return Vec::new();
         }
@@ -57,7 +59,7 @@ impl Scale {
             .collect()
     }
 
-    /// The same with their words: as many digits as tell one from the next.
+    /// Returns ticks with their labels, which have as many digits as distinguish adjacent ticks.
     pub fn marks(&self, n: usize) -> Vec<(f64, String)> {
         let ticks = self.ticks(n);
         let words = |value: f64, digits: usize| match digits {
@@ -67,7 +69,7 @@ impl Scale {
         };
         let all = |digits: usize| ticks.iter().map(|tick| words(*tick, digits)).collect::<Vec<String>>();
         let differ = |words: &Vec<String>| words.windows(2).all(|pair| pair[0] != pair[1]);
-        // A mark that was rounded is no place on the scale: 0.975 is not 0.97.
+        // A rounded label would name the wrong position: 0.975 is not 0.97.
         let exact = |words: &Vec<String>| {
             words.iter().zip(&ticks).all(|(word, tick)| {
                 word.parse::<f64>().map_or(true, |value| (value - tick).abs() <= tick.abs() * 1e-6 + 1e-12)
@@ -78,12 +80,12 @@ impl Scale {
     }
 }
 
-/// Whether a value can be drawn: a number, and not so large that differences vanish or overflow.
+/// True if a value can be drawn: a number that is not so large that differences vanish or overflow.
 pub fn is_sane(value: f64) -> bool {
     value.is_finite() && value.abs() < 1e18
 }
 
-/// `value` with as many digits as a mark needs: `0.95`, `12`, `1.5k`, `3M`.
+/// Formats `value` with the digits that a tick needs: `0.95`, `12`, `1.5k`, `3M`.
 pub fn short(value: f64) -> String {
     let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     let (value, unit) = units
@@ -114,7 +116,7 @@ mod tests {
         let log = Scale::logarithmic((1.0, 100.0), (0.0, 2.0));
         assert!((log.place(10.0) - 1.0).abs() < 1e-12);
         assert_eq!(log.ticks(3).len(), 7);
-        // One value alone is in the middle.
+        // A single value is in the middle.
         assert_eq!(Scale::linear((5.0, 5.0), (0.0, 1.0)).place(5.0), 0.5);
     }
 

@@ -1,46 +1,46 @@
-//! How times are spread: from the middle one to the slow ones, one row below the other.
+//! Plots of the spread of times, from the median to high percentiles, one row each.
 
 use crate::scale::{Scale, is_sane, short};
 use crate::svg::{Align, COLOURS, Svg, places};
 use crate::table::Table;
 use crate::words::{broken, squeezed};
 
-/// Times that were measured many times.
+/// Plot of repeated time measurements.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spreads {
-    /// What the places to the right are: `milliseconds`.
+    /// Label of the horizontal axis: `milliseconds`.
     pub unit: String,
-    /// One row each.
+    /// Rows of the plot.
     pub rows: Vec<Spread>,
 }
 
 /// Percentiles of one quantity.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spread {
-    /// What it has in common with its neighbours, as a heading over the first of them: a model. May be empty.
+    /// Group of the row, for example a model, shown as a heading above its first row. May be empty.
     pub group: String,
-    /// What it is of.
+    /// Label of the row.
     pub label: String,
-    /// Half took no longer.
+    /// Median.
     pub p50: f64,
-    /// 95 of 100 took no longer.
+    /// 95th percentile.
     pub p95: f64,
-    /// 99 of 100 took no longer.
+    /// 99th percentile.
     pub p99: f64,
 }
 
-/// Pixels of a row with words and bar, and of another line of words.
+/// Height in pixels of a row with text and bar, and of each additional line of text.
 const ROW: f64 = 42.0;
 const LINE: f64 = 17.0;
 
-/// Characters of a label that have place beside the figures at 360 pixels, and on a line of their own; how many such
-/// lines there are at most. A picture is as wide as its window, and SVG breaks no lines by itself.
+/// Number of characters of a label that fit beside the figures at a width of 360 pixels, that fit on a line of their
+/// own, and the maximum number of such lines. SVG does not wrap text, and a plot is as wide as its window.
 const BESIDE: usize = 30;
 const ALONE: usize = 50;
 const LINES: usize = 3;
 
 impl Spreads {
-    /// The figures.
+    /// Returns the values as a table.
     pub fn table(&self) -> Table {
         let row = |row: &Spread| {
             let mut cells = vec![row.group.clone(), row.label.clone()];
@@ -96,7 +96,8 @@ pub fn svg(plot: &Spreads, title: &str) -> String {
     svg.finish(bottom + 40.0)
 }
 
-/// The lines of each label, and the pixels that they take above the figures: none where all have place beside them.
+/// Returns the lines of each label, and the height in pixels that they need above the figures: 0 if all labels fit
+/// beside the figures.
 fn labels(rows: &[&Spread]) -> (Vec<Vec<String>>, f64) {
     let labels = |most, lines| -> Vec<Vec<String>> {
         rows.iter().map(|row| broken(&row.label, most, lines)).collect()

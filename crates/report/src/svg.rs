@@ -1,14 +1,14 @@
-//! Pieces of an SVG picture.
+//! Elements of an SVG image.
 
 use std::fmt::Write;
 
 use crate::scale::Scale;
 use crate::words::tidy;
 
-/// Width of a picture that stands alone.
+/// Width of a stand-alone image, in pixels.
 const WIDTH: u32 = 720;
 
-/// Colours of both themes. Series have a colour-blind-safe palette (Okabe and Ito, 2008), darker on white.
+/// Colours of both themes. Series use a colour-blind-safe palette (Okabe and Ito, 2008), darker on white.
 pub const STYLE: &str = "\
 :root{--bg:#fff;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--s0:#0072b2;--s1:#b34700;--s2:#00795a;--s3:#a3467f;\
 --s4:#7a5d00;--s5:#444c56}\
@@ -22,33 +22,33 @@ svg .s0{stroke:var(--s0);fill:var(--s0)}svg .s1{stroke:var(--s1);fill:var(--s1)}
 fill:var(--s2)}svg .s3{stroke:var(--s3);fill:var(--s3)}svg .s4{stroke:var(--s4);fill:var(--s4)}\
 svg .s5{stroke:var(--s5);fill:var(--s5)}";
 
-/// Series that have a colour of their own.
+/// Number of series colours.
 pub const COLOURS: usize = 6;
 
-/// A picture that grows.
+/// Builder of an SVG image.
 pub struct Svg {
     body: String,
     title: String,
 }
 
-/// Where a text stands on its point.
+/// Alignment of a text relative to its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// It begins there.
+    /// The text starts at the position.
     Start,
-    /// Its middle is there.
+    /// The text is centred at the position.
     Middle,
-    /// It ends there.
+    /// The text ends at the position.
     End,
 }
 
 impl Svg {
-    /// An empty one, called `title` for readers who do not see it.
+    /// Creates an empty image with the accessible title `title`.
     pub fn new(title: &str) -> Self {
         Self { body: String::new(), title: title.to_string() }
     }
 
-    /// A line; x in per cent of the width, y in pixels.
+    /// Adds a line; x in per cent of the width, y in pixels.
     pub fn line(&mut self, class: &str, width: f64, from: (f64, f64), to: (f64, f64)) {
         let _ = write!(
             self.body,
@@ -57,13 +57,13 @@ impl Svg {
         );
     }
 
-    /// A dot.
+    /// Adds a dot.
     pub fn dot(&mut self, class: &str, radius: f64, at: (f64, f64)) {
         let _ =
             write!(self.body, r#"<circle class="{class}" r="{radius}" cx="{:.2}%" cy="{:.1}"/>"#, at.0, at.1);
     }
 
-    /// Words.
+    /// Adds a text.
     pub fn text(&mut self, class: &str, align: Align, at: (f64, f64), words: &str) {
         let anchor = match align {
             Align::Start => "start",
@@ -79,12 +79,12 @@ impl Svg {
         );
     }
 
-    /// Upright lines at round values of `scale`, from `span.0` to `span.1` pixels, with the values below them.
+    /// Adds vertical lines at round values of `scale`, from `span.0` to `span.1` pixels, with labels below them.
     pub fn marks_below(&mut self, scale: &Scale, span: (f64, f64)) {
         for (value, words) in scale.marks(4) {
             let x = scale.place(value);
             self.line("axis", 1.0, (x, span.0), (x, span.1));
-            // At the edges half of a word would be outside of the picture.
+            // At the edges, half of a centred label would be outside of the image.
             let align = match x {
                 x if x < 5.0 => Align::Start,
                 x if x > 95.0 => Align::End,
@@ -94,13 +94,13 @@ impl Svg {
         }
     }
 
-    /// A picture of nothing.
+    /// Returns an image for an empty plot.
     pub fn nothing(mut self) -> String {
         self.text("soft", Align::Start, (0.0, 15.0), "nothing to show");
         self.finish(26.0)
     }
 
-    /// The whole, `height` pixels high.
+    /// Returns the complete image, `height` pixels high.
     pub fn finish(self, height: f64) -> String {
         let title = escaped(&tidy(&self.title));
         format!(
@@ -110,7 +110,8 @@ impl Svg {
     }
 }
 
-/// Where rows of `height` pixels begin, and whether a heading is above: the first row of each group has one.
+/// Returns the position of each row of height `height`, and true if the row has a heading above it: the first row of
+/// each group has one.
 pub fn places<'a>(groups: impl Iterator<Item = &'a str>, height: f64) -> Vec<(f64, bool)> {
     let (mut y, mut last) = (0.0, "");
     let place = |group: &'a str| {
@@ -123,14 +124,14 @@ pub fn places<'a>(groups: impl Iterator<Item = &'a str>, height: f64) -> Vec<(f6
     groups.map(place).collect()
 }
 
-/// `svg` with a width and its own colours.
+/// Adds a width and a style sheet to `svg`.
 pub fn stand_alone(svg: &str) -> String {
     let background = r#"<rect width="100%" height="100%" fill="var(--bg)"/>"#;
     let svg = svg.replacen(r#"width="100%""#, &format!(r#"width="{WIDTH}""#), 1);
     svg.replacen("</title>", &format!("</title><style>{STYLE}</style>{background}"), 1) + "\n"
 }
 
-/// Text for XML and HTML, of what [`tidy`] left of it.
+/// Cleans text with [`tidy`] and escapes it for XML and HTML.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {

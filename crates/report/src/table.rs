@@ -1,10 +1,10 @@
-//! Tables.
+//! Tables of text.
 
-/// Rows of text under a header.
+/// Table with a header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     /// Names of the columns.
     pub header: Vec<String>,
-    /// The rows, each as long as the header.
+    /// Rows, each as long as the header.
     pub rows: Vec<Vec<String>>,
 }

@@ -1,23 +1,23 @@
-//! Words from files, made fit to be shown: whoever wrote them may have meant harm.
+//! Sanitising of text from files, which may be hostile.
 
-/// Longest text that is shown whole.
+/// Maximum number of characters of a text that is shown in full.
 const LONGEST: usize = 600;
 
-/// Longest line of a command: a list of models may be long, and whoever repeats it needs all of it.
+/// Maximum number of characters of a command. A list of models may be long, and a reader needs all of it to repeat
+/// the command.
 const LONGEST_COMMAND: usize = 4000;
 
-/// `words` on one line, without characters that cannot be seen or that turn the text around them, and not endless.
+/// Returns `words` on one line, shortened, and without characters that are invisible or change the text direction.
 pub fn tidy(words: &str) -> String {
     shortened(words, LONGEST)
 }
 
-/// The same of a command.
+/// Cleans a command like [`tidy`], with a higher limit.
 pub fn tidy_command(words: &str) -> String {
     shortened(words, LONGEST_COMMAND)
 }
 
-/// The same where there is place for `most` characters: what is left out is in the middle, because names differ at
-/// their ends.
+/// Shortens `words` to `most` characters. The middle is cut, because names differ at their ends.
 pub fn squeezed(words: &str, most: usize) -> String {
     let words = tidy(words);
     let length = words.chars().count();
@@ -30,8 +30,8 @@ pub fn squeezed(words: &str, most: usize) -> String {
     words.chars().take(head).chain(['…']).chain(words.chars().skip(skip)).collect()
 }
 
-/// `words` in at most `lines` lines with place for `most` characters each, broken between words; what has no place in
-/// the last one is left out in its middle.
+/// Wraps `words` into at most `lines` lines of at most `most` characters each. Text that does not fit is cut from the
+/// middle of the last line.
 pub fn broken(words: &str, most: usize, lines: usize) -> Vec<String> {
     let words = tidy(words);
     let (mut rest, mut all) = (words.as_str(), Vec::new());
@@ -39,7 +39,7 @@ pub fn broken(words: &str, most: usize, lines: usize) -> Vec<String> {
         let place = rest.char_indices().nth(most).map(|(place, _)| place);
         let end = match place {
             Some(place) if all.len() + 1 < lines => {
-                // The space at `place` itself may be the break.
+                // A space directly at the limit can also be a break.
                 let space =
                     rest.char_indices().take_while(|(at, _)| *at <= place).filter(|(_, c)| *c == ' ').last();
                 space.map_or(place, |(at, _)| at)
@@ -53,7 +53,7 @@ pub fn broken(words: &str, most: usize, lines: usize) -> Vec<String> {
 }
 
 fn shortened(words: &str, most: usize) -> String {
-    // Spaces are made one here, so that a text of ten million of them ends early too.
+    // Runs of spaces are merged here, so that a text of ten million spaces also ends early.
     let mut text = String::new();
     let mut length = 0;
     for c in words.chars() {
@@ -71,7 +71,7 @@ fn shortened(words: &str, most: usize) -> String {
     text.trim_end().to_string()
 }
 
-/// Control characters, those that change the direction of writing, and those that XML does not allow.
+/// True for control characters, characters that change the text direction, and characters that XML forbids.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')

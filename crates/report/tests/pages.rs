@@ -1,12 +1,12 @@
-//! Pages of little and of much, of numbers that are none, and of words that mean harm.
+//! Tests of empty and large pages, of values that are not numbers, and of hostile texts.
 
 use report::{
     Block, Curves, Interval, Intervals, Plot, PlotKind, Point, ReportPage, Roof, Roofline, Section, Series,
     Spread, Spreads, Table,
 };
 
-/// Names of all elements, in order. Fails where one is not closed, or closed by another; `html` has elements without
-/// an end.
+/// Returns the names of all elements in order. Fails if an element is not closed, or closed by another one. `html`
+/// allows elements without an end tag.
 fn elements(text: &str, html: bool) -> Result<Vec<String>, String> {
     let (mut names, mut open, mut rest) = (Vec::new(), Vec::new(), text);
     while let Some((words, after)) = rest.split_once('<') {
@@ -38,10 +38,10 @@ fn elements(text: &str, html: bool) -> Result<Vec<String>, String> {
     if open.is_empty() { Ok(names) } else { Err(format!("not closed: {open:?}")) }
 }
 
-/// Attributes' names of all elements.
+/// Returns the names of the attributes of all elements.
 fn attributes(text: &str) -> Vec<String> {
     let tags = text.split('<').skip(1).filter_map(|rest| rest.split_once('>')).map(|(tag, _)| tag);
-    // Outside of quotes only.
+    // Quoted values are skipped.
     let plain = tags.flat_map(|tag| tag.split('"').step_by(2).map(str::to_string).collect::<Vec<_>>());
     let names = plain.flat_map(|part| {
         part.split_whitespace()
@@ -197,13 +197,13 @@ fn words_that_mean_harm_are_words() {
         assert!(!markdown.contains('\u{1b}') && markdown.len() < 400_000, "{words:.30}");
         let fences = markdown.lines().filter(|line| line.trim_start().starts_with("```")).count();
         assert_eq!(fences, 2, "{markdown:.2000}");
-        // A fence begins a line; what else has three backticks is a command's.
+        // A fence starts a line. Other occurrences of three backticks are part of a command.
         let outside = format!("\n{markdown}").split("\n```").step_by(2).collect::<String>();
         assert!(
             !outside.contains("<script") && !outside.contains("<b>") && !outside.contains("<img"),
             "{outside:.2000}"
         );
-        // The table of two columns keeps them.
+        // Both columns of the table are kept.
         let rows = outside.lines().filter(|line| line.starts_with("| ") && line.ends_with(" |"));
         let columns: Vec<usize> = rows.map(|line| line.matches(" | ").count()).take(3).collect();
         assert!(columns.iter().all(|columns| *columns == 1), "{columns:?}: {outside:.2000}");
@@ -237,7 +237,7 @@ fn long_labels_of_times_are_shown_whole() {
         assert!(long.contains(&format!(">{line}<")), "{line}: {long}");
     }
     assert!(!long.contains('…'));
-    // What never ends is cut all the same.
+    // A very long text is cut.
     assert!(drawn(&[&"endless, ".repeat(60)]).contains('…'));
 }
 

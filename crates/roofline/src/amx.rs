@@ -1,6 +1,6 @@
-//! The loops in AMX's tile instructions, of which Rust has no stable functions: in assembly.
+//! Loops that use AMX tile instructions, written in assembly because Rust has no stable intrinsics for them.
 //!
-//! A tile is 16 rows of 64 bytes. `tdpbusd` multiplies two of them as matrices of 8-bit integers: 16 × 16 sums, each of
+//! A tile is 16 rows of 64 bytes. `tdpbusd` multiplies two tiles as matrices of 8-bit integers: 16 × 16 sums, each of
 //! 64 products.
 
 use std::arch::asm;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use crate::kernel::Kernel;
 
-/// Sums are kept in four tiles, so that one multiplication need not wait for another's result.
+/// Number of tiles that hold sums, so that a multiplication need not wait for the result of the previous one.
 const SUMS: usize = 4;
 const ROWS: usize = 16;
 const ROW_BYTES: usize = 64;
@@ -19,8 +19,8 @@ const ROW_BYTES: usize = 64;
 #[repr(C, align(64))]
 struct Tile([u8; ROWS * ROW_BYTES]);
 
-/// The operand of `ldtilecfg` (Intel's manual, volume 1, chapter 18): palette 1, and for each of the tiles its bytes a
-/// row and its rows.
+/// Operand of `ldtilecfg` (Intel's manual, volume 1, chapter 18): palette 1, and for each tile the bytes per row and
+/// the number of rows.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -30,16 +30,16 @@ struct Config {
     rows: [u8; 16],
 }
 
-/// The loop over 8-bit integers, where the CPU has AMX and the system grants it.
+/// Returns the loop over 8-bit integers if the CPU has AMX and the system permits its use.
 pub fn int8() -> Option<Kernel> {
-    // CPUID 7.0, EDX: bit 24 the tiles, bit 25 their 8-bit integers.
+    // CPUID leaf 7.0, EDX: bit 24 indicates tiles, bit 25 8-bit integers in tiles.
     let run = run_int8;
     (has(24) && has(25) && granted()).then_some(Kernel { name: "amx_int8", macs: macs(64), run })
 }
 
-/// The loop over bf16 pairs.
+/// Returns the loop over bf16 pairs if the CPU has AMX and the system permits its use.
 pub fn bf16() -> Option<Kernel> {
-    // Bit 22: bf16 in tiles.
+    // CPUID leaf 7.0, EDX: bit 22 indicates bf16 in tiles.
     let run = run_bf16;
     (has(24) && has(22) && granted()).then_some(Kernel { name: "amx_bf16", macs: macs(32), run })
 }
@@ -49,14 +49,16 @@ const fn macs(products: usize) -> u64 {
 }
 
 fn has(bit: u32) -> bool {
-    // Leaf 7 exists on every CPU with AVX2, which these loops are asked for after.
+    // Leaf 7 exists on every CPU with AVX2.
     is_x86_feature_detected!("avx2") && __cpuid_count(7, 0).edx & 1 << bit != 0
 }
 
-/// Asks the system, once, to save the tiles of this process's threads: without that the first use ends the process.
+/// Asks the system, once, to save tile registers for this process's threads. Without permission, the first use of a
+/// tile would end the process.
 #[cfg(target_os = "linux")]
 fn granted() -> bool {
-    /// `ARCH_REQ_XCOMP_PERM` and `XFEATURE_XTILEDATA` of Linux's asm/prctl.h and documentation (x86/xstate.rst).
+    /// Constants `ARCH_REQ_XCOMP_PERM` and `XFEATURE_XTILEDATA` of Linux's asm/prctl.h and documentation
+    /// (x86/xstate.rst).
     const REQUEST: libc::c_long = 0x1023;
     const TILE_DATA: libc::c_long = 18;
     static GRANTED: OnceLock<bool> = OnceLock::new();
@@ -75,15 +77,14 @@ fn config() -> Config {
     Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: tiles(ROW_BYTES as u16), rows }
 }
 
-/// `rounds` multiplications of tiles into each of four sums.
+/// Performs `rounds` tile multiplications into each of four sums.
 macro_rules! tiles {
     ($instruction:literal, $rounds:ident, $ones:ident) => {{
         let config = config();
         let mut sums: [Tile; SUMS] = std::array::from_fn(|_| Tile([0; ROWS * ROW_BYTES]));
         if $rounds > 0 {
-            // SAFETY: listed only where the CPU has the instructions and the system grants them. The configuration and
-            // the tiles in memory are as long as the instructions take them to be, and the tiles are given back at the
-            // end.
+            // SAFETY: callers check that the CPU has the instructions and the system permits them. The configuration
+            // and the tiles in memory have the sizes that the instructions expect. The tiles are released at the end.
             unsafe {
                 asm!(
                     "ldtilecfg [{config}]",
@@ -119,7 +120,7 @@ macro_rules! tiles {
     }};
 }
 
-/// A function of its own name, by which the audit knows it, whatever the optimiser learns from a profile.
+/// A function with a name of its own, by which the audit recognises it even after profile-guided optimisation.
 #[inline(never)]
 fn run_int8(rounds: u64) -> f64 {
     let ones = Tile([1; ROWS * ROW_BYTES]);
@@ -127,16 +128,16 @@ fn run_int8(rounds: u64) -> f64 {
     lanes(&sums).map(|lane| f64::from(i32::from_le_bytes(lane))).sum()
 }
 
-/// As `run_int8`.
+/// Separate function for the same reason as `run_int8`.
 #[inline(never)]
 fn run_bf16(rounds: u64) -> f64 {
-    // 1.0 as bf16: the upper half of the float's bits.
+    // 1.0 as bf16: the upper half of the bits of a 32-bit float.
     let ones = Tile(std::array::from_fn(|at| 0x3f80u16.to_le_bytes()[at % 2]));
     let sums = tiles!("tdpbf16ps", rounds, ones);
     lanes(&sums).map(|lane| f64::from(f32::from_le_bytes(lane))).sum()
 }
 
-/// The sums, four bytes each.
+/// Returns the sums, four bytes each.
 fn lanes(sums: &[Tile; SUMS]) -> impl Iterator<Item = [u8; 4]> {
     sums.iter().flat_map(|tile| tile.0.as_chunks::<4>().0).copied()
 }

@@ -1,22 +1,22 @@
-//! Memory to read from.
+//! Buffers for read measurements.
 
-/// Numbers in memory of this thread's NUMA node: whoever writes a page first, on a system that places pages at the
-/// first touch, has it near.
+/// Numbers in memory of this thread's NUMA node. The system places a page on the node of the thread that first writes
+/// to it.
 pub struct Buffer {
     numbers: Vec<u64>,
-    /// Where the next part begins.
+    /// Start of the next part.
     next: usize,
 }
 
-/// Numbers of a block, which every kernel reads at once: 512 bytes.
+/// Numbers in a block, which every kernel reads at once: 512 bytes.
 const BLOCK: u64 = 64;
 
-/// Parts of a buffer, one read after the other. Short ones: on a machine that does something else now and then, one of
-/// many is likely to be left alone.
+/// Number of parts of a buffer, which are read one after the other. With short parts, at least one of them is likely
+/// to be undisturbed on a machine with some other load.
 const PARTS: usize = 8;
 
 impl Buffer {
-    /// At least `bytes` bytes, in whole blocks, each number its own index.
+    /// Creates a buffer of at least `bytes` bytes, in whole blocks. Each number is its own index.
     pub fn filled(bytes: u64) -> Self {
         let count = (bytes / 8).next_multiple_of(BLOCK);
         let mut numbers = Vec::with_capacity(usize::try_from(count).unwrap_or(usize::MAX));
@@ -25,8 +25,8 @@ impl Buffer {
         Buffer { numbers, next: 0 }
     }
 
-    /// The next part, and the sum of its numbers, modulo 2^64. After the last comes the first again: all the others were
-    /// read in between, so that no cache holds it any more.
+    /// Returns the next part and the sum of its numbers, modulo 2^64. The first part follows the last; by then, all
+    /// other parts were read, so that no cache contains it any more.
     pub fn part(&mut self) -> (&[u64], u64) {
         let block = BLOCK as usize;
         let size = (self.numbers.len() / PARTS).next_multiple_of(block).max(block);
@@ -36,27 +36,27 @@ impl Buffer {
         (&self.numbers[from..to], sum(from as u64, to as u64))
     }
 
-    /// Changes one number.
+    /// Changes the number at `index`.
     #[cfg(test)]
     pub fn change(&mut self, index: usize) {
         self.numbers[index] ^= 1 << 40;
     }
 
-    /// All numbers, and their sum.
+    /// Returns all numbers and their sum.
     #[cfg(test)]
     pub fn whole(&self) -> (&[u64], u64) {
         (&self.numbers, sum(0, self.numbers.len() as u64))
     }
 }
 
-/// The sum of the numbers from `from` to below `to`, modulo 2^64.
+/// Returns the sum of the numbers from `from` up to, but not including, `to`, modulo 2^64.
 fn sum(from: u64, to: u64) -> u64 {
     let below = |end: u64| u128::from(end) * u128::from(end.saturating_sub(1)) / 2;
     (below(to) - below(from)) as u64
 }
 
-/// Asks for huge pages before the first touch, so that it is not the look-up of addresses that is measured. Where the
-/// system has none, nothing changes.
+/// Asks for huge pages before the first write, so that TLB misses do not distort the measurement. On a system without
+/// huge pages, nothing changes.
 #[cfg(target_os = "linux")]
 fn huge_pages(numbers: &mut Vec<u64>) {
     const PAGE: usize = 4096;

@@ -1,49 +1,47 @@
-//! Reasons why a roof cannot be measured.
+//! Errors of roofline measurements.
 
 use build_info::Bytes;
 
-/// Reason that a roof could not be measured.
+/// Reason why a roofline could not be measured.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum Error {
-    /// More threads than cores, or none.
+    /// The number of threads is 0 or exceeds the number of cores.
     #[error(
-        "{threads} threads: this process may use 1 to {cores} ({bound_by}), and each thread has a core of its own"
+        "cannot measure with {threads} threads: this process may use 1 to {cores} ({bound_by}), one per core"
     )]
     Threads {
-        /// Number asked for.
+        /// Requested number of threads.
         threads: u32,
         /// Number of cores that this process may use.
         cores: u32,
-        /// Limit that allows no more.
+        /// Limit that determines the number of cores.
         bound_by: String,
     },
-    /// The buffers would not fit.
+    /// The buffers do not fit into the available memory.
     #[error(
-        "the read bandwidth needs buffers of {needed}, a multiple of the caches, and only {available} of memory are \
-         available: close something, or raise the control group's limit"
+        "the read bandwidth needs buffers of {needed}, a multiple of the caches, but only {available} of memory is \
+         available: close other programs, or raise the limit of the control group"
     )]
     Memory {
-        /// For the buffers.
+        /// Memory needed for the buffers.
         needed: Bytes,
-        /// In the system or the control group.
+        /// Memory available in the system or the control group.
         available: Bytes,
     },
-    /// The system refused.
-    #[error(
-        "cannot bind a thread to CPU {cpu}: {why}; the affinity mask may have changed meanwhile, try again"
-    )]
+    /// The system did not bind a thread to a CPU.
+    #[error("cannot bind a thread to CPU {cpu}: {why}; the affinity mask may have changed, so try again")]
     Affinity {
-        /// The CPU.
+        /// Number of the CPU.
         cpu: u32,
-        /// The system's reason.
+        /// Error from the operating system.
         why: String,
     },
-    /// The result of the loop is not what its operands must give.
+    /// The loop computed a result that does not match its operands.
     #[error(
-        "{kernel} computed a wrong sum: no figure of this machine can be trusted, look at its memory and its CPU"
+        "{kernel} computed a wrong sum, so no figure of this machine can be trusted: check its memory and its CPU"
     )]
     WrongSum {
-        /// The loop's name.
+        /// Name of the loop.
         kernel: &'static str,
     },
 }

@@ -1,12 +1,13 @@
 //! Loops of multiply-adds.
 
-/// A loop of multiply-adds.
+/// Loop of multiply-adds.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    /// The instruction set extension.
+    /// Name of the instruction set extension.
     pub name: &'static str,
-    /// Multiply-adds in one round of the loop.
+    /// Number of multiply-adds in one round of the loop.
     pub macs: u64,
-    /// Runs that many rounds with ones for operands, and returns the sum of all sums: the multiply-adds that were done.
+    /// Function that runs the given number of rounds with operands of 1 and returns the total sum, which equals the
+    /// number of multiply-adds.
     pub run: fn(u64) -> f64,
 }

@@ -1,13 +1,13 @@
-//! Measures the roof over every figure of a machine ([`build_info::roofline`]): bytes a second read from memory, and
-//! multiply-adds a second from registers.
+//! Measures the roofline of a machine ([`build_info::roofline`]): bytes read from memory per second, and
+//! multiply-adds from registers per second.
 //!
-//! Every thread is bound to a CPU of its own, of those that the process may use ([`build_info::threads::budget`]), and
-//! touches its own memory first, so that it lies on that CPU's NUMA node. The threads work in step, pass by pass; the
-//! rate of a pass is what all did together over the time from the first start to the last end. A roof is the best
-//! pass: whatever disturbs a pass makes it slower, nothing makes it faster.
+//! Every thread is bound to a CPU of its own among those that the process may use ([`build_info::threads::budget`]).
+//! It writes to its buffer first, so that the buffer lies on that CPU's NUMA node. The threads work in step, pass by
+//! pass. The rate of a pass is the total work divided by the time from the first start to the last end. A limit is
+//! the best pass, because a disturbance can only make a pass slower.
 //!
-//! The result is checked after every pass: with ones for operands the sum is the number of multiply-adds that
-//! were done, so a loop that the compiler took away cannot pass for a fast one.
+//! The result is checked after every pass. With operands of 1, the sum is the number of multiply-adds, so a loop that
+//! the compiler optimised away is detected.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

@@ -1,4 +1,4 @@
-//! Multiply-adds a second, from registers.
+//! Measurement of multiply-adds from registers per second.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -8,24 +8,24 @@ use crate::kernel::Kernel;
 use crate::passes::Passes;
 use crate::team;
 
-/// A loop for each kind of operands: the one with the most multiply-adds that this CPU has.
+/// Loops with the most multiply-adds per round that this CPU supports, one for each kind of operand.
 #[derive(Clone, Copy, Debug)]
 pub struct ChosenLoops {
-    /// 8-bit integers into 32-bit sums.
+    /// Loop over 8-bit integers, with 32-bit sums.
     pub int8: Kernel,
-    /// 32-bit floats.
+    /// Loop over 32-bit floats.
     pub f32: Kernel,
-    /// bf16 pairs into 32-bit floats.
+    /// Loop over bf16 pairs, with sums in 32-bit floats.
     pub bf16: Option<Kernel>,
 }
 
 /// Rounds of one run. A round adds at most 32 to a float, which counts exactly up to 2^24.
 const ROUNDS: u64 = 1 << 19;
 
-/// How long a pass should be: that the clock and the start of the threads do not matter.
+/// Target duration of a pass, long enough that the clock's resolution and the start of the threads do not matter.
 const PASS: Duration = Duration::from_millis(10);
 
-/// The best loops of this CPU.
+/// Returns the best loops for this CPU.
 pub fn kernels() -> ChosenLoops {
     let best = |kernels: Vec<Kernel>| kernels.into_iter().next_back();
     ChosenLoops {
@@ -35,7 +35,10 @@ pub fn kernels() -> ChosenLoops {
     }
 }
 
-/// Every thread of `cpus` runs `kernel` for `seconds`.
+/// Runs `kernel` on every CPU of `cpus` for `seconds`.
+///
+/// # Errors
+/// If a thread cannot be bound to its CPU, or a result is wrong.
 pub fn measure(kernel: &Kernel, cpus: &[u32], seconds: f64) -> Result<Passes, Error> {
     let expected = (ROUNDS * kernel.macs) as f64;
     let run = || match (kernel.run)(black_box(ROUNDS)) {
@@ -44,12 +47,12 @@ pub fn measure(kernel: &Kernel, cpus: &[u32], seconds: f64) -> Result<Passes, Er
     };
     let start = Instant::now();
     run()?;
-    // The same number for all threads, so that they end together.
+    // All threads perform the same number of runs, so that they end together.
     let runs = (PASS.as_secs_f64() / start.elapsed().as_secs_f64()).clamp(1.0, 100.0) as u32;
     team::run(cpus, seconds, || (), |()| (0..runs).try_fold(0.0, |done, _| Ok(done + run()?)))
 }
 
-/// All loops of this CPU, the best last.
+/// Returns all loops over 8-bit integers for this CPU, the best last.
 fn int8() -> Vec<Kernel> {
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "the others are x86's"))]
     let mut all = vec![PORTABLE_INT8];
@@ -84,7 +87,7 @@ fn portable_int8(rounds: u64) -> f64 {
     let mut b = [1i8; LANES * 4];
     let mut sums = [0i32; LANES];
     for _ in 0..rounds {
-        // Might be another one in every round, so that no product is known from the round before.
+        // `black_box` makes the operand opaque in every round, so that the compiler cannot reuse a product.
         black_box(&mut b);
         for (lane, sum) in sums.iter_mut().enumerate() {
             for at in lane * 4..lane * 4 + 4 {
@@ -102,7 +105,7 @@ fn portable_f32(rounds: u64) -> f64 {
     for _ in 0..rounds {
         black_box(&mut b);
         for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(&b)) {
-            // Fused only where every CPU of the target can: in software it would be a hundred times slower.
+            // Fused only if every CPU of the target supports it: a software implementation is a hundred times slower.
             *sum = if cfg!(target_arch = "aarch64") { a.mul_add(*b, *sum) } else { *sum + a * b };
         }
     }

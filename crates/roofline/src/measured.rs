@@ -1,4 +1,4 @@
-//! Measures both roofs of a machine.
+//! Measurement of a machine's read bandwidth and multiply-adds.
 
 use build_info::host::Cache;
 use build_info::roofline::Rates;
@@ -9,27 +9,28 @@ use crate::kernel::Kernel;
 use crate::passes::Passes;
 use crate::{macs, read};
 
-/// How long each thing is measured, in seconds. Two numbers of threads take some three seconds in all.
+/// Duration of each measurement in seconds. Two thread counts take about three seconds in total.
 const READ_SECONDS: f64 = 0.6;
 const MACS_SECONDS: f64 = 0.15;
 
-/// The buffers of all threads together hold this many times what the last-level caches hold…
+/// Total size of all threads' buffers, as a multiple of the size of all last-level caches.
 const CACHES: u64 = 4;
-/// …and never less than this, for caches that the system does not tell of, or tells too small (a guest's share).
+/// Minimum total size of the buffers, for caches whose size the system does not report, or reports too small (a
+/// guest's share).
 const LEAST: Bytes = Bytes(256 << 20);
 
-/// What was measured, and with what.
+/// Measured roofline, with details of the measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredRoof {
-    /// The best pass of each rate.
+    /// Best pass of each rate.
     pub roofline: Roofline,
-    /// The median pass, in the same order.
+    /// Median pass of each rate, in the same order.
     pub medians: Vec<Rates>,
-    /// What the rates were measured with.
+    /// Loops that measured the rates.
     pub kernels: Kernels,
 }
 
-/// The instructions of each rate, by the name of their extension: `avx512_vnni`.
+/// Instructions of each rate, by the name of their extension: `avx512_vnni`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as in `Rates`")]
 pub struct Kernels {
@@ -39,14 +40,18 @@ pub struct Kernels {
     pub bf16: Option<&'static str>,
 }
 
-/// Numbers of threads that show the curve: 1, 2, 4, … and all cores of `budget`.
+/// Returns thread counts that show the scaling: 1, 2, 4, … and all cores of `budget`.
 pub fn thread_counts(budget: &ThreadBudget) -> Vec<u32> {
     let doubling = std::iter::successors(Some(1u32), |threads| threads.checked_mul(2));
     doubling.take_while(|threads| *threads < budget.cores).chain([budget.cores]).collect()
 }
 
-/// Measures `host`, which must be the machine that this runs on, with each number of threads. `say` gets a line for
-/// each step. `date` is the record's.
+/// Measures `host`, which must be this machine, with each number of threads. `say` receives a line for each step.
+/// `date` is stored in the result.
+///
+/// # Errors
+/// If a number of threads is not allowed, the memory does not suffice, a thread cannot be bound, or a result is
+/// wrong.
 pub fn measure(
     host: &Host,
     thread_counts: &[u32],
@@ -100,19 +105,20 @@ pub fn measure(
     Ok(MeasuredRoof { roofline, medians, kernels })
 }
 
-/// What the threads read, together, before they come to the same memory again: far more than the caches hold.
+/// Returns the total size of the threads' buffers: far more than the caches hold, so that no read hits a cache.
 fn buffer_size(host: &Host) -> Result<Bytes, Error> {
     let needed = Bytes(last_level_caches(host).0.saturating_mul(CACHES).max(LEAST.0));
     let limits = [Some(host.memory.available).filter(|bytes| bytes.0 > 0), host.limits.memory];
     match limits.into_iter().flatten().min() {
-        // Half of it: others run too.
+        // Other processes also need memory, so at most half of it is used.
         Some(available) if needed.0 > available.0 / 2 => Err(Error::Memory { needed, available }),
         _ => Ok(needed),
     }
 }
 
-/// What the last-level caches of all cores hold together. Each core counts for its share, so that a cache is counted
-/// once however many share it; at least one whole cache, since a guest may see one that it shares with others.
+/// Returns the total size of the last-level caches. Each core counts for its share of a cache, so that a shared cache
+/// counts once. The result is at least one whole cache, because a guest may see a cache that it shares with other
+/// guests.
 pub fn last_level_caches(host: &Host) -> Bytes {
     let (mut total, mut largest) = (0u64, 0);
     for core in &host.topology.cores {
@@ -156,7 +162,8 @@ mod tests {
     fn buffers_are_a_multiple_of_all_caches_or_are_refused() {
         const MIB: u64 = 1 << 20;
         let cases = [
-            // Two cores that share a cache, a guest that sees a larger machine's, four with a cache each two.
+            // Cases: two cores that share a cache; a guest that sees a larger machine's cache; four cores with one
+            // cache per pair.
             (2, Some((105 * MIB, 2)), Ok(420)),
             (2, Some((128 * MIB, 16)), Ok(512)),
             (8, Some((32 * MIB, 2)), Ok(512)),

@@ -1,6 +1,6 @@
 //! Passes of a measurement.
 
-/// The rates of all passes, ascending; never empty.
+/// Rates of all passes, ascending; never empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Passes(pub Vec<f64>);
 

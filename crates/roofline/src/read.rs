@@ -1,4 +1,4 @@
-//! Bytes a second read from memory.
+//! Measurement of bytes read from memory per second.
 
 use std::hint::black_box;
 
@@ -9,16 +9,19 @@ use crate::error::Error;
 use crate::passes::Passes;
 use crate::team;
 
-/// What adds up numbers, modulo 2^64, and its name.
+/// Function that adds up numbers, modulo 2^64, and its name.
 pub type Sum = (&'static str, fn(&[u64]) -> u64);
 
-/// Every thread of `cpus` reads its part of `bytes`, for `seconds`.
+/// Reads `bytes` with one thread per CPU of `cpus`, each its part, for `seconds`.
+///
+/// # Errors
+/// If a thread cannot be bound to its CPU, or a sum is wrong.
 pub fn measure(cpus: &[u32], bytes: Bytes, seconds: f64) -> Result<Passes, Error> {
     let (kernel, sum) = best();
     let share = bytes.0 / cpus.len().max(1) as u64;
     let work = |buffer: &mut Buffer| {
         let (numbers, expected) = buffer.part();
-        // The same memory again and again would be known to have the same sum.
+        // `black_box` makes the memory opaque, so that the compiler cannot reuse the previous sum.
         if sum(black_box(numbers)) != expected {
             return Err(Error::WrongSum { kernel });
         }
@@ -27,7 +30,7 @@ pub fn measure(cpus: &[u32], bytes: Bytes, seconds: f64) -> Result<Passes, Error
     team::run(cpus, seconds, || Buffer::filled(share), work)
 }
 
-/// The name of what reads.
+/// Returns the name of the read loop.
 pub fn name() -> &'static str {
     best().0
 }
@@ -36,7 +39,7 @@ fn best() -> Sum {
     all().pop().unwrap_or(("portable", portable))
 }
 
-/// Every way to read that this CPU knows, the widest last.
+/// Returns all read loops that this CPU supports, the widest last.
 fn all() -> Vec<Sum> {
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "the others are x86's"))]
     let mut all: Vec<Sum> = vec![("portable", portable)];
@@ -45,7 +48,7 @@ fn all() -> Vec<Sum> {
     all
 }
 
-/// Eight sums side by side, which a compiler turns into what vectors the target has for certain.
+/// Eight independent sums, which the compiler vectorises with the instructions that the target guarantees.
 fn portable(numbers: &[u64]) -> u64 {
     let mut sums = [0u64; 8];
     let (blocks, rest) = numbers.as_chunks::<8>();
@@ -68,7 +71,7 @@ mod tests {
                 let mut buffer = Buffer::filled(bytes);
                 let (numbers, expected) = buffer.whole();
                 assert_eq!(sum(numbers), expected, "{name}, {bytes} bytes");
-                // One number changed anywhere is seen.
+                // A change of any single number must be detected.
                 let count = numbers.len();
                 for index in [0, count / 2, count - 1] {
                     buffer.change(index);

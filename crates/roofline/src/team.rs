@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 use crate::passes::Passes;
 
-/// Passes that are made however long they take.
+/// Minimum number of passes, however long they take.
 const LEAST_PASSES: usize = 5;
 
-/// What one thread did in one pass.
+/// Work of one thread in one pass.
 #[derive(Clone, Copy, Debug)]
 struct Pass {
     start: Instant,
@@ -18,8 +18,9 @@ struct Pass {
     units: f64,
 }
 
-/// Runs `work` on every CPU of `cpus` at the same time, again and again for `seconds`, on what `prepare` made on that
-/// CPU. `work` returns the units that it did. The first pass, in which clocks and caches settle, does not count.
+/// Runs `work` on every CPU of `cpus` at the same time, repeatedly for `seconds`, with the state that `prepare`
+/// created on that CPU. `work` returns the number of units done. The first pass is not counted, because clocks and
+/// caches settle in it.
 pub fn run<S>(
     cpus: &[u32],
     seconds: f64,
@@ -39,7 +40,7 @@ pub fn run<S>(
         barrier.wait();
         let begin = Instant::now();
         loop {
-            // One decides for all, before the barrier that all read it after.
+            // One thread decides for all, before the barrier after which all threads read the decision.
             if index == 0 {
                 let enough =
                     begin.elapsed() > Duration::from_secs_f64(seconds) && passes.len() > LEAST_PASSES;
@@ -55,7 +56,7 @@ pub fn run<S>(
                 Ok(units) => passes.push(Pass { start, end: Instant::now(), units }),
                 Err(error) => fail(error),
             }
-            // So that nobody reads the next decision in place of this one.
+            // This barrier keeps threads from reading the next decision instead of this one.
             barrier.wait();
         }
     };
@@ -63,7 +64,7 @@ pub fn run<S>(
         let member = &member;
         let spawn = |(index, &cpu): (usize, &u32)| scope.spawn(move || member(index, cpu));
         let threads: Vec<_> = cpus.iter().enumerate().map(spawn).collect();
-        // A thread that panicked has been heard of by the panic's message.
+        // A panicking thread has already printed its message.
         threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
     });
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -72,7 +73,8 @@ pub fn run<S>(
     }
 }
 
-/// The rate of each pass but the first: what all did, over the time from the first start to the last end.
+/// Returns the rate of each pass except the first: the total work divided by the time from the first start to the
+/// last end.
 fn together(members: &[Vec<Pass>]) -> Passes {
     let passes = members.iter().map(Vec::len).min().unwrap_or(0);
     let rate = |index: usize| {
@@ -92,8 +94,8 @@ fn bind(cpu: u32) -> Result<(), Error> {
     const BITS: usize = u64::BITS as usize;
     let mut mask = vec![0u64; cpu as usize / BITS + 1];
     mask[cpu as usize / BITS] = 1 << (cpu as usize % BITS);
-    // The system call rather than the C library's function: a `cpu_set_t` ends at CPU 1023.
-    // SAFETY: the mask lives through the call and is as long as the length says; the call changes this thread alone.
+    // The system call is used because the C library's `cpu_set_t` ends at CPU 1023. SAFETY: the mask outlives the
+    // call and has the given length; the call only changes this thread.
     let result = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, mask.len() * 8, mask.as_ptr()) };
     if result == 0 {
         return Ok(());
@@ -101,7 +103,7 @@ fn bind(cpu: u32) -> Result<(), Error> {
     Err(Error::Affinity { cpu, why: std::io::Error::last_os_error().to_string() })
 }
 
-/// Elsewhere the system places threads.
+/// On other systems, the scheduler places threads.
 #[cfg(not(target_os = "linux"))]
 fn bind(_cpu: u32) -> Result<(), Error> {
     Ok(())
@@ -121,7 +123,7 @@ pub mod tests {
             end: zero + Duration::from_millis(end),
             units,
         };
-        // The first pass does not count; the second took 10 ms to 30 ms, the third 40 ms to 50 ms.
+        // The first pass does not count; the second ran from 10 ms to 30 ms, the third from 40 ms to 50 ms.
         let members = [
             vec![pass(0, 1, 9.0), pass(10, 20, 6.0), pass(40, 50, 6.0)],
             vec![pass(0, 9, 9.0), pass(12, 30, 4.0), pass(40, 50, 4.0)],
@@ -141,7 +143,7 @@ pub mod tests {
         };
         let passes = run(&cpus, 0.0, prepare, work).expect("measured");
         assert_eq!(prepared.into_inner(), cpus.len());
-        // One pass more than are told of: the first.
+        // One more pass than reported: the first is not counted.
         assert_eq!(worked.into_inner(), (passes.0.len() + 1) * cpus.len());
         assert!(passes.0.len() >= LEAST_PASSES, "{passes:?}");
     }
@@ -163,7 +165,7 @@ pub mod tests {
         assert!(matches!(result, Err(Error::Affinity { cpu: 100_000, .. })), "{result:?}");
     }
 
-    /// Two CPUs that this process may use, or one twice.
+    /// Returns two CPUs that this process may use, or one CPU twice.
     pub fn allowed() -> Vec<u32> {
         let allowed: Vec<u32> =
             (0..1024).filter(|cpu| run(&[*cpu], 0.0, || (), |()| Ok(1.0)).is_ok()).collect();

@@ -1,4 +1,4 @@
-//! SHA-256 digest as 64 lower-case hexadecimal digits, the form in which records, plans and pins hold one.
+//! SHA-256 digest as 64 lower-case hexadecimal digits, the form used in records, plans and pins.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -13,12 +13,12 @@ use sha2::Digest as _;
 pub struct Sha256(#[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[0-9a-f]{64}$")))] String);
 
 impl Sha256 {
-    /// Digest of `bytes`.
+    /// Computes the digest of `bytes`.
     pub fn of(bytes: impl AsRef<[u8]>) -> Self {
         Self::from_bytes(&sha2::Sha256::digest(bytes).into())
     }
 
-    /// Digest of everything that `input` yields until it ends.
+    /// Computes the digest of everything that `input` yields until it ends.
     ///
     /// # Errors
     ///
@@ -36,24 +36,24 @@ impl Sha256 {
         }
     }
 
-    /// Digest whose bytes are `bytes`.
+    /// Creates a digest from its 32 bytes.
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
         Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// All 64 digits.
+    /// Returns all 64 digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// First 12 digits, enough to name a folder.
+    /// Returns the first 12 digits, enough to name a folder.
     pub fn short(&self) -> &str {
         &self.0[..12]
     }
 }
 
 impl From<sha2::Sha256> for Sha256 {
-    /// Digest of all that `hasher` was given.
+    /// Returns the digest of everything that `hasher` received.
     fn from(hasher: sha2::Sha256) -> Self {
         Self::from_bytes(&hasher.finalize().into())
     }
@@ -87,7 +87,7 @@ impl From<Sha256> for String {
 mod tests {
     use super::*;
 
-    /// Of `abc`, from FIPS 180-4's examples.
+    /// Digest of `abc`, from the examples of FIPS 180-4.
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]

@@ -1,5 +1,5 @@
-//! Reports of tests that cannot run on a machine. libtest counts such a test as passed and hides its output, so the report
-//! bypasses libtest's capture, and `cargo xtask test` reads it.
+//! Reports of tests that cannot run on a machine. libtest counts such a test as passed and hides its output, so the
+//! report bypasses libtest's capture, and `cargo xtask test` reads it.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -12,23 +12,23 @@ const MARK: &str = "NOT RUN: ";
 pub struct Skipped {
     /// Name of the test.
     pub test: String,
-    /// Reason.
+    /// Reason why the test was skipped.
     pub why: String,
 }
 
-/// Reports that the running test is skipped because of `why`. No installation would change that.
+/// Reports that the running test is skipped because of `why`, for a reason that no installation would change.
 pub fn because(why: impl Display) {
-    // libtest gives the thread of a test the name of the test.
+    // libtest names the thread of a test after the test.
     let thread = std::thread::current();
     let line = format!("{MARK}{}: {why}\n", thread.name().unwrap_or("a test"));
-    // A single write, so that lines of parallel tests do not mix. A closed stderr cannot be reported anywhere.
+    // A single write keeps lines of parallel tests apart. A closed stderr cannot be reported anywhere.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// Reports that the running test is skipped because this machine lacks `what`; `how` says how to install it.
 ///
 /// # Panics
-/// In continuous integration (`CI=true`), where everything that can be installed must be.
+/// In continuous integration (`CI=true`), where everything that can be installed must be installed.
 pub fn for_want_of(what: impl Display, how: impl Display) {
     let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
     assert!(!ci, "continuous integration needs {what}: {how}");

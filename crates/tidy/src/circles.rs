@@ -1,18 +1,18 @@
-//! Circles in a graph of files: strongly connected components, and the shortest way around in each.
+//! Circles in a graph of files: strongly connected components, and the shortest cycle in each.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 use crate::modules::Imports;
 
-/// An import of one file by another.
+/// Import of one file by another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edge {
-    /// The importing file.
+    /// Importing file.
     pub from: String,
-    /// The imported file.
+    /// Imported file.
     pub to: String,
-    /// A path in the importing file that leads there.
+    /// Path in the importing file that refers to the imported file.
     pub path: String,
 }
 
@@ -21,7 +21,7 @@ pub struct Edge {
 pub struct Circle {
     /// All files of the strongly connected component, sorted.
     pub files: Vec<String>,
-    /// The shortest way around among them that has more than two files, or any if there is none.
+    /// Shortest cycle of more than two files; a cycle of two files if there is no other.
     pub shortest: Vec<Edge>,
 }
 
@@ -75,12 +75,12 @@ fn reachable<'a>(imports: &'a Imports, from: &str) -> BTreeSet<&'a str> {
     seen
 }
 
-/// The shortest circle within `files`, of more than two files where there is one.
+/// Returns the shortest cycle within `files`, of more than two files if there is one.
 fn shortest(imports: &Imports, files: &[&str]) -> Vec<Edge> {
     let mut best: Option<Vec<String>> = None;
     for from in files {
         for to in imports[*from].keys().filter(|to| files.contains(&to.as_str())) {
-            // The way back, but not by the same pair of files.
+            // The path back must not consist of the same pair of files.
             let Some(back) = way(imports, files, to, from) else { continue };
             let rank = |way: &Vec<String>| (way.len() < 3, way.len());
             let way = back;
@@ -99,7 +99,8 @@ fn shortest(imports: &Imports, files: &[&str]) -> Vec<Edge> {
     way.iter().zip(next).map(edge).collect()
 }
 
-/// The files from `to` to `from`, which imports `to`; not by the direct way back if there is a longer one.
+/// Returns the files on a path from `to` to `from`, which imports `to`. The direct path is only used if there is no
+/// longer one.
 fn way(imports: &Imports, files: &[&str], to: &str, from: &str) -> Option<Vec<String>> {
     let search = |direct: bool| {
         let mut before: BTreeMap<&str, &str> = BTreeMap::new();

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// A crate of the workspace.
+/// Crate of the workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Name of the package.
     pub name: String,
-    /// Its folder, relative to the workspace.
+    /// Folder of the crate, relative to the workspace.
     pub folder: PathBuf,
-    /// Names of the workspace's crates that it is built with on some target, those of its build script included. Crates that
-    /// only its tests use are left out.
+    /// Names of the workspace's crates that this crate depends on, on any target and including its build script.
+    /// Dependencies that only its tests use are left out.
     pub dependencies: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ struct Manifest {
     package: Package,
     #[serde(flatten)]
     dependencies: Dependencies,
-    /// Those of `[target.'cfg(…)']` and `[target.TRIPLE]`.
+    /// Dependencies in `[target.'cfg(…)']` and `[target.TRIPLE]`.
     #[serde(default)]
     target: BTreeMap<String, Dependencies>,
 }
@@ -54,7 +54,7 @@ struct Package {
 /// Reads the members of the workspace at `root`.
 ///
 /// # Errors
-/// A text that names the manifest that cannot be read.
+/// A message with the path of the manifest that cannot be read.
 pub fn members(root: &Path) -> Result<Vec<Member>, String> {
     let Workspace { workspace } = read(&root.join("Cargo.toml"))?;
     let mut found = Vec::new();
@@ -74,11 +74,11 @@ pub fn members(root: &Path) -> Result<Vec<Member>, String> {
     Ok(found)
 }
 
-/// Returns a line for each dependency that does not lead from a layer to a lower one. `layers` names all crates, the lowest
-/// layer first.
+/// Returns a line for each dependency that does not lead from a layer to a lower one. `layers` names all crates, the
+/// lowest layer first.
 ///
 /// # Errors
-/// A text if a crate has no layer, or a layer names a crate that does not exist.
+/// A message if a crate has no layer, or a layer names a crate that does not exist.
 pub fn upward(members: &[Member], layers: &[&[&str]]) -> Result<Vec<String>, String> {
     let layer = |name: &str| layers.iter().position(|layer| layer.contains(&name));
     for name in layers.iter().flat_map(|layer| layer.iter()) {
@@ -106,7 +106,7 @@ pub fn upward(members: &[Member], layers: &[&[&str]]) -> Result<Vec<String>, Str
     Ok(wrong)
 }
 
-/// Name of the package that an entry of a table of dependencies names: the key, or what `package` says.
+/// Name of the package in an entry of a dependency table: the value of `package`, otherwise the key.
 fn package_of((key, value): (String, toml::Value)) -> String {
     value.get("package").and_then(toml::Value::as_str).map_or(key, str::to_string)
 }

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the Rust files below `folder`, sorted: those of its library and programs, its tests and its build script. Crates
-/// inside the folder are left out.
+/// Returns the Rust files below `folder`, sorted: those of its library and programs, its tests and its build script.
+/// Crates inside the folder are left out.
 ///
 /// # Errors
-/// A text that names the folder that cannot be read.
+/// A message with the path of the folder that cannot be read.
 pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];

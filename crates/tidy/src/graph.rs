@@ -1,11 +1,12 @@
-//! A picture of the crates: a box for each, in rows by layers, and lines to the crates that it depends on.
+//! Diagram of the crates: a box for each crate, in rows by layer, and lines to its dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use crate::Member;
 
-/// In pixels: width of a box and its height, space around each box, width of a line that passes a row, height of a row.
+/// Dimensions in pixels: width and height of a box, space around each box, width of a line that passes a row, height
+/// of a row.
 const BOX: usize = 112;
 const HEIGHT: usize = 26;
 const SPACE: usize = 12;
@@ -15,7 +16,7 @@ const ROW: usize = 74;
 const STYLE: &str = "text{font:13px sans-serif;text-anchor:middle;fill:#1f2328}\
                      rect{fill:#fff;stroke:#57606a}path{fill:none;stroke:#8c959f}";
 
-/// Dependencies of each crate without those that another of its dependencies has too.
+/// Returns the dependencies of each crate, without those that another of its dependencies also has.
 fn reduced(members: &[Member]) -> BTreeMap<&str, Vec<&str>> {
     let direct: BTreeMap<&str, Vec<&str>> = members
         .iter()
@@ -40,7 +41,7 @@ fn reduced(members: &[Member]) -> BTreeMap<&str, Vec<&str>> {
         .collect()
 }
 
-/// A box, or the place where the line between two crates passes a row.
+/// Box, or the point where a line between two crates passes a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Node<'a> {
     Crate(&'a str),
@@ -56,10 +57,10 @@ impl Node<'_> {
     }
 }
 
-/// A node in a row.
+/// Node with the number of its row.
 type Place<'a> = (usize, Node<'a>);
 
-/// Draws `members` as SVG, the highest of `layers` on top. Lines that pass a row go between its boxes.
+/// Draws `members` as SVG, with the highest of `layers` on top. Lines that pass a row go between its boxes.
 ///
 /// # Panics
 /// If `layers` do not name all crates.
@@ -88,7 +89,8 @@ pub fn draw(members: &[Member], layers: &[&[&str]]) -> String {
         beside.entry(pair[0]).or_default().push(pair[1]);
         beside.entry(pair[1]).or_default().push(pair[0]);
     }
-    // Each row is sorted by the middle of what its nodes are connected with, above and below in turns.
+    // Each row is sorted by the mean position of the nodes that its nodes are connected to, alternating between the
+    // rows above and below.
     for turn in 0..24 {
         let mut numbers: Vec<usize> = (0..rows.len()).collect();
         if turn % 2 == 1 {
@@ -135,7 +137,7 @@ pub fn draw(members: &[Member], layers: &[&[&str]]) -> String {
     )
 }
 
-/// Middle of each node. What a row has of width beside its nodes is shared among them.
+/// Returns the centre of each node. The free width of a row is divided evenly among its nodes.
 fn middles<'a>(rows: &[Vec<Node<'a>>], width: usize) -> BTreeMap<Place<'a>, usize> {
     let mut all = BTreeMap::new();
     for (number, row) in rows.iter().enumerate() {

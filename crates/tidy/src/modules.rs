@@ -8,19 +8,19 @@ use syn::visit::Visit;
 
 use crate::paths::{PathsOfFile, is_test};
 
-/// For each file, relative to the crate's `src`, the files that it imports, each with one path that leads there.
+/// For each file, relative to the crate's `src`, the files that it imports, each with one path that refers to it.
 pub type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
-/// A module that stands in a file of its own or inside another module's file.
+/// Module in a file of its own, or inside another module's file.
 struct Module {
     file: String,
 }
 
-/// Reads the modules of the crate whose root is `root` (`src/lib.rs` or `src/main.rs`). Test modules are left out. A path
-/// counts as an import of the file that it names, whether that file defines the item or re-exports it.
+/// Reads the modules of the crate whose root is `root` (`src/lib.rs` or `src/main.rs`). Test modules are left out. A
+/// path counts as an import of the file that it names, whether that file defines the item or re-exports it.
 ///
 /// # Errors
-/// A text that names the file that cannot be read.
+/// A message with the path of the file that cannot be read.
 pub fn imports(root: &Path) -> Result<Imports, String> {
     let source = root.parent().unwrap_or(Path::new("."));
     let mut reader = ModuleReader { source, modules: BTreeMap::new(), found: Vec::new() };
@@ -45,7 +45,7 @@ type ModulePath = Vec<String>;
 struct ModuleReader<'a> {
     source: &'a Path,
     modules: BTreeMap<ModulePath, Module>,
-    /// Each path with the module that it stands in.
+    /// Paths, each with the module that contains it.
     found: Vec<(ModulePath, Vec<String>)>,
 }
 
@@ -105,7 +105,7 @@ impl ModuleReader<'_> {
         self.file(path, module, &folder.join(&name))
     }
 
-    /// The file that `path` leads to, seen from `module`; `None` if it leads out of the crate.
+    /// Returns the file that `path` refers to, seen from `module`; `None` if it leads out of the crate.
     fn resolve(&self, module: &[String], path: &[String]) -> Option<String> {
         let mut base = module.to_vec();
         let mut rest = path;
@@ -121,7 +121,7 @@ impl ModuleReader<'_> {
                     rest = &rest[1..];
                 }
             }
-            // A child module; any other name was imported, and its import counts.
+            // The name is a child module. Any other name was imported, and that import already counts.
             name => {
                 let child: ModulePath = [&base[..], &[name.to_string()]].concat();
                 self.modules.get(&child)?;

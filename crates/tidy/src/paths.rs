@@ -8,16 +8,16 @@ use syn::visit::{self, Visit};
 /// Paths that were found.
 #[derive(Default)]
 pub struct PathsOfFile {
-    /// Each as its parts.
+    /// Components of each path.
     pub paths: Vec<Vec<String>>,
 }
 
-/// True if the file at `path`, relative to the crate's `src`, is by its name one of a module `tests`.
+/// True if the file at `path`, relative to the crate's `src`, is part of a module `tests` by its name.
 pub fn is_test_file(path: &Path) -> bool {
     path.with_extension("").iter().any(|part| part == "tests")
 }
 
-/// True if an item with these attributes is compiled for tests alone.
+/// True if an item with these attributes is only compiled for tests.
 pub fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let is_cfg = || match &attribute.meta {
@@ -28,7 +28,7 @@ pub fn is_test(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// True for `#[test]` and the like of other crates, such as `#[tokio::test]`.
+/// True for `#[test]` and similar attributes of other crates, such as `#[tokio::test]`.
 pub fn is_test_function(attribute: &syn::Attribute) -> bool {
     attribute.path().segments.last().is_some_and(|last| last.ident == "test")
 }
@@ -53,7 +53,7 @@ impl PathsOfFile {
         let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
         match tree {
             syn::UseTree::Path(path) => self.tree(&path.tree, &with(&path.ident)),
-            // `self` names the module itself.
+            // `self` refers to the module itself.
             syn::UseTree::Name(name) if name.ident == "self" && !before.is_empty() => {
                 self.paths.push(before.to_vec());
             }
@@ -64,7 +64,7 @@ impl PathsOfFile {
         }
     }
 
-    /// Paths in the arguments of a macro, which are no syntax yet.
+    /// Finds paths in the arguments of a macro, which are not parsed as syntax.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;
@@ -128,7 +128,7 @@ impl<'a> Visit<'a> for PathsOfFile {
         self.tree(&item.tree, &[]);
     }
 
-    // `pub(in path)` and `pub(super)` import nothing.
+    // `pub(in path)` and `pub(super)` are not imports.
     fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
 
     fn visit_path(&mut self, path: &'a syn::Path) {

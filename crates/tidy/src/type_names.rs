@@ -4,11 +4,11 @@ use std::path::Path;
 
 use crate::paths::{is_test, is_test_file};
 
-/// Returns the types and traits that the file `text` at `path` defines outside of functions and of tests: the number of
-/// each line and the name. `path` is relative to the crate's `src`.
+/// Returns the types and traits that the file `text` at `path` defines outside of functions and tests, as line number
+/// and name. `path` is relative to the crate's `src`.
 ///
 /// # Errors
-/// A text that says why `text` is not Rust.
+/// A message if `text` is not valid Rust.
 pub fn type_names(path: &Path, text: &str) -> Result<Vec<(usize, String)>, String> {
     if is_test_file(path) {
         return Ok(Vec::new());
@@ -19,7 +19,7 @@ pub fn type_names(path: &Path, text: &str) -> Result<Vec<(usize, String)>, Strin
     Ok(names)
 }
 
-/// Reads the items of a module that is not compiled for tests alone.
+/// Reads the items of a module, except items that are only compiled for tests.
 fn items(all: &[syn::Item], names: &mut Vec<(usize, String)>) {
     for item in all {
         let name = match item {

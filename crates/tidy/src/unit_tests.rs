@@ -7,13 +7,13 @@ use syn::spanned::Spanned;
 
 use crate::paths::{is_test_file, is_test_function};
 
-/// Returns a line for each breach of the convention in the file `text` at `path`, which is relative to the crate's `src`:
-/// the line's number and what is wrong.
+/// Returns each breach of the convention in the file `text` at `path`, as line number and description. `path` is
+/// relative to the crate's `src`.
 ///
 /// # Errors
-/// A text that says why `text` is not Rust.
+/// A message if `text` is not valid Rust.
 pub fn misplaced_tests(path: &Path, text: &str) -> Result<Vec<(usize, String)>, String> {
-    // Parsing takes long.
+    // Parsing takes long, so files without tests are skipped.
     if !text.contains("test") || is_test_file(path) {
         return Ok(Vec::new());
     }
@@ -51,12 +51,12 @@ fn items(all: &[syn::Item], wrong: &mut Vec<(usize, String)>) {
     }
 }
 
-/// Helpers of tests contain no tests.
+/// Reports tests in a module of test helpers.
 fn fixtures(module: &syn::ItemMod, wrong: &mut Vec<(usize, String)>) {
     items(module.content.as_ref().map_or(&[], |(_, all)| all), wrong);
 }
 
-/// True for a `cfg` that mentions `test`, but not in a `not(…)`.
+/// True for a `cfg` that mentions `test` outside of `not(…)`.
 fn names_test(attribute: &syn::Attribute) -> bool {
     match &attribute.meta {
         syn::Meta::List(list) => list.path.is_ident("cfg") && mentions_test(list.tokens.clone()),

@@ -3,12 +3,12 @@
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-/// Returns the unsafe code in the file `text`: the number of each line and the construct that begins there.
+/// Returns the unsafe code in the file `text`, as the line number and the kind of each construct.
 ///
 /// # Errors
-/// A text that says why `text` is not Rust.
+/// A message if `text` is not valid Rust.
 pub fn unsafe_code(text: &str) -> Result<Vec<(usize, &'static str)>, String> {
-    // Parsing takes long.
+    // Parsing takes long, so files without these words are skipped.
     if !text.contains("unsafe") && !text.contains("extern") {
         return Ok(Vec::new());
     }
@@ -30,7 +30,7 @@ impl UnsafeLines {
         self.lines.push((span.start().line, what));
     }
 
-    /// Tokens of macros and attributes, which are not parsed further.
+    /// Finds unsafe code in tokens of macros and attributes, which are not parsed further.
     fn tokens(&mut self, tokens: TokenStream, what: &'static str) {
         for token in tokens {
             match token {
@@ -96,7 +96,7 @@ mod tests {
     fn unsafe_code_of_every_kind_is_found() {
         let cases = [
             ("fn f() { unsafe { g() } }", "unsafe block"),
-            // By words, the two lines looked harmless.
+            // A search by line would miss a block whose brace is on the next line.
             ("fn f() { unsafe\n{ g() } }", "unsafe block"),
             ("pub unsafe\nfn f() {}", "unsafe function"),
             ("unsafe\textern \"C\" fn f() {}", "unsafe function"),

@@ -1,4 +1,4 @@
-//! Which compilers build the C and C++ parts of this crate.
+//! Choice of the compilers for this crate's C and C++ code.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,10 @@ use anyhow::{Context, Result};
 
 use crate::link::Link;
 
-/// The C compiler: the one that built the prefix, else cc's choice.
+/// Returns the C compiler: the one that built the prefix, or the `cc` crate's choice.
+///
+/// # Errors
+/// If the `cc` crate finds no compiler.
 pub fn c(link: &Link) -> Result<PathBuf> {
     match &link.cc {
         Some(path) => Ok(path.clone()),

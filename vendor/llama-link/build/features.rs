@@ -1,4 +1,4 @@
-//! Instruction sets the CPU guard can check, and how to find out which a compilation needs.
+//! Instruction sets that the CPU guard can check, and detection of those that a compilation needs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -6,33 +6,33 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// One instruction set: where the CPU or the kernel shows it, and the macro by which a compiler says that it may emit it.
+/// Instruction set: its feature bit, and the macro that a compiler predefines if it may emit the instructions.
 pub struct Feature {
-    /// As `build_info::host::Cpu::features` spells it.
+    /// Name, spelled as in `build_info::host::Cpu::features`.
     pub name: &'static str,
-    /// Other spellings: `/proc/cpuinfo`, rustc.
+    /// Other spellings, used by `/proc/cpuinfo` and rustc.
     aliases: &'static [&'static str],
     predefined: &'static str,
-    /// Where it is shown.
+    /// Location of the feature bit.
     pub place: FeatureBit,
 }
 
-/// Where the guard looks for an instruction set.
+/// Location where the guard reads a feature bit.
 #[derive(Clone, Copy)]
 pub enum FeatureBit {
-    /// x86: a bit of CPUID, and the registers that the system must save for it.
+    /// x86: a bit of CPUID, and the registers that the operating system must save.
     Cpuid {
         leaf: u32,
         subleaf: u32,
-        /// `EAX`, `EBX`, `ECX` or `EDX`.
+        /// Register of the bit: `EAX`, `EBX`, `ECX` or `EDX`.
         register: &'static str,
         bit: u32,
-        /// `NONE`, `YMM`, `ZMM` or `TILE`, as in `guard.c`.
+        /// Register state that the system must save: `NONE`, `YMM`, `ZMM` or `TILE`, as in `guard.c`.
         state: &'static str,
     },
-    /// aarch64: a bit of what the kernel tells every program.
+    /// aarch64: a bit of the auxiliary vector that the kernel gives every program.
     Hwcap {
-        /// `AT_HWCAP` or `AT_HWCAP2`.
+        /// Word of the auxiliary vector: `AT_HWCAP` or `AT_HWCAP2`.
         word: &'static str,
         bit: u32,
     },
@@ -40,7 +40,7 @@ pub enum FeatureBit {
 
 macro_rules! cpuid {
     ($($name:literal $([$($alias:literal),*])? $cpp:literal $leaf:literal $sub:literal $reg:ident $bit:literal $state:ident;)*) => {
-        /// Those of x86. CPUID positions: Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E.
+        /// Features of x86. CPUID positions: Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E.
         const X86_64: &[Feature] = &[$(Feature {
             name: $name,
             aliases: &[$($($alias),*)?],
@@ -58,7 +58,8 @@ macro_rules! cpuid {
 
 macro_rules! hwcap {
     ($($name:literal $([$($alias:literal),*])? $cpp:literal $word:ident $bit:literal;)*) => {
-        /// Those of aarch64. Bits: Linux, `arch/arm64/include/uapi/asm/hwcap.h`; macros: Arm C Language Extensions.
+        /// Features of aarch64. Bits: Linux, `arch/arm64/include/uapi/asm/hwcap.h`; macros: Arm C Language
+        /// Extensions.
         const AARCH64: &[Feature] = &[$(Feature {
             name: $name,
             aliases: &[$($($alias),*)?],
@@ -177,7 +178,7 @@ hwcap! {
     "bf16" "__ARM_FEATURE_BF16" AT_HWCAP2 14;
 }
 
-/// What every CPU of an architecture has: named in lists, nothing to check.
+/// Returns the features that every CPU of an architecture has. They may be named, and need no check.
 fn baseline(arch: &str) -> &'static [&'static str] {
     match arch {
         "x86_64" => &["cmov", "cx8", "fpu", "fxsr", "lm", "mmx", "sse", "sse2", "syscall", "x87"],
@@ -186,7 +187,7 @@ fn baseline(arch: &str) -> &'static [&'static str] {
     }
 }
 
-/// What the guard can check on `arch`, as `CARGO_CFG_TARGET_ARCH` spells it.
+/// Returns the features that the guard can check on `arch`, spelled as in `CARGO_CFG_TARGET_ARCH`.
 pub fn table(arch: &str) -> &'static [Feature] {
     match arch {
         "x86_64" => X86_64,
@@ -196,7 +197,7 @@ pub fn table(arch: &str) -> &'static [Feature] {
 }
 
 impl Feature {
-    /// The row of `guard.c`'s table.
+    /// Returns the feature's row of the table in `guard.c`.
     pub fn c_row(&self) -> String {
         let name = self.name;
         match self.place {
@@ -208,7 +209,7 @@ impl Feature {
     }
 }
 
-/// `avx512_vnni`, `avx512vnni` and `sse4.1`, `sse4_1` mean the same.
+/// Normalises a feature name: `avx512_vnni` and `avx512vnni` are the same feature, as are `sse4.1` and `sse4_1`.
 fn canonical(name: &str) -> String {
     name.to_ascii_lowercase().replace(['_', '.', '-'], "")
 }
@@ -220,8 +221,10 @@ fn find(arch: &str, name: &str) -> Option<&'static Feature> {
     })
 }
 
-/// The features of `arch` that `names` ask for, in the order of the table. A name that the guard cannot check is an
-/// error: leaving it out would let the program die of it.
+/// Resolves `names` to the features of `arch`, in the order of the table.
+///
+/// # Errors
+/// If the guard cannot check a name. Skipping it would let the program die of an illegal instruction.
 pub fn resolve<'a>(arch: &str, names: impl IntoIterator<Item = &'a str>) -> Result<Vec<&'static Feature>> {
     let mut wanted = BTreeSet::new();
     for name in names {
@@ -239,13 +242,17 @@ pub fn resolve<'a>(arch: &str, names: impl IntoIterator<Item = &'a str>) -> Resu
     Ok(table(arch).iter().filter(|feature| wanted.contains(feature.name)).collect())
 }
 
-/// Names out of `CARGO_CFG_TARGET_FEATURE` that the guard can check on `arch`: what rustc may emit.
+/// Returns the names in `CARGO_CFG_TARGET_FEATURE` that the guard can check on `arch`: instructions that rustc may
+/// emit.
 pub fn of_rustc(arch: &str) -> Vec<&'static str> {
     let list = std::env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
     list.split(',').filter_map(|name| find(arch, name).map(|feature| feature.name)).collect()
 }
 
-/// Names of the instruction sets of `arch` that `compiler` may emit under `flags`, from its predefined macros.
+/// Returns the instruction sets of `arch` that `compiler` may emit under `flags`, from its predefined macros.
+///
+/// # Errors
+/// If the compiler cannot be run.
 pub fn of_compiler(arch: &str, compiler: &OsStr, flags: &[String]) -> Result<Vec<&'static str>> {
     let output = Command::new(compiler)
         .args(flags)

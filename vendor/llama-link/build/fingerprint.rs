@@ -1,4 +1,4 @@
-//! What a default tree is made of, in twelve digits for its folder's name.
+//! Fingerprint of a default tree: twelve hexadecimal digits for the name of its folder.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,11 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use sha256::Sha256;
 
-/// Of the definitions, the compilers' versions, and the CPU that `native` stands for as the first compiler sees it.
+/// Returns the fingerprint of the definitions, the versions of the compilers, and the CPU that the first compiler
+/// selects for the flag `native`.
+///
+/// # Errors
+/// If a compiler cannot be run.
 pub fn of<P: AsRef<Path>>(
     definitions: &[(String, String)],
     compilers: [P; 2],
@@ -19,7 +23,7 @@ pub fn of<P: AsRef<Path>>(
     for compiler in &compilers {
         bytes.extend(output(compiler.as_ref(), &["--version"])?);
     }
-    // Instruction sets and tuning, as macros: __AVX512F__, __znver5__, ….
+    // The predefined macros show instruction sets and tuning: __AVX512F__, __znver5__, ….
     bytes.extend(output(compilers[0].as_ref(), &[native, "-dM", "-E", "-x", "c", "/dev/null"])?);
     Ok(Sha256::of(bytes).short().to_string())
 }

@@ -1,4 +1,5 @@
-//! Compiles the CPU guard, for any CPU of the architecture whatever everything else is compiled for.
+//! Build of the CPU guard. The guard is compiled for any CPU of the architecture, regardless of the flags of other
+//! code.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,13 +9,16 @@ use anyhow::{Context, Result, bail};
 use crate::features::{self, Feature};
 use crate::link::Link;
 
-/// Compiles `csrc/guard.c` with the list of what the build needs, and links it in whole.
+/// Compiles `csrc/guard.c` with the list of required instruction sets, and links the whole archive.
+///
+/// # Errors
+/// If the compiler fails, or a required instruction set cannot be checked.
 pub fn build(link: &Link, out: &Path) -> Result<()> {
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").context("cargo sets CARGO_CFG_TARGET_ARCH")?;
     let required = required(link, &arch)?;
     std::fs::write(out.join("guard_required.h"), header(&required, &link.build_to_use))?;
 
-    // Not through `cc::Build::compile`: CFLAGS and CFLAGS_<target> must not reach this one file.
+    // `cc::Build::compile` is not used because CFLAGS and CFLAGS_<target> must not affect this file.
     let compiler = crate::compilers::c(link)?;
     let object = out.join("guard.o");
     let mut command = Command::new(&compiler);
@@ -42,13 +46,13 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
     cc::Build::new().object(&object).cargo_metadata(false).try_compile("anneal_guard")?;
 
     println!("cargo::rustc-link-search=native={}", out.display());
-    // Whole: nothing needs to refer to a constructor for it to be there.
+    // The linker would otherwise drop the archive, because no code refers to the constructor.
     println!("cargo::rustc-link-lib=static:+whole-archive=anneal_guard");
     println!("cargo::rerun-if-changed=csrc/guard.c");
     Ok(())
 }
 
-/// What the C++ side says it needs, and what rustc was told it may use.
+/// Returns the instruction sets that the C++ code needs and those that rustc may use.
 fn required(link: &Link, arch: &str) -> Result<Vec<&'static Feature>> {
     let names = link.isa_required.iter().map(String::as_str).chain(features::of_rustc(arch));
     features::resolve(arch, names)
@@ -69,7 +73,7 @@ fn c_string(text: &str) -> String {
         match byte {
             b'"' | b'\\' => quoted.extend(['\\', char::from(byte)]),
             b' '..=b'~' => quoted.push(char::from(byte)),
-            // Octal: a hexadecimal escape in C takes every digit that follows it.
+            // Octal, because a hexadecimal escape in C consumes every hexadecimal digit that follows.
             _ => quoted.push_str(&format!("\\{byte:03o}")),
         }
     }

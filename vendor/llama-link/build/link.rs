@@ -1,4 +1,4 @@
-//! `link.json`: what a prefix holds and how to link it. Written by `cargo xtask build`, or by
+//! Link description `link.json`: the contents of a prefix, and how to link it. `cargo xtask build` writes it, or
 //! [`default_tree`](crate::default_tree) for a plain `cargo build`.
 
 use std::path::{Path, PathBuf};
@@ -6,61 +6,62 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-/// The version of `link.json` this crate reads.
+/// Version of `link.json` that this crate reads.
 pub const SCHEMA: u32 = 1;
 
-/// A prefix with llama.cpp's headers and libraries. Paths are relative to the prefix unless absolute.
+/// Prefix with llama.cpp's headers and libraries. Paths are relative to the prefix unless absolute.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Always [`SCHEMA`].
+    /// Version of the format, always [`SCHEMA`].
     pub schema: u32,
-    /// How the libraries are linked.
+    /// Linkage of the libraries.
     pub kind: Linkage,
-    /// Folders of headers.
+    /// Folders that contain headers.
     pub include: Vec<PathBuf>,
-    /// Folders of libraries.
+    /// Folders that contain libraries.
     pub search: Vec<PathBuf>,
-    /// llama.cpp's libraries, users before what they use.
+    /// Libraries of llama.cpp; each is listed before the libraries that it uses.
     pub libraries: Vec<String>,
-    /// Those of `libraries` of which all is linked, for kernels that are loaded and use it.
+    /// Libraries linked as whole archives, because kernels loaded at run time use them. A subset of `libraries`.
     #[serde(default)]
     pub whole: Vec<String>,
-    /// Libraries of the system, linked dynamically after them.
+    /// System libraries, linked dynamically after `libraries`.
     pub system: Vec<String>,
-    /// Run-time search paths for the executable, as they are (`$ORIGIN/…`).
+    /// Run-time search paths for the executable, passed unchanged (`$ORIGIN/…`).
     #[serde(default)]
     pub rpath: Vec<String>,
-    /// Further linker arguments for the executable.
+    /// Additional linker arguments for the executable.
     #[serde(default)]
     pub link_args: Vec<String>,
-    /// C++ compiler of the shim.
+    /// C++ compiler for the shim.
     pub cxx: Option<PathBuf>,
-    /// C compiler of the guard.
+    /// C compiler for the guard.
     pub cc: Option<PathBuf>,
-    /// Where bindgen finds libclang.
+    /// Folder in which bindgen finds libclang.
     #[serde(default)]
     pub libclang_dir: Option<PathBuf>,
-    /// Flags of the shim, so that it is compiled like the rest of the C++ code.
+    /// Compiler flags for the shim, so that it is compiled like the rest of the C++ code.
     #[serde(default)]
     pub shim_flags: Vec<String>,
-    /// Flags by which the guard is compiled for any CPU of the architecture, where the compiler has its own spelling.
+    /// Flags that compile the guard for any CPU of the architecture; `None` if the compiler's default spelling
+    /// applies.
     #[serde(default)]
     pub guard_flags: Option<Vec<String>>,
-    /// Folders of the headers of CUDA's runtime and of cuBLAS, where llama.cpp computes on NVIDIA's GPUs.
+    /// Folders with the headers of the CUDA runtime and cuBLAS; `None` without CUDA.
     #[serde(default)]
     pub cuda: Option<Vec<PathBuf>>,
-    /// Instruction sets that the CPU guard asks for.
+    /// Instruction sets that the CPU guard checks.
     pub isa_required: Vec<String>,
-    /// What to run instead where one is missing.
+    /// Command to use instead if a library is missing.
     pub build_to_use: String,
 }
 
-/// Whether the libraries become part of the executable.
+/// Linkage of the libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Linkage {
-    /// Archives.
+    /// Static archives, which become part of the executable.
     Static,
     /// Shared libraries.
     Dylib,
@@ -68,6 +69,9 @@ pub enum Linkage {
 
 impl Link {
     /// Reads `link.json` in `prefix` and makes its paths absolute.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has another version.
     pub fn read(prefix: &Path) -> Result<Self> {
         let path = prefix.join("link.json");
         println!("cargo::rerun-if-changed={}", path.display());
@@ -91,13 +95,16 @@ impl Link {
         Ok(link)
     }
 
-    /// Tells cargo to link the prefix's libraries. The executable's own arguments travel as metadata,
-    /// since a dependency cannot pass them: `DEP_LLAMA_LINK_ARGS`, one in a line of a JSON array.
+    /// Tells cargo to link the prefix's libraries. A dependency cannot pass arguments for the executable, so they are
+    /// published as metadata: `DEP_LLAMA_LINK_ARGS`, a JSON array on one line.
+    ///
+    /// # Errors
+    /// If a library is missing.
     pub fn emit(&self) -> Result<()> {
         for folder in &self.search {
             println!("cargo::rustc-link-search=native={}", folder.display());
         }
-        // `-bundle`: the archives may hold LTO bitcode, which must reach the linker as it is.
+        // `-bundle`: the archives may contain LTO bitcode, which must reach the linker unchanged.
         for library in &self.libraries {
             let kind = match self.kind {
                 Linkage::Static if self.whole.contains(library) => "static:+whole-archive,-bundle",
@@ -116,7 +123,7 @@ impl Link {
         Ok(())
     }
 
-    /// Links again when the library is built again; cargo does not watch unbundled archives.
+    /// Relinks when the library is rebuilt, because cargo does not watch unbundled archives.
     fn watch(&self, library: &str) {
         let names = [format!("lib{library}.a"), format!("lib{library}.so")];
         let files = self.search.iter().flat_map(|folder| names.iter().map(|name| folder.join(name)));

@@ -1,7 +1,7 @@
-//! Links llama.cpp, compiles the exception-safe shim and the CPU guard.
+//! Links llama.cpp, and compiles the exception-safe shim and the CPU guard.
 //!
-//! The libraries are those of the prefix that `ANNEAL_LLAMA_PREFIX` names. Without it (a plain
-//! `cargo build`, an editor) a default tree is built once with cmake.
+//! The libraries come from the prefix in `ANNEAL_LLAMA_PREFIX`. If the variable is not set (a plain `cargo build`, an
+//! editor), a default tree is built once with CMake.
 
 mod compilers;
 mod default_tree;
@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 
 use link::Link;
 
-/// Where what C++ declares to Rust lies.
+/// Folder of the headers that declare the C++ functions to Rust.
 const HEADERS: &str = "../llama-sys/csrc";
 
 fn main() -> Result<()> {
@@ -35,7 +35,7 @@ fn main() -> Result<()> {
 fn build(prefix: &Path, out: &Path) -> Result<()> {
     let link = Link::read(prefix)?;
     guard::build(&link, out)?;
-    // Before llama.cpp's own libraries: the shim uses them.
+    // The shim comes before llama.cpp's libraries because it uses them.
     shim::build(&link, out)?;
     link.emit()
 }

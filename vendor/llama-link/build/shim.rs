@@ -1,4 +1,4 @@
-//! Compiles the exception-safe shim the way the rest of the C++ code is compiled.
+//! Compilation of the exception-safe shim, with the flags of the rest of the C++ code.
 
 use std::path::Path;
 
@@ -6,7 +6,10 @@ use anyhow::{Context, Result};
 
 use crate::link::Link;
 
-/// Compiles `csrc/*.cpp` and links them.
+/// Compiles `csrc/*.cpp` and links the result.
+///
+/// # Errors
+/// If the compiler fails.
 pub fn build(link: &Link, out: &Path) -> Result<()> {
     let mut build = cc::Build::new();
     build
@@ -31,17 +34,17 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
         .includes(&link.include)
         .flag("-fexceptions")
         .opt_level(2)
-        // Where the loop over the logits begins decides on 5 % of a choice's time, and a change anywhere moves it.
+        // The alignment of the loop over the logits changes the time of sampling by 5 %, and any edit can move it.
         .flag_if_supported("-falign-loops=64")
         .cargo_metadata(false);
     for flag in &link.shim_flags {
         build.flag(flag);
     }
     if let Some(headers) = &link.cuda {
-        // In place of the driver and of cuBLAS, which it loads.
+        // The file replaces the driver and cuBLAS, which it loads at run time.
         build.file("csrc/cuda.cpp").define("ANNEAL_CUDA", None);
         for folder in headers {
-            // They are NVIDIA's, with warnings of their own.
+            // Warnings in NVIDIA's headers are suppressed.
             build.flag("-isystem").flag(folder);
         }
     }

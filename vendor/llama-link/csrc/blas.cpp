@@ -1,9 +1,9 @@
-// The BLAS library behind ggml-blas: what it is, and how many threads it may use.
+// BLAS library behind ggml-blas: its name, and its number of threads.
 //
-// ggml-blas sets the library's threads before every multiplication to what llama.cpp uses in that phase, so a
-// number set once would not last. A build with BLAS links with `--wrap=<the vendor's function>`: ggml's calls come
-// here, and pass on the engine's wish where there is one. Everything is weak, since most builds have no BLAS and
-// none has all of them.
+// Before every multiplication, ggml-blas sets the library's number of threads to llama.cpp's number in that phase, so
+// setting it once would not last. A build with BLAS links with `--wrap=<the vendor's function>`: ggml's calls arrive
+// here, and pass on the engine's number if there is one. All references are weak, because most builds have no BLAS
+// and none has all libraries.
 #include "shim.h"
 
 #include <atomic>
@@ -72,7 +72,7 @@ bool anneal_blas_threads_obeyed(void) {
         __real_MKL_Set_Num_Threads != nullptr;
 }
 
-#else  // the linkers of other systems know neither weak references without a library nor --wrap
+#else  // linkers of other systems support neither weak references without a library nor --wrap
 
 bool anneal_blas_library(char * /* text */, size_t /* size */) {
     return false;

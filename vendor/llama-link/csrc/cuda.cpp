@@ -1,8 +1,9 @@
-// NVIDIA's driver and cuBLAS, loaded when the first of their functions is called. Linked in the usual way they would have to
-// be there before main: a program for GPUs could neither start on a machine without one nor say what it lacks, and every
-// archive would carry the 600 MB of cuBLAS, which quantised weights do not need.
+// NVIDIA's driver and cuBLAS, loaded when one of their functions is first called. With normal linking, both would
+// have to exist before main starts. A program for GPUs could then neither start on a machine without them nor report
+// what is missing. Every archive would also contain the 600 MB of cuBLAS, which quantised weights do not need.
 //
-// Only what ggml-cuda calls stands here; a new function there is an undefined symbol when the program is linked.
+// This file only contains the functions that ggml-cuda calls. A new function there causes an undefined symbol when
+// the program is linked.
 #include "shim.h"
 
 #include <cublas_v2.h>
@@ -19,20 +20,20 @@
 
 namespace {
 
-// A library that is looked for once.
+// Library that is searched for once.
 struct Library {
     void *      handle = nullptr;
-    // Why there is none.
+    // Reason why the library is missing.
     std::string why;
 
-    // The first of `names` that the system's loader takes, with its own search in each case.
+    // Loads the first of `names` that the system's loader finds; each has its own search path.
     explicit Library(std::initializer_list<const char *> names) {
         for (const char * name : names) {
             handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
             if (handle != nullptr) {
                 return;
             }
-            // The first says most: it is searched for everywhere.
+            // The first error is the most informative: that name is searched for everywhere.
             if (why.empty()) {
                 const char * error = dlerror();
                 why = error == nullptr ? name : error;
@@ -45,8 +46,8 @@ struct Library {
     }
 };
 
-// Beside its own search: where WSL, NixOS and NVIDIA's containers put it. The runtime, which is part of the program, asks
-// for it by its plain name and gets what is loaded already.
+// The additional paths are those of WSL, NixOS and NVIDIA's containers. The runtime, which is linked into the
+// program, asks for the driver by its plain name and gets the copy that is already loaded.
 const Library & driver() {
     static const Library library{
         "libcuda.so.1",
@@ -79,7 +80,7 @@ bool anneal_cuda_open(int32_t device, anneal_cuda_wait wait, int32_t * capabilit
         if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
             return error;
         }
-        // GGML_CUDA_DEVICES makes several of one: ggml_cuda_init deals them out in turns.
+        // GGML_CUDA_DEVICES divides one GPU into several devices, which ggml_cuda_init assigns round-robin.
         const int card  = count > 0 ? device % count : device;
         int       major = 0, minor = 0;
         if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) == cudaSuccess &&
@@ -89,7 +90,7 @@ bool anneal_cuda_open(int32_t device, anneal_cuda_wait wait, int32_t * capabilit
         if (const cudaError_t error = cudaSetDevice(card); error != cudaSuccess) {
             return error;
         }
-        // Before the context is there in CUDA 11, after it from 12 on, whose cudaSetDevice makes it.
+        // In CUDA 11 the context does not exist yet at this point. From CUDA 12 on, cudaSetDevice has created it.
         if (wait != ANNEAL_CUDA_WAIT_AUTO) {
             const unsigned flags =
                 wait == ANNEAL_CUDA_WAIT_BLOCK ? cudaDeviceScheduleBlockingSync : cudaDeviceScheduleSpin;
@@ -102,7 +103,7 @@ bool anneal_cuda_open(int32_t device, anneal_cuda_wait wait, int32_t * capabilit
     *capability             = 0;
     const cudaError_t error = open();
     say(error == cudaSuccess ? "" : cudaGetErrorString(error));
-    // What failed here is no failure of whoever asks next.
+    // Clear the error, so that the next caller does not see it.
     (void) cudaGetLastError();
     return error == cudaSuccess;
 }
@@ -114,7 +115,7 @@ bool anneal_cublas(char * err, size_t err_size) {
     return cublas().handle != nullptr;
 }
 
-// Bytes that one copy reads, and writes; far more than any cache of a card holds.
+// Number of bytes that one copy reads and writes; far more than any cache of a GPU holds.
 double anneal_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions) {
     void *      memory[2] = { nullptr, nullptr };
     cudaEvent_t times[2]  = { nullptr, nullptr };
@@ -128,7 +129,7 @@ double anneal_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions) 
                 return -1;
             }
         }
-        // The first one wakes the card, and touches its pages.
+        // The first copy wakes the GPU and touches its pages.
         if (copy() != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess) {
             return -1;
         }
@@ -149,7 +150,7 @@ double anneal_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions) 
         }
         cudaFree(memory[i]);
     }
-    // What failed here is no failure of whoever asks next.
+    // Clear the error, so that the next caller does not see it.
     (void) cudaGetLastError();
     return bandwidth;
 }
@@ -195,13 +196,13 @@ DRIVER(cuMemSetAccess, (CUdeviceptr address, size_t size, const CUmemAccessDesc 
        (address, size, access, count))
 DRIVER(cuMemUnmap, (CUdeviceptr address, size_t size), (address, size))
 
-// ggml logs this text where a call failed, and ends the process: see explain_cuda.
+// ggml logs this text if a call fails, and ends the process: see explain_cuda.
 const char * cublasGetStatusString(cublasStatus_t status) {
     static const std::string missing =
         cublas().handle != nullptr
             ? std::string()
-            : "cuBLAS is not here, and matrices that are not quantised (F16, BF16, F32), as also a mixture of experts has some, "
-              "take it for more than a few tokens at a time: " + cublas().why;
+            : "cuBLAS is not here, but matrices that are not quantised (F16, BF16, F32; every mixture of experts has some) "
+              "need it for more than a few tokens at a time: " + cublas().why;
     static const auto function = cublas().find<const char *(cublasStatus_t)>("cublasGetStatusString");
     return function == nullptr ? missing.c_str() : function(status);
 }

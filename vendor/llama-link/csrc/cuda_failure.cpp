@@ -1,4 +1,4 @@
-// Why a GPU could not go on, in words that say what to do.
+// Explanations of GPU failures, with hints for the user.
 
 #include "cuda_failure.hpp"
 
@@ -6,7 +6,7 @@
 
 namespace {
 
-// Words of CUDA, of cuBLAS or of ours, and what mends it. The first that fit count.
+// Text in an error of CUDA, of cuBLAS or of Anneal, and a hint. The first match is used.
 struct known {
     const char * words;
     const char * mend;
@@ -14,29 +14,29 @@ struct known {
 
 const known KNOWN[] = {
     { "cuBLAS is not here",
-      "Install it (package nvidia-cublas of pip, or libcublas of NVIDIA's packages) and name its folder in LD_LIBRARY_PATH;\n"
-      "  a model whose matrices are all quantised does without." },
+      "install it (package nvidia-cublas of pip, or libcublas of NVIDIA's packages) and add its folder to LD_LIBRARY_PATH;\n"
+      "  a model whose matrices are all quantised does not need it" },
     { "out of memory",
-      "Others may have taken what was free, which `nvidia-smi` shows. Leave more free with --fit-target 1024, or put less there:\n"
-      "  --gpu-layers auto, a lower -c and -ub, a smaller cache with -ctk q8_0 -ctv q8_0." },
+      "`nvidia-smi` shows whether other programs use the memory; leave more free with --fit-target 1024, or use less:\n"
+      "  --gpu-layers auto, a lower -c and -ub, a smaller cache with -ctk q8_0 -ctv q8_0" },
     { "no kernel image",
-      "This program holds no code for this card: `anneal info` names both, and `cargo xtask build-cuda --cuda-arch …` builds\n"
-      "  for it." },
+      "this program has no code for this GPU: `anneal info` shows both architectures, and `cargo xtask build-cuda\n"
+      "  --cuda-arch …` builds for the GPU" },
     { "unsupported toolchain",
-      "The driver is too old to translate this program's PTX for this card: update it, or build a binary for the card with\n"
-      "  `cargo xtask build-cuda`." },
+      "the driver is too old to compile this program's PTX for this GPU: update it, or build a binary for the GPU with\n"
+      "  `cargo xtask build-cuda`" },
     { "busy or unavailable",
-      "Another process has the card for itself: `nvidia-smi` shows which; `sudo nvidia-smi -c 0` lets several share it." },
+      "another process uses the GPU exclusively: `nvidia-smi` shows which; `sudo nvidia-smi -c 0` lets several share it" },
     { "unspecified launch failure", nullptr },
     { "illegal memory access", nullptr },
     { "uncorrectable ECC",
-      "The card's memory is damaged, or was: `nvidia-smi -q -d ECC` tells, and restarting the machine takes bad pages away." },
-    { "GPU is lost", "The card fell off the bus: `sudo dmesg | grep -i xid` says why; restart the machine." },
+      "the GPU's memory has errors: see `nvidia-smi -q -d ECC`, and restart the machine to retire bad pages" },
+    { "GPU is lost", "the GPU fell off the bus: see `sudo dmesg | grep -i xid`, and restart the machine" },
 };
 
 const char ANY[] =
-    "Look for the driver's own words with `sudo dmesg | grep -i xid`. If it comes again, try --flash-attn off,\n"
-    "  GGML_CUDA_DISABLE_GRAPHS=1 and GGML_CUDA_DISABLE_FUSION=1 one by one, and report which of them helps.";
+    "see the driver's messages with `sudo dmesg | grep -i xid`; if the failure recurs, try --flash-attn off,\n"
+    "  GGML_CUDA_DISABLE_GRAPHS=1 and GGML_CUDA_DISABLE_FUSION=1 one by one, and report which of them helps";
 
 std::string trimmed(const std::string & line) {
     const size_t begin = line.find_first_not_of(" \n\r\t");
@@ -52,7 +52,8 @@ cuda_failure explain_cuda(const char * message, const std::vector<std::string> &
         return {};
     }
     cuda_failure failure;
-    // The last one that begins so, and what follows it: the device and the function, then the call.
+    // The last line that starts like this has the error; the next lines name the device and the function, and the
+    // call.
     for (size_t at = errors.size(); at-- > 0;) {
         const size_t mark = errors[at].find(std::string(MARK) + ": ");
         if (mark == std::string::npos) {

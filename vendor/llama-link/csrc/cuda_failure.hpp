@@ -3,14 +3,14 @@
 #include <string>
 #include <vector>
 
-// What to say in place of ggml's `message` when the process must end; empty where it is not about an NVIDIA GPU. `where` are
-// lines of their own, with their ends.
+// Explanation that replaces ggml's `message` when the process must end; empty if the failure does not concern an
+// NVIDIA GPU. `where` consists of complete lines.
 struct cuda_failure {
     std::string what;
     std::string where;
     std::string mend;
 };
 
-// `errors` are what was logged last: ggml aborts with the words "CUDA error" alone, and logs before it what CUDA, cuBLAS or the
-// driver said, and where (ggml-cuda.cu, `ggml_cuda_error`).
+// `errors` are the last logged errors. ggml aborts with the words "CUDA error" only; before that it logs the error of
+// CUDA, cuBLAS or the driver, and its location (ggml-cuda.cu, `ggml_cuda_error`).
 cuda_failure explain_cuda(const char * message, const std::vector<std::string> & errors);

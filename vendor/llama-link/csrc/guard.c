@@ -1,9 +1,9 @@
-// The CPU guard: stops a program that was built for a newer CPU with words instead of SIGILL.
+// CPU guard: ends a program that was built for a newer CPU with a message instead of SIGILL.
 //
-// Compiled for any CPU of the architecture whatever the rest is compiled for, and freestanding: nothing here may call
-// code that could hold a newer instruction. It runs from .preinit_array, before the constructors of every
-// shared library and of the program itself (ggml's C++ statics, libomp), and asks the CPU alone: CPUID and XCR0 on x86-64,
-// on aarch64 what the kernel read from it (HWCAP).
+// The file is compiled for any CPU of the architecture, whatever the flags of other code, and freestanding: it must
+// not call code that could contain a newer instruction. It runs from .preinit_array, before the constructors of every
+// shared library and of the program itself (ggml's C++ statics, libomp). It only uses information from the CPU: CPUID
+// and XCR0 on x86-64; on aarch64, the copy that the kernel provides (HWCAP).
 
 #include "guard_required.h"  // generated: ANNEAL_GUARD_FEATURES, ANNEAL_GUARD_COUNT, ANNEAL_GUARD_USE
 
@@ -14,7 +14,7 @@
 enum { WRITE = 1, EXIT_GROUP = 231 };
 enum reg { EAX, EBX, ECX, EDX };
 
-// Bits of XCR0 (Intel SDM volume 1, 13.3): the registers that the operating system saves.
+// Bits of XCR0 (Intel SDM volume 1, 13.3): registers that the operating system saves.
 enum state { NONE = 0, YMM = 0x6, ZMM = 0xe6, TILE = 0x60000 };
 
 struct feature {
@@ -29,10 +29,10 @@ struct feature {
 
 enum { WRITE = 64, EXIT_GROUP = 94 };
 
-// Of libc, which reads what the kernel put on the stack: no instruction that is newer than libc itself.
+// Function of libc that reads the kernel's auxiliary vector. It contains no instruction newer than libc itself.
 extern unsigned long getauxval(unsigned long type);
 
-// Where a bit lies (Linux, include/uapi/linux/auxvec.h and arch/arm64/include/uapi/asm/hwcap.h).
+// Types of the auxiliary vector (Linux, include/uapi/linux/auxvec.h and arch/arm64/include/uapi/asm/hwcap.h).
 enum { AT_HWCAP = 16, AT_HWCAP2 = 26, HWCAP_CPUID = 1 << 11 };
 
 struct feature {
@@ -47,10 +47,10 @@ struct feature {
 
 #ifndef ANNEAL_GUARD_NONE
 
-// One row more than there are features, so that an empty list is still an array.
+// One additional row, so that an empty list is still a valid array.
 static const struct feature required[ANNEAL_GUARD_COUNT + 1] = { ANNEAL_GUARD_FEATURES { .name = 0 } };
 
-// write(2) and _exit(2) by number: libc is mapped, but a static one need not be for any CPU.
+// write(2) and _exit(2) by number: libc is mapped, but a static libc may contain newer instructions.
 static long system_call(long number, long a, long b, long c) {
 #if defined(__x86_64__)
     long result;
@@ -69,7 +69,7 @@ static long system_call(long number, long a, long b, long c) {
 static void say(const char * text) {
     long length = 0;
     while (text[length] != 0) {
-        // Keeps the compiler from calling strlen, which an ifunc may resolve to something newer.
+        // Keeps the compiler from calling strlen, which an ifunc may resolve to a version with newer instructions.
         __asm__ volatile("" ::: "memory");
         length++;
     }
@@ -84,7 +84,7 @@ static unsigned max_leaf(unsigned base) {
     return regs[0];
 }
 
-// Whether the CPU itself reports the feature.
+// Returns true if the CPU itself reports the feature.
 static int cpu_has(const struct feature * feature) {
     if (max_leaf(feature->leaf & 0x80000000u) < feature->leaf) {
         return 0;
@@ -100,7 +100,7 @@ static int cpu_has(const struct feature * feature) {
     return (regs[feature->reg] >> feature->bit) & 1;
 }
 
-// XCR0, or 0 where the operating system has not turned XSAVE on.
+// Returns XCR0, or 0 if the operating system has not enabled XSAVE.
 static unsigned long enabled_state(void) {
     unsigned regs[4];
     __cpuid(1, regs[0], regs[1], regs[2], regs[3]);
@@ -133,19 +133,19 @@ static void say_cpu_name(void) {
     say(start);
 }
 
-// Whether the operating system saves the registers that the feature uses.
+// Returns true if the operating system saves the registers that the feature uses.
 static int is_enabled(const struct feature * feature) {
     return (feature->state & ~enabled_state()) == 0;
 }
 
 #else
 
-// Whether the kernel, which reads it from the CPU, reports the feature.
+// Returns true if the kernel, which reads it from the CPU, reports the feature.
 static int cpu_has(const struct feature * feature) {
     return (getauxval(feature->word) >> feature->bit) & 1;
 }
 
-// The kernel reports no feature that it has not enabled.
+// The kernel only reports features that it has enabled.
 static int is_enabled(const struct feature * feature) {
     (void) feature;
     return 1;
@@ -164,7 +164,7 @@ static void say_hexadecimal(unsigned long number) {
     say(text);
 }
 
-// As /proc/cpuinfo has it: the kernel lets programs read the register where it says so.
+// Same name as in /proc/cpuinfo: the kernel lets programs read the register if this feature is set.
 static void say_cpu_name(void) {
     unsigned long midr;
     if ((getauxval(AT_HWCAP) & HWCAP_CPUID) == 0) {
@@ -211,7 +211,7 @@ static void check(void) {
     }
 }
 
-// glibc runs .preinit_array before anything else; musl knows only constructors, so there is one as well.
+// glibc runs .preinit_array before anything else. musl only supports constructors, so there is one as well.
 __attribute__((used, section(".preinit_array"))) static void (*const preinit)(void) = check;
 __attribute__((used, constructor(101))) static void construct(void) {
     check();

@@ -1,5 +1,5 @@
-// Collects what an importance matrix is made of: for each matrix of weights, the sums of squares of its inputs, column by
-// column. What counts, and how experts are told apart, is as in llama.cpp's tools/imatrix.
+// Collects the data of an importance matrix: for each weight matrix, the sums of squares of its inputs, column by
+// column. Selection of tensors and separation of experts follow llama.cpp's tools/imatrix.
 #include "shim.h"
 
 #include "ggml-backend.h"
@@ -20,7 +20,7 @@ struct Entry {
     std::vector<int64_t> counts;
 };
 
-// "CUDA0#blk.0.attn_k.weight#0", a copy that the scheduler made, is "blk.0.attn_k.weight".
+// Strips the scheduler's decoration of a copy: "CUDA0#blk.0.attn_k.weight#0" becomes "blk.0.attn_k.weight".
 std::string weight_name(const ggml_tensor * tensor) {
     std::string  name  = tensor->name;
     const size_t begin = name.find('#');
@@ -31,7 +31,7 @@ std::string weight_name(const ggml_tensor * tensor) {
     return name.substr(begin + 1, end == std::string::npos ? end : end - begin - 1);
 }
 
-// The tensor's bytes, copied where they are not in the host's memory.
+// Returns the tensor's bytes, copied if they are not in host memory.
 const char * bytes_of(const ggml_tensor * tensor, std::vector<char> & copy) {
     if (tensor->buffer == nullptr || ggml_backend_buffer_is_host(tensor->buffer)) {
         return (const char *) tensor->data;
@@ -80,14 +80,14 @@ struct anneal_collector {
         }
     }
 
-    // Once an operation is enough: what is no number stays that.
+    // One check per operation is enough, because a value that is not a number stays one.
     static void check(const Entry & entry, const ggml_tensor * weights) {
         double total = 0;
         for (double sum : entry.sums) {
             total += sum;
         }
         if (!std::isfinite(total)) {
-            throw std::runtime_error("an input of " + weight_name(weights) + " is no number");
+            throw std::runtime_error("an input of " + weight_name(weights) + " is not a number");
         }
     }
 
@@ -111,7 +111,7 @@ struct anneal_collector {
         check(into, weights);
     }
 
-    // The same for experts: `ids` says which of them each token goes to.
+    // Adds the inputs of experts; `ids` contains the experts of each token.
     void multiply_by_expert(const ggml_tensor * tensor) {
         const ggml_tensor * weights = tensor->src[0];
         const ggml_tensor * input   = tensor->src[1];
@@ -153,7 +153,7 @@ void anneal_collector_free(anneal_collector * collector) {
 
 bool anneal_collect(ggml_tensor * tensor, bool ask, void * data) {
     auto * collector = (anneal_collector *) data;
-    // ggml is C: nothing may be thrown through it.
+    // ggml is C code, so no exception may pass through it.
     try {
         if (ask) {
             return collector->wants(tensor);
@@ -168,7 +168,7 @@ bool anneal_collect(ggml_tensor * tensor, bool ask, void * data) {
         }
         return true;
     } catch (const std::exception & error) {
-        // Short enough for most strings to hold without memory of their own.
+        // Short enough that most std::string implementations need no allocation.
         try {
             collector->failure = error.what();
         } catch (...) {

@@ -1,4 +1,4 @@
-// Kernels that are libraries beside the program.
+// Kernel libraries beside the program.
 #include "shim.h"
 
 #include "ggml-backend.h"
@@ -43,7 +43,7 @@ int32_t anneal_kernels_score(const char * path, char * err, size_t err_size) {
 }
 
 bool anneal_kernels_load(const char * path, char * err, size_t err_size) {
-    say(err, err_size, "ggml refused it");
+    say(err, err_size, "ggml rejected it");
     try {
         return ggml_backend_load(path) != nullptr;
     } catch (const std::exception & error) {

@@ -1,4 +1,4 @@
-// Where large buffers come from, and who serves memory.
+// Allocation of large buffers, and identification of the allocator.
 
 #include "shim.h"
 
@@ -15,13 +15,13 @@
 
 namespace {
 
-// A huge page of x86-64, and of AArch64 with small pages of 4 KiB.
+// Size of a huge page on x86-64, and on AArch64 with small pages of 4 KiB.
 constexpr size_t HUGE_PAGE = size_t { 2 } << 20;
 
 std::atomic<uint64_t> huge_buffers { 0 };
 std::atomic<bool>     ask_for_huge { true };
 
-// The object file, this program or a shared library, in which the loader finds `name` for everyone who asks.
+// Returns the object file, this program or a shared library, in which the loader finds `name` for all callers.
 const void * object_of(const char * name) {
     const void * symbol = dlsym(RTLD_DEFAULT, name);
     Dl_info      info   = {};
@@ -30,20 +30,20 @@ const void * object_of(const char * name) {
 
 }  // namespace
 
-// Takes the place of ggml_aligned_malloc where the engine is linked with --wrap: the weights that are not mapped,
-// repacked ones among them, the KV cache and the buffers of graphs. Like ggml's own it is freed by free(), and one
-// that fails is reported by its caller. A 64th of a page at its start would cost the first huge page of a buffer,
-// hence the alignment.
+// Replaces ggml_aligned_malloc if the engine is linked with --wrap. It allocates the weights that are not mapped,
+// repacked weights, the KV cache and the buffers of graphs. As in ggml, the memory is freed with free(), and the
+// caller reports a failed allocation. Without the alignment to a huge page, an offset of a 64th of a page at the
+// start would cost the buffer its first huge page.
 extern "C" void * __wrap_ggml_aligned_malloc(size_t size) {
     const bool   large  = size >= HUGE_PAGE && ask_for_huge;
     void *       memory = nullptr;
-    // 256: ggml's on s390x; 64 elsewhere.
+    // 256 is ggml's alignment on s390x; it is 64 elsewhere.
     if (size == 0 || posix_memalign(&memory, large ? HUGE_PAGE : 256, size) != 0) {
         return nullptr;
     }
     if (large) {
         huge_buffers++;
-        // Refused by kernels without huge pages, which then serve small ones.
+        // Kernels without huge pages refuse this call and use small pages.
         (void) madvise(memory, size & ~(HUGE_PAGE - 1), MADV_HUGEPAGE);
     }
     return memory;

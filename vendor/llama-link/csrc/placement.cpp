@@ -1,8 +1,9 @@
-// Notes down where a context computes: each operation of its graphs with the buffer of its result, what it reads of weights
-// and cache and where that lies, and what the scheduler copied for it. llama.cpp tells none of that, but the scheduler asks
-// before every operation whether its result is wanted (cb_eval), and there the tensor has its buffer.
+// Records where a context computes: each operation of its graphs with the buffer of its result, the weights and cache
+// that it reads and their buffers, and the data that the scheduler copied for it. llama.cpp does not report this.
+// However, before every operation the scheduler asks whether its result is needed (cb_eval), and at that point the
+// tensor has its buffer.
 //
-// Asking makes the scheduler run its graphs in other pieces, so this is for a run of its own.
+// The callback makes the scheduler split its graphs differently, so it is used in a separate run.
 #include "shim.h"
 
 #include "ggml-backend.h"
@@ -33,7 +34,7 @@ struct Held {
 
 struct Op {
     int32_t              phase;
-    const char *         op;  // ggml's own
+    const char *         op;  // static string of ggml
     std::string          name;
     int32_t              place;
     uint64_t             bytes;
@@ -56,7 +57,7 @@ bool is_view(const ggml_tensor * tensor) {
     }
 }
 
-// What `tensor` is a view of in the end, or itself.
+// Returns the tensor that `tensor` is ultimately a view of, or the tensor itself.
 const ggml_tensor * root_of(const ggml_tensor * tensor) {
     while (tensor->view_src != nullptr) {
         tensor = tensor->view_src;
@@ -68,25 +69,25 @@ bool begins_with(const char * text, const char * with) {
     return std::strncmp(text, with, std::strlen(with)) == 0;
 }
 
-// Attention's K and V and a recurrent layer's state: cache_k_l0, cache_v_l0, cache_r_l0, cache_s_l0.
+// Returns true for attention's K and V and a recurrent layer's state: cache_k_l0, cache_v_l0, cache_r_l0, cache_s_l0.
 bool is_cache(const ggml_tensor * root) {
     return begins_with(root->name, "cache_");
 }
 
-// An adapter's buffers are not marked as weights.
+// The buffers of adapters are not marked as weights.
 bool is_weight(const ggml_tensor * root) {
     return root->buffer != nullptr &&
            (ggml_backend_buffer_get_usage(root->buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS ||
             std::strstr(root->name, ".lora_") != nullptr);
 }
 
-// A copy that the scheduler made for another device: "CUDA0#embd#0".
+// Returns true for a copy that the scheduler made for another device: "CUDA0#embd#0".
 bool is_copy(const ggml_tensor * root) {
     const char * mark = std::strchr(root->name, '#');
     return root->op == GGML_OP_NONE && mark != nullptr && std::strchr(mark + 1, '#') != nullptr;
 }
 
-// The CPU's own layouts (AMX, CPU_REPACK) are the host's, though nobody else can read them there.
+// The CPU's own layouts (AMX, CPU_REPACK) are in host memory, although other devices cannot read them there.
 bool is_cpu(ggml_backend_dev_t device) {
     if (device == nullptr) {
         return false;
@@ -95,7 +96,7 @@ bool is_cpu(ggml_backend_dev_t device) {
     return type == GGML_BACKEND_DEVICE_TYPE_CPU || type == GGML_BACKEND_DEVICE_TYPE_ACCEL;
 }
 
-// What `op` writes: of rows that are put into a larger tensor, those.
+// Returns the number of bytes that `op` writes; for rows stored in a larger tensor, the size of those rows.
 uint64_t written_bytes(const ggml_tensor * op) {
     if (op->op == GGML_OP_SET_ROWS && op->src[0] != nullptr) {
         return ggml_row_size(op->type, op->ne[0]) * ggml_nrows(op->src[0]);
@@ -103,7 +104,8 @@ uint64_t written_bytes(const ggml_tensor * op) {
     return ggml_nbytes(op);
 }
 
-// What `op` reads of its source `source`: of an embedding its rows, of experts those that were chosen at most.
+// Returns the number of bytes that `op` reads of its source `source`: for an embedding the selected rows, for experts
+// at most the selected ones.
 uint64_t read_bytes(const ggml_tensor * op, const ggml_tensor * source) {
     const uint64_t all = ggml_nbytes(source);
     if (op->op == GGML_OP_GET_ROWS && source == op->src[0]) {
@@ -173,7 +175,7 @@ struct anneal_placement {
     }
 
     void note(const ggml_tensor * tensor) {
-        // What was left out of the graph is still in it.
+        // Operations that were optimised away are still in the graph.
         if (is_view(tensor) || (tensor->flags & GGML_TENSOR_FLAG_COMPUTE) == 0) {
             return;
         }
@@ -189,7 +191,7 @@ struct anneal_placement {
                 look(op, tensor, source);
             }
         }
-        // Writing into the cache is an operation on a view of it.
+        // Writing to the cache is an operation on a view of it.
         if (is_cache(root)) {
             look(op, tensor, tensor);
         }
@@ -214,19 +216,19 @@ void anneal_placement_free(anneal_placement * placement) {
 
 void anneal_placement_phase(anneal_placement * placement, int32_t phase) {
     placement->phase = phase;
-    // The next graph's tensors may lie where the last one's did.
+    // The next graph's tensors may have the addresses of the last one's.
     placement->copies.clear();
 }
 
 bool anneal_place_op(ggml_tensor * tensor, bool ask, void * data) {
     auto * placement = (anneal_placement *) data;
-    // ggml is C: nothing may be thrown through it.
+    // ggml is C code, so no exception may pass through it.
     try {
         if (ask && placement->failure.empty()) {
             placement->note(tensor);
         }
     } catch (...) {
-        // Short enough for strings to hold without memory of their own.
+        // Short enough that std::string needs no allocation.
         placement->failure = "no memory";
     }
     return !ask;

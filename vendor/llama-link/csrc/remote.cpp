@@ -1,7 +1,7 @@
-// Workers on other machines: ggml's RPC, as client and as server.
+// Workers on other machines: client and server of ggml's RPC.
 //
-// ggml ends the process when a connection breaks, without a word on whose it was. So the connections are kept in mind as
-// long as they work, and the one that does not any more is looked for at the end.
+// ggml ends the process when a connection breaks, without naming the connection. Therefore all connections are
+// recorded while they work, and the broken one is looked up at the end.
 
 #include "shim.h"
 
@@ -38,7 +38,7 @@
 namespace {
 
 struct worker {
-    std::string name;  // as the user calls it
+    std::string name;  // name in messages
     sockaddr_in address;
 };
 
@@ -53,7 +53,7 @@ struct workers {
     std::vector<connection> open;
 };
 
-// Never destroyed: ggml's threads may end the process while it ends.
+// Never destroyed, because ggml's threads may end the process while it is already ending.
 workers & the_workers() {
     static workers * one = new workers;
     return *one;
@@ -93,8 +93,8 @@ bool same(const sockaddr_in & a, const sockaddr_in & b) {
 }
 
 #ifdef __linux__
-// Whether the other side ended the connection, in order (then it is still known who that was) or not. The file may be
-// another one by now.
+// Returns true if the other side has ended the connection, normally (its address is then still known) or not. The
+// descriptor may already refer to another file.
 bool is_broken(int fd, const sockaddr_in & peer) {
     tcp_info  info = {};
     socklen_t size = sizeof(info);
@@ -107,11 +107,11 @@ bool is_broken(int fd, const sockaddr_in & peer) {
            (info.tcpi_state == TCP_CLOSE_WAIT && getpeername(fd, (sockaddr *) &address, &size) == 0 && same(address, peer));
 }
 
-// Whether the other machine has answered nothing for some twenty seconds although something was sent to it again and again.
-// Not the time alone tells: a worker that computes takes nothing more in, and is then asked once in two minutes, which it
-// answers. The system itself would go on for a quarter of an hour.
+// Returns true if the other machine has not answered for about twenty seconds although data was retransmitted to it
+// repeatedly. The time alone is not sufficient: a worker that computes receives no data, and is then probed once in
+// two minutes, which it answers. The system itself would wait for a quarter of an hour.
 bool is_silent(int fd) {
-    constexpr uint8_t  TIMES   = 7;  // from 0.2 s on, twice as long each time
+    constexpr uint8_t  TIMES   = 7;  // after 0.2 s, then twice as long each time
     constexpr uint32_t MS      = 20000;
     tcp_info           info    = {};
     socklen_t          size    = sizeof(info);
@@ -119,8 +119,8 @@ bool is_silent(int fd) {
     return is_open && info.tcpi_last_ack_recv >= MS && (info.tcpi_retransmits >= TIMES || info.tcpi_probes >= TIMES);
 }
 
-// The system asks the other machine every few seconds whether it is there, as long as nothing else is under way: a worker
-// whose machine is gone is noticed in half a minute, and not never.
+// Enables keep-alive: on an idle connection, the system probes the other machine every few seconds. A worker whose
+// machine disappears is then noticed within half a minute instead of never.
 void keep_alive(int fd) {
     const int on = 1, idle = 10, interval = 5, count = 4;
     (void) setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
@@ -129,12 +129,12 @@ void keep_alive(int fd) {
     (void) setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
 }
 
-// What was sent and is not taken for so long ends the connection.
+// Ends the connection if sent data is not acknowledged for this long.
 void give_up_after(int fd, unsigned ms) {
     (void) setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
 }
 
-// Calls `body` with each of this process's connections by IPv4, and whom it is with.
+// Calls `body` with each IPv4 connection of this process and the address of its peer.
 template <typename Body> void each_connection(Body && body) {
     DIR * folder = opendir("/proc/self/fd");
     if (folder == nullptr) {
@@ -171,7 +171,7 @@ void give_up_after(int, unsigned) {}
 template <typename Body> void each_connection(Body &&) {}
 #endif
 
-// This process's connections to workers.
+// Returns this process's connections to workers.
 std::vector<connection> connections(const std::vector<worker> & all) {
     std::vector<connection> found;
     each_connection([&](int fd, const sockaddr_in & address) {
@@ -184,11 +184,11 @@ std::vector<connection> connections(const std::vector<worker> & all) {
     return found;
 }
 
-// Whether a worker takes connections, asked for two seconds at most.
+// Returns true if a worker accepts connections, with a time limit of two seconds.
 bool answers(const sockaddr_in & address) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0) {
-        return true;  // nothing is known of it
+        return true;  // unknown
     }
     (void) fcntl(fd, F_SETFL, O_NONBLOCK);
     bool connected = connect(fd, (const sockaddr *) &address, sizeof(address)) == 0;
@@ -203,13 +203,14 @@ bool answers(const sockaddr_in & address) {
 }
 
 constexpr const char * MEND =
-    "Look at what `anneal worker` said last on that machine, and whether it has the memory for its part; start it and this\n"
-    "  command again. What was computed there is gone.";
+    "check the last messages of `anneal worker` on that machine, and its memory; start the worker and this command\n"
+    "  again; the results computed there are lost";
 
-// Looks every second whether the workers and their machines are there, and ends the process where one is not: ggml waits
-// for a machine that is gone, and notices one that ended no sooner than it needs it, which for a server is the next request.
+// Checks every second that the workers and their machines are alive, and ends the process if one is not. ggml waits
+// for a machine that has disappeared. It only notices a worker that ended when it next needs it, which for a server
+// is the next request.
 void look_after_workers() {
-    std::vector<int> ended;  // as it was a second ago: ggml may have been about to say it
+    std::vector<int> ended;  // broken a second ago; ggml may be about to report it itself
     for (;; sleep(1)) {
         std::string  name;
         const char * why = nullptr;
@@ -221,7 +222,7 @@ void look_after_workers() {
                 const worker & far     = known.all[one.worker];
                 sockaddr_in    address = {};
                 socklen_t      size    = sizeof(address);
-                // A file that was closed may be another one by now.
+                // The descriptor may have been closed and reused for another file.
                 if (getpeername(one.fd, (sockaddr *) &address, &size) != 0 || !same(address, far.address)) {
                     continue;
                 }
@@ -230,7 +231,7 @@ void look_after_workers() {
                 }
                 if (is_silent(one.fd)) {
                     name = far.name;
-                    why  = "its machine does not answer";
+                    why  = "its machine does not respond";
                 } else if (is_broken(one.fd, far.address) && std::find(ended.begin(), ended.end(), one.fd) != ended.end()) {
                     name = far.name;
                     why  = "it ended, or closed the connection";
@@ -238,11 +239,11 @@ void look_after_workers() {
             }
             ended = std::move(now);
         }
-        // Not under the lock, which whoever tells something else may want.
+        // The lock is released first, because another thread that reports a failure may need it.
         if (why != nullptr) {
             tell_alone();
             std::fprintf(
-                stderr, "error: the connection to the worker %s is lost\n  caused by: %s\n  %s\n", name.c_str(), why, MEND);
+                stderr, "error: the connection to the worker %s is lost\n  caused by: %s\nhint: %s\n", name.c_str(), why, MEND);
             std::fflush(stderr);
             _exit(1);
         }
@@ -257,11 +258,11 @@ std::string joined(const std::vector<std::string> & names) {
     return text;
 }
 
-// The workers whose connection broke.
+// Returns the names of the workers whose connection broke.
 std::vector<std::string> lost(workers & known) {
     std::lock_guard<std::mutex> lock(known.mutex);
     std::vector<bool>           dead(known.all.size(), false);
-    // The end of the other side closes a connection here at once, however the process there ended.
+    // When the other process ends, its connections to this process close at once.
     std::vector<connection> open = known.open;
     for (const connection & now : connections(known.all)) {
         open.push_back(now);
@@ -292,11 +293,11 @@ void tell_alone() {
 }
 
 remote_failure explain_remote(const char * message) {
-    // Whatever it is: a worker does what clients say, and nothing else.
+    // A worker only does what clients request, so any failure concerns the worker.
     if (serving) {
-        return { "a client of this worker asked for what it cannot do",
-                 "A client of another llama.cpp's does that, or one that means harm; or memory is short. Start the worker again, and\n"
-                 "  let nobody reach it whom you do not trust." };
+        return { "a client of this worker sent an impossible request",
+                 "the client may use another version of llama.cpp or be malicious, or memory may be short; restart the worker, and\n"
+                 "  make it reachable for trusted clients only" };
     }
     if (std::strstr(message, "ggml-rpc") == nullptr) {
         return {};
@@ -336,12 +337,13 @@ bool anneal_rpc_add(const char * endpoint, const char * name, char * err, size_t
         auto *      add     = (ggml_backend_reg_t (*)(const char *)) function("ggml_backend_rpc_add_server");
         sockaddr_in address = {};
         if (add == nullptr || !parse(endpoint, address)) {
-            say(err, err_size, "this build has no RPC in it, or the address is none");
+            say(err, err_size, "this build has no RPC in it, or the address is invalid");
             return false;
         }
         workers & known = the_workers();
         {
-            // Before: the process may end in what follows, and then it is this one's doing.
+            // The worker is recorded first, because the following call may end the process, and then the worker is
+            // the cause.
             std::lock_guard<std::mutex> lock(known.mutex);
             known.all.push_back({ name, address });
         }
@@ -376,7 +378,7 @@ void anneal_rpc_watch(void) {
         static std::once_flag once;
         std::call_once(once, [] { std::thread(look_after_workers).detach(); });
     } catch (...) {
-        // Without memory for a list nothing is watched.
+        // Without memory for the list, workers are not watched.
     }
 }
 
@@ -387,12 +389,12 @@ void anneal_rpc_watch_clients(uint16_t port) {
             socklen_t   size = sizeof(own);
             if (getsockname(fd, (sockaddr *) &own, &size) == 0 && ntohs(own.sin_port) == port) {
                 keep_alive(fd);
-                // A client reads whatever is sent to it.
+                // A client always reads what the worker sends.
                 give_up_after(fd, 60000);
             }
         });
     } catch (...) {
-        // As above.
+        // As above, for clients.
     }
 }
 
@@ -405,8 +407,8 @@ void anneal_rpc_serve(
         if (serve == nullptr) {
             return;
         }
-        say(err, err_size, "ggml's server could not be started there");
-        // What it prints is read line by line.
+        say(err, err_size, "ggml's server cannot listen on this address");
+        // The reader of the output expects complete lines.
         (void) setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
         serving = true;
         serve(endpoint, nullptr, threads, n_devices, devices);

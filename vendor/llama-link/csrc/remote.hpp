@@ -2,8 +2,8 @@
 
 #include <string>
 
-// What to say in place of ggml's `message` when the process must end; empty where it is not about workers. `what` is
-// what failed, `mend` what to do.
+// Explanation that replaces ggml's `message` when the process must end; empty if the failure does not concern
+// workers. `what` is the failure, `mend` the hint.
 struct remote_failure {
     std::string what;
     std::string mend;
@@ -11,5 +11,6 @@ struct remote_failure {
 
 remote_failure explain_remote(const char * message);
 
-// To be called by whoever ends the process with a message: others that want to do so as well wait for its end.
+// Must be called by a thread before it ends the process with a message. Other threads that call it wait for the end
+// of the process.
 void tell_alone();

@@ -1,10 +1,11 @@
-// A worker for the processes of one user.
+// Restriction of a worker to the processes of one user.
 //
-// ggml's RPC server listens on a TCP port, which every user of the machine can reach, and its protocol has no password. The
-// kernel knows the owner of the process at the other end of a local connection: /proc/net/tcp names the owner of each socket.
-// ggml has no hook between accept() and the first byte that it reads, but it writes a line to stdout there. So this file
-// replaces stdout by a stream whose writes first check all connections, on ggml's own thread. A connection that must not be
-// served is replaced by one that has ended, and ggml continues with the next client.
+// ggml's RPC server listens on a TCP port, which every user of the machine can reach, and its protocol has no
+// password. The kernel knows the owner of the process at the other end of a local connection: /proc/net/tcp lists the
+// owner of each socket. ggml has no hook between accept() and the first byte that it reads, but it writes a line to
+// stdout at that point. Therefore this file replaces stdout with a stream whose writes first check all connections,
+// on ggml's own thread. A rejected connection is replaced with one that has ended, and ggml continues with the next
+// client.
 
 #include "shim.h"
 
@@ -81,7 +82,7 @@ owner owner_of(const sockaddr_in & peer, const sockaddr_in & own, unsigned & use
     return owner::unknown;
 }
 
-// Replaces the connection `fd` by one that has ended. The bytes that the client has already sent are never read.
+// Replaces the connection `fd` with one that has ended. The bytes that the client has already sent are never read.
 void replace_by_end(int fd) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0 && close(ends[1]) == 0 && dup2(ends[0], fd) == fd) {
@@ -89,7 +90,7 @@ void replace_by_end(int fd) {
         return;
     }
     // A client of another user must not be served.
-    std::fprintf(stderr, "error: cannot refuse a client of another user: no more files can be opened\n"
+    std::fprintf(stderr, "error: cannot refuse a client of another user: too many open files\n"
                          "hint: raise the limit with `ulimit -n`\n");
     _exit(1);
 }
@@ -97,7 +98,7 @@ void replace_by_end(int fd) {
 void look_at_connections() {
     DIR * folder = opendir("/proc/self/fd");
     if (folder == nullptr) {
-        std::fprintf(stderr, "error: cannot tell which users the clients belong to: /proc/self/fd cannot be read\n"
+        std::fprintf(stderr, "error: cannot determine the users of the clients: /proc/self/fd cannot be read\n"
                              "hint: mount /proc, or serve all users of this machine with --trust-users\n");
         _exit(1);
     }

@@ -1,5 +1,5 @@
-// A chain of llama.cpp's samplers that works on a row of logits: what is impossible (banned, or not in the mask) is
-// left out before the chain sees it, so that no sampler computes with it.
+// Chain of llama.cpp's samplers that works on a row of logits. Impossible tokens (banned, or not in the mask) are
+// removed before the chain runs, so that no sampler computes with them.
 #include "sampler.hpp"
 
 #include "ggml-backend.h"
@@ -22,7 +22,7 @@ namespace {
 
 using Tokens = std::vector<llama_token_data>;
 
-// The numbers that a chain knows: type and name. Rust's table PARAMETERS has the same names, with ranges and defaults.
+// Parameters of a chain: type and name. Rust's table PARAMETERS has the same names, with ranges and defaults.
 #define CHAIN_NUMBERS(X)                                                                                               \
     X(float, temperature)        /* <= 0: the most likely token */                                                    \
     X(int32_t, top_k)            /* 0: off */                                                                         \
@@ -44,7 +44,7 @@ using Tokens = std::vector<llama_token_data>;
     X(float, mirostat_tau)                                                                                             \
     X(float, mirostat_eta)
 
-// What `anneal_chain_params` asks for, with a member for each number.
+// Copy of `anneal_chain_params` with a member for each parameter.
 struct ChainParams {
 #define MEMBER(type, name) type name;
     CHAIN_NUMBERS(MEMBER)
@@ -62,7 +62,7 @@ double number_of(const anneal_chain_params & params, const char * name) {
             return params.numbers[i].value;
         }
     }
-    throw std::invalid_argument(std::string("the sampler was not told its ") + name);
+    throw std::invalid_argument(std::string("missing sampler parameter ") + name);
 }
 
 ChainParams read(const anneal_chain_params & params) {
@@ -71,7 +71,7 @@ ChainParams read(const anneal_chain_params & params) {
     CHAIN_NUMBERS(COUNT)
 #undef COUNT
     if (params.n_numbers != known) {
-        throw std::invalid_argument("the sampler was told a number that it does not know");
+        throw std::invalid_argument("unknown sampler parameter");
     }
     ChainParams read = {};
 #define READ(type, name) read.name = type(number_of(params, #name));
@@ -87,14 +87,14 @@ ChainParams read(const anneal_chain_params & params) {
 
 constexpr const char * NO_NUMBERS = "the model's logits are no numbers (NaN) or infinite";
 
-// A greater logit, or the first of those that are as great.
+// Orders by logit, greatest first, then by token.
 bool is_better(const llama_token_data & a, const llama_token_data & b) {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-// Drops what has no probability at all beside the best, as exp() in single precision has it: typical and mirostat take
-// the logarithm of each probability, and one NaN spoils all of theirs. Where penalties left nothing possible, all are
-// as likely as each other.
+// Drops tokens whose probability relative to the best is zero in exp() of single precision. typical and mirostat take
+// the logarithm of each probability, and a single NaN would make all of their results NaN. If penalties left no
+// possible token, all are equally likely.
 void drop_impossible(llama_sampler * /* sampler */, llama_token_data_array * tokens) {
     if (tokens->size == 0) {
         return;
@@ -137,11 +137,12 @@ llama_sampler_i possible_interface = {
     /* .copy_state        = */ nullptr,
 };
 
-// Below it the best token is as good as sure, and logits divided by less are no numbers any more.
+// Below this temperature the best token is practically certain, and dividing logits by a smaller number would
+// overflow.
 constexpr float LEAST_TEMPERATURE = 1e-6f;
 
-// Brings logits to where dividing them by any temperature leaves the best finite. Others may become -inf, which has no
-// probability.
+// Shifts logits so that dividing them by any temperature keeps the best finite. Others may become -inf, which means a
+// probability of 0.
 void make_finite(llama_sampler * /* sampler */, llama_token_data_array * tokens) {
     constexpr float GREAT = 1e6f;
     float           best  = -INFINITY;
@@ -175,8 +176,8 @@ llama_sampler_i finite_interface = {
     /* .copy_state        = */ nullptr,
 };
 
-// Mirostat, version 1. llama.cpp's makes an int of its k, which has no bound: mu grows with each token that surprises less
-// than tau, and so no tau is small enough to be safe.
+// Mirostat, version 1. llama.cpp's implementation converts its unbounded k to an int. mu grows with each token that
+// surprises less than tau, so no value of tau is small enough to be safe.
 struct Mirostat {
     float        n_vocab;
     float        tau;
@@ -193,7 +194,7 @@ void mirostat_apply(llama_sampler * sampler, llama_token_data_array * tokens) {
     tokens->sorted = true;
     const auto weight = [data](size_t i) { return std::exp(double(data[i].logit) - data[0].logit); };
 
-    // How fast probabilities fall, by the most likely ones.
+    // Estimates the decay of probabilities from the most likely tokens.
     double ti_bi = 0.0;
     double ti_ti = 0.0;
     for (size_t i = 0; i + 1 < std::min(LOOKED_AT, tokens->size); ++i) {
@@ -205,7 +206,7 @@ void mirostat_apply(llama_sampler * sampler, llama_token_data_array * tokens) {
         const double s       = ti_bi / ti_ti;
         const double epsilon = s - 1.0;
         const double k = std::pow(epsilon * std::exp2(state->mu) / (1.0 - std::pow(state->n_vocab, -epsilon)), 1.0 / s);
-        // False where it is no number.
+        // False for NaN.
         if (k < double(tokens->size)) {
             tokens->size = std::max<size_t>(1, size_t(k));
         }
@@ -259,7 +260,7 @@ llama_sampler * mirostat_of(const ChainParams & params, int32_t n_vocab) {
     return llama_sampler_init(&mirostat_interface, state);
 }
 
-// The last tokens, and how often each is among them.
+// Last tokens, and the number of occurrences of each.
 struct Window {
     std::vector<llama_token>             ring;
     size_t                               size = 0;
@@ -288,8 +289,8 @@ struct Window {
 
 struct anneal_chain {
     llama_sampler * repeats = nullptr;  // penalties and DRY
-    llama_sampler * rest    = nullptr;  // all that cuts, and what chooses; null where the best one is chosen
-    size_t          needed  = 0;        // the best so many tokens, if the chain keeps no others; 0: all
+    llama_sampler * rest    = nullptr;  // samplers that cut, and the one that chooses; null if the best token is chosen
+    size_t          needed  = 0;        // number of best tokens that the chain keeps; 0: all
 
     std::vector<llama_logit_bias> biases;  // by token
     Window                        window;
@@ -302,7 +303,7 @@ struct anneal_chain {
         llama_sampler_free(rest);
     }
 
-    // Candidates are by token until something sorts them.
+    // Candidates are sorted by token until a sampler sorts them.
     llama_token_data * find(llama_token token) {
         if (size_t(token) < tokens.size() && tokens[token].id == token) {
             return &tokens[token];
@@ -313,8 +314,8 @@ struct anneal_chain {
         return place != tokens.end() && place->id == token ? &*place : nullptr;
     }
 
-    // What llama.cpp's samplers do to the tokens that were seen; there is nothing that they do to others, and looking
-    // each of a hundred thousand others up takes longer than all else.
+    // Applies llama.cpp's penalties to the tokens that were seen. They do not change other tokens, and looking up
+    // each of a hundred thousand others would take longer than everything else.
     void apply_repeats() {
         if (window.counts.empty()) {
             return;
@@ -332,12 +333,13 @@ struct anneal_chain {
         }
     }
 
-    // Whether the best `needed` ones of the row are those that the chain keeps: nothing changes their order before.
+    // Returns true if the chain only needs the best `needed` tokens of the row, because nothing changes their order
+    // before the cut.
     bool only_best(size_t n_vocab, const uint32_t * mask) const {
         return needed > 0 && needed < n_vocab / 16 && mask == nullptr && biases.empty() && window.counts.empty();
     }
 
-    // The best `needed` ones and a few more, without a list of all.
+    // Collects the best `needed` tokens and a few more, without a list of all.
     void take_best(const float * logits, size_t n_vocab) {
         constexpr size_t BLOCK = 64;
         const size_t     most  = std::max<size_t>(256, 4 * needed);
@@ -370,7 +372,7 @@ struct anneal_chain {
         }
     }
 
-    // Those that are possible, by token.
+    // Collects the possible tokens, sorted by token.
     void take(const float * logits, size_t n_vocab, const uint32_t * mask) {
         bool bad  = false;
         bool gone = false;
@@ -404,8 +406,9 @@ struct anneal_chain {
         }
     }
 
-    // What a device left: its logits, of these tokens. By token, as `find` wants them; the best first where it has cut, as the
-    // host's samplers leave them, so that the same random number means the same token.
+    // Collects the tokens that a device left, with their logits. They are sorted by token, as `find` requires. If the
+    // device has cut the list, the best come first, as the host's samplers leave them, so that the same random number
+    // gives the same token.
     void take_left(const float * logits, const llama_token * ids, size_t n, bool is_cut) {
         tokens.clear();
         for (size_t i = 0; i < n; ++i) {
@@ -428,7 +431,7 @@ struct anneal_chain {
 
     llama_token choose() {
         if (tokens.empty()) {
-            throw std::runtime_error("no token is left to choose from: the grammar and the banned tokens exclude each other");
+            throw std::runtime_error("no token is left to choose from: the grammar and the banned tokens exclude all tokens");
         }
         candidates = { tokens.data(), tokens.size(), -1, false };
         if (rest == nullptr) {
@@ -443,8 +446,8 @@ struct anneal_chain {
         return candidates.data[candidates.selected].id;
     }
 
-    // The first of the largest; -1 where one is no number. Nothing is copied, and blocks without a larger one, which are
-    // nearly all, are looked at without a branch.
+    // Returns the first token with the greatest logit, or -1 if a logit is not a number. Nothing is copied, and
+    // blocks without a greater logit, which are nearly all, are processed without a branch.
     static llama_token best(const float * logits, size_t n_vocab) {
         constexpr size_t BLOCK    = 64;
         float            greatest = -INFINITY;
@@ -480,8 +483,8 @@ std::vector<llama_logit_bias> biases_of(const ChainParams & params, const llama_
     return biases;
 }
 
-// In the order of llama.cpp's common sampler. At temperature 0 the best is chosen: only what may take the best away
-// has a say.
+// Builds the samplers in the order of llama.cpp's common sampler. At temperature 0 the best token is chosen, so only
+// samplers that can remove the best token are used.
 llama_sampler * rest_of(const ChainParams & params, int32_t n_vocab) {
     const bool greedy = params.temperature <= 0.0f;
     const bool xtc    = params.xtc_probability > 0.0f && params.xtc_threshold <= 0.5f;
@@ -513,7 +516,7 @@ llama_sampler * rest_of(const ChainParams & params, int32_t n_vocab) {
         add(llama_sampler_init_top_k(params.top_k));
     }
     if (params.typical_p < 1.0f) {
-        // top-n-sigma leaves impossible ones where they are.
+        // top-n-sigma does not remove impossible tokens.
         add(llama_sampler_init(&possible_interface, nullptr));
         add(llama_sampler_init_typical(params.typical_p, 1));
     }
@@ -580,7 +583,7 @@ anneal_chain * anneal_chain_make(const llama_vocab * vocab, const anneal_chain_p
 }
 
 llama_token anneal_chain_pick(anneal_chain * chain, const float * logits, size_t n_vocab, const uint32_t * mask) {
-    // What the last call left: another token's, or of tokens that are no more.
+    // Candidates of the last call are discarded: they may belong to another row, or to a freed buffer.
     chain->candidates = { nullptr, 0, -1, false };
     const bool plain = chain->rest == nullptr && chain->window.counts.empty() && chain->biases.empty() && mask == nullptr;
     if (plain) {
@@ -601,14 +604,14 @@ llama_token anneal_chain_pick(anneal_chain * chain, const float * logits, size_t
 
 llama_token anneal_chain_pick_left(anneal_chain * chain, llama_context * ctx, int32_t row) {
     chain->candidates = { nullptr, 0, -1, false };
-    // The first of them waits for the results.
+    // The first of these calls waits for the results.
     const float *       logits = llama_get_sampled_logits_ith(ctx, row);
     const size_t        n      = llama_get_sampled_logits_count_ith(ctx, row);
     const llama_token * ids    = llama_get_sampled_candidates_ith(ctx, row);
     if (logits == nullptr || ids == nullptr || n == 0) {
         throw std::runtime_error("the device left no logits to choose from");
     }
-    // Nothing of what looks at the text comes after a cut.
+    // All samplers that look at the text come before a cut.
     chain->take_left(logits, ids, n, llama_get_sampled_candidates_count_ith(ctx, row) > 0);
     chain->apply_repeats();
     return chain->choose();
@@ -616,8 +619,8 @@ llama_token anneal_chain_pick_left(anneal_chain * chain, llama_context * ctx, in
 
 namespace {
 
-// Ends a device's chain: what it drew from is not sent. llama.cpp copies it otherwise, and that is a row of logits and one of
-// probabilities for each token.
+// Ends a device's chain so that its candidates are not copied to the host. Otherwise llama.cpp copies a row of logits
+// and a row of probabilities for each token.
 void only_token_apply(
         llama_sampler * /* sampler */, ggml_context * /* ctx */, ggml_cgraph * /* graph */, llama_sampler_data * data) {
     if (data->sampled != nullptr) {
@@ -650,8 +653,8 @@ llama_sampler_i only_token_interface = {
     /* .copy_state        = */ nullptr,
 };
 
-// The best first, where top-k is not followed by top-p, which sorts: ggml leaves the order of top-k open, and by another order
-// the same random number means another token.
+// Sorts the best tokens first if top-k is not followed by top-p, which sorts. ggml does not define the order after
+// top-k, and with another order the same random number would give another token.
 void order_apply(
         llama_sampler * /* sampler */, ggml_context * ctx, ggml_cgraph * /* graph */, llama_sampler_data * data) {
     ggml_tensor * logits = ggml_reshape_1d(ctx, data->logits, ggml_nelements(data->logits));
@@ -663,7 +666,7 @@ void order_apply(
     data->logits     = ggml_reshape_1d(ctx, sorted(logits), ggml_nelements(logits));
 }
 
-// Whether the device has what it needs, for as many tokens as llama.cpp asks its own for.
+// Checks that the device supports the operations, for the number of tokens that llama.cpp uses for its own samplers.
 bool order_init(llama_sampler * sampler, ggml_backend_buffer_type_t type, uint32_t /* rows */) {
     constexpr int64_t        TOKENS = 128 * 1024;
     const ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
@@ -705,7 +708,7 @@ llama_sampler_i order_interface = {
     /* .copy_state        = */ nullptr,
 };
 
-// One for each token: a device puts each in its place, and adds nothing up.
+// One entry per token: a device stores each entry and does not accumulate.
 std::vector<llama_logit_bias> added_up(const std::vector<llama_logit_bias> & biases) {
     std::vector<llama_logit_bias> sums;
     std::unordered_map<llama_token, size_t> places;
@@ -762,7 +765,7 @@ llama_sampler * anneal_device_chain_make(
         if (end == ANNEAL_DEVICE_CHOOSES) {
             llama_sampler * chooses = greedy ? llama_sampler_init_greedy() : llama_sampler_init_dist(params.seed);
             add(chooses);
-            // One candidate is taken, and a number drawn all the same.
+            // Advances the random generator: it draws a number even for a single candidate.
             llama_token_data alone = { 0, 0.0f, 0.0f };
             for (uint64_t i = 0; i < drawn && !greedy; ++i) {
                 llama_token_data_array array = { &alone, 1, -1, false };
@@ -782,7 +785,8 @@ llama_sampler * anneal_device_chain_make(
 
 const char * anneal_device_name(const char * marked) {
     static constexpr const char * NAMES[] = { "logit-bias", "penalties", "top-k", "top-p", "min-p", "temp", "dist", "greedy" };
-    // One that was not even asked has no mark: the one before it is ours, and has not what it needs.
+    // A sampler that was not checked has no mark. The sampler before it is Anneal's, and its operations are
+    // unsupported.
     const char * plain = marked[0] == '-' ? marked + 1 : marked;
     for (const char * name : NAMES) {
         if (std::strcmp(plain, name) == 0) {

@@ -25,24 +25,24 @@
 
 namespace {
 
-// Lines kept for the message of a failure; a failed load logs three or four.
+// Number of lines kept for the message of a failure; a failed load logs three or four.
 constexpr size_t KEPT_LINES = 16;
 
 struct Log {
     std::mutex              mutex;
     std::deque<std::string> errors;
     std::deque<std::string> warnings;
-    std::deque<std::string> * last = nullptr;  // where a continued line goes on
-    std::deque<std::string> devices;           // of anneal_device_log
-    std::string             plan;              // of anneal_quantize_plan
+    std::deque<std::string> * last = nullptr;  // list whose last line may be continued
+    std::deque<std::string> devices;           // for anneal_device_log
+    std::string             plan;              // for anneal_quantize_plan
     bool                    planning = false;
     bool                    verbose = false;
     anneal_log_fn           sink = nullptr;
-    std::string             line;              // of the sink: what has no end yet
+    std::string             line;              // incomplete line for the sink
     int32_t                 line_level = GGML_LOG_LEVEL_INFO;
 };
 
-// Hands whole lines to the sink.
+// Passes complete lines to the sink.
 void to_sink(Log & log, ggml_log_level level, const char * text) {
     if (level != GGML_LOG_LEVEL_CONT) {
         log.line_level = level;
@@ -57,7 +57,7 @@ void to_sink(Log & log, ggml_log_level level, const char * text) {
     }
 }
 
-// Never destroyed: threads may log while the process ends.
+// Never destroyed, because threads may log while the process ends.
 Log & the_log() {
     static Log * log = new Log;
     return *log;
@@ -67,8 +67,8 @@ std::atomic<bool>    interrupt_flag { false };
 std::atomic<int32_t> quantize_done { 0 };
 std::atomic<int32_t> quantize_total { 0 };
 
-// Adds up the weights by where they go, while the load that made it runs: to the CPU's own buffer types (CPU_REPACK, AMX,
-// …), and to devices.
+// Sums up the sizes of weights by destination while the load that created it runs: the CPU's own buffer types
+// (CPU_REPACK, AMX, …), and devices.
 struct LoadedCount {
     std::vector<std::string> repacking, host;
     double                   repacked_mib = 0, device_mib = 0;
@@ -79,11 +79,11 @@ struct LoadedCount {
     void add(const std::string & buffer, double mib);
 };
 
-// Nothing with a destructor: to register one takes memory, and a process without any ends there.
+// These have no destructors: registering one allocates memory, and an allocation failure there would end the process.
 thread_local LoadedCount * counting       = nullptr;
 thread_local uint64_t      repacked_bytes = 0, device_bytes = 0;
 
-// Whether a backend says that it has no devices, or fewer than it should: ggml-cuda's ggml_cuda_init and its like.
+// Returns true if a backend reports that it has no devices or too few, as ggml-cuda's ggml_cuda_init does.
 bool is_of_devices(ggml_log_level level, const char * text) {
     const bool is_bad = level == GGML_LOG_LEVEL_ERROR || level == GGML_LOG_LEVEL_WARN;
     return is_bad && (std::strstr(text, "failed to initialize") != nullptr || std::strncmp(text, "ggml_cuda_init", 14) == 0);
@@ -93,19 +93,20 @@ std::atomic<uint64_t> cuda_captured{ 0 };
 std::atomic<uint64_t> cuda_dropped{ 0 };
 
 void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
-    // llama_model_quantize tells its progress only here: "[  12/ 338] blk.0.attn_k.weight …".
+    // llama_model_quantize only reports its progress here: "[  12/ 338] blk.0.attn_k.weight …".
     int done = 0, total = 0;
     if (level == GGML_LOG_LEVEL_INFO && text[0] == '[' && std::sscanf(text, "[%d/%d]", &done, &total) == 2) {
         quantize_total = total;
         quantize_done  = done;
     }
-    // "ggml_backend_cuda_graph_compute: CUDA graph warmup complete": captured now, and launched from now on.
+    // "ggml_backend_cuda_graph_compute: CUDA graph warmup complete": the graph is captured now, and launched from now
+    // on.
     if (level == GGML_LOG_LEVEL_DEBUG && std::strstr(text, "CUDA graph warmup ") != nullptr) {
         cuda_captured += std::strstr(text, "warmup complete") != nullptr;
         cuda_dropped += std::strstr(text, "warmup reset") != nullptr;
     }
-    // "load_tensors:   CPU_REPACK model buffer size =   530.44 MiB", one line for each buffer.
-    // A remote device's name holds its host's: "RPC0[…]".
+    // "load_tensors:   CPU_REPACK model buffer size =   530.44 MiB", one line per buffer. The name of a remote device
+    // contains its host: "RPC0[…]".
     char   name[256];
     double mib = 0;
     if (counting != nullptr && std::sscanf(text, "%*[^:]: %255s model buffer size = %lf", name, &mib) == 2) {
@@ -139,8 +140,8 @@ void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     }
 }
 
-// Whether `message` is what llama.cpp says when an allocation failed, or when no thread could be started
-// (ggml-cpu.c: rc == 0).
+// Returns true if `message` is one that llama.cpp uses for a failed allocation, or for a thread that could not be
+// started (ggml-cpu.c: rc == 0).
 bool is_of_memory(const char * message) {
     for (const char * words : { "mem_buffer", "bad_alloc", "to allocate", "of memory", "insufficient memory",
                                 "GGML_ASSERT(rc == 0)" }) {
@@ -151,7 +152,8 @@ bool is_of_memory(const char * message) {
     return false;
 }
 
-// The errors that were logged last. The thread that comes here may have been stopped while another held the log.
+// Returns the last logged errors. Another thread may have been stopped while it held the log's lock, so the wait is
+// limited.
 std::vector<std::string> last_errors() {
     Log &                        log = the_log();
     std::unique_lock<std::mutex> lock(log.mutex, std::try_to_lock);
@@ -163,9 +165,10 @@ std::vector<std::string> last_errors() {
 }
 
 [[noreturn]] void give_up(const char * message) {
-    // Several threads may come here at once, of several workers for one: the first tells, and ends them all.
+    // Several threads may reach this point at once, for example with several workers. The first one prints and ends
+    // the process.
     tell_alone();
-    // An assertion names its file by the path on the machine of the build.
+    // The file name in an assertion starts with a path on the build machine, which is cut off.
     const char *   tree = std::strstr(message, "llama.cpp/");
     const char *   said = tree == nullptr ? message : tree;
     std::string    clean;
@@ -179,12 +182,12 @@ std::vector<std::string> last_errors() {
     try {
         remote = explain_remote(message);
     } catch (...) {
-        // Without memory for more words: those below.
+        // Without memory for the explanation, the general message below is printed.
     }
     if (!remote.what.empty()) {
         const size_t length = std::strcspn(said, "\n");
         std::fprintf(
-            stderr, "error: %s\n  caused by: %.*s\n  %s\n", remote.what.c_str(), (int) length, said, remote.mend.c_str());
+            stderr, "error: %s\n  caused by: %.*s\nhint: %s\n", remote.what.c_str(), (int) length, said, remote.mend.c_str());
         std::fflush(stderr);
         _exit(1);
     }
@@ -192,25 +195,25 @@ std::vector<std::string> last_errors() {
     try {
         cuda = explain_cuda(message, last_errors());
     } catch (...) {
-        // The same.
+        // Without memory for the explanation, the general message below is printed.
     }
     if (!cuda.what.empty()) {
-        std::fprintf(stderr, "error: the GPU could not go on: %s\n%s  %s\n", cuda.what.c_str(), cuda.where.c_str(), cuda.mend.c_str());
+        std::fprintf(stderr, "error: the GPU could not go on: %s\n%shint: %s\n", cuda.what.c_str(), cuda.where.c_str(), cuda.mend.c_str());
         std::fflush(stderr);
         _exit(1);
     }
     const bool memory = is_of_memory(message);
     std::fprintf(
-        stderr, "error: llama.cpp gave up: %s\n  caused by: %s\n  %s\n",
+        stderr, "error: llama.cpp gave up: %s\n  caused by: %s\nhint: %s\n",
         memory ? "it could not have the memory or the threads that it asked for"
                : "the model file or the settings led it into a state that it does not handle",
         said,
-        memory ? "Lower -c, -b and -ub; make the cache smaller with -ctk q8_0 -ctv q8_0; take fewer threads with -t and\n"
-                 "  -tb; close other programs; or raise the limit, if there is one (`ulimit -v`, a container's)."
-               : "Try again with --verbose to see its log; check the model with a fresh download; lower -c, -b and -ub,\n"
-                 "  in case memory is short.");
+        memory ? "lower -c, -b and -ub; shrink the cache with -ctk q8_0 -ctv q8_0; use fewer threads with -t and\n"
+                 "  -tb; close other programs; or raise the limit, if there is one (`ulimit -v`, a container's)"
+               : "try again with --verbose to see its log; download the model again; lower -c, -b and -ub,\n"
+                 "  in case memory is short");
     std::fflush(stderr);
-    // Not exit(): other threads still work on the graph, and destructors would pull it from under them.
+    // _exit() and not exit(): other threads still work on the graph, and destructors would free it.
     _exit(1);
 }
 
@@ -234,10 +237,12 @@ void on_abort(const char * message) {
 #ifdef __linux__
 struct sigaction before_ours;
 
-// A page of a mapped file that is not there. No more than async-signal-safe calls: any thread may be anywhere.
+// Handles an access to a page of a mapped file that does not exist. Only async-signal-safe calls are allowed, because
+// the thread may be interrupted anywhere.
 void on_bus_error(int number, siginfo_t * info, void * /* context */) {
     if (info->si_code != BUS_ADRERR) {
-        // Broken memory, or a signal that somebody sent: not ours to explain. It comes again, or is sent again.
+        // Faulty memory, or a signal sent by another process: not handled here. The fault recurs, or the signal is
+        // sent again.
         sigaction(SIGBUS, &before_ours, nullptr);
         if (info->si_code <= 0) {
             raise(number);
@@ -247,10 +252,10 @@ void on_bus_error(int number, siginfo_t * info, void * /* context */) {
     static const char text[] =
         "error: a part of the mapped model file cannot be read: the file became shorter while it was in use, or its\n"
         "  disk failed (SIGBUS)\n"
-        "  Put the whole file back and start again; replace a model that is in use by a rename, never by writing over\n"
-        "  it. With --load-mode none the file is read once, at the start.\n";
+        "hint: restore the file and start again; replace a model that is in use by a rename, never by overwriting\n"
+        "  it; with --load-mode none the file is read once, at the start\n";
     ssize_t written = write(STDERR_FILENO, text, sizeof(text) - 1);
-    (void) written;  // a closed standard error is nobody's concern
+    (void) written;  // a closed standard error cannot be reported anywhere
     _exit(1);
 }
 
@@ -262,7 +267,7 @@ void explain_bus_errors() {
     sigaction(SIGBUS, &ours, &before_ours);
 }
 #else
-// Elsewhere a stack that overflows is a SIGBUS too, and Rust's own handler tells of it.
+// On other systems a stack overflow is also a SIGBUS, and Rust's own handler reports it.
 void explain_bus_errors() {}
 #endif
 
@@ -280,7 +285,7 @@ void stop_planning() {
     log.planning = false;
 }
 
-// Begins to keep what is logged, or forgets it.
+// Starts or clears the recording of log lines.
 void plan(bool on) {
     Log & log = the_log();
     std::lock_guard<std::mutex> lock(log.mutex);
@@ -309,7 +314,7 @@ void put_lines(char * err, size_t err_size) {
     put(err, err_size, text.c_str());
 }
 
-// Runs `body`; an exception becomes `failed` and a message.
+// Runs `body`; an exception is converted to `failed` and a message.
 template <typename T, typename Body> T guarded(T failed, char * err, size_t err_size, Body && body) noexcept {
     if (err_size > 0) {
         err[0] = 0;
@@ -326,7 +331,7 @@ template <typename T, typename Body> T guarded(T failed, char * err, size_t err_
     return failed;
 }
 
-// The same for calls whose failure llama.cpp explains in its log.
+// Runs a call whose failure llama.cpp explains in its log.
 template <typename T, typename Body, typename Failed>
 T logged(T failed, Failed && is_failure, char * err, size_t err_size, Body && body) noexcept {
     return guarded(failed, err, err_size, [&] {
@@ -340,7 +345,7 @@ T logged(T failed, Failed && is_failure, char * err, size_t err_size, Body && bo
     });
 }
 
-// The same for calls where every number is a proper result.
+// Runs a call for which every number is a valid result.
 template <typename Body> int32_t counted(bool * threw, char * err, size_t err_size, Body && body) noexcept {
     *threw         = true;
     int32_t result = guarded<int32_t>(ANNEAL_EXCEPTION, err, err_size, [&] {
@@ -351,7 +356,7 @@ template <typename Body> int32_t counted(bool * threw, char * err, size_t err_si
     return result;
 }
 
-// llama_decode's code; what llama.cpp logged of a failure becomes the message.
+// Runs llama_decode and returns its code; on failure, llama.cpp's log becomes the message.
 int32_t told(int32_t code, char * err, size_t err_size) {
     if (code != 0) {
         if (code != ANNEAL_EXCEPTION) {
@@ -398,7 +403,7 @@ void LoadedCount::add(const std::string & buffer, double mib) {
         return std::find(names.begin(), names.end(), buffer) != names.end();
     };
     repacked_mib += is_in(repacking) ? mib : 0;
-    // CPU and CPU_Mapped; no device's name begins so.
+    // CPU and CPU_Mapped; no device's name starts like this.
     const bool is_host = is_in(host) || buffer.rfind("CPU", 0) == 0;
     device_mib += is_host ? 0 : mib;
 }
@@ -427,16 +432,16 @@ void anneal_start(bool verbose) {
 #ifdef ANNEAL_CUDA
         anneal_cuda_driver();
 #endif
-        // llama_backend_init but for its search: where no backend is part of the program, as in universal, ggml looks in the
-        // current folder as well, which may be anybody's, and runs what is called like a backend there. kernels.cpp loads them
-        // by their paths.
+        // Replaces llama_backend_init without its search. If no backend is linked into the program, as in universal
+        // builds, ggml also searches the current folder and would load a malicious library there. kernels.cpp loads
+        // backends by their paths.
         ggml_time_init();
         ggml_free(ggml_init({ 0, nullptr, false }));  // the tables of f16
     });
 }
 
 #ifndef ANNEAL_CUDA
-// Otherwise cuda.cpp's.
+// Other builds use the version in cuda.cpp.
 double anneal_copy_bandwidth(int32_t /* device */, size_t /* bytes */, int32_t /* repetitions */) {
     return -1;
 }
@@ -520,7 +525,7 @@ llama_context * anneal_context_new(
 }
 
 int32_t anneal_decode(llama_context * ctx, llama_token * tokens, int32_t n_tokens, char * err, size_t err_size) {
-    // Nothing but the call itself on the way to success: this runs once for every token.
+    // Success takes no extra work, because this runs once per token.
     int32_t result = guarded<int32_t>(
         ANNEAL_EXCEPTION, err, err_size, [&] { return llama_decode(ctx, llama_batch_get_one(tokens, n_tokens)); });
     return told(result, err, err_size);
@@ -561,7 +566,7 @@ bool anneal_seq_append(
         llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos held, char * err, size_t err_size) {
     return guarded(false, err, err_size, [&] {
         llama_memory_t memory = llama_get_memory(ctx);
-        // Moving asserts what this asks.
+        // Moving would fail an assertion if this check failed.
         if (memory == nullptr || !llama_memory_can_shift(memory)) {
             return false;
         }
@@ -590,7 +595,7 @@ void anneal_threadpool_free(ggml_threadpool * pool) {
 }
 
 void anneal_threadpool_pause(ggml_threadpool * pool) {
-    // ggml_threadpool_pause is not in the registry, but a backend pauses the pool that it is given another one for.
+    // ggml_threadpool_pause is not in the registry, but a backend pauses its pool when it gets another one.
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     auto * set = (decltype(ggml_backend_cpu_set_threadpool) *) cpu_function("ggml_backend_cpu_set_threadpool");
     ggml_backend_t backend = cpu == nullptr || set == nullptr ? nullptr : ggml_backend_dev_init(cpu, nullptr);
@@ -654,7 +659,7 @@ llama_sampler * anneal_device_chain_set(
         if (!llama_set_sampler(ctx, seq, chain.get())) {
             return nullptr;
         }
-        // llama.cpp takes a chain whose samplers the device does not have, and marks them so.
+        // llama.cpp accepts a chain whose samplers the device does not support, and marks them.
         for (int32_t i = 0; i < llama_sampler_chain_n(chain.get()); ++i) {
             const char * name = llama_sampler_name(llama_sampler_chain_get(chain.get(), i));
             if (name[0] != '+') {

@@ -1,6 +1,6 @@
-// What a context and its model take of memory, by kind of buffer. llama.cpp knows it exactly, also of a model whose weights
-// were not read (`no_alloc`), for which it only adds up what it would ask for; but it tells it in C++ alone, in a header that
-// it does not install (src/llama-ext.h).
+// Memory used by a context and its model, by kind of buffer. llama.cpp knows it exactly, even for a model whose
+// weights were not read (`no_alloc`), for which it only adds up the requested sizes. However, it only provides the
+// figures in C++, in a header that it does not install (src/llama-ext.h).
 #include "shim.h"
 
 #include "ggml-backend.h"
@@ -10,14 +10,15 @@
 #include <map>
 #include <vector>
 
-// As in llama-ext.h.
+// Declaration copied from llama-ext.h.
 struct llama_memory_breakdown_data {
     size_t model   = 0;
     size_t context = 0;
     size_t compute = 0;
 };
 
-// Weak: a llama.cpp that has it no more still links, and the estimate says that it cannot be had.
+// Weak, so that the program still links with a llama.cpp that lacks the function; the estimate then reports that it
+// is unavailable.
 __attribute__((weak)) std::map<ggml_backend_buffer_type_t, llama_memory_breakdown_data> llama_get_memory_breakdown(
         const struct llama_context * ctx);
 
@@ -34,7 +35,8 @@ size_t anneal_taken_of(
         size_t count = 0;
         for (const auto & [type, size] : llama_get_memory_breakdown(ctx)) {
             ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
-            // The CPU's own kinds of buffers have no device in some versions, and their layouts for kernels are not "host".
+            // In some versions, the CPU's own kinds of buffers have no device, and their layouts for kernels are not
+            // marked as "host".
             const bool is_cpu = device == nullptr || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU ||
                                 ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_ACCEL;
             if (count < n_taken) {

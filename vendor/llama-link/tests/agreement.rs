@@ -1,5 +1,6 @@
-//! The guard and the `host` crate read CPUID by tables of their own, since the guard must run before anything that
-//! could hold a newer instruction: they must agree, or a native build would be refused by its own machine.
+//! Agreement of the guard's CPUID table with the `host` crate's. The guard has its own table because it must run
+//! before any code that could contain a newer instruction. If the tables differed, a machine could refuse its own
+//! native build.
 
 #[allow(dead_code, missing_docs, reason = "a part of the build script")]
 #[path = "../build/features.rs"]
@@ -10,10 +11,10 @@ use std::collections::BTreeMap;
 use features::{Feature, FeatureBit, table};
 use host::{Cpuid, Root};
 
-/// XCR0 with the x87 state alone: nothing beyond what every process has.
+/// XCR0 with the x87 state only, which every process has.
 const X87: u64 = 1;
 
-/// XCR0 as the guard wants it for a feature (`enum state` of guard.c).
+/// Returns the XCR0 value that the guard requires for a feature (`enum state` of guard.c).
 fn xcr0(feature: &Feature, state: &str) -> u64 {
     match state {
         "NONE" => X87,
@@ -24,7 +25,7 @@ fn xcr0(feature: &Feature, state: &str) -> u64 {
     }
 }
 
-/// What the `host` crate calls usable on a CPU that has OSXSAVE, `feature` and nothing else.
+/// Returns the features that the `host` crate reports as usable on a CPU with OSXSAVE and `feature` only.
 fn usable(feature: &Feature, xcr0: u64) -> Vec<String> {
     let FeatureBit::Cpuid { leaf, subleaf, register, bit, .. } = feature.place else {
         panic!("{} is not shown by CPUID", feature.name)

@@ -1,4 +1,4 @@
-//! The table of the CPU guard: spellings, and what a compiler says it may emit.
+//! Tests of the CPU guard's table: spellings, and instruction sets from a compiler's macros.
 
 #[allow(dead_code, missing_docs, reason = "a part of the build script")]
 #[path = "../build/features.rs"]
@@ -13,10 +13,10 @@ fn every_spelling_of_a_feature_is_the_same_row() {
         ("x86_64", &["sse4.1", "sse4_1"], &["sse4_1"]),
         ("x86_64", &["abm", "lzcnt"], &["lzcnt"]),
         ("x86_64", &["pni", "bmi", "sha"], &["sse3", "bmi1", "sha_ni"]),
-        // In the table's order, which is the message's.
+        // Results are in the order of the table, as in the guard's message.
         ("x86_64", &["avx2", "fma"], &["fma", "avx2"]),
         ("aarch64", &["dotprod", "asimddp", "lse", "rdm"], &["atomics", "asimdrdm", "asimddp"]),
-        // Every CPU of the architecture has these.
+        // Every CPU of the architecture has these features.
         ("x86_64", &["sse2", "fxsr", "x87"], &[]),
         ("aarch64", &["neon", "fp"], &[]),
     ];
@@ -43,7 +43,7 @@ fn no_feature_stands_twice() {
     for arch in ["x86_64", "aarch64"] {
         let mut rows: Vec<String> = table(arch).iter().map(|feature| feature.c_row()).collect();
         assert!(!rows.is_empty());
-        // Without the name: where the bit lies.
+        // Only the position of the bit is compared, not the name.
         for row in &mut rows {
             *row = row.split_once(',').map(|(_, place)| place.to_string()).unwrap_or_default();
         }

@@ -1,4 +1,4 @@
-//! The name of a default tree: another definition, compiler or CPU is another tree.
+//! Tests of a default tree's name: another definition, compiler or CPU gives another name.
 #![cfg(unix)]
 
 #[allow(missing_docs, reason = "a part of the build script")]
@@ -8,7 +8,7 @@ mod fingerprint;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// A compiler that says it is `version` and, whatever the flags, has the macros of `cpu`.
+/// Creates a fake compiler that reports `version` and, for any flags, the macros of `cpu`.
 fn compiler(folder: &Path, version: &str, cpu: &str) -> PathBuf {
     let path = folder.join(format!("cc {version} {cpu}"));
     let script =

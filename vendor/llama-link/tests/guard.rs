@@ -1,10 +1,10 @@
-//! The CPU guard for x86-64-v3 in a program of its own: what it lets run and what it stops.
+//! Tests of the CPU guard for x86-64-v3 in a separate program: CPUs that it accepts, and CPUs that it rejects.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles the guard with `rows` as its list, and a `main` with a constructor that says when it runs.
+/// Compiles the guard with `rows` as its list, and a `main` with a constructor that prints when it runs.
 fn program(folder: &Path, rows: &[&str]) -> PathBuf {
     let header = format!(
         "#define ANNEAL_GUARD_COUNT {}\n#define ANNEAL_GUARD_FEATURES {}\n#define ANNEAL_GUARD_USE \"the other build\"\n",
@@ -23,7 +23,7 @@ fn program(folder: &Path, rows: &[&str]) -> PathBuf {
     let output = Command::new("cc")
         .args(["-O2", "-march=x86-64", "-ffreestanding", "-Wl,--gc-sections", "-I"])
         .arg(folder)
-        // main.c first: the guard must run before its constructor all the same.
+        // main.c comes first, but the guard must still run before its constructor.
         .args([&folder.join("main.c"), &guard])
         .arg("-o")
         .arg(&program)
@@ -38,13 +38,13 @@ const FMA: &str = r#"{ "fma", 0x1, 0, ECX, 12, YMM },"#;
 const LZCNT: &str = r#"{ "lzcnt", 0x80000001, 0, ECX, 5, NONE },"#;
 const SSE3: &str = r#"{ "sse3", 0x1, 0, ECX, 0, NONE },"#;
 const AVX512F: &str = r#"{ "avx512f", 0x7, 0, EBX, 16, ZMM },"#;
-/// In leaf 7.1, which neither of the CPUs has: must read as absent, not as leaf 7.0.
+/// Feature in CPUID leaf 7.1, which neither CPU has: the guard must report it as absent and not read leaf 7.0.
 const AVX_VNNI: &str = r#"{ "avx_vnni", 0x7, 1, EAX, 4, YMM },"#;
 
 #[test]
 fn a_cpu_is_let_through_or_told_what_it_lacks() {
     let v3: &[&str] = &[SSE3, AVX2, FMA, LZCNT];
-    // list, CPU, what is missing (nothing: it runs)
+    // List, CPU, missing feature (empty: the program runs).
     let cases: [(&[&str], &str, &str); 6] = [
         (v3, "Haswell", ""),
         (v3, "Nehalem", "avx2 fma lzcnt"),
@@ -59,7 +59,7 @@ fn a_cpu_is_let_through_or_told_what_it_lacks() {
         let output = Command::new("qemu-x86_64").args(["-cpu", cpu]).arg(&program).output();
         let Ok(output) = output else { return skipped::for_want_of("qemu-x86_64", "install qemu-user") };
         let stdout = String::from_utf8_lossy(&output.stdout);
-        // qemu warns on stderr about features it cannot emulate.
+        // qemu warns on stderr about features that it cannot emulate.
         let stderr = String::from_utf8_lossy(&output.stderr);
         if missing.is_empty() {
             assert_eq!(output.status.code(), Some(0), "{cpu}: {stderr}");

@@ -1,23 +1,24 @@
-//! The border between C++ and Rust: failures become codes and messages, an abort becomes exit code 1.
+//! Tests of the shim between C++ and Rust: failures become codes and messages, and an abort becomes exit code 1.
 
 use std::ffi::{CStr, CString, c_char};
 use std::process::Command;
 use std::sync::Mutex;
 
-// What the declarations name.
+// Links the functions that the declarations name.
 use llama_link as _;
 use llama_sys as sys;
 
-/// llama.cpp's log, from which messages are made, is the whole process's: one failing call at a time.
+/// Lock for llama.cpp's log, which is shared by the whole process. Messages are made from it, so only one call may
+/// fail at a time.
 static LOG: Mutex<()> = Mutex::new(());
 
-/// Set in a child process: what it shall die of.
+/// Environment variable of a child process: the fault that ends it.
 const FATE: &str = "LLAMA_SYS_TEST_FATE";
 
 #[test]
 fn an_abort_is_a_message_and_exit_code_1() {
     if std::env::var_os(FATE).is_some() {
-        // SAFETY: C strings, and a format that takes one int.
+        // SAFETY: C strings, and a format string that takes one int.
         unsafe {
             sys::anneal_start(false);
             sys::ggml_abort(c"graph.cpp".as_ptr(), 42, c"GGML_ASSERT(%d == 4) failed".as_ptr(), 5);
@@ -51,7 +52,7 @@ fn a_failed_load_tells_why() {
     std::fs::write(&path, b"GGUF but no more").expect("a file");
     let path = CString::new(path.to_str().expect("UTF-8")).expect("no NUL");
     let why = message(|err, size| {
-        // SAFETY: live strings and buffers.
+        // SAFETY: strings and buffers are live.
         unsafe {
             sys::anneal_start(false);
             let params = sys::llama_model_default_params();

@@ -1,4 +1,4 @@
-// Everything that Rust sees of C.
+// Headers that bindgen translates for Rust.
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"

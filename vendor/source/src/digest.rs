@@ -1,18 +1,19 @@
-//! The digest of a source tree.
+//! Digest of a source tree.
 //!
-//! One line for each regular file, `<SHA-256 of the content>  <path>\n`, paths relative to the tree with `/`
-//! between the components, the lines in ascending order of the paths' bytes; the tree's digest is the SHA-256
-//! of these lines. What is named `.git`, at any depth, does not count. That is what coreutils print:
+//! The listing has one line for each regular file, `<SHA-256 of the content>  <path>\n`. Paths are relative to the
+//! tree and use `/` between components. Lines are in ascending order of the paths' bytes. The tree's digest is the
+//! SHA-256 of the listing. Anything named `.git`, at any depth, is ignored. You can compute the digest with coreutils
+//! and check a pin without this program:
 //!
 //! ```text
 //! cd TREE
 //! find . -name .git -prune -o -type f -printf '%P\n' | LC_ALL=C sort | xargs -d '\n' sha256sum | sha256sum
 //! ```
 //!
-//! so that a pin can be checked without this program. Times, owners and file modes do not count: a file system
-//! without modes, or a umask, must not make a good tree look wrong, and the compiler reads none of them.
-//! Neither do empty folders, which git does not know. A symbolic link, a device, or a name that is not UTF-8
-//! or holds a control character or a backslash is an error: no llama.cpp tree needs one.
+//! Times, owners, file modes and empty folders are ignored. The compiler reads none of them, git does not store empty
+//! folders, and a file system without modes or an unusual umask must not make a good tree look wrong. A symbolic
+//! link, a device, or a name that is not UTF-8 or contains a control character or a backslash is an error: no
+//! llama.cpp tree needs one.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -20,17 +21,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use sha256::Sha256;
 
-/// The files of a tree with their digests, ascending by path.
+/// Files of a tree with their digests, ascending by path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing(Vec<(String, Sha256)>);
 
 impl Listing {
     /// Reads every file of the tree at `root`.
+    ///
+    /// # Errors
+    /// If a file cannot be read or listed, or its name is not allowed.
     pub fn of(root: &Path) -> Result<Self> {
         Self::of_files(files(root)?)
     }
 
-    /// The listing of a tree that has the files `(where it lies now, path in the tree)`.
+    /// Creates the listing of a tree that has the files `(current path, path in the tree)`.
     pub(crate) fn of_files(mut files: Vec<(PathBuf, String)>) -> Result<Self> {
         files.sort_by(|(_, one), (_, other)| one.as_bytes().cmp(other.as_bytes()));
         let lines =
@@ -38,17 +42,20 @@ impl Listing {
         Ok(Self(lines))
     }
 
-    /// The digest of the tree.
+    /// Returns the digest of the tree.
     pub fn digest(&self) -> Sha256 {
         Sha256::of(self.to_text())
     }
 
-    /// The lines that the digest is taken over, as `sha256sum -c` reads them.
+    /// Returns the listing as text, which is the input of the digest and readable by `sha256sum -c`.
     pub fn to_text(&self) -> String {
         self.0.iter().map(|(path, digest)| format!("{digest}  {path}\n")).collect()
     }
 
-    /// Takes what [`Listing::to_text`] wrote.
+    /// Parses the output of [`Listing::to_text`].
+    ///
+    /// # Errors
+    /// If a line does not have that form.
     pub fn parse(text: &str) -> Result<Self> {
         text.lines()
             .map(|line| {
@@ -60,7 +67,7 @@ impl Listing {
             .map(Self)
     }
 
-    /// What became of this listing's files in `now`: `changed PATH`, `missing PATH`, `added PATH`.
+    /// Compares this listing with `now` and returns the differences: `changed PATH`, `missing PATH`, `added PATH`.
     pub fn differences(&self, now: &Listing) -> Vec<String> {
         let then: std::collections::BTreeMap<_, _> =
             self.0.iter().map(|(path, digest)| (path, digest)).collect();
@@ -76,14 +83,14 @@ impl Listing {
     }
 }
 
-/// The files of the tree at `root`: where they lie, and their paths in the tree.
+/// Returns the files of the tree at `root`: their full paths, and their paths in the tree.
 pub(crate) fn files(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let mut paths = Vec::new();
     collect(root, "", &mut paths)?;
     Ok(paths.into_iter().map(|path| (root.join(&path), path)).collect())
 }
 
-/// The paths of all files below `dir`, which is `prefix` (empty or ending in `/`) within the tree.
+/// Collects the paths of all files below `dir`, whose path within the tree is `prefix` (empty or ending in `/`).
 fn collect(dir: &Path, prefix: &str, paths: &mut Vec<String>) -> Result<()> {
     let failed = || format!("cannot list {}", dir.display());
     for entry in fs::read_dir(dir).with_context(failed)? {
@@ -98,24 +105,30 @@ fn collect(dir: &Path, prefix: &str, paths: &mut Vec<String>) -> Result<()> {
         } else if kind.is_file() {
             paths.push(format!("{prefix}{name}"));
         } else {
-            bail!("{} is a symbolic link or a special file; a source tree has none", entry.path().display());
+            bail!(
+                "{} is a symbolic link or a special file, which a source tree must not contain",
+                entry.path().display()
+            );
         }
     }
     Ok(())
 }
 
-/// `name` of something in `dir`, if a listing can hold it.
+/// Returns `name`, an entry of `dir`, if a listing can contain it.
 pub(crate) fn checked_name(name: &std::ffi::OsStr, dir: &Path) -> Result<String> {
     match name.to_str() {
         Some(name) if !name.chars().any(|c| c.is_control() || c == '\\') => Ok(name.to_string()),
         _ => bail!(
-            "{} holds {name:?}: the name of a source file must be UTF-8 without control characters and backslashes",
+            "{} contains {name:?}: the name of a source file must be UTF-8 without control characters or backslashes",
             dir.display()
         ),
     }
 }
 
-/// SHA-256 of the content of `file`.
+/// Returns the SHA-256 of the content of `file`.
+///
+/// # Errors
+/// If the file cannot be read.
 pub fn of_file(file: &Path) -> Result<Sha256> {
     let read = || Sha256::of_reader(File::open(file)?);
     read().with_context(|| format!("cannot read {}", file.display()))
@@ -128,7 +141,7 @@ mod tests {
 
     fn tree() -> Result<tempfile::TempDir> {
         let dir = tempfile::tempdir()?;
-        // `a-b` sorts before `a/`, and `a.c` between them: not the order of a walk.
+        // `a-b` sorts before `a/`, with `a.c` between them: this differs from the order of a directory walk.
         for (path, text) in
             [("a/one", "1"), ("a-b", "2"), ("a.c", "3"), ("Z", "4"), ("z/ä b", "5"), ("z/empty", "")]
         {

@@ -1,4 +1,4 @@
-//! Which files of a folder make up a source tree, and copying them.
+//! Selection of the files in a folder that make up a source tree, and copying of these files.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,13 +8,19 @@ use anyhow::{Context, Result};
 
 use crate::digest::checked_name;
 
-/// A file, and its path within the tree.
+/// Path of a file, and its path within the tree.
 pub(crate) type TreeFile = (PathBuf, String);
 
-/// The source files of a user's folder. Left out are `.git`, builds (a folder with a `CMakeCache.txt`, and what
-/// CMake leaves beside the sources), caches of interpreters, and models: anything `*.gguf` but the vocabularies
-/// that llama.cpp's tests read. Links are followed, except for those that lead nowhere or back up; `skipped` is
-/// told of these.
+/// Returns the source files of a user's folder.
+///
+/// These are left out:
+/// - `.git`
+/// - builds: a folder with a `CMakeCache.txt`, and files that CMake writes beside the sources
+/// - caches of interpreters
+/// - models: every `*.gguf` file except the vocabularies that llama.cpp's tests read
+///
+/// Links are followed, except dangling links and links to a parent folder. `skipped` receives a message for each of
+/// these.
 pub(crate) fn sources(root: &Path, skipped: &mut dyn FnMut(&str)) -> Result<Vec<TreeFile>> {
     let mut files = Vec::new();
     let mut above = vec![real(root)?];
@@ -34,7 +40,7 @@ fn walk(
         let entry = entry.with_context(failed)?;
         let path = entry.path();
         let Ok(metadata) = fs::metadata(&path) else {
-            skipped(&format!("left out {}: a link that leads nowhere", path.display()));
+            skipped(&format!("left out {}: a dangling link", path.display()));
             continue;
         };
         if is_left_out(&entry.file_name(), &path, metadata.is_dir()) {
@@ -74,14 +80,14 @@ fn real(dir: &Path) -> Result<PathBuf> {
     dir.canonicalize().with_context(|| format!("cannot open the folder {}", dir.display()))
 }
 
-/// Copies `files` into the new folder `tree`. The copies belong to the store: writable (a registry may be
-/// read-only), executable where the original is.
+/// Copies `files` into the new folder `tree`. The copies belong to the store: they are writable, even if a registry
+/// is read-only, and executable if the original is.
 pub(crate) fn copy(files: &[TreeFile], tree: &Path) -> Result<()> {
     fs::create_dir_all(tree).with_context(|| format!("cannot create {}", tree.display()))?;
     let mut made = PathBuf::new();
     for (from, path) in files {
         let to = tree.join(path);
-        // Files come folder by folder: most need no new one.
+        // Files are sorted by folder, so most files need no new folder.
         if let Some(parent) = to.parent().filter(|parent| *parent != made) {
             fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
             made = parent.to_path_buf();

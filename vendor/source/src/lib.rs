@@ -1,4 +1,4 @@
-//! Where llama.cpp comes from.
+//! Fetches and verifies llama.cpp's sources.
 //!
 //! A source tree is fetched from an [`Origin`], verified against a SHA-256 digest of the whole tree
 //! ([`digest`](mod@digest)), patched from `patches/*.patch`, and only then renamed into the store:
@@ -6,13 +6,13 @@
 //! ```text
 //! <root>/sources/crate-3f2a…/        first 12 digits of the digest over origin's identity and patches
 //!     llama.cpp/                     the tree
-//!     SHA256SUMS                     one line a file, after the patches
-//!     source.json                    what `Tree` says
+//!     SHA256SUMS                     one line per file, after the patches
+//!     source.json                    the fields of `Tree`
 //! <root>/sources/downloads/          archives and git objects, so that a new patch needs no network
 //! ```
 //!
-//! Whoever looks sees a whole tree or none: everything is prepared in a folder beside it, and what a killed
-//! process leaves there is swept by the next one.
+//! A reader sees either a complete tree or none, because everything is prepared in a separate folder beside it. The
+//! next process removes the files that a killed process leaves in such a folder.
 
 pub mod digest;
 mod fetch;

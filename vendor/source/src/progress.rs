@@ -1,4 +1,4 @@
-//! Reports of what is going on.
+//! Progress reports.
 
-/// Told what is going on, one line at a time.
+/// Callback that receives progress messages, one line at a time.
 pub type FetchProgress<'a> = &'a mut dyn FnMut(&str);

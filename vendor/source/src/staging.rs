@@ -1,7 +1,7 @@
-//! The store's lock, and the folders that things are prepared in.
+//! Lock of the store, and its staging folders.
 //!
-//! A staging folder lies in the store itself, so that a rename publishes what is in it. Only the holder of the
-//! lock has one: whatever staging folder the next holder finds belongs to a process that was killed.
+//! A staging folder lies in the store itself, so that a rename can publish its contents. Only the holder of the lock
+//! may have a staging folder. Any staging folder that the next holder finds belongs to a killed process.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use crate::progress::FetchProgress;
 
 const PREFIX: &str = ".staging-";
 
-/// The right to change the store. Given back on drop, or by the system when the process dies.
+/// Exclusive right to change the store. Released on drop, or by the system when the process dies.
 pub(crate) struct StoreLock {
     _file: File,
     store: PathBuf,
 }
 
 impl StoreLock {
-    /// Waits for the store at `store`, which is created if it is not there, and sweeps it.
+    /// Waits for the lock of the store at `store`, creates the store if it does not exist, and removes leftovers.
     pub(crate) fn acquire(store: &Path, progress: FetchProgress<'_>) -> Result<Self> {
         fs::create_dir_all(store).with_context(|| format!("cannot create {}", store.display()))?;
         let file = open(store)?;
@@ -27,7 +27,7 @@ impl StoreLock {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                progress(&format!("waiting for another process that works on {}", store.display()));
+                progress(&format!("waiting for another process that uses {}", store.display()));
                 file.lock().with_context(failed)?;
             }
             Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
@@ -37,9 +37,9 @@ impl StoreLock {
         Ok(lock)
     }
 
-    /// Removes what dead processes left, if there is anything and no other process is at work.
+    /// Removes the leftovers of dead processes, unless another process holds the lock.
     pub(crate) fn sweep_if_idle(store: &Path) {
-        // An opportunity, no duty: the next one who needs the lock sweeps as well and reports what fails.
+        // Best effort: the next holder of the lock removes leftovers as well, and reports failures.
         if leftovers(store).next().is_none() {
             return;
         }
@@ -67,7 +67,7 @@ impl StoreLock {
     }
 }
 
-/// A folder to prepare things in.
+/// Folder in which a tree is prepared before it is published.
 pub(crate) struct Staging<'a> {
     folder: base::TempDir,
     _lock: &'a StoreLock,
@@ -78,10 +78,10 @@ impl Staging<'_> {
         self.folder.path()
     }
 
-    /// Renames `prepared`, which lies in here, to `place`. Something damaged that is already there is replaced.
+    /// Renames `prepared`, which lies in this folder, to `place`. A damaged tree at `place` is replaced.
     pub(crate) fn publish(&self, prepared: &Path, place: &Path) -> Result<()> {
         if place.exists() {
-            // Out of the way by a rename as well: nobody sees half of it.
+            // The old tree is also moved by a rename, so that no reader sees a part of it.
             let old = self.path().join(".replaced");
             fs::rename(place, &old).with_context(|| format!("cannot replace {}", place.display()))?;
         }

@@ -1,4 +1,4 @@
-//! The store: one folder for each tree, whole or not there.
+//! Store of source trees: one folder per tree, either complete or absent.
 
 use std::path::{Path, PathBuf};
 
@@ -15,31 +15,34 @@ use crate::staging::StoreLock;
 use crate::tools::{SourceTool, Tools};
 use crate::tree::{self, TREE, Tree};
 
-/// Where trees are kept, and everything that decides what is in them.
+/// Location of the trees, and everything that determines their contents.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// `<root>/sources` holds the trees.
+    /// Folder whose subfolder `sources` contains the trees.
     pub root: PathBuf,
-    /// What the origins have to deliver.
+    /// Pinned sources of the origins.
     pub pins: Pins,
-    /// The folder of the patches.
+    /// Folder that contains the patches.
     pub patches: PathBuf,
-    /// The manifest by which cargo fetches the crate; a Cargo.lock stands beside it.
+    /// Manifest with which cargo fetches the crate. Its Cargo.lock lies beside it.
     pub crate_manifest: PathBuf,
-    /// The programs to run.
+    /// Programs that fetching runs.
     pub tools: Tools,
 }
 
-/// What decides which folder of the store a tree is in.
+/// Identity of a tree, which determines its folder in the store.
 struct WantedTree {
     home: PathBuf,
-    /// The digest that the tree must have, where it is known before.
+    /// Required digest of the tree; `None` if it is unknown before the fetch.
     digest: Option<Sha256>,
     patches: Vec<Patch>,
 }
 
 impl Store {
-    /// The store under `root` by the pins and patches of this workspace.
+    /// Returns the store under `root`, with the pins and patches of this workspace.
+    ///
+    /// # Errors
+    /// If the pins cannot be read.
     pub fn of_workspace(root: &Path) -> Result<Self> {
         Ok(Self {
             root: root.to_path_buf(),
@@ -50,7 +53,11 @@ impl Store {
         })
     }
 
-    /// The tree of `origin`: the one in the store, or else fetched, verified and patched. See [`crate::workspace::ensure`].
+    /// Returns the tree of `origin`: the one in the store, or a tree that is fetched, verified and patched now. See
+    /// [`crate::workspace::ensure`].
+    ///
+    /// # Errors
+    /// If the tree cannot be fetched, does not match its pin, or a patch does not apply.
     pub fn ensure(&self, origin: &Origin, progress: FetchProgress<'_>) -> Result<Tree> {
         let wanted = self.wanted(origin, progress)?;
         let sources = self.sources()?;
@@ -59,17 +66,20 @@ impl Store {
             return Ok(tree);
         }
         let lock = StoreLock::acquire(&sources, progress)?;
-        // Another process may have made it while we waited.
+        // Another process may have created it during the wait.
         if let Some(tree) = find(&wanted, origin) {
             return Ok(tree);
         }
         self.make(origin, &wanted, &lock, progress)
     }
 
-    /// The programs besides cargo that [`ensure`](Self::ensure) would run now: none when the tree is there.
+    /// Returns the programs besides cargo that [`ensure`](Self::ensure) would run now; none if the tree exists.
+    ///
+    /// # Errors
+    /// If the store or its patches cannot be read.
     pub fn programs(&self, origin: &Origin) -> Result<Vec<SourceTool>> {
         let patched = !patch::load(&self.patches)?.is_empty();
-        // Neither fetches with them, and a folder would be hashed to see whether its tree is there.
+        // These origins need no program to fetch, and checking for an existing tree would hash the whole folder.
         if matches!(origin, Origin::Crate | Origin::Path(_)) && !patched {
             return Ok(Vec::new());
         }
@@ -86,11 +96,11 @@ impl Store {
         Ok(programs)
     }
 
-    /// Version and tree digest, before the patches, that [`ensure`](Self::ensure) would give: nothing is fetched or
-    /// copied.
+    /// Returns the version and the tree digest, before the patches, that [`ensure`](Self::ensure) would return. Does
+    /// not fetch or copy anything.
     ///
     /// # Errors
-    /// For a commit whose digest nobody knows before it was fetched; for a folder that is no llama.cpp tree.
+    /// If the digest of a commit is unknown before the fetch, or a folder is not a llama.cpp tree.
     pub fn expected(&self, origin: &Origin) -> Result<(String, Sha256)> {
         let pins = &self.pins;
         Ok(match origin {
@@ -105,7 +115,7 @@ impl Store {
                 None => match find(&self.wanted(origin, &mut |_| {})?, origin) {
                     Some(tree) => (tree.version, tree.digest),
                     None => bail!(
-                        "what is in commit {} is not known before it was fetched: run `cargo xtask vendor` with the \
+                        "the tree digest of commit {} is unknown before it is fetched\nhint: run `cargo xtask vendor` with the \
                          same options first",
                         pins.git.commit
                     ),
@@ -114,7 +124,7 @@ impl Store {
         })
     }
 
-    /// Absolute, because tools run in other folders.
+    /// Returns an absolute path, because tools run in other folders.
     fn sources(&self) -> Result<PathBuf> {
         let sources = self.root.join("sources");
         std::path::absolute(&sources).with_context(|| format!("cannot make {} absolute", sources.display()))
@@ -140,7 +150,7 @@ impl Store {
         Ok(WantedTree { home, digest, patches })
     }
 
-    /// Fetches, verifies, patches and publishes.
+    /// Fetches, verifies, patches and publishes a tree.
     fn make(
         &self,
         origin: &Origin,
@@ -207,17 +217,17 @@ impl Store {
     }
 }
 
-/// What a tree is called that has no version of its own.
+/// Names a tree that has no version of its own.
 fn tree_version(digest: &Sha256) -> String {
     format!("tree-{}", digest.short())
 }
 
-/// The tree in the store, if it is there.
+/// Returns the tree in the store if it exists.
 fn find(wanted: &WantedTree, origin: &Origin) -> Option<Tree> {
     let tree = Tree::read(&wanted.home)?;
     let is_wanted = wanted.digest.as_ref().is_none_or(|digest| *digest == tree.digest)
         && tree.tried().into_iter().eq(wanted.patches.iter().map(|patch| patch.name.as_str()));
-    // Two folders with the same files share one tree.
+    // Two folders with the same files share one tree, so the origin may differ.
     is_wanted.then(|| Tree { origin: origin.clone(), ..tree })
 }
 
@@ -226,7 +236,7 @@ fn verify(found: &Sha256, expected: &Sha256, fetched: &Fetched) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "the sources from {} are not the pinned ones:\n    expected tree digest {expected}\n    found                {found}\n{}",
+        "the sources from {} do not match their pin:\n    expected tree digest {expected}\n    found                {found}\n{}",
         fetched.from,
         fetched.mend
     )

@@ -1,4 +1,4 @@
-//! The programs that fetching runs, and how it runs them.
+//! Programs that fetching runs, and their environment.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -7,28 +7,28 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The programs that fetching runs. Each is needed only by the origin that uses it; git by patches as well.
+/// Paths of the programs that fetching runs. Each origin needs one of them; patches need git as well.
 #[derive(Clone, Debug)]
 pub struct Tools {
-    /// For [`Origin::Crate`](crate::origin::Origin::Crate).
+    /// Path of cargo, for [`Origin::Crate`](crate::origin::Origin::Crate).
     pub cargo: PathBuf,
-    /// With pip, for [`Origin::Sdist`](crate::origin::Origin::Sdist).
+    /// Path of Python with pip, for [`Origin::Sdist`](crate::origin::Origin::Sdist).
     pub python: PathBuf,
-    /// For [`Origin::Git`](crate::origin::Origin::Git), and for patches.
+    /// Path of git, for [`Origin::Git`](crate::origin::Origin::Git) and for patches.
     pub git: PathBuf,
 }
 
-/// A program that not every machine has. (Cargo runs us.)
+/// Program that may be missing on a machine. Cargo is always present, because it runs this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceTool {
-    /// git.
+    /// The program git.
     Git,
-    /// pip, as a module of Python.
+    /// The Python module pip.
     Pip,
 }
 
 impl Default for Tools {
-    /// The cargo that runs us, and `python3` and `git` from the PATH.
+    /// Returns the cargo that runs this program, and `python3` and `git` from the PATH.
     fn default() -> Self {
         let cargo = std::env::var_os("CARGO").filter(|cargo| !cargo.is_empty());
         Self {
@@ -40,11 +40,11 @@ impl Default for Tools {
 }
 
 impl Tools {
-    /// cargo, as if nothing but the user's own configuration were set: when a build script calls us, cargo has
-    /// put flags, wrappers (clippy's, for one), a job server and paths into the environment that are meant for
+    /// Creates a cargo command that only sees the user's own configuration. When a build script calls this, cargo has
+    /// set flags, wrappers (clippy's, for example), a job server and paths in the environment that are meant for
     /// another package.
     pub(crate) fn cargo(&self) -> Command {
-        /// Say where things are and how to reach the network: the user's.
+        /// Variables set by the user that locate folders or configure the network.
         const KEPT: [&str; 8] = [
             "CARGO_HOME",
             "CARGO_HTTP_",
@@ -68,7 +68,8 @@ impl Tools {
         command
     }
 
-    /// git, away from any repository around us: a hook that calls us sets these.
+    /// Creates a git command that ignores any surrounding repository. A git hook that calls this program sets these
+    /// variables.
     pub(crate) fn git(&self) -> Command {
         let mut command = Command::new(&self.git);
         for name in [
@@ -83,7 +84,7 @@ impl Tools {
         ] {
             command.env_remove(name);
         }
-        // Bytes as they were committed, whatever the user's configuration says of line ends; and no questions.
+        // Files keep their committed bytes, whatever line endings the user configured. git must not ask questions.
         command.args(["-c", "core.autocrlf=false", "-c", "core.eol=lf"]).env("GIT_TERMINAL_PROMPT", "0");
         command
     }
@@ -93,8 +94,8 @@ impl Tools {
     }
 }
 
-/// Runs `command` without a terminal. An error quotes the command and the end of what it printed; `install` says
-/// what to do when the program is not there.
+/// Runs `command` without a terminal. An error quotes the command and the end of its output. `install` is the hint
+/// for a missing program.
 pub(crate) fn run(command: &mut Command, install: &str) -> Result<Output> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = match command.stdin(Stdio::null()).output() {
@@ -110,7 +111,7 @@ pub(crate) fn run(command: &mut Command, install: &str) -> Result<Output> {
     bail!("`{}` failed ({}):\n{}", line(command), output.status, tail(&output))
 }
 
-/// `command` as one would type it.
+/// Formats `command` as a shell command line.
 fn line(command: &Command) -> String {
     let quoted = |word: &std::ffi::OsStr| base::shell_quote(&word.to_string_lossy());
     let words: Vec<_> =
@@ -118,7 +119,7 @@ fn line(command: &Command) -> String {
     words.join(" ")
 }
 
-/// The last lines of what a program printed, on standard error if it printed anything there.
+/// Returns the last lines of a program's standard error, or of its standard output if standard error is empty.
 fn tail(output: &Output) -> String {
     const LINES: usize = 20;
     let printed = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_build_scripts_environment_stays_outside() {
-        // Cargo sets CARGO_PKG_NAME and more for tests, so that there is something to clear.
+        // Cargo sets CARGO_PKG_NAME and other variables for tests, so the environment has variables to clear.
         let tools = Tools::default();
         let command = tools.cargo();
         let cleared: Vec<_> = command

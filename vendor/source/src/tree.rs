@@ -1,4 +1,4 @@
-//! A tree in the store, and what is written beside it.
+//! Tree in the store, and the record beside it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,73 +15,77 @@ pub(crate) const TREE: &str = "llama.cpp";
 const RECORD: &str = "source.json";
 const SUMS: &str = "SHA256SUMS";
 
-/// A llama.cpp tree that was fetched, verified and patched.
+/// llama.cpp tree that was fetched, verified and patched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tree {
-    /// The folder with llama.cpp's CMakeLists.txt.
+    /// Folder that contains llama.cpp's CMakeLists.txt.
     #[serde(skip)]
     pub path: PathBuf,
-    /// Where it came from.
+    /// Origin of the tree.
     pub origin: Origin,
-    /// Version within the origin: a crate's, a package's, a commit; `tree-` and 12 digits for a folder.
+    /// Version within the origin: of a crate, of a package, or a commit; `tree-` and 12 digits for a folder.
     pub version: String,
     /// Digest of the tree as unpacked, before the patches.
     pub digest: Sha256,
-    /// Digest of the tree as it lies there; equal to `digest` without patches.
+    /// Digest of the patched tree; equal to `digest` if there are no patches.
     pub patched_digest: Sha256,
-    /// Names of the patches applied, in order.
+    /// Names of the applied patches, in order.
     pub patches: Vec<String>,
-    /// Names of the optional patches that do not fit this tree.
+    /// Names of optional patches that do not fit this tree.
     #[serde(default)]
     pub left_out: Vec<String>,
-    /// llama.cpp's version from its CMakeLists.txt, `0.6.0`; `unknown` in older trees.
+    /// Version of llama.cpp in its CMakeLists.txt, for example `0.6.0`; `unknown` in older trees.
     pub llama_version: String,
-    /// ggml's version from its CMakeLists.txt, `0.26.0`; `unknown` in older trees.
+    /// Version of ggml in its CMakeLists.txt, for example `0.26.0`; `unknown` in older trees.
     pub ggml_version: String,
-    /// What llama.cpp shall call the commit it was built from: a commit where the origin knows it, or else what
-    /// identifies the tree.
+    /// Build commit that llama.cpp reports: a commit if the origin knows it, otherwise an identifier of the tree.
     pub build_commit: String,
 }
 
 impl Tree {
-    /// Names of all patches that there were, in order.
+    /// Names of all patches that were tried, in order.
     pub(crate) fn tried(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.patches.iter().chain(&self.left_out).map(String::as_str).collect();
         names.sort_unstable();
         names
     }
 
-    /// CMake definitions without which llama.cpp asks the git repository around its folder, which is ours, for
-    /// its own version. The number of commits is known to no origin; 0 is what llama.cpp itself takes then.
+    /// Returns CMake definitions for llama.cpp's version. Without them, llama.cpp's CMake files query the git
+    /// repository around the folder, which is Anneal's. No origin knows the number of commits; 0 is llama.cpp's own
+    /// default.
     ///
-    /// ggml asks a second time and takes no definition for an answer: set the environment variable of
+    /// ggml queries git separately and accepts no definition, so set the environment variable of
     /// [`Tree::cmake_environment`] as well.
     pub fn cmake_definitions(&self) -> [(&'static str, String); 2] {
         [("LLAMA_BUILD_NUMBER", "0".to_string()), ("LLAMA_BUILD_COMMIT", self.build_commit.clone())]
     }
 
-    /// Folders of the headers of its C API.
+    /// Returns the folders with the headers of llama.cpp's C API.
     pub fn headers(&self) -> [PathBuf; 2] {
         [self.path.join("include"), self.path.join("ggml").join("include")]
     }
 
-    /// The variable that keeps git, when CMake calls it in the tree, from finding the repository around it.
+    /// Returns the environment variable that keeps git, when CMake runs it in the tree, from finding the surrounding
+    /// repository.
     pub fn cmake_environment(&self) -> (&'static str, PathBuf) {
         let above = self.path.parent().unwrap_or(&self.path);
         ("GIT_CEILING_DIRECTORIES", above.to_path_buf())
     }
 
-    /// Reads every file again and compares it with what was unpacked.
+    /// Reads every file again and compares the tree with its listing.
+    ///
+    /// # Errors
+    /// If the tree changed or cannot be read; the error names the files that differ.
     pub fn check(&self) -> Result<()> {
         let home = self.path.parent().context("the tree has no parent folder")?;
-        let mend = format!("remove {} and run `cargo xtask vendor` again", home.display());
+        let mend = format!("hint: remove {} and run `cargo xtask vendor` again", home.display());
         let sums = home.join(SUMS);
         let then = fs::read_to_string(&sums)
             .map_err(anyhow::Error::from)
             .and_then(|text| Listing::parse(&text))
-            .with_context(|| format!("{} is damaged: {mend}", sums.display()))?;
+            .with_context(|| format!("{} is damaged\n{mend}", sums.display()))?;
         if then.digest() != self.patched_digest {
-            bail!("{} does not belong to the tree beside it: {mend}", sums.display());
+            bail!("{} does not belong to the tree beside it\n{mend}", sums.display());
         }
         let now = Listing::of(&self.path)?;
         if now == then {
@@ -95,14 +99,14 @@ impl Tree {
             list += &format!("    and {} more\n", differences.len() - SHOWN);
         }
         bail!(
-            "the sources in {} are not what was unpacked (digest {}, expected {}):\n{list}{mend}",
+            "the sources in {} were changed after unpacking (digest {}, expected {}):\n{list}{mend}",
             self.path.display(),
             now.digest(),
             self.patched_digest
         )
     }
 
-    /// The tree in `home`, if a whole one lies there.
+    /// Returns the tree in `home` if a complete one exists.
     pub(crate) fn read(home: &Path) -> Option<Self> {
         let text = fs::read(home.join(RECORD)).ok()?;
         let mut tree: Tree = serde_json::from_slice(&text).ok()?;
@@ -110,7 +114,7 @@ impl Tree {
         tree.path.join("CMakeLists.txt").exists().then_some(tree)
     }
 
-    /// Writes the record and the sums into `home`, beside the tree.
+    /// Writes the record and the checksums into `home`, beside the tree.
     pub(crate) fn write(&self, home: &Path, listing: &Listing) -> Result<()> {
         let record = home.join(RECORD);
         fs::write(home.join(SUMS), listing.to_text())
@@ -119,17 +123,17 @@ impl Tree {
     }
 }
 
-/// The versions of llama.cpp and ggml that `tree` says it is. An error if it does not look like llama.cpp.
+/// Returns the versions of llama.cpp and ggml in `tree`. Fails if the folder does not look like llama.cpp.
 pub(crate) fn versions(tree: &Path) -> Result<(String, String)> {
     let read = |path: &str| {
         fs::read_to_string(tree.join(path))
-            .with_context(|| format!("{} is no llama.cpp tree: it has no readable {path}", tree.display()))
+            .with_context(|| format!("{} is not a llama.cpp tree: it has no readable {path}", tree.display()))
     };
     let (llama, ggml) = (read("CMakeLists.txt")?, read("ggml/CMakeLists.txt")?);
     Ok((version(&llama, "LLAMA_VERSION"), version(&ggml, "GGML_VERSION")))
 }
 
-/// The version that `set(<name>_MAJOR 1)` and so on spell.
+/// Parses the version from `set(<name>_MAJOR 1)` and the lines that follow it.
 fn version(cmake: &str, name: &str) -> String {
     let part = |part: &str| {
         let start = format!("set({name}_{part} ");

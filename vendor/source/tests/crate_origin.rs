@@ -1,4 +1,4 @@
-//! Origin `crate`: the real crate, and a fake one where something has to go wrong.
+//! Tests of the origin `crate`: the real crate, and a fake crate for error cases.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn the_pinned_crate_is_fetched_and_verified() -> Result<()> {
 fn what_cargo_has_needs_no_network() -> Result<()> {
     let mut bench = Bench::new()?;
     let (workspace, cargo) = (Store::of_workspace(&bench.store.root)?, bench.store.tools.cargo.clone());
-    // Whatever was fetched by the test above or before; a second `fetch` is a failure.
+    // The crate is already fetched at this point, so a second `fetch` is a failure.
     workspace.ensure(&Origin::Crate, &mut |_| {})?;
     let guard =
         format!("case $1 in fetch) echo network >&2; exit 1;; esac\nexec '{}' \"$@\"", cargo.display());

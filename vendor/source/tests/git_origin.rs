@@ -1,4 +1,4 @@
-//! Origin `git`, against a repository made here.
+//! Tests of the origin `git`, with a repository created by the test.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn git(bench: &Bench, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_string())
 }
 
-/// A bench with a repository of two commits; the first has [`FILES`] and is the pinned one.
+/// Creates a bench with a repository of two commits. The first commit contains [`FILES`] and is pinned.
 fn bench() -> Result<Bench> {
     let mut bench = Bench::new()?;
     let repository = bench.path("repository");
@@ -69,11 +69,11 @@ fn what_was_fetched_once_needs_no_repository() -> Result<()> {
     let tree = bench.ensure(&Origin::Git).0?;
     assert_eq!(bench.store.programs(&Origin::Git)?, []);
     fs::remove_dir_all(bench.path("repository"))?;
-    // From the store, and from the kept objects when a new patch makes a new tree.
+    // The tree comes from the store. With a new patch, the new tree comes from the kept objects.
     assert_eq!(bench.ensure(&Origin::Git).0?, tree);
     bench.patch("a.patch", "Why: x\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+new\n")?;
     assert!(bench.ensure(&Origin::Git).0?.path.join("new").is_file());
-    // Another root has nothing.
+    // Another root has no kept objects.
     bench.store.root = bench.path("another");
     let error = bench.error(&Origin::Git);
     for part in ["cannot fetch commit", "needs the network once", "--git-url DIR", "--path DIR"] {
@@ -96,7 +96,7 @@ fn a_wrong_digest_an_unknown_commit_and_no_git_are_told() -> Result<()> {
     assert!(error.contains(&"cd".repeat(20)) && error.contains("not our ref"), "{error}");
 
     bench.store.pins.git.commit = "master".into();
-    assert!(bench.error(&Origin::Git).contains("no full commit"));
+    assert!(bench.error(&Origin::Git).contains("not a full commit"));
 
     bench.store.pins.git = right;
     bench.store.root = bench.path("another");

@@ -1,4 +1,4 @@
-//! Patches on the way into the store.
+//! Tests of the patches that are applied to trees in the store.
 
 mod common;
 
@@ -9,7 +9,7 @@ use anyhow::Result;
 use common::Bench;
 use llama_source::Origin;
 
-/// A patch of `src/llama.cpp` that replaces the line `from` between its neighbours.
+/// Returns a patch of `src/llama.cpp` that replaces the line `from` between its neighbours.
 fn diff(from: &str, to: &str) -> String {
     format!(
         "diff --git a/src/llama.cpp b/src/llama.cpp\n--- a/src/llama.cpp\n+++ b/src/llama.cpp\n\
@@ -32,13 +32,13 @@ fn patches_are_applied_in_order_and_recorded() -> Result<()> {
     assert_ne!(tree.path, plain.path);
     tree.check()?;
     plain.check()?;
-    // The originals are not touched, and the same patches give the same tree.
+    // The originals are unchanged, and the same patches give the same tree.
     assert_eq!(fs::read_to_string(bench.path("fake-llama/llama.cpp/src/llama.cpp"))?, "one\ntwo\nthree\n");
     assert_eq!(bench.ensure(&Origin::Crate).0?, tree);
     Ok(())
 }
 
-/// Another version of llama.cpp, a user's own tree: what a patch of ours brings is not worth refusing it for.
+/// With another version of llama.cpp, or a user's own tree, the benefit of an optional patch is not worth an error.
 #[test]
 fn an_optional_patch_that_does_not_fit_is_left_out_and_told() -> Result<()> {
     let bench = Bench::new()?;
@@ -55,14 +55,14 @@ fn an_optional_patch_that_does_not_fit_is_left_out_and_told() -> Result<()> {
         line.contains("0001-a.patch does not fit") && line.ends_with("left out: slower without it")
     };
     assert!(said.iter().any(told), "{said:?}");
-    // It is found again, not made again.
+    // The tree is found again and not recreated.
     let again = bench.store.ensure(&Origin::Crate, &mut |line| panic!("{line}"))?;
     assert_eq!(again, tree);
     Ok(())
 }
 
-/// In a subfolder of a repository `git apply` skips the files of a patch in git's format, in silence; the store
-/// lies in one.
+/// In a subfolder of a repository, `git apply` silently skips the files of a patch in git's format, and the store
+/// lies in a subfolder of a repository.
 #[test]
 fn a_repository_around_the_store_does_not_matter() -> Result<()> {
     let bench = Bench::new()?;

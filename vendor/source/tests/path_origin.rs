@@ -1,4 +1,4 @@
-//! Origin `path`: a user's folder is read, never written.
+//! Tests of the origin `path`: a user's folder is only read, never written.
 
 mod common;
 
@@ -86,12 +86,12 @@ fn a_folder_that_cannot_be_used_is_told_why() -> Result<()> {
     let empty = bench.path("empty");
     fs::create_dir(&empty)?;
     let error = bench.error(&Origin::Path(empty));
-    assert!(error.contains("no llama.cpp tree"), "{error}");
+    assert!(error.contains("not a llama.cpp tree"), "{error}");
 
     let around = bench.path("around");
     write_tree(&around, &FILES)?;
     bench.store.root = around.join("target/anneal");
     let error = bench.error(&Origin::Path(around));
-    assert!(error.contains("contains the folder"), "{error}");
+    assert!(error.contains("the destination of the copy"), "{error}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Origin `sdist`: pip itself on a package made here, and archives that nobody should unpack.
+//! Tests of the origin `sdist`: pip itself with a package created by the test, and hostile archives.
 
 mod common;
 
@@ -12,7 +12,7 @@ use flate2::{Compression, write::GzEncoder};
 use llama_source::{Origin, SourceTool, digest};
 use tar::{Builder, EntryType, Header};
 
-/// An entry by its raw name: the tar crate would not write a hostile one.
+/// Creates an archive entry from a raw name, because the tar crate would not write a hostile name.
 fn entry(
     archive: &mut Builder<impl Write>,
     name: &str,
@@ -31,10 +31,10 @@ fn entry(
     Ok(archive.append(&header, text.as_bytes())?)
 }
 
-/// Name, kind, and content or what a link points at.
+/// Name, kind, and the content or the target of a link.
 type Entry<'a> = (&'a str, EntryType, &'a str);
 
-/// Writes the package's archive, with `more` entries behind [`FILES`], and pins it.
+/// Writes the package's archive with [`FILES`] followed by the entries `more`, and pins it.
 fn archive(bench: &mut Bench, more: &[Entry<'_>]) -> Result<std::path::PathBuf> {
     let path = bench.path("fake_llama-1.0.0.tar.gz");
     let mut archive = Builder::new(GzEncoder::new(fs::File::create(&path)?, Compression::fast()));
@@ -73,7 +73,7 @@ fn pin(bench: &mut Bench, archive: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A python whose `pip download` delivers `archive`, whatever it was asked for.
+/// Installs a fake Python whose `pip download` always delivers `archive`.
 fn deliver(bench: &mut Bench, archive: &Path) -> Result<()> {
     let body = format!(
         "while [ $# -gt 1 ]; do shift; done\ncp '{}' \"$1/fake_llama-1.0.0.tar.gz\"",
@@ -100,7 +100,7 @@ fn pip_downloads_and_only_the_tree_is_unpacked() -> Result<()> {
     assert_eq!(fs::metadata(tree.path.join("scripts/run.sh"))?.permissions().mode() & 0o777, 0o755);
     tree.check()?;
 
-    // pip refuses what is not the pinned archive before it runs any of it.
+    // pip rejects an archive with another digest before it runs any code of it.
     bench.store.root = bench.path("another");
     bench.store.pins.sdist.archive_sha256 = zeros();
     let error = bench.error(&Origin::Sdist);
@@ -167,7 +167,7 @@ fn a_download_that_is_not_the_pinned_one_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Archives that carry the pinned digest and still must not be unpacked.
+/// These archives have the pinned digest, but must not be unpacked.
 #[test]
 fn a_hostile_archive_is_refused_and_writes_nothing() -> Result<()> {
     const TREE: &str = "fake_llama-1.0.0/vendor/llama.cpp";
@@ -179,14 +179,14 @@ fn a_hostile_archive_is_refused_and_writes_nothing() -> Result<()> {
         ("parent folders", vec![(&dots, Regular, "x")], "leads out of its folder"),
         ("parent folders outside", vec![("../evil", Regular, "x")], "leads out of its folder"),
         ("absolute", vec![("/evil", Regular, "x")], "leads out of its folder"),
-        ("symbolic link", vec![(&link, Symlink, "/etc")], "no regular file (Symlink)"),
+        ("symbolic link", vec![(&link, Symlink, "/etc")], "not a regular file (Symlink)"),
         (
             "through a link",
             vec![(&link, Symlink, ".."), (&beyond, Regular, "x")],
-            "no regular file (Symlink)",
+            "not a regular file (Symlink)",
         ),
-        ("hard link", vec![(&hard, Link, "/etc/passwd")], "no regular file (Link)"),
-        ("pipe", vec![(&device, Fifo, "")], "no regular file (Fifo)"),
+        ("hard link", vec![(&hard, Link, "/etc/passwd")], "not a regular file (Link)"),
+        ("pipe", vec![(&device, Fifo, "")], "not a regular file (Fifo)"),
         ("twice", vec![(&twice, Regular, "evil")], "cannot create"),
     ];
     for (what, more, expected) in cases {
@@ -218,7 +218,7 @@ fn an_archive_that_ends_early_or_holds_no_tree_is_refused() -> Result<()> {
     pin(&mut bench, &whole)?;
     bench.store.root = bench.path("another");
     let error = bench.error(&Origin::Sdist);
-    assert!(error.contains("holds no folder vendor/llama.cpp"), "{error}");
+    assert!(error.contains("has no folder vendor/llama.cpp"), "{error}");
     assert_eq!(bench.stored(), [""; 0]);
     Ok(())
 }
@@ -229,7 +229,7 @@ fn without_pip_or_a_network_the_error_has_the_command() -> Result<()> {
     let cases = [
         ("echo '/usr/bin/python3: No module named pip' >&2; exit 1", "apt install python3-pip"),
         ("echo 'ERROR: No matching distribution found' >&2; exit 1", "put the archive at"),
-        ("exit 0", "pip left no .tar.gz"),
+        ("exit 0", "pip downloaded no .tar.gz"),
     ];
     for (body, expected) in cases {
         bench.store.tools.python = bench.script("python", body)?;

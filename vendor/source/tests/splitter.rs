@@ -1,4 +1,4 @@
-//! Comparison of the matcher of patch 0009 with `std::regex`, which it replaces, by a separate program
+//! Comparison of the matcher in patch 0009 with `std::regex`, which it replaces, using a separate program
 //! (`splitter/main.cpp`).
 
 use std::fs;
@@ -42,7 +42,7 @@ fn the_matcher_splits_as_std_regex_does() -> Result<()> {
         .with_context(|| format!("cannot run {compiler}"))?;
     ensure!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
 
-    // Seed, texts, expressions.
+    // Arguments: seed, number of texts, number of expressions.
     let output = Command::new(&program).args(["1", "300", "2000"]).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     println!("{said}");

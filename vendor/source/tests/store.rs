@@ -1,4 +1,4 @@
-//! The store itself: two at once, what the killed leave behind, damage.
+//! Tests of the store: concurrent processes, leftovers of killed processes, and damage.
 
 mod common;
 
@@ -13,7 +13,7 @@ use llama_source::Origin;
 #[test]
 fn two_at_once_get_the_same_tree_and_one_makes_it() -> Result<()> {
     let mut bench = Bench::new()?;
-    // Counts its calls, and lets the first one end only when all the others wait for it.
+    // The fake counts its calls, and the first call only ends when all other processes wait for it.
     let cargo = bench.store.tools.cargo.display().to_string();
     let (log, go) = (bench.path("calls"), bench.path("go"));
     let body = format!(
@@ -124,7 +124,7 @@ fn what_is_no_llama_cpp_is_refused() -> Result<()> {
     let bench = Bench::new()?;
     fs::remove_file(bench.path("fake-llama/llama.cpp/ggml/CMakeLists.txt"))?;
     let error = bench.error(&Origin::Crate);
-    assert!(error.contains("no llama.cpp tree") && error.contains("ggml/CMakeLists.txt"), "{error}");
+    assert!(error.contains("not a llama.cpp tree") && error.contains("ggml/CMakeLists.txt"), "{error}");
     assert_eq!(bench.stored(), [""; 0]);
     Ok(())
 }

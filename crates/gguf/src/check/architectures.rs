@@ -1,6 +1,6 @@
-//! Architectures by the assertions of their graphs in llama.cpp (src/models).
+//! Lists of architectures by the assertions of their graphs in llama.cpp (src/models).
 
-/// The projector of a multimodal model.
+/// Architecture of a multimodal model's projector.
 pub(super) const PROJECTOR: &str = "clip";
 
 /// Architectures whose graphs assert that keys and values have the same length.
@@ -207,7 +207,7 @@ pub(super) const NO_ROPE: &[&str] = &[
     "wavtokenizer-dec",
 ];
 
-/// Architectures that rotate half of the elements that their files name.
+/// Architectures that rotate half of the number of elements in their files.
 pub(super) const HALF_ROPE: &[&str] = &["step35"];
 
 /// Architectures that divide by the first layer's number of heads.
@@ -221,10 +221,10 @@ pub(super) const ROPE_SECTIONS: &[&str] =
 pub(super) const NEEDS_EXPERTS: &[&str] =
     &["bailingmoe2", "glm4moe", "grovemoe", "lfm2moe", "llada-moe", "smallthinker"];
 
-/// Architectures in whose files one expert or none is a dense network.
+/// Architectures in whose files a single expert means a dense network, as no expert does.
 pub(super) const ONE_EXPERT_IS_NONE: &[&str] = &["hunyuan-dense", "hunyuan_vl"];
 
-/// Architectures that take the gating function from the file, and have no default for it.
+/// Architectures that read the gating function from the file and have no default for it.
 pub(super) const NEEDS_GATING: &[&str] = &[
     "bailingmoe2",
     "bailingmoe3",
@@ -241,7 +241,7 @@ pub(super) const NEEDS_GATING: &[&str] = &[
     "smallthinker",
 ];
 
-/// Further architectures that take the gating function from the file. They have a default for 0.
+/// Further architectures that read the gating function from the file; they use a default if it is 0.
 pub(super) const DEFAULT_GATING: &[&str] = &[
     "afmoe",
     "cohere2moe",
@@ -256,7 +256,7 @@ pub(super) const DEFAULT_GATING: &[&str] = &[
     "step35",
 ];
 
-/// Hyperparameters by which a graph divides or that it asserts to be at least this.
+/// Minimum values of hyperparameters that a graph divides by or makes assertions about.
 pub(super) const AT_LEAST: &[(&str, &str, i128)] = &[
     ("ernie4_5-moe", "interleave_moe_layer_step", 1),
     ("grovemoe", "experts_per_group", 1),
@@ -269,7 +269,7 @@ pub(super) const AT_LEAST: &[(&str, &str, i128)] = &[
     ("nanbeige", "num_loops", 1),
 ];
 
-/// Architectures with Mamba-2 layers, whose states are split by heads and by groups.
+/// Architectures with Mamba-2 layers, whose states are divided into heads and groups.
 pub(super) const MAMBA_2: &[&str] = &["falcon-h1", "granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe"];
 
 /// Architectures that assert that the state space is twice as wide as the embedding.
@@ -278,7 +278,7 @@ pub(super) const TWICE_AS_WIDE: &[&str] = &["granitehybrid", "jamba"];
 /// Architectures with gated delta nets.
 pub(super) const DELTA_NET: &[&str] = &["clef", "qwen35", "qwen35moe", "qwen3next", "qwen4exp"];
 
-/// RWKV's architectures, with the number of tokens that the graph asserts to be shifted.
+/// RWKV architectures, with the number of shifted tokens that their graphs assert.
 pub(super) const RWKV: &[(&str, i128)] = &[("arwkv7", 1), ("rwkv6", 2), ("rwkv6qwen2", 1), ("rwkv7", 2)];
 
 #[cfg(test)]

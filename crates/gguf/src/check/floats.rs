@@ -4,7 +4,7 @@ use super::hyperparameters::{CheckedModel, text};
 use crate::read::ReadError;
 use crate::value::{Scalar, Value};
 
-/// Kinds of RoPE scaling, `LLAMA_ROPE_SCALING_TYPES`.
+/// Names of RoPE scaling types, `LLAMA_ROPE_SCALING_TYPES`.
 const ROPE_SCALING: [&str; 4] = ["none", "linear", "yarn", "longrope"];
 
 pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
@@ -18,7 +18,7 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
         })
         .filter(|(key, _)| key.starts_with(&prefix))
         .collect();
-    // The same error in every run, whatever the order of the map.
+    // Sorted, so that every run reports the same error regardless of the map's order.
     floats.sort_by_key(|(key, _)| *key);
     for (key, value) in floats {
         let is_epsilon = key.ends_with("epsilon");
@@ -41,7 +41,7 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Returns the beginning of a text from a file, which may be long.
+/// Returns the beginning of a text from a file, because the text may be long.
 pub(super) fn shortened(text: &str) -> String {
     const MOST: usize = 60;
     match text.char_indices().nth(MOST) {

@@ -1,4 +1,4 @@
-//! Attention heads and their elements that RoPE rotates.
+//! Attention heads, and the elements of them that RoPE rotates.
 
 use super::hyperparameters::{CheckedModel, MOST_LAYERS, PerLayer};
 use crate::check::architectures::{
@@ -6,7 +6,7 @@ use crate::check::architectures::{
 };
 use crate::read::ReadError;
 
-/// Most elements of one position's keys or values that llama.cpp counts without an overflow.
+/// Maximum number of elements in one position's keys or values that llama.cpp counts without overflow.
 const MOST: i128 = i32::MAX as i128;
 
 /// Lengths of a head in layers without a sliding window.
@@ -30,7 +30,7 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
             return Err(model.wrong(&key, keys, allowed));
         }
     }
-    // Layers without attention have no heads. A model whose first layer is one of them has no default length.
+    // Layers without attention have no heads. If the first layer has none, the model has no default length.
     if heads.at(0) < 1 {
         return Ok(());
     }
@@ -59,7 +59,8 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     rotated(model, lengths, of_one_kind)
 }
 
-/// Checks lists of heads against each layer's matrices: llama.cpp compares shapes with the first layer's heads alone.
+/// Checks per-layer numbers of heads against each layer's matrices, because llama.cpp only compares shapes with the
+/// first layer's number of heads.
 fn rows(
     model: &CheckedModel<'_>,
     heads: &PerLayer,
@@ -88,9 +89,10 @@ fn rows(
     Ok(())
 }
 
-/// Checks the number of elements of a head that RoPE rotates, in all layers and in those with a sliding window.
+/// Checks the number of elements of a head that RoPE rotates, in normal layers and in those with a sliding window.
 ///
-/// ggml's CPU kernel never ends if the number is 0: it goes back to the element that it is about to skip.
+/// If the number is 0, ggml's CPU kernel loops for ever, because it steps back to the element that it is about to
+/// skip.
 fn rotated(model: &CheckedModel<'_>, lengths: Lengths, of_one_kind: bool) -> Result<(), ReadError> {
     const NAME: &str = "rope.dimension_count";
     const SLIDING: &str = "rope.dimension_count_swa";
@@ -126,7 +128,7 @@ fn sections(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     let found = match model.first.get(&key) {
         // llama.cpp's default.
         None => vec![0],
-        // A single number is for all sections. llama.cpp refuses values that are no numbers.
+        // A single number applies to all sections. llama.cpp itself rejects values that are not numbers.
         Some(_) => match model.first.integers(&key)? {
             Some(found) => found,
             None => return Ok(()),

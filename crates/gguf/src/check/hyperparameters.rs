@@ -1,11 +1,11 @@
-//! A model under check, and its hyperparameters.
+//! Model under validation, and its hyperparameters.
 
 use std::fmt::Display;
 
 use crate::read::{GgufFile, ReadError};
 use crate::value::{Scalar, Value, ValueType};
 
-/// Largest number of layers, `LLAMA_MAX_LAYERS`.
+/// Maximum number of layers, `LLAMA_MAX_LAYERS`.
 pub(super) const MOST_LAYERS: i128 = 512;
 
 /// Returns the text under `key`.
@@ -16,7 +16,7 @@ pub(super) fn text<'a>(file: &'a GgufFile, key: &str) -> Option<&'a str> {
     }
 }
 
-/// A model under check.
+/// Model under validation.
 pub(super) struct CheckedModel<'a> {
     pub(super) parts: &'a [&'a GgufFile],
     pub(super) first: &'a GgufFile,
@@ -39,7 +39,7 @@ impl<'a> CheckedModel<'a> {
         format!("{}.{name}", self.architecture)
     }
 
-    /// Returns a hyperparameter that is one whole number.
+    /// Returns a hyperparameter that is a single integer.
     pub(super) fn number(&self, name: &str) -> Option<i128> {
         match self.first.get(&self.key(name))? {
             Value::Scalar(Scalar::Unsigned(value)) => Some(i128::from(*value)),
@@ -48,13 +48,13 @@ impl<'a> CheckedModel<'a> {
         }
     }
 
-    /// Returns a hyperparameter that is a whole number, or a list with one for each layer.
+    /// Returns a hyperparameter that is an integer, or a list with one integer per layer.
     pub(super) fn per_layer(&self, name: &str) -> Result<Option<PerLayer>, ReadError> {
         let key = self.key(name);
         if let Some(number) = self.number(name) {
             return Ok(Some(PerLayer(vec![number])));
         }
-        // llama.cpp takes no list that is longer than this.
+        // llama.cpp rejects longer lists.
         match self.first.get(&key) {
             Some(Value::Array { len, .. }) if i128::from(*len) <= MOST_LAYERS => {
                 Ok(self.first.integers(&key)?.filter(|values| !values.is_empty()).map(PerLayer))
@@ -63,12 +63,12 @@ impl<'a> CheckedModel<'a> {
         }
     }
 
-    /// Returns the error that names `key`, the value found, and the values allowed.
+    /// Returns an error that names `key`, the value found, and the allowed values.
     pub(super) fn wrong(&self, key: &str, found: impl Display, allowed: impl Display) -> ReadError {
         self.refuse(format!("{key} is {found}, but must be {allowed}"))
     }
 
-    /// Returns the error for the whole model.
+    /// Returns an error for the whole model.
     pub(super) fn refuse(&self, what: String) -> ReadError {
         ReadError::Unusable {
             path: self.first.path().to_path_buf(),
@@ -77,7 +77,7 @@ impl<'a> CheckedModel<'a> {
         }
     }
 
-    /// Checks the value that llama.cpp reads from the metadata of later parts without a check of its type.
+    /// Checks the value that llama.cpp reads from the metadata of later parts without checking its type.
     pub(super) fn check_parts(&self) -> Result<(), ReadError> {
         for part in &self.parts[1..] {
             if part.value_type("split.no") != Some(ValueType::U16) {
@@ -92,7 +92,7 @@ impl<'a> CheckedModel<'a> {
     }
 }
 
-/// A hyperparameter that has one value for all layers, or one for each.
+/// Hyperparameter with one value for all layers, or one per layer.
 pub(super) struct PerLayer(Vec<i128>);
 
 impl PerLayer {

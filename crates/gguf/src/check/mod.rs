@@ -1,9 +1,9 @@
-//! Checks of a model before llama.cpp loads it.
+//! Validation of a model before llama.cpp loads it.
 //!
-//! llama.cpp answers many wrong values with an assertion, a division by zero or a read outside of memory. Each of these
-//! ends the process, with every other model and every client of it. [`model`] refuses such a file with an error instead.
-//! The rules are read off llama.cpp's loader, its graphs and ggml's CPU kernels. A value that llama.cpp itself refuses
-//! with an exception needs no rule here, and a value that llama.cpp runs with must pass.
+//! llama.cpp responds to many invalid values with an assertion, a division by zero or an out-of-bounds read. Each of
+//! these ends the process, with all its other models and clients. [`model`] rejects such a file with an error
+//! instead. The rules are derived from llama.cpp's loader, its graphs and ggml's CPU kernels. A value that llama.cpp
+//! itself rejects with an exception needs no rule here, and a value that llama.cpp can run with must be accepted.
 
 mod architectures;
 mod experts;
@@ -21,7 +21,7 @@ use hyperparameters::{CheckedModel, text};
 
 use crate::read::{GgufFile, ReadError};
 
-/// A language model that passed the check. Only [`open`] and [`model`] make one.
+/// Language model that passed validation. Only [`open`] and [`model`] create one.
 #[derive(Clone, Debug)]
 pub struct Checked {
     path: PathBuf,
@@ -34,10 +34,10 @@ impl Checked {
     }
 }
 
-/// Checks the language model whose first file is at `path`, with all its parts.
+/// Validates the language model whose first file is at `path`, with all its parts.
 ///
 /// # Errors
-/// When a part is missing or damaged, or when [`model`] refuses it.
+/// If a part is missing or damaged, or [`model`] rejects it.
 pub fn open(path: &Path) -> Result<Checked, ReadError> {
     let first = GgufFile::open(path)?;
     let others = first.other_parts()?;
@@ -45,7 +45,7 @@ pub fn open(path: &Path) -> Result<Checked, ReadError> {
     model(&parts)
 }
 
-/// Checks the language model in `parts`, of which the first holds the metadata.
+/// Validates the language model in `parts`, of which the first contains the metadata.
 ///
 /// # Errors
 /// Those of [`for_quantising`], and if the file is a multimodal model's projector.
@@ -64,15 +64,15 @@ pub fn model(parts: &[&GgufFile]) -> Result<Checked, ReadError> {
     }
 }
 
-/// Checks the model in `parts` for llama.cpp's quantiser, which takes projectors as well.
+/// Validates the model in `parts` for llama.cpp's quantiser, which also accepts projectors.
 ///
 /// # Errors
-/// [`ReadError::Unusable`] with the first value that would end the process, what is allowed and what to do.
+/// [`ReadError::Unusable`] for the first value that would end the process, with the allowed values and a hint.
 pub fn for_quantising(parts: &[&GgufFile]) -> Result<(), ReadError> {
     let Some(model) = CheckedModel::new(parts) else { return Ok(()) };
     model.check_parts()?;
     tensors::check(&model)?;
-    // A projector has tensors alone, and only `quantize` takes it.
+    // A projector only has tensors, and only `quantize` accepts it.
     if model.architecture == architectures::PROJECTOR {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Layers with a state: Mamba, gated delta nets, RWKV.
+//! Layers with a recurrent state: Mamba, gated delta nets, RWKV.
 
 use super::hyperparameters::CheckedModel;
 use crate::check::architectures::{DELTA_NET, MAMBA_2, RWKV, TWICE_AS_WIDE};
@@ -21,7 +21,7 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
             format!("twice the embedding length, {}", 2 * width),
         ));
     }
-    // A hybrid model may have attention in every layer. It then has no state.
+    // A hybrid model may use attention in every layer. It then has no recurrent state.
     let mut names = model.parts.iter().flat_map(|part| part.tensors()).map(|tensor| &tensor.name);
     if !names.any(|name| name.contains(".ssm_")) {
         return Ok(());
@@ -59,7 +59,7 @@ fn rwkv(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Refuses 0. llama.cpp itself refuses a missing value or sets a default.
+/// Rejects 0. llama.cpp itself rejects a missing value or uses a default.
 fn positive(model: &CheckedModel<'_>, names: &[&str]) -> Result<(), ReadError> {
     match names.iter().find(|name| model.number(name) == Some(0)) {
         Some(name) => Err(model.wrong(&model.key(name), 0, "at least 1")),

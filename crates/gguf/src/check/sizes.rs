@@ -1,17 +1,18 @@
-//! Ranges of hyperparameters.
+//! Allowed ranges of hyperparameters.
 
 use super::hyperparameters::{CheckedModel, MOST_LAYERS};
 use crate::check::architectures::{AT_LEAST, FIRST_LAYER_ATTENDS};
 use crate::read::ReadError;
 
-/// The largest number that llama.cpp keeps in an `int32_t`.
+/// Greatest number that fits llama.cpp's `int32_t`.
 const INT: i128 = i32::MAX as i128;
-/// Upper bounds far above every published model: no product of two of them overflows where llama.cpp multiplies.
+/// Upper bounds far above every published model. Products of two such values do not overflow where llama.cpp
+/// multiplies.
 const WIDTH: i128 = 1 << 20;
 const INNER: i128 = 1 << 24;
 const HEADS: i128 = 1 << 16;
 
-/// Hyperparameters, alone or in a list for each layer, with the smallest and the largest value.
+/// Hyperparameters, single or one per layer, with their minimum and maximum.
 const RANGES: &[(&str, i128, i128)] = &[
     ("block_count", 1, MOST_LAYERS),
     ("context_length", 0, INT),
@@ -59,7 +60,7 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     {
         return Err(model.wrong(&model.key("attention.head_count"), 0, "at least 1 in the first layer"));
     }
-    // llama.cpp takes as many trailing blocks for predictions of further tokens.
+    // llama.cpp uses that many of the last blocks to predict further tokens.
     if let (Some(predicting), Some(layers)) =
         (model.number("nextn_predict_layers"), model.number("block_count"))
         && !(0..=layers).contains(&predicting)

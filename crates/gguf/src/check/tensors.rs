@@ -1,17 +1,17 @@
-//! Types of tensors, by the operation that llama.cpp applies to them.
+//! Allowed types of tensors, by the operation that llama.cpp applies to them.
 //!
-//! From `LLM_TENSOR_INFOS` of llama-arch.cpp, which gives each tensor its operation, and from ggml's CPU kernels
-//! (ggml-cpu.c, ops.cpp, binary-ops.cpp), which implement each operation for some types.
+//! The rules come from `LLM_TENSOR_INFOS` of llama-arch.cpp, which assigns an operation to each tensor. ggml's CPU
+//! kernels (ggml-cpu.c, ops.cpp, binary-ops.cpp) implement each operation for some types only.
 
 use super::hyperparameters::CheckedModel;
 use crate::ggml_type::GgmlType;
 use crate::read::{ReadError, TensorInfo};
 
-/// Types that weights never have: integers, double precision, and blocks for quantised activations.
+/// Types that weights never have: integers, double precision, and block types for quantised activations.
 const NO_WEIGHTS: [&str; 7] = ["q8_1", "q8_K", "i8", "i16", "i32", "i64", "f64"];
 
-/// Tensors that are added, multiplied element by element, convolved, or rotate heads, in addition to norms and biases.
-/// The kernels read them as single precision.
+/// Tensors that are added, multiplied element by element or convolved, or that rotate heads, in addition to norms and
+/// biases. The kernels read them as single precision.
 const ELEMENTWISE: &[&str] = &[
     "altup_correct_scale",
     "attn_sinks",
@@ -48,18 +48,18 @@ const ELEMENTWISE: &[&str] = &[
     "time_mix_w0",
 ];
 
-/// Tables of whole numbers.
+/// Tables of integers.
 const TABLES: &[(&str, &str)] =
     &[("d2t", "i64"), ("ffn_gate_tid2eid", "i32"), ("masked_embd_ordering", "i32")];
 
 /// Operation that llama.cpp applies to a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Role {
-    /// A matrix of a product, or a table whose rows are looked up: any type with a kernel for products.
+    /// Matrix of a product, or table whose rows are looked up: any type with a product kernel.
     Matrix,
-    /// An operand of an elementwise operation: single precision.
+    /// Operand of an elementwise operation: single precision.
     Elementwise,
-    /// A table of whole numbers of this type.
+    /// Table of integers of this type.
     Table(&'static str),
 }
 
@@ -90,14 +90,14 @@ impl Role {
 
     fn allowed(self) -> String {
         match self {
-            Self::Matrix => format!("a type of weights, none of {}", NO_WEIGHTS.join(", ")),
+            Self::Matrix => format!("a weight type, not one of {}", NO_WEIGHTS.join(", ")),
             Self::Elementwise => "f32".to_string(),
             Self::Table(kind) => kind.to_string(),
         }
     }
 }
 
-/// Returns the name without its block: `attn_q.weight` for `blk.3.attn_q.weight`.
+/// Strips the block from a name: `attn_q.weight` for `blk.3.attn_q.weight`.
 fn without_block(name: &str) -> &str {
     let rest = name.strip_prefix("enc.").or_else(|| name.strip_prefix("dec.")).unwrap_or(name);
     let Some((number, base)) = rest.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {

@@ -1,4 +1,4 @@
-//! The vocabulary and the assertions of llama.cpp's tokenizers about it.
+//! Vocabulary checks, derived from the assertions of llama.cpp's tokenizers.
 
 use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
@@ -10,29 +10,29 @@ use crate::read::{ReadError, Texts};
 use crate::value::{Scalar, Value, ValueType};
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
-/// Most tokens; the largest published vocabularies have 262,144.
+/// Maximum number of tokens; the largest published vocabularies have 262,144.
 const MOST_TOKENS: u64 = 1 << 24;
-/// Longest text of a token, which llama.cpp counts in an `int32_t`.
+/// Maximum length of a token's text in bytes, which llama.cpp stores in an `int32_t`.
 const LONGEST: usize = i32::MAX as usize;
-/// Longest text of a token where llama.cpp builds a tree of nested nodes, one for each byte: it recurses to build and to
-/// free it. The longest real ones have 128 bytes.
+/// Maximum length of a token's text in bytes if llama.cpp builds a tree with one nested node per byte, because it
+/// builds and frees the tree recursively. The longest real texts have 128 bytes.
 const LONGEST_IN_TREE: usize = 1 << 10;
 
-/// Tokenizers without texts.
+/// Tokenizers without token texts.
 const WITHOUT_TEXTS: [&str; 2] = ["none", "no_vocab"];
 
-/// Tokens that a tokenizer adds to a text when the file does not say.
+/// Special tokens that a tokenizer adds to a text by default, if the file does not specify it.
 struct Defaults {
     bos: Option<u64>,
     eos: Option<u64>,
     sep: Option<u64>,
     add_bos: bool,
     add_eos: bool,
-    /// True if a separator ends every text.
+    /// True if every text ends with a separator token.
     ends_with_sep: bool,
 }
 
-/// Pre-tokenizers of byte pair encodings that begin texts with a token.
+/// Pre-tokenizers for byte pair encoding that add a beginning-of-text token.
 const PRE_WITH_BOS: [&str; 11] = [
     "chameleon",
     "falcon-h1",
@@ -46,13 +46,13 @@ const PRE_WITH_BOS: [&str; 11] = [
     "pixtral",
     "tekken",
 ];
-/// Pre-tokenizers that begin texts with a token whatever the file says.
+/// Pre-tokenizers that add a beginning-of-text token, whatever the file says.
 const PRE_ALWAYS_BOS: [&str; 2] = ["gemma4", "granite-embed-multi-311m"];
-/// Pre-tokenizers without a default for that token.
+/// Pre-tokenizers without a default for the beginning-of-text token.
 const PRE_WITHOUT_BOS: [&str; 3] = ["chatglm-bpe", "glm4", "glm5"];
 
 impl Defaults {
-    /// Defaults of the tokenizer called `model` (`llama_vocab::impl::load`); `None` for one that adds nothing.
+    /// Returns the defaults of the tokenizer `model` (`llama_vocab::impl::load`); `None` if it adds no tokens.
     fn of(model: &str, pre: &str) -> Option<Self> {
         let plain =
             Self { bos: None, eos: None, sep: None, add_bos: false, add_eos: false, ends_with_sep: false };
@@ -99,7 +99,8 @@ pub(super) fn check(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     check_added(model, tokenizer, *len)
 }
 
-/// Checks the size of a vocabulary without texts: llama.cpp allocates memory for it before it reads any tensor.
+/// Checks the size of a vocabulary without texts, because llama.cpp allocates memory for it before it reads any
+/// tensor.
 fn check_size(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     let Some(size) = model.number("vocab_size") else { return Ok(()) };
     let embedding =
@@ -114,10 +115,10 @@ fn check_size(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks that texts are unique: llama.cpp asserts that there are as many texts as tokens.
+/// Checks that texts are unique, because llama.cpp asserts that there are as many distinct texts as tokens.
 fn check_texts(model: &CheckedModel<'_>, tokens: &Texts, longest: usize) -> Result<(), ReadError> {
-    // Hashes are sorted rather than put into a map: with 262,144 tokens it takes half the time. Their key is random, so
-    // that no file can be made of texts with one hash.
+    // Sorting hashes takes half the time of a hash map for 262,144 tokens. The hash key is random, so that a file
+    // cannot contain many texts with the same hash on purpose.
     let state = RandomState::new();
     let mut hashes = Vec::with_capacity(tokens.len());
     for (number, token) in tokens.iter().enumerate() {
@@ -138,7 +139,7 @@ fn check_texts(model: &CheckedModel<'_>, tokens: &Texts, longest: usize) -> Resu
             let first = group[..second].iter().find(|one| text(**one) == text(group[second]))?;
             Some((first.1, group[second].1))
         });
-        // The same error in every run, whatever the hashes.
+        // The smallest number is reported, so that every run gives the same error despite the random hashes.
         repeated = [repeated, pair].into_iter().flatten().min_by_key(|(_, second)| *second);
     }
     match repeated {
@@ -147,7 +148,8 @@ fn check_texts(model: &CheckedModel<'_>, tokens: &Texts, longest: usize) -> Resu
     }
 }
 
-/// Returns the text of a token as llama.cpp reads it: up to the first zero byte, or a made-up name if that is empty.
+/// Returns the text of a token as llama.cpp reads it: up to the first zero byte, or a generated name if that is
+/// empty.
 fn as_read(token: &[u8], number: usize) -> Cow<'_, [u8]> {
     let end = token.iter().position(|byte| *byte == 0).unwrap_or(token.len());
     match end {
@@ -156,7 +158,7 @@ fn as_read(token: &[u8], number: usize) -> Cow<'_, [u8]> {
     }
 }
 
-/// Returns the error for a text that two tokens have.
+/// Returns the error for a text that occurs twice.
 fn twice(model: &CheckedModel<'_>, first: usize, second: usize, token: &[u8]) -> ReadError {
     let token = shortened(&String::from_utf8_lossy(token));
     model.refuse(format!(
@@ -164,7 +166,7 @@ fn twice(model: &CheckedModel<'_>, first: usize, second: usize, token: &[u8]) ->
     ))
 }
 
-/// Checks the scores, by which tokenizers order their merges.
+/// Checks the scores by which tokenizers order their merges.
 fn check_scores(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     const SCORES: &str = "tokenizer.ggml.scores";
     let scores = model.first.floats(SCORES)?.unwrap_or_default();
@@ -174,10 +176,10 @@ fn check_scores(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks that no token stands for a byte: llama.cpp aborts on one in a vocabulary of word pieces.
+/// Checks that no token represents a byte, because llama.cpp aborts on such a token in a WordPiece vocabulary.
 fn check_no_bytes(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     const TYPES: &str = "tokenizer.ggml.token_type";
-    // `LLAMA_TOKEN_TYPE_BYTE`.
+    // Value of `LLAMA_TOKEN_TYPE_BYTE`.
     const BYTE: i128 = 6;
     let Some(Value::Array { of: ValueType::I32, .. }) = model.first.get(TYPES) else { return Ok(()) };
     let types = model.first.integers(TYPES)?.unwrap_or_default();
@@ -189,7 +191,7 @@ fn check_no_bytes(model: &CheckedModel<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks that the tokens that are added to every text exist: llama.cpp asserts it at the first text.
+/// Checks that the tokens added to every text exist, because llama.cpp asserts it at the first text.
 fn check_added(model: &CheckedModel<'_>, tokenizer: &str, tokens: u64) -> Result<(), ReadError> {
     let pre = if tokenizer == "gemma4" {
         "gemma4"

@@ -1,11 +1,11 @@
-//! Random quantised blocks, written directly: no quantiser, no floating-point library, so the same bytes come out
-//! on every machine.
+//! Random quantised blocks, written directly. No quantiser and no floating-point library is involved, so the bytes
+//! are the same on every machine.
 
 use random_weights::{Xoshiro, f16_bits};
 
 use crate::ggml_type::GgmlType;
 
-/// How the blocks of one type are made: which bytes are random, and where the scale goes.
+/// Layout of a type's blocks: the random bytes, and the position of the scale.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recipe {
     pub(super) kind: GgmlType,
@@ -16,27 +16,27 @@ pub(super) struct Recipe {
 
 #[derive(Clone, Copy, Debug)]
 enum Layout {
-    /// Plain numbers, evenly spread.
+    /// Plain numbers, uniformly distributed.
     F32,
     F16,
     Bf16,
-    /// `d` at this byte, all else random: values whose mean is (nearly) zero whatever the bits.
+    /// Scale `d` at this byte, all other bytes random. The values have a mean of (nearly) zero for any bits.
     Scaled(usize),
-    /// As [`Scaled`](Self::Scaled), then bytes in this range are kept to -127..=127 as a quantiser does.
+    /// Like [`Scaled`](Self::Scaled), with bytes in this range limited to -127..=127, as a quantiser does.
     Symmetric(usize, usize),
-    /// `d` and `m = -mid * d`: Q4_1, Q5_1.
+    /// Q4_1, Q5_1: `d` and `m = -mid * d`.
     Offset {
         mid: f64,
     },
-    /// Q2_K: scales and minima of 4 bits, equal in each byte, `dmin = 1.5 d`.
+    /// Q2_K: scales and minima of 4 bits, equal in each byte, with `dmin = 1.5 d`.
     Q2K,
-    /// Q4_K and Q5_K: scales and minima of 6 bits, equal, `dmin = mid * d`.
+    /// Q4_K and Q5_K: scales and minima of 6 bits, equal, with `dmin = mid * d`.
     Superblock {
         mid: f64,
     },
-    /// Q6_K: scales of 8 bits kept to -32..=31, `d` at the end.
+    /// Q6_K: scales of 8 bits limited to -32..=31, with `d` at the end.
     Q6K,
-    /// MXFP4: an exponent in place of `d`.
+    /// MXFP4: an exponent instead of `d`.
     Mxfp4,
 }
 
@@ -44,9 +44,14 @@ const fn recipe(id: u32, layout: Layout, rms: f64) -> Recipe {
     Recipe { kind: GgmlType::known(id), layout, rms }
 }
 
-// The second moments: of q uniform in 0..16 about its mean 21.25, about 8 21.5; in 0..32 85.25 and 85.5; in 0..64
-// about 32 341.5; in 0..8 about 4 5.5; of scales uniform in 0..64 1333.5, in 0..16 77.5; of the grids of the IQ types
-// as in ggml-common.h (536, 586, 597, 952, 57.7, 0.594).
+// Second moments of the random values q, about a centre:
+// - uniform in 0..16: 21.25 about the mean, 21.5 about 8
+// - uniform in 0..32: 85.25 about the mean, 85.5 about 16
+// - uniform in 0..64: 341.5 about 32
+// - uniform in 0..8: 5.5 about 4
+//
+// Those of scales are 1333.5 for 0..64 and 77.5 for 0..16. Those of the IQ types' grids come from ggml-common.h (536,
+// 586, 597, 952, 57.7, 0.594).
 pub(super) const F32: Recipe = recipe(0, Layout::F32, 1.0);
 pub(super) const F16: Recipe = recipe(1, Layout::F16, 1.0);
 pub(super) const BF16: Recipe = recipe(30, Layout::Bf16, 1.0);
@@ -85,7 +90,7 @@ impl Recipe {
         }
     }
 
-    /// Makes a block of this type of the random bytes in `block`.
+    /// Turns the random bytes in `block` into a block of this type.
     fn shape(self, block: &mut [u8], std: f64) {
         let d = std / self.rms;
         let mut half = |at: usize, value: f64| put(block, at, f16_bits(value as f32));
@@ -95,7 +100,7 @@ impl Recipe {
                 block.copy_from_slice(&value);
             }
             Layout::F16 => put(block, 0, f16_bits(uniform([block[0], block[1]], std))),
-            // Cut off rather than rounded: as good a random number.
+            // Truncated and not rounded, which is equally good for random numbers.
             Layout::Bf16 => {
                 let bits = uniform([block[0], block[1]], std).to_bits();
                 put(block, 0, (bits >> 16) as u16);
@@ -121,8 +126,8 @@ impl Recipe {
             Layout::Superblock { mid } => {
                 half(0, d);
                 half(2, mid * d);
-                // Bytes 4..8 are four scales with two bits of the later four above them, 8..12 the same of the
-                // minima, 12..16 the low bits of the later four scales and minima.
+                // Bytes 4..8 contain four scales, with two bits each of the later four scales above them. Bytes 8..12
+                // contain the same for the minima, and bytes 12..16 the low bits of the later four scales and minima.
                 block.copy_within(4..8, 8);
                 for byte in &mut block[12..16] {
                     *byte = twice(*byte);
@@ -140,7 +145,7 @@ impl Recipe {
     }
 }
 
-/// The low four bits, also as the high ones.
+/// Copies the low four bits to the high four bits.
 fn twice(byte: u8) -> u8 {
     byte & 15 | byte << 4
 }
@@ -149,7 +154,7 @@ fn put(block: &mut [u8], at: usize, half: u16) {
     block[at..at + 2].copy_from_slice(&half.to_le_bytes());
 }
 
-/// A number from an even distribution around 0 with standard deviation `std`.
+/// Returns a uniformly distributed number with mean 0 and standard deviation `std`.
 fn uniform(bits: [u8; 2], std: f64) -> f32 {
     let unit = (f64::from(u16::from_le_bytes(bits)) + 0.5) / 32_768.0 - 1.0;
     (unit * std * 3f64.sqrt()) as f32

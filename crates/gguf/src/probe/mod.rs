@@ -1,8 +1,8 @@
-//! Probes: models of a megabyte or so whose matrices are random quantised blocks of every common type.
+//! Probes: models of about a megabyte whose matrices are random quantised blocks of every common type.
 //!
-//! The correctness gate compares what two builds of llama.cpp make of them. Nothing but integer arithmetic and
-//! IEEE 754's exact operations goes into their bytes, so a probe is the same on every machine; and no quantiser of
-//! the build under test has touched them.
+//! The correctness gate compares the logits of two builds of llama.cpp for a probe. The bytes of a probe only depend
+//! on integer arithmetic and IEEE 754's exact operations, so a probe is the same on every machine. No quantiser of
+//! the build under test has processed them.
 
 mod blocks;
 mod model;
@@ -16,46 +16,46 @@ use random_weights::Xoshiro;
 use crate::partial::{PartialFile, PlaceError};
 use crate::write::{Header, WriteError, Writer};
 
-/// Tokens that a probe's context holds.
+/// Number of tokens in a probe's context.
 pub const CONTEXT: u32 = 1024;
 
-/// One probe.
+/// Small model for the correctness gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// llama with grouped queries: K-quants, 4- to 8-bit blocks, half precision.
+    /// Architecture llama with grouped queries: K-quants, 4- to 8-bit blocks, half precision.
     Llama,
-    /// qwen2 with biases: rows of two and three superblocks, IQ types.
+    /// Architecture qwen2 with biases: rows of two and three superblocks, IQ types.
     Qwen2,
-    /// qwen3moe: three experts, norms of queries and keys, single precision.
+    /// Architecture qwen3moe: three experts, norms of queries and keys, single precision.
     Qwen3Moe,
 }
 
 impl Probe {
-    /// All probes.
+    /// Returns all probes.
     pub fn all() -> [Self; 3] {
         [Self::Llama, Self::Qwen2, Self::Qwen3Moe]
     }
 
-    /// llama.cpp's name of its architecture.
+    /// Returns the name of the architecture in llama.cpp.
     pub fn name(self) -> &'static str {
         self.shape().architecture
     }
 
-    /// Tokens in its vocabulary, which has no text.
+    /// Returns the number of tokens in the vocabulary, which has no texts.
     pub fn vocabulary(self) -> u32 {
         self.shape().vocabulary
     }
 
-    /// `count` random tokens, always the same ones.
+    /// Returns `count` pseudo-random tokens, the same in every call.
     pub fn tokens(self, count: usize) -> Vec<u32> {
         let mut random = Xoshiro::keyed(SEED, [u64::MAX, self.shape().text]);
         (0..count).map(|_| random.below(self.vocabulary() as usize) as u32).collect()
     }
 
-    /// Writes it to `path`, where it appears when it is complete.
+    /// Writes the probe to `path`, where it appears when it is complete.
     ///
     /// # Errors
-    /// When the file cannot be written or put in its place.
+    /// If the file cannot be written or renamed to its destination.
     pub fn write(self, path: &Path) -> Result<(), PlaceError> {
         let shape = self.shape();
         let tensors = model::tensors(shape);
@@ -82,7 +82,7 @@ impl Probe {
     }
 }
 
-/// Whoever changes it makes the gate's reference anew.
+/// Seed of the weights. After changing it, the gate's reference must be recreated.
 const SEED: u64 = 1;
 
 impl model::Tensor {

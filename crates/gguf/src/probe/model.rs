@@ -1,10 +1,10 @@
-//! Shapes of the probes, and which type each of their matrices has.
+//! Shapes of the probes, and the types of their matrices.
 
 use super::Probe;
 use super::blocks::{self as b, Recipe};
 use crate::write::{Meta, TensorSpec};
 
-/// One of llama.cpp's architectures, made small.
+/// Scaled-down shape of an architecture of llama.cpp.
 pub(super) struct ProbeShape {
     pub(super) architecture: &'static str,
     pub(super) vocabulary: u32,
@@ -14,22 +14,25 @@ pub(super) struct ProbeShape {
     pub(super) head: u32,
     /// Width of the feed-forward network, or of one expert.
     pub(super) feed_forward: u32,
-    /// All of them have a say in every token: a choice among them would turn on a rounding error now and then.
+    /// Number of experts. All of them are used for every token, because a choice among them could depend on a
+    /// rounding error.
     pub(super) experts: u32,
-    /// Seed of the text: of the first 24 the one with the fewest positions where two tokens are nearly as likely.
+    /// Seed of the text. It was chosen among the first 24 seeds because its text has the fewest positions where two
+    /// tokens are nearly equally likely.
     pub(super) text: u64,
-    /// Biases of q, k and v.
+    /// True if q, k and v have biases.
     biases: bool,
-    /// Norms of q and k.
+    /// True if q and k have norms.
     qk_norms: bool,
     embedding_type: Recipe,
-    /// Half or single precision: quantising the last activations would make a step of every rounding error.
+    /// Type of the output matrix: half or single precision, because quantising the last activations would turn every
+    /// rounding error into a step.
     output_type: Recipe,
-    /// Per layer: q, k, v, attention's output, gate, up, down.
+    /// Types of each layer's matrices: q, k, v, attention output, gate, up, down.
     layers: [[Recipe; 7]; 2],
 }
 
-/// An odd vocabulary: the output matrix cannot be repacked, and its rows end in the middle of every tile.
+/// Shape with an odd vocabulary: the output matrix cannot be repacked, and its rows end in the middle of every tile.
 const LLAMA: ProbeShape = ProbeShape {
     architecture: "llama",
     vocabulary: 127,
@@ -50,7 +53,7 @@ const LLAMA: ProbeShape = ProbeShape {
     ],
 };
 
-/// Rows of two and three superblocks; a vocabulary of whole groups of 8 rows but not of 16.
+/// Shape with rows of two and three superblocks, and a vocabulary divisible by 8 but not by 16.
 const QWEN2: ProbeShape = ProbeShape {
     architecture: "qwen2",
     vocabulary: 120,
@@ -91,20 +94,20 @@ const QWEN3MOE: ProbeShape = ProbeShape {
     ],
 };
 
-/// What all layers add to the residual stream over the embedding, root mean square. Much less than in a trained
-/// model: random layers blow rounding errors up, see docs/src/build/gate.md.
+/// Root mean square of everything that the layers add to the residual stream, relative to the embedding. It is much
+/// smaller than in a trained model, because random layers amplify rounding errors; see docs/src/build/gate.md.
 const LAYERS_TO_EMBEDDING: f64 = 0.2;
 /// Standard deviation of attention scores.
 const SCORE_STD: f64 = 1.0;
-/// Root mean squares of attention's average over its values and of silu(z), as in the larger synthetic models.
+/// Root mean squares of attention's weighted average of values and of silu(z), as in the larger synthetic models.
 const ATTENTION_RMS: f64 = 0.3;
 const SILU_RMS: f64 = 0.6;
-/// Standard deviation of the logits: some 2.5 bits of entropy of 120 tokens.
+/// Standard deviation of the logits, which gives an entropy of about 2.5 bits for 120 tokens.
 const LOGIT_STD: f64 = 3.5;
 /// Spread of norms and biases.
 const SPREAD: f64 = 0.1;
 
-/// A tensor and the distribution of its values.
+/// Tensor, and the distribution of its values.
 pub(super) struct Tensor {
     pub(super) spec: TensorSpec,
     pub(super) recipe: Recipe,
@@ -122,7 +125,7 @@ impl Probe {
     }
 }
 
-/// The file's metadata. There is no tokenizer: the gate feeds token numbers.
+/// Returns the file's metadata. There is no tokenizer, because the gate uses token numbers.
 pub(super) fn metadata(shape: &ProbeShape) -> Vec<(String, Meta)> {
     let a = shape.architecture;
     let text = |value: &str| Meta::String(value.into());
@@ -156,7 +159,7 @@ pub(super) fn metadata(shape: &ProbeShape) -> Vec<(String, Meta)> {
     all
 }
 
-/// The tensors in the order of the file.
+/// Returns the tensors in the order of the file.
 pub(super) fn tensors(shape: &ProbeShape) -> Vec<Tensor> {
     let mut list = List(Vec::new());
     let (width, vocabulary) = (u64::from(shape.embedding), u64::from(shape.vocabulary));
@@ -181,7 +184,7 @@ impl List {
         self.0.push(Tensor { spec, recipe, mean, std });
     }
 
-    /// A matrix (or one per expert) whose outputs are `gain` times as large as its inputs.
+    /// Adds a matrix, or one per expert, whose outputs are `gain` times as large as its inputs.
     fn linear(&mut self, name: String, dims: &[u64], recipe: Recipe, gain: f64) {
         self.push(&name, dims, recipe, 0.0, gain / (dims[0] as f64).sqrt());
     }

@@ -1,4 +1,4 @@
-//! Reading numbers and strings from a file that may end anywhere or lie about lengths.
+//! Reading of numbers and strings from a file that may be truncated or contain wrong lengths.
 
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -7,16 +7,16 @@ use build_info::Bytes;
 
 use super::error::ReadError;
 
-/// Most bytes before the tensors' data. Published models have a few MiB; llama.cpp keeps all of them in memory, and a file
-/// with holes can claim more than a machine has.
+/// Maximum size of everything before the tensor data, in bytes. Published models have a few MiB. llama.cpp keeps all
+/// of it in memory, and a sparse file can claim more than a machine has.
 const HEADER_LIMIT: u64 = 256 << 20;
 
-/// What is read from: a file, or a file's content in memory.
+/// Source of bytes: a file, or a file's content in memory.
 pub(super) trait ByteSource: Read + Seek {}
 
 impl<T: Read + Seek> ByteSource for T {}
 
-/// A place in a file.
+/// Position in a file.
 pub(super) struct Cursor<'a> {
     path: &'a Path,
     file: BufReader<Box<dyn ByteSource + 'a>>,
@@ -25,7 +25,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// At the beginning of `file`, which has `size` bytes.
+    /// Creates a cursor at the beginning of `file`, which has `size` bytes.
     pub(super) fn new(path: &'a Path, file: impl ByteSource + 'a, size: u64) -> Self {
         Self { path, file: BufReader::with_capacity(1 << 16, Box::new(file)), size, offset: 0 }
     }
@@ -34,17 +34,18 @@ impl<'a> Cursor<'a> {
         self.offset
     }
 
-    /// Bytes from here to the end.
+    /// Returns the number of bytes from here to the end.
     pub(super) fn remaining(&self) -> u64 {
         self.size - self.offset
     }
 
-    /// An error at the byte `offset`.
+    /// Creates an error for the byte at `offset`.
     pub(super) fn corrupt(&self, offset: u64, what: String) -> ReadError {
         ReadError::Corrupt { path: self.path.to_path_buf(), offset, what }
     }
 
-    /// Checks that `len` bytes follow, within [`HEADER_LIMIT`]: whatever is allocated, read or skipped was asked for here before.
+    /// Checks that `len` bytes follow, within [`HEADER_LIMIT`]. Every allocation, read and skip is preceded by this
+    /// check.
     pub(super) fn need(&self, len: u64, what: &dyn Fn() -> String) -> Result<(), ReadError> {
         if len <= self.remaining() {
             return match self.offset + len <= HEADER_LIMIT {
@@ -57,18 +58,18 @@ impl<'a> Cursor<'a> {
             };
         }
         match self.offset.checked_add(len) {
-            // No file is that large: the length itself is damaged, and not the file's end.
+            // No file is that large, so the length itself is damaged, and the file is not merely truncated.
             Some(needed) if needed < 1 << 50 => Err(self.truncated(needed, what())),
             _ => Err(self.corrupt(self.offset, format!("{} would take {len} bytes", what()))),
         }
     }
 
-    /// The file should have had `needed` bytes for `what`.
+    /// Creates an error for a truncated file that needs `needed` bytes for `what`.
     pub(super) fn truncated(&self, needed: u64, what: String) -> ReadError {
         ReadError::Truncated { path: self.path.to_path_buf(), size: Bytes(self.size), what, needed }
     }
 
-    /// The next bytes, which must be there, without passing over them.
+    /// Reads the next bytes, which must exist, without advancing.
     pub(super) fn peek(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         self.file.read_exact(bytes)?;
         self.file.seek_relative(-(bytes.len() as i64))
@@ -90,7 +91,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// A string of at most `limit` bytes with its length before it. What is no UTF-8 becomes U+FFFD.
+    /// Reads a string of at most `limit` bytes, preceded by its length. Invalid UTF-8 becomes U+FFFD.
     pub(super) fn string(&mut self, limit: u64, what: &dyn Fn() -> String) -> Result<String, ReadError> {
         let start = self.offset;
         let len = self.u64(what)?;
@@ -107,7 +108,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Passes over `len` bytes, which must be there.
+    /// Skips `len` bytes, which must exist.
     pub(super) fn skip(&mut self, len: u64, what: &dyn Fn() -> String) -> Result<(), ReadError> {
         self.need(len, what)?;
         let io = |source| ReadError::from_io(self.path, source);

@@ -1,114 +1,114 @@
-//! Why a file is not taken for a model.
+//! Errors of reading a model file.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use build_info::Bytes;
 
-/// Why a GGUF file was not taken.
+/// Reason why a GGUF file was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// Nothing is there.
+    /// The path does not exist.
     #[error("cannot read {}: there is no such file; check the path", path.display())]
     Missing {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Something else than a file is there.
+    /// The path is not a file.
     #[error("cannot read {}: it is {what}, not a file; name a .gguf file", path.display())]
     NotAFile {
-        /// The path.
+        /// Path that was given.
         path: PathBuf,
-        /// What it is.
+        /// Kind of object at the path.
         what: &'static str,
     },
-    /// The file has no bytes.
+    /// The file is empty.
     #[error("{} is empty: copy or download it again", path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The file is something else.
-    #[error("{} is no GGUF file: it begins with {}, not \"GGUF\"{}", path.display(), shown(first), hint(first))]
+    /// The file has another format.
+    #[error("{} is not a GGUF file: it begins with {}, not \"GGUF\"{}", path.display(), shown(first), hint(first))]
     NotGguf {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its first bytes, 16 at most.
+        /// First bytes of the file, at most 16.
         first: Vec<u8>,
     },
-    /// A version or byte order that is not read.
-    #[error("{} is of {found}; this program reads versions 2 and 3, little endian: {mend}", path.display())]
+    /// The version or byte order is unsupported.
+    #[error("{} has {found}; this program reads versions 2 and 3, little endian: {mend}", path.display())]
     Version {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it is of.
+        /// Version or byte order of the file.
         found: String,
-        /// What to do.
+        /// Instruction to the user.
         mend: &'static str,
     },
-    /// The file ends too early.
+    /// The file is truncated.
     #[error(
         "{} is truncated: the file has {} bytes, {what} needs up to {needed}; copy or download it again",
         path.display(), size.0
     )]
     Truncated {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its size.
+        /// Size of the file.
         size: Bytes,
-        /// What is cut off.
+        /// Name of the part that is cut off.
         what: String,
-        /// Where that would end, in bytes from the file's beginning.
+        /// Offset of the end of that part, in bytes from the beginning of the file.
         needed: u64,
     },
     /// The file contradicts itself or the format.
     #[error("{} is corrupt at byte {offset}: {what}; copy or download it again", path.display())]
     Corrupt {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where, in bytes from the file's beginning.
+        /// Position of the fault, in bytes from the beginning of the file.
         offset: u64,
-        /// What is wrong.
+        /// Description of the fault.
         what: String,
     },
-    /// A tensor of a type that llama.cpp does not read.
+    /// A tensor has a type that llama.cpp does not read.
     #[error("{}: tensor '{tensor}': {source}", path.display())]
     Type {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// Why not.
+        /// Reason why the type was rejected.
         source: crate::ggml_type::UnknownType,
     },
-    /// A well-formed file with a value that would end the process while llama.cpp loads or runs the model.
+    /// The file is well-formed, but a value would end the process while llama.cpp loads or runs the model.
     #[error("cannot load {}: {what}; {mend}", path.display())]
     Unusable {
         /// Path of the file.
         path: PathBuf,
-        /// Key or tensor, the value found and the values allowed.
+        /// Key or tensor, the value found and the allowed values.
         what: String,
         /// Instruction to the user.
         mend: &'static str,
     },
-    /// A part of a split model from which the others cannot be found.
+    /// The other parts of a split model cannot be found from this one.
     #[error("{} is part {} of {count}: {why}", path.display(), u64::from(*number) + 1)]
     Part {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its number, from 0.
+        /// Number of the part, from 0.
         number: u32,
-        /// How many parts there are.
+        /// Number of parts.
         count: u32,
-        /// What is missing or wrong, and what to do.
+        /// Description of the fault, and instruction to the user.
         why: String,
     },
-    /// The system refused.
+    /// The system reported an error.
     #[error("cannot read {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the operating system.
         source: io::Error,
     },
 }
@@ -123,7 +123,7 @@ impl ReadError {
     }
 }
 
-/// `first` as text where it is text, else as hexadecimal bytes.
+/// Formats `first` as text if it is text, otherwise as hexadecimal bytes.
 fn shown(first: &[u8]) -> String {
     match std::str::from_utf8(first) {
         Ok(text) if !text.chars().any(char::is_control) => format!("{text:?}"),
@@ -131,7 +131,7 @@ fn shown(first: &[u8]) -> String {
     }
 }
 
-/// What a file that begins so is likely to be.
+/// Guesses the kind of a file from its first bytes.
 fn hint(first: &[u8]) -> &'static str {
     let begins = |start: &[u8]| first.starts_with(start);
     if begins(b"version https:/") {
@@ -143,9 +143,9 @@ fn hint(first: &[u8]) -> &'static str {
     } else if first.get(8) == Some(&b'{') {
         "; it looks like a safetensors file: convert it with llama.cpp's convert_hf_to_gguf.py"
     } else if begins(b"tjgg") || begins(b"fmgg") || begins(b"lmgg") || begins(b"algg") {
-        "; it is of the GGML format that came before GGUF: get the model as GGUF"
+        "; it has the GGML format, the predecessor of GGUF: get the model as GGUF"
     } else if !first.is_empty() && first.iter().all(|byte| *byte == 0) {
-        "; it holds zeros, as a download does that was cut off: download it again"
+        "; it contains zeros, like an incomplete download: download it again"
     } else {
         "; name a .gguf file"
     }
@@ -162,7 +162,7 @@ mod tests {
             (b"<!DOCTYPE html>", "\"<!DOCTYPE html>\"", "web page"),
             (b"PK\x03\x04abc", "50 4b 03 04 61 62 63", "zip"),
             (b"\x10\0\0\0\0\0\0\0{\"a\"", "10 00", "safetensors"),
-            (b"tjgg\x03", "74 6a 67 67 03", "before GGUF"),
+            (b"tjgg\x03", "74 6a 67 67 03", "predecessor of GGUF"),
             (&[0; 16], "00 00", "zeros"),
             (b"hello", "\"hello\"", "name a .gguf file"),
         ];

@@ -1,4 +1,4 @@
-//! What a file was found to hold.
+//! Contents of a GGUF file.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use build_info::Bytes;
 use crate::ggml_type::GgmlType;
 use crate::value::{Scalar, Value, ValueType};
 
-/// A GGUF file whose header was read and found good.
+/// GGUF file whose header was read and validated.
 #[derive(Clone, Debug)]
 pub struct GgufFile {
     pub(super) path: PathBuf,
@@ -17,54 +17,54 @@ pub struct GgufFile {
     pub(super) tensors: Vec<TensorInfo>,
 }
 
-/// One tensor of a file.
+/// Tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Elements per row first, at most four.
+    /// Dimensions, at most four; the number of elements per row comes first.
     pub dims: Vec<u64>,
-    /// Type of its data.
+    /// Type of the tensor's data.
     pub kind: GgmlType,
-    /// Size of its data.
+    /// Size of the tensor's data.
     pub bytes: Bytes,
-    /// Where its data begins in the file.
+    /// Offset of the tensor's data in the file, in bytes.
     pub offset: u64,
-    /// Where its offset stands in the header, for errors.
+    /// Position of the offset field in the header, for errors.
     pub(super) offset_at: u64,
 }
 
-/// The place of a file among those that a model was split into.
+/// Position of a file among the parts of a split model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// Its number, from 0.
+    /// Number of the part, from 0.
     pub number: u32,
-    /// How many there are.
+    /// Number of parts.
     pub count: u32,
 }
 
 impl GgufFile {
-    /// Where it lies.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All keys with their values, in no order.
+    /// Returns all keys with their values, in no particular order.
     pub fn keys(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.metadata.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// What stands under `key`.
+    /// Returns the value of `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.metadata.get(key)
     }
 
-    /// The type of what stands under `key`, as the file has it: [`get`](Self::get) makes one of several widths.
+    /// Returns the type of the value of `key` in the file; [`get`](Self::get) merges types of different widths.
     pub fn value_type(&self, key: &str) -> Option<ValueType> {
         self.types.get(key).copied()
     }
 
-    /// The whole number under `key`, of any width and sign, when it fits.
+    /// Returns the integer value of `key`, of any width and sign, if it fits.
     pub fn u32(&self, key: &str) -> Option<u32> {
         match self.get(key)? {
             Value::Scalar(Scalar::Unsigned(value)) => u32::try_from(*value).ok(),
@@ -73,17 +73,17 @@ impl GgufFile {
         }
     }
 
-    /// The tensors in the order of the file.
+    /// Returns the tensors in the order of the file.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// Size of all tensors together. No overflow: each was found to lie within the file.
+    /// Returns the total size of all tensors. It cannot overflow, because each tensor lies within the file.
     pub fn total_tensor_bytes(&self) -> Bytes {
         Bytes(self.tensors.iter().map(|tensor| tensor.bytes.0).sum())
     }
 
-    /// This file's place among the parts of a split model; `None` for a model in one file.
+    /// Returns this file's position among the parts of a split model; `None` if the model has one file.
     pub fn split(&self) -> Option<Split> {
         let count = self.u32("split.count").filter(|count| *count > 1)?;
         Some(Split { number: self.u32("split.no").unwrap_or(0), count })

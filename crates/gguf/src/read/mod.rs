@@ -1,7 +1,8 @@
-//! Parsing a file that is not trusted.
+//! Parser for untrusted files.
 //!
-//! The rules are those of llama.cpp's `gguf.cpp`, so that what it reads is read here; a few that it leaves to
-//! assertions further on are checked as well. Memory follows what the file really holds, never a number in it.
+//! The rules are those of llama.cpp's `gguf.cpp`, so that this parser reads the same files. It also checks some rules
+//! that llama.cpp leaves to later assertions. Memory use depends on the actual content of the file, never on a number
+//! in it.
 
 mod cursor;
 mod error;
@@ -26,24 +27,27 @@ pub use error::ReadError;
 pub use file::{GgufFile, Split, TensorInfo};
 pub use texts::Texts;
 
-/// Longest key, after the specification of GGUF.
+/// Maximum length of a key, from the GGUF specification.
 const KEY_LIMIT: u64 = (1 << 16) - 1;
-/// Longest text under a key. The longest real ones are chat templates of some 20 kB.
+/// Maximum length of a text value in bytes. The longest real ones are chat templates of about 20 kB.
 const TEXT_LIMIT: u64 = 16 << 20;
-/// Longest tensor name, `GGML_MAX_NAME` less its closing zero.
+/// Maximum length of a tensor's name, `GGML_MAX_NAME` minus its closing zero.
 const NAME_LIMIT: u64 = 63;
-/// Elements of an array, `GGUF_MAX_ARRAY_ELEMENTS`.
+/// Maximum number of elements in an array, `GGUF_MAX_ARRAY_ELEMENTS`.
 const ARRAY_LIMIT: u64 = 1 << 30;
-/// Bytes that the shortest key takes (length, a letter, type, a byte), and the shortest tensor (length, number of
+/// Minimum size in bytes of a key (length, one letter, type, one byte), and of a tensor (length, number of
 /// dimensions, type, offset).
 const SHORTEST_KEY: u64 = 8 + 1 + 4 + 1;
 const SHORTEST_TENSOR: u64 = 8 + 4 + 4 + 8;
 
 impl GgufFile {
-    /// Reads and checks everything of the file but the tensors' data.
+    /// Reads and validates the file except for the tensors' data.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is not a valid GGUF file.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let io = |source| ReadError::from_io(path, source);
-        // Looked at before it is opened: to open a pipe would wait for its other end.
+        // The path is checked before it is opened, because opening a pipe would wait for its other end.
         let found = std::fs::metadata(path).map_err(io)?;
         if !found.is_file() {
             let what = if found.is_dir() { "a folder" } else { "a device or pipe" };
@@ -54,7 +58,10 @@ impl GgufFile {
         Self::from_reader(path, file, Bytes(size))
     }
 
-    /// Reads and checks the `size` bytes of `content`; `path` is for errors only.
+    /// Reads and validates the `size` bytes of `content`; `path` is only used in errors.
+    ///
+    /// # Errors
+    /// If the content cannot be read, or is not a valid GGUF file.
     pub fn from_reader(path: &Path, content: impl Read + Seek, size: Bytes) -> Result<Self, ReadError> {
         if size.0 == 0 {
             return Err(ReadError::Empty { path: path.to_path_buf() });
@@ -80,7 +87,7 @@ fn check_magic(path: &Path, cursor: &mut Cursor<'_>) -> Result<(), ReadError> {
     let io = |source: io::Error| ReadError::from_io(path, source);
     cursor.peek(&mut first[..len]).map_err(io)?;
     let first = &first[..len];
-    // A file cut off within the magic is still told to be truncated.
+    // A file that ends within the magic is reported as truncated.
     if !first.starts_with(&MAGIC) && !MAGIC.starts_with(first) {
         return Err(ReadError::NotGguf { path: path.to_path_buf(), first: first.to_vec() });
     }
@@ -92,22 +99,23 @@ fn check_version(path: &Path, cursor: &mut Cursor<'_>) -> Result<(), ReadError> 
     let version = cursor.u32(&|| "the header".into())?;
     let (found, mend) = match version {
         2 | 3 => return Ok(()),
-        1 => ("version 1".to_string(), "get the model in a newer file"),
-        _ if version & 0xffff == 0 && version != 0 => {
-            (format!("version {}, big endian", version.swap_bytes()), "get the model for little endian")
-        }
+        1 => ("version 1".to_string(), "get a newer file of the model"),
+        _ if version & 0xffff == 0 && version != 0 => (
+            format!("version {}, big endian", version.swap_bytes()),
+            "get the little-endian file of the model",
+        ),
         0 => ("version 0".to_string(), "the file is damaged; copy or download it again"),
         _ => (format!("version {version}"), "the file is damaged, or newer than this program"),
     };
     Err(ReadError::Version { path: path.to_path_buf(), found, mend })
 }
 
-/// A number of things that take at least `shortest` bytes each.
+/// Reads a number of items that take at least `shortest` bytes each.
 fn read_count(cursor: &mut Cursor<'_>, things: &str, shortest: u64) -> Result<u64, ReadError> {
     let offset = cursor.offset();
     let count = cursor.u64(&|| "the header".into())?;
     if count > cursor.remaining() / shortest {
-        // Of a file that is cut off in its header this is the first that is seen.
+        // In a file that is truncated within its header, this is the first check that fails.
         let needed = count.saturating_mul(shortest);
         return match cursor.need(needed, &|| format!("the header with {count} {things}")) {
             Err(truncated) if count < 1 << 20 => Err(truncated),
@@ -129,7 +137,7 @@ fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, Types
             return Err(cursor.corrupt(start, format!("metadata key {number} of {count} has no name")));
         }
         if metadata.contains_key(&key) {
-            return Err(cursor.corrupt(start, format!("metadata key '{key}' stands twice")));
+            return Err(cursor.corrupt(start, format!("metadata key '{key}' occurs twice")));
         }
         let (kind, value) = read_value(cursor, &key)?;
         types.insert(key.clone(), kind);
@@ -158,7 +166,7 @@ fn read_value(cursor: &mut Cursor<'_>, key: &str) -> Result<(ValueType, Value), 
             ValueType::U64 => Scalar::Unsigned(cursor.u64(&what)?),
             ValueType::I64 => Scalar::Signed(i64::from_le_bytes(cursor.array(&what)?)),
             ValueType::F64 => Scalar::Float(f64::from_le_bytes(cursor.array(&what)?)),
-            // `Array` was taken above.
+            // `Array` was handled above.
             ValueType::String | ValueType::Array => Scalar::String(cursor.string(TEXT_LIMIT, &what)?),
         }),
     };
@@ -172,7 +180,7 @@ fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, ReadError>
         .ok_or_else(|| cursor.corrupt(start, format!("metadata key '{key}' has the unknown type {id}")))
 }
 
-/// Walks over an array, so that every length in it is known to be good.
+/// Walks over an array to validate every length in it.
 fn read_array(cursor: &mut Cursor<'_>, key: &str, of: ValueType) -> Result<Value, ReadError> {
     let what = || format!("metadata key '{key}'");
     let start = cursor.offset();
@@ -182,7 +190,7 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str, of: ValueType) -> Result<Value
     }
     let offset = cursor.offset();
     match (of, of.size()) {
-        // Below 2^30 elements of at most 8 bytes: no overflow.
+        // Fewer than 2^30 elements of at most 8 bytes cannot overflow.
         (_, Some(size)) => cursor.skip(len * size, &what)?,
         (ValueType::Array, None) => {
             return Err(cursor.corrupt(start, format!("{} is an array of arrays", what())));
@@ -205,7 +213,7 @@ fn read_alignment(cursor: &Cursor<'_>, metadata: &Metadata) -> Result<u64, ReadE
     };
     match value {
         Value::Scalar(Scalar::Unsigned(value)) if value.is_power_of_two() && *value <= 1 << 31 => Ok(*value),
-        _ => Err(cursor.corrupt(cursor.offset(), format!("metadata key '{KEY}' is no power of two"))),
+        _ => Err(cursor.corrupt(cursor.offset(), format!("metadata key '{KEY}' is not a power of two"))),
     }
 }
 
@@ -216,7 +224,7 @@ fn read_tensors(path: &Path, cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<
         let start = cursor.offset();
         let name = cursor.string(NAME_LIMIT, &|| format!("the name of tensor {number} of {count}"))?;
         if !names.insert(name.clone()) {
-            return Err(cursor.corrupt(start, format!("tensor '{name}' stands twice")));
+            return Err(cursor.corrupt(start, format!("tensor '{name}' occurs twice")));
         }
         tensors.push(read_tensor(path, cursor, name)?);
     }
@@ -236,7 +244,7 @@ fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, name: String) -> Result<Ten
     for _ in 0..dimensions {
         dims.push(cursor.u64(&what)?);
     }
-    // ggml counts in signed 64 bits.
+    // ggml counts in signed 64-bit numbers.
     let elements = dims.iter().try_fold(1u64, |product, dim| product.checked_mul((*dim).max(1)));
     let fits = elements.is_some_and(|elements| i64::try_from(elements).is_ok());
     if !fits {
@@ -256,7 +264,7 @@ fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, name: String) -> Result<Ten
     let Some(bytes) = bytes else {
         let block = kind.block_elements();
         let why = format!(
-            "tensor '{name}' of {dims:?} has no size as {kind}: a row is no whole number of blocks of {block}"
+            "tensor '{name}' of {dims:?} has no size as {kind}: a row is not a whole number of blocks of {block}"
         );
         return Err(cursor.corrupt(start, why));
     };
@@ -265,8 +273,8 @@ fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, name: String) -> Result<Ten
     Ok(TensorInfo { name, dims, kind, bytes: Bytes(bytes), offset, offset_at })
 }
 
-/// Turns the tensors' offsets, which count from the data's beginning, into places in the file, and checks that
-/// each lies where the one before it ends, and within the file.
+/// Converts the tensors' offsets, which are relative to the data section, to offsets in the file. Checks that each
+/// tensor starts where the previous one ends, and lies within the file.
 fn place_tensors(cursor: &Cursor<'_>, tensors: &mut [TensorInfo], alignment: u64) -> Result<(), ReadError> {
     let overflow = |tensor: &TensorInfo| {
         cursor.corrupt(tensor.offset_at, format!("tensor '{}' would end beyond any file", tensor.name))
@@ -283,14 +291,15 @@ fn place_tensors(cursor: &Cursor<'_>, tensors: &mut [TensorInfo], alignment: u64
         if given != due {
             let why = if given.is_multiple_of(alignment) { "" } else { ", and is not aligned" };
             let name = &tensor.name;
-            let what = format!("tensor '{name}' lies at {given} of the data where {due} is due{why}");
+            let what = format!("tensor '{name}' has the data offset {given} instead of {due}{why}");
             return Err(cursor.corrupt(tensor.offset_at, what));
         }
         let padded = tensor.bytes.0.checked_next_multiple_of(alignment).ok_or_else(|| overflow(tensor))?;
         tensor.offset = data_offset.checked_add(due).ok_or_else(|| overflow(tensor))?;
         let end = tensor.offset.checked_add(tensor.bytes.0).ok_or_else(|| overflow(tensor))?;
         due = due.checked_add(padded).ok_or_else(|| overflow(tensor))?;
-        // Told only when all tensors were found to be consistent: a wild size is corruption, not truncation.
+        // Reported only after all tensors were found to be consistent, because a wild size means corruption, not
+        // truncation.
         if end > size && cut_off.is_none() {
             cut_off = Some(cursor.truncated(end, format!("tensor '{}'", tensor.name)));
         }

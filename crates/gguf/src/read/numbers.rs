@@ -1,4 +1,4 @@
-//! Arrays of numbers, which stay in the file until they are asked for.
+//! Arrays of numbers, which stay in the file until they are needed.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -7,24 +7,25 @@ use super::error::ReadError;
 use super::file::GgufFile;
 use crate::value::{Scalar, Value, ValueType};
 
-/// Longest array that is read: something of each token, of which the largest vocabularies have 262,144.
+/// Maximum length of an array that is read: one number per token, of which the largest vocabularies have 262,144.
 const LIMIT: u64 = 1 << 20;
 
 impl GgufFile {
-    /// The whole numbers under `key`: one for a number, all for an array of them, read from the file. `None` where the
-    /// key is missing, holds something else or a negative number, or is longer than a list of any vocabulary's tokens.
+    /// Returns the non-negative integers of `key`: one for a single number, all for an array, which is read from the
+    /// file. `None` if the key is missing, has a value of another type, contains a negative number, or has more
+    /// elements than any vocabulary has tokens.
     ///
     /// # Errors
-    /// When the file cannot be read again.
+    /// If the file cannot be read again.
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<u64>>, ReadError> {
         let found = self.integers(key)?;
         Ok(found.and_then(|all| all.into_iter().map(|value| u64::try_from(value).ok()).collect()))
     }
 
-    /// The same with negative numbers.
+    /// Returns the integers of `key` like [`numbers`](Self::numbers), including negative numbers.
     ///
     /// # Errors
-    /// When the file cannot be read again.
+    /// If the file cannot be read again.
     pub fn integers(&self, key: &str) -> Result<Option<Vec<i128>>, ReadError> {
         match self.get(key) {
             Some(Value::Scalar(Scalar::Unsigned(value))) => Ok(Some(vec![i128::from(*value)])),
@@ -40,7 +41,7 @@ impl GgufFile {
             ValueType::I8 | ValueType::I16 | ValueType::I32 | ValueType::I64 => true,
             _ => return Ok(None),
         };
-        // Whole numbers have a size of at most 8.
+        // Integers have a size of at most 8 bytes.
         let size = of.size().unwrap_or(8) as usize;
         let io = |source| ReadError::from_io(&self.path, source);
         let mut file = File::open(&self.path).map_err(io)?;

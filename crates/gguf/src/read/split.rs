@@ -1,27 +1,32 @@
-//! Models that were split into several files.
+//! Models that are split into several files.
 
 use super::error::ReadError;
 use super::file::{GgufFile, Split};
 
 impl GgufFile {
-    /// Reads and checks the other parts of a split model, of which this must be the first: llama.cpp finds them
-    /// by their names, `NAME-00001-of-00003.gguf` and so on. Empty for a model in one file.
+    /// Reads and validates the other parts of a split model, of which this must be the first. llama.cpp finds the
+    /// parts by their names, `NAME-00001-of-00003.gguf` and so on. Empty for a model in one file.
+    ///
+    /// # Errors
+    /// If a part is missing or damaged.
     pub fn other_parts(&self) -> Result<Vec<GgufFile>, ReadError> {
         let Some(Split { number, count }) = self.split() else { return Ok(Vec::new()) };
         let failed = |why| ReadError::Part { path: self.path.clone(), number, count, why };
         let name = self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let Some(prefix) = name.strip_suffix(&suffix(number, count)) else {
             let wanted = suffix(number, count);
-            return Err(failed(format!("name it as it was, NAME{wanted}, so that the others can be found")));
+            return Err(failed(format!(
+                "rename it to its original name, NAME{wanted}, so that the other parts can be found"
+            )));
         };
         let part = |number| self.path.with_file_name(format!("{prefix}{}", suffix(number, count)));
         if number != 0 {
-            return Err(failed(format!("a model is loaded by its first, {}", part(0).display())));
+            return Err(failed(format!("load the model by its first part, {}", part(0).display())));
         }
         let open = |number| {
             GgufFile::open(&part(number)).map_err(|error| match error {
                 ReadError::Missing { path } => failed(format!(
-                    "there is no {}; put all parts into one folder, under the names they had",
+                    "there is no {}; put all parts into one folder, with their original names",
                     path.display()
                 )),
                 other => other,
@@ -31,7 +36,7 @@ impl GgufFile {
     }
 }
 
-/// How llama.cpp ends the name of a part (`llama_split_path`).
+/// Suffix of a part's file name in llama.cpp (`llama_split_path`).
 fn suffix(number: u32, count: u32) -> String {
     format!("-{:05}-of-{count:05}.gguf", u64::from(number) + 1)
 }

@@ -1,4 +1,4 @@
-//! Arrays of texts and of floats, which stay in the file until they are asked for.
+//! Arrays of texts and of floats, which stay in the file until they are needed.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -7,7 +7,7 @@ use super::error::ReadError;
 use super::file::GgufFile;
 use crate::value::{Value, ValueType};
 
-/// The texts of an array, as bytes: a token need not be UTF-8.
+/// Texts of an array, as bytes, because a token need not be UTF-8.
 #[derive(Clone, Debug, Default)]
 pub struct Texts {
     bytes: Vec<u8>,
@@ -15,33 +15,33 @@ pub struct Texts {
 }
 
 impl Texts {
-    /// Number of texts.
+    /// Returns the number of texts.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// True if there is none.
+    /// True if there are no texts.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The text with this number, which must be less than [`len`](Self::len).
+    /// Returns the text with this number, which must be less than [`len`](Self::len).
     pub fn get(&self, number: usize) -> &[u8] {
         let start = if number == 0 { 0 } else { self.ends[number - 1] };
         &self.bytes[start..self.ends[number]]
     }
 
-    /// The texts in the order of the file.
+    /// Returns the texts in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len()).map(|number| self.get(number))
     }
 }
 
 impl GgufFile {
-    /// The texts of the array under `key`, read from the file. `None` if `key` is missing or holds something else.
+    /// Reads the array of texts under `key` from the file. `None` if `key` is missing or has another type.
     ///
     /// # Errors
-    /// When the file cannot be read again, or has changed since it was opened.
+    /// If the file cannot be read again, or has changed since it was opened.
     pub fn texts(&self, key: &str) -> Result<Option<Texts>, ReadError> {
         let Some(Value::Array { of: ValueType::String, len, offset }) = self.get(key) else {
             return Ok(None);
@@ -62,7 +62,7 @@ impl GgufFile {
                 .and_then(|left| left.checked_sub(length))
                 .ok_or_else(|| self.changed(key))?;
             let start = texts.bytes.len();
-            // The file was found to hold as many bytes.
+            // The number of bytes was checked against the file's size.
             texts.bytes.resize(start + length as usize, 0);
             file.read_exact(&mut texts.bytes[start..]).map_err(io)?;
             texts.ends.push(texts.bytes.len());
@@ -70,17 +70,16 @@ impl GgufFile {
         Ok(Some(texts))
     }
 
-    /// The 32-bit floats of the array under `key`, read from the file. `None` if `key` is missing or holds something
-    /// else.
+    /// Reads the array of 32-bit floats under `key` from the file. `None` if `key` is missing or has another type.
     ///
     /// # Errors
-    /// When the file cannot be read again.
+    /// If the file cannot be read again.
     pub fn floats(&self, key: &str) -> Result<Option<Vec<f32>>, ReadError> {
         let Some(Value::Array { of: ValueType::F32, len, offset }) = self.get(key) else { return Ok(None) };
         let io = |source| ReadError::from_io(&self.path, source);
         let mut file = File::open(&self.path).map_err(io)?;
         let size = file.metadata().map_err(io)?.len();
-        // As many were in the file when it was opened.
+        // The array fitted the file when it was opened.
         if len.saturating_mul(4) > size.saturating_sub(*offset) {
             return Err(self.changed(key));
         }

@@ -13,20 +13,20 @@ use crate::read::GgufFile;
 use crate::value::{Scalar, Value};
 use crate::write::{Header, Meta, TensorSpec, WriteError, Writer};
 
-/// Rank of what is added to each matrix.
+/// Rank of the change to each matrix.
 const RANK: u64 = 8;
 
 /// Matrices of a layer that are changed: those that most adapters change.
 const CHANGED: [&str; 2] = ["attn_q.weight", "attn_v.weight"];
 
-/// How large what is added is, over the matrix itself: enough to change what is said, not to end all sense.
+/// Size of the change relative to the matrix: enough to change the output, but not to destroy it.
 const STRENGTH: f64 = 0.5;
 
-/// Writes a LoRA adapter for the model in `model` to `path`, of its query and value matrices. The same seed gives the
+/// Writes a LoRA adapter for the query and value matrices of the model in `model` to `path`. The same seed gives the
 /// same bytes.
 ///
 /// # Errors
-/// Where the model has no such matrices, or the file cannot be written.
+/// If the model has no such matrices, or the file cannot be written.
 pub fn write_adapter(path: &Path, model: &GgufFile, seed: u64) -> Result<Summary, Error> {
     let architecture = match model.get("general.architecture") {
         Some(Value::Scalar(Scalar::String(name))) => name.clone(),
@@ -50,7 +50,7 @@ pub fn write_adapter(path: &Path, model: &GgufFile, seed: u64) -> Result<Summary
         ("general.type".to_string(), Meta::String("adapter".into())),
         ("general.name".to_string(), Meta::String("an adapter with random weights".into())),
         ("adapter.type".to_string(), Meta::String("lora".into())),
-        // As large as the rank, so that a scale of 1 is 1.
+        // Equal to the rank, so that a scale of 1 has the effect of 1.
         ("adapter.lora.alpha".to_string(), Meta::F32(RANK as f32)),
     ];
     let header = Header { metadata, tensors };
@@ -62,7 +62,7 @@ pub fn write_adapter(path: &Path, model: &GgufFile, seed: u64) -> Result<Summary
     };
     let mut writer = Writer::new(BufWriter::new(partial.open()?), &header).map_err(failed)?;
     for (index, tensor) in header.tensors.iter().enumerate() {
-        // Rows of `a` keep the size of activations; `b` sums RANK of them.
+        // Rows of `a` keep the size of activations; `b` adds up RANK of them.
         let std = match index % 2 {
             0 => 1.0 / (tensor.dims[0] as f64).sqrt(),
             _ => STRENGTH / (RANK as f64).sqrt(),

@@ -1,7 +1,7 @@
 //! Models with random weights in the shape of real ones.
 //!
-//! For tests and benchmarks where no real model is at hand: speed and memory depend on the shape alone. Weights are
-//! written as F16 or F32; llama.cpp's own quantiser makes every other type of them.
+//! They are for tests and benchmarks without a real model: speed and memory only depend on the shape. Weights are
+//! written as F16 or F32; llama.cpp's quantiser converts them to other types.
 
 mod adapter;
 mod model;
@@ -26,47 +26,48 @@ pub use adapter::write_adapter;
 pub use outcome::{Error, Summary};
 pub use preset::{Precision, Preset};
 
-/// Called with the bytes of weights written so far and to be written in all, every half mebibyte or so. To break
-/// is to stop, with [`Error::Stopped`].
+/// Progress callback. It receives the number of weight bytes written so far and the total, about every half mebibyte.
+/// Returning `Break` stops the generation with [`Error::Stopped`].
 pub type SynthProgress<'a> = &'a dyn Fn(Bytes, Bytes) -> ControlFlow<()>;
 
-/// What to make.
+/// Options of model generation.
 #[derive(Clone, Copy)]
 pub struct SynthOptions<'a> {
-    /// The shape.
+    /// Shape of the model.
     pub preset: Preset,
-    /// The weights: the same seed gives the same bytes, on any number of threads.
+    /// Seed of the weights: the same seed gives the same bytes, with any number of threads.
     pub seed: u64,
     /// Type of the matrices.
     pub precision: Precision,
-    /// Threads that draw weights, beside the one that writes; by default as many as the process may use.
+    /// Number of threads that draw weights, in addition to the one that writes. By default, as many as the process
+    /// may use.
     pub threads: Option<NonZeroUsize>,
-    /// Is told of the progress, on the calling thread.
+    /// Progress callback, called on the calling thread.
     pub progress: Option<SynthProgress<'a>>,
 }
 
 impl SynthOptions<'_> {
-    /// `preset` as F16 with seed 0.
+    /// Returns the options for `preset` as F16 with seed 0.
     pub fn new(preset: Preset) -> Self {
         Self { preset, seed: 0, precision: Precision::F16, threads: None, progress: None }
     }
 }
 
 impl Preset {
-    /// Size of the file's tensors.
+    /// Returns the total size of the file's tensors.
     pub fn tensor_bytes(self, precision: Precision) -> Bytes {
         let tensors = model::tensors(self.shape(), precision);
         Bytes(tensors.iter().filter_map(|tensor| tensor.spec.bytes()).sum())
     }
 }
 
-/// Why the drawing of weights ended early.
+/// Reason why the drawing of weights ended early.
 enum DrawingEnd {
     Write(WriteError),
     Stopped,
 }
 
-/// Vocabulary, tensors and header of a model.
+/// Returns the vocabulary, tensors and header of a model.
 fn parts(options: &SynthOptions<'_>) -> (Vocabulary, Vec<model::Tensor>, Header) {
     let shape = options.preset.shape();
     let vocabulary = Vocabulary::new(shape.vocabulary as usize, shape.tokenizer.control);
@@ -76,19 +77,22 @@ fn parts(options: &SynthOptions<'_>) -> (Vocabulary, Vec<model::Tensor>, Header)
     (vocabulary, tensors, header)
 }
 
-/// Writes the header of a model alone, padded to where the data begins: for tests of what reads headers of large models.
+/// Writes only the header of a model, padded to the start of the data, for tests that read headers of large models.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write_header(out: impl std::io::Write, options: &SynthOptions<'_>) -> Result<(), WriteError> {
     let (_, _, header) = parts(options);
     Writer::new(out, &header).map(drop)
 }
 
-/// Writes a model to `path`. It appears there only when it is complete: until then, and for ever when writing
-/// fails or is stopped, whatever was there stays.
+/// Writes a model to `path`. It appears there only when it is complete. If the generation fails or is stopped, the
+/// previous file stays.
 ///
-/// Memory stays below 100 MB whatever the preset: weights go to the file as they are drawn.
+/// Memory use stays below 100 MB for any preset, because weights are written to the file as they are drawn.
+///
+/// # Errors
+/// If the file cannot be written, or the progress callback stops the generation.
 pub fn write(path: &Path, options: &SynthOptions<'_>) -> Result<Summary, Error> {
     let (vocabulary, tensors, header) = parts(options);
     let total = options.preset.tensor_bytes(options.precision);

@@ -1,19 +1,22 @@
-//! The metadata and tensors of a model, with how each tensor's weights are drawn.
+//! Metadata and tensors of a model, with the distribution of each tensor's weights.
 //!
 //! # Scales
 //!
-//! Weights are drawn so that a random model behaves like a trained one where it matters to a test or a benchmark:
-//! its logits are peaked, its text does not loop at once, and every layer has a say, so that a wrong kernel changes
-//! tokens.
+//! Weights are drawn so that a random model resembles a trained one in the properties that matter to a test or a
+//! benchmark. Its logits are peaked, its text does not loop immediately, and every layer contributes, so that a wrong
+//! kernel changes tokens.
 //!
-//! - Embedding rows have unit variance, and a matrix has variance 1 / (inputs), so that activations stay near 1
-//!   and quantised blocks' scales, which are half precision, far from its smallest numbers.
-//! - Each half layer adds the same to the residual stream, together [`layers_to_embedding`] times the embedding.
+//! - Embedding rows have unit variance, and a matrix has variance 1 / (inputs). Activations therefore stay near 1,
+//!   and the
+//!   scales of quantised blocks, which are half precision, stay far from its smallest numbers.
+//! - Each half layer adds the same amount to the residual stream, in total [`layers_to_embedding`] times the
+//!   embedding.
 //! - Queries and keys are scaled so that attention scores have a standard deviation of [`SCORE_STD`].
-//! - The output norm's weights have random signs. The embedding is also the output matrix where they are tied, and
-//!   the current token's own row, still in the residual stream, would otherwise win: with the signs its product
-//!   with itself is as random as with any other.
-//! - The output norm's size sets the logits' spread, see [`logit_std`].
+//! - The output norm's weights have random signs. With tied embeddings, the embedding is also the output matrix. The
+//!   current
+//!   token's own row, still in the residual stream, would otherwise win. With random signs, its product with itself is as
+//!   random as with any other row.
+//! - The output norm's size sets the spread of the logits; see [`logit_std`].
 
 use random_weights::normal_quantile;
 
@@ -23,14 +26,14 @@ use super::vocabulary::Vocabulary;
 use crate::ggml_type::GgmlType;
 use crate::write::{Header, Meta, TensorSpec};
 
-/// Root mean square of all that the layers add to the residual stream, over the embedding's: here with an output
-/// matrix of its own and with the embedding's, see [`layers_to_embedding`].
+/// Root mean square of everything that the layers add to the residual stream, relative to the embedding. One value is
+/// for a separate output matrix, the other for tied embeddings; see [`layers_to_embedding`].
 const LAYERS_TO_EMBEDDING: f64 = 0.8;
 const LAYERS_TO_TIED_EMBEDDING: f64 = 1.7;
-/// Standard deviation of attention scores: neither even (0) nor one-hot (5 and more). Of n positions, n / e^(s²)
-/// then have a say: of 512 some 50.
+/// Standard deviation of attention scores: neither uniform attention (0) nor one-hot (5 and more). Of n positions,
+/// about n / e^(s²) contribute: about 50 of 512.
 const SCORE_STD: f64 = 1.5;
-/// Root mean square of attention's average over values of unit variance: sqrt(e^(s²) / n), for some 40 positions.
+/// Root mean square of attention's average over values of unit variance: sqrt(e^(s²) / n), for about 40 positions.
 const ATTENTION_RMS: f64 = 0.5;
 /// Root mean square of silu(z) for a standard normal z, by numerical integration.
 const SILU_RMS: f64 = 0.5964;
@@ -38,20 +41,20 @@ const SILU_RMS: f64 = 0.5964;
 const MIXTURE_RMS: f64 = 0.74;
 /// Spread of norm weights and of biases around their mean.
 const SPREAD: f64 = 0.1;
-/// Output rows of tokens that the model should keep to itself, over the others'.
+/// Size of the output rows of quiet tokens, which the model should not generate, relative to the other rows.
 pub(super) const QUIET: f64 = 0.125;
-/// The Poisson-Dirichlet parameter that the logits' spread aims at; see [`logit_std`].
+/// Poisson-Dirichlet parameter that determines the spread of the logits; see [`logit_std`].
 const PEAKEDNESS: f64 = 0.65;
 
-/// Kinds of sentences that bert knows.
+/// Number of token types of bert.
 const TOKEN_TYPES: u64 = 2;
 
-/// How a tensor's values are drawn.
+/// Distribution of a tensor's values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Fill {
-    /// Normal.
+    /// Normal distribution.
     Normal { mean: f64, std: f64 },
-    /// Normal with mean 0; the rows of quiet tokens are [`QUIET`] times as large.
+    /// Normal distribution with mean 0; the rows of quiet tokens are [`QUIET`] times as large.
     Tokens { std: f64 },
     /// This value, with random signs.
     Signs(f64),
@@ -59,26 +62,27 @@ pub(super) enum Fill {
     Given(Vec<f32>),
 }
 
-/// One tensor of a model.
+/// Tensor of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tensor {
     pub(super) spec: TensorSpec,
     pub(super) fill: Fill,
 }
 
-/// Standard deviation of the logits over a vocabulary of `vocabulary` tokens that leaves about 3 bits of entropy.
+/// Returns the standard deviation of the logits over a vocabulary of `vocabulary` tokens that gives an entropy of
+/// about 3 bits.
 ///
-/// Logits of random weights are near enough independent normal numbers, Derrida's random energy model (Phys. Rev. B
-/// 24, 2613, 1981). Above the critical spread s_c, where the largest of V normal numbers lies, a handful of tokens
-/// share the probability, as a Poisson-Dirichlet process with parameter m = s_c / s (Ruelle 1987); its mean entropy
-/// is ψ(1) − ψ(1 − m): 2.5 bits at m = 0.56, 3.5 at 0.65. The finite V takes off half a bit: in simulation 2,048
-/// tokens had 2.7 bits and 151,936 had 3.1. The formula below s_c, ln V − s²/2 nats, is of no use here, since it
-/// holds for much larger V only.
+/// Logits of random weights are approximately independent normal numbers, as in Derrida's random energy model (Phys.
+/// Rev. B 24, 2613, 1981). Above the critical spread s_c, at which the greatest of V normal numbers lies, a handful
+/// of tokens share the probability. Their shares follow a Poisson-Dirichlet process with parameter m = s_c / s
+/// (Ruelle 1987), with a mean entropy of ψ(1) − ψ(1 − m): 2.5 bits at m = 0.56, 3.5 at 0.65. The finite V reduces it
+/// by half a bit: in simulation, 2,048 tokens had 2.7 bits and 151,936 had 3.1. The formula below s_c, ln V − s²/2
+/// nats, is not useful here, because it only holds for much larger V.
 fn logit_std(vocabulary: u32) -> f64 {
     -normal_quantile(1.0 / f64::from(vocabulary)) / PEAKEDNESS
 }
 
-/// The file's header but for the tensors.
+/// Returns the file's metadata.
 pub(super) fn metadata(
     shape: &Shape,
     name: &str,
@@ -118,14 +122,14 @@ pub(super) fn metadata(
     if shape.architecture == Architecture::Bert {
         put("{a}.attention.layer_norm_epsilon", Meta::F32(1e-12));
         put("{a}.attention.causal", Meta::Bool(false));
-        // The mean: `enum llama_pooling_type`.
+        // Mean pooling: `enum llama_pooling_type`.
         put("{a}.pooling_type", Meta::U32(1));
         put("tokenizer.ggml.token_type_count", Meta::U32(TOKEN_TYPES as u32));
     }
 
     let tokenizer = shape.tokenizer;
     let control = shape.vocabulary - vocabulary.control as u32;
-    // 1 normal, 3 control: `enum llama_token_type`.
+    // 1 is normal, 3 is control: `enum llama_token_type`.
     let kinds = (0..shape.vocabulary).map(|token| if token < control { 1 } else { 3 }).collect();
     put("tokenizer.ggml.model", Meta::String("gpt2".into()));
     put("tokenizer.ggml.pre", Meta::String(tokenizer.pre.into()));
@@ -138,7 +142,8 @@ pub(super) fn metadata(
     metadata
 }
 
-/// The tensors in the order of the file, each with its name as llama.cpp demands it (llama-arch.cpp, `LLM_TENSOR_NAMES`).
+/// Returns the tensors in the order of the file, with the names that llama.cpp requires (llama-arch.cpp,
+/// `LLM_TENSOR_NAMES`).
 pub(super) fn tensors(shape: &Shape, precision: Precision) -> Vec<Tensor> {
     let mut list = List { tensors: Vec::new(), matrix: precision.ggml_type() };
     if shape.architecture == Architecture::Bert {
@@ -147,10 +152,11 @@ pub(super) fn tensors(shape: &Shape, precision: Precision) -> Vec<Tensor> {
     }
     let embedding = u64::from(shape.embedding);
     let vocabulary = u64::from(shape.vocabulary);
-    // Logit variance is embedding x (row variance 1) x (norm weight)², for a normed stream of unit mean square.
+    // The variance of logits is embedding × (row variance 1) × (norm weight)², for a normed stream of unit mean
+    // square.
     let output_norm = logit_std(shape.vocabulary) / f64::from(shape.embedding).sqrt();
 
-    // Gemma multiplies its embedding with the root of its width.
+    // Gemma multiplies its embedding by the square root of its width.
     let gemma = shape.architecture == Architecture::Gemma3;
     let std = if gemma { 1.0 / f64::from(shape.embedding).sqrt() } else { 1.0 };
     list.matrix("token_embd.weight", &[embedding, vocabulary], Fill::Tokens { std });
@@ -169,21 +175,22 @@ pub(super) fn tensors(shape: &Shape, precision: Precision) -> Vec<Tensor> {
     list.tensors
 }
 
-/// The whole header.
+/// Returns the whole header.
 pub(super) fn header(metadata: Vec<(String, Meta)>, tensors: &[Tensor]) -> Header {
     Header { metadata, tensors: tensors.iter().map(|tensor| tensor.spec.clone()).collect() }
 }
 
-/// How loud the layers are. The louder they are, the more a rounding error grows on its way through them, as it does
-/// not in trained models: Q8_0 differs from F16 by a mean KL divergence of 0.0013 (tiny, scores spread by 2) at a ratio of 0.6, 0.0027
-/// at 1 and 0.0071 at 2. But with a tied embedding E the part of the logits that comes from the embedding itself is
-/// E' G E, which is symmetric: if a token calls for another, that one calls it back, and at ratios up to 1 the two
-/// go on for ever.
+/// Returns the size of the layers' contribution relative to the embedding. The larger it is, the more a rounding
+/// error grows on its way through the layers, which does not happen in trained models. Q8_0 differs from F16 by a
+/// mean KL divergence of 0.0013 (tiny, with scores spread by 2) at a ratio of 0.6, 0.0027 at 1, and 0.0071 at 2. With
+/// a tied embedding E, however, the part of the logits that comes from the embedding itself is E' G E, which is
+/// symmetric. If one token predicts another, that token predicts it back, and at ratios up to 1 the two alternate for
+/// ever.
 fn layers_to_embedding(shape: &Shape) -> f64 {
     if shape.tied { LAYERS_TO_TIED_EMBEDDING } else { LAYERS_TO_EMBEDDING }
 }
 
-/// What each half layer adds to the residual stream, root mean square.
+/// Returns the root mean square of each half layer's contribution to the residual stream.
 fn contribution(shape: &Shape) -> f64 {
     layers_to_embedding(shape) / f64::from(2 * shape.layers).sqrt()
 }
@@ -207,7 +214,7 @@ impl List {
         self.push(name, &[len], GgmlType::F32, fill);
     }
 
-    /// A matrix (or one per expert) whose outputs are `gain` times as large as its inputs.
+    /// Adds a matrix, or one per expert, whose outputs are `gain` times as large as its inputs.
     fn linear(&mut self, name: &str, dims: &[u64], gain: f64) {
         let std = gain / (dims[0] as f64).sqrt();
         self.matrix(name, dims, Fill::Normal { mean: 0.0, std });
@@ -223,7 +230,7 @@ impl List {
         let queries = u64::from(shape.heads) * head;
         let keys = u64::from(shape.kv_heads) * head;
         let name = |part: &str| format!("blk.{layer}.{part}");
-        // Scores are q·k / sqrt(head): q and k of size r each give them a deviation of r².
+        // Scores are q·k / sqrt(head): a size r of both q and k gives them a standard deviation of r².
         let size = SCORE_STD.sqrt();
         let gemma = shape.architecture == Architecture::Gemma3;
         let normed = gemma || shape.architecture == Architecture::Qwen3Moe;
@@ -244,12 +251,12 @@ impl List {
         }
         self.linear(&name("attn_output.weight"), &[queries, embedding], contribution(shape) / ATTENTION_RMS);
         if gemma {
-            // What a half layer adds is as large as its norm says.
+            // A half layer's contribution has the size that its norm sets.
             self.norm(&name("post_attention_norm.weight"), embedding, contribution(shape));
         }
     }
 
-    /// All of a bert: every half layer is followed by a norm with a bias, and every matrix has a bias.
+    /// Adds all tensors of a bert: every half layer is followed by a norm with a bias, and every matrix has a bias.
     fn bert(&mut self, shape: &Shape) {
         let (embedding, width) = (u64::from(shape.embedding), u64::from(shape.feed_forward));
         let plain = Fill::Normal { mean: 0.0, std: 1.0 };
@@ -313,9 +320,9 @@ impl List {
     }
 }
 
-/// By how much Llama 3.2 slows each RoPE frequency: not at all for wavelengths under 8,192 / 4 positions, 32 times
-/// over 8,192, in between linearly in the frequency (`Llama3` scaling in convert_hf_to_gguf.py; the numbers are
-/// config.json's).
+/// Returns the factors by which Llama 3.2 divides each RoPE frequency: 1 for wavelengths under 8,192 / 4 positions,
+/// 32 for those over 8,192, and in between linear in the frequency (`Llama3` scaling in convert_hf_to_gguf.py; the
+/// numbers are from config.json).
 fn llama3_rope_factors(shape: &Shape) -> Vec<f32> {
     const FACTOR: f64 = 32.0;
     const LOW: f64 = 1.0;
@@ -338,11 +345,12 @@ mod tests {
 
     #[test]
     fn presets_have_the_real_models_parameter_counts() {
-        // Without biases and norms to be counted by hand: the sums of the published shapes.
+        // Parameters without biases and norms: the published totals.
         let cases = [
             (Preset::Qwen2_5_1_5B, 1_543_714_304),
             (Preset::Llama1B, 1_235_814_432),
-            // Embedding and its norm; attention, router, three matrices of each expert, four norms of each layer.
+            // Terms: embedding and its norm; attention, router, three matrices of each expert, four norms of each
+            // layer.
             (
                 Preset::Moe1B,
                 49_152 * 1024

@@ -6,7 +6,7 @@ use build_info::Bytes;
 
 use crate::partial::PlaceError;
 
-/// A model that was made.
+/// Summary of a generated model or adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Number of tensors.
@@ -17,22 +17,22 @@ pub struct Summary {
     pub tensor_bytes: Bytes,
 }
 
-/// Reason why a model was not made.
+/// Reason why a model was not generated.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file could not be written or put in its place.
+    /// The file could not be written or renamed to its destination.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// The progress callback said so.
-    #[error("stopped before {} was complete: nothing was written there", path.display())]
+    /// The progress callback stopped the generation.
+    #[error("stopped before {} was complete: no file was written", path.display())]
     Stopped {
-        /// The file that was not written.
+        /// Path of the file that was not written.
         path: PathBuf,
     },
-    /// There is nothing that an adapter could change.
+    /// The model has no matrices that an adapter could change.
     #[error("{} has no query and value matrices that an adapter could change", path.display())]
     NoMatrices {
-        /// The model.
+        /// Path of the model.
         path: PathBuf,
     },
 }

@@ -1,4 +1,4 @@
-//! Drawing weights on several threads, in an order that does not depend on their number.
+//! Multi-threaded drawing of weights, with a result that does not depend on the number of threads.
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
@@ -10,21 +10,23 @@ use super::model::{Fill, QUIET, Tensor};
 use super::vocabulary::Vocabulary;
 use crate::ggml_type::GgmlType;
 
-/// Elements drawn at a time: half a mebibyte of halves stays in the second-level cache.
+/// Number of elements drawn at a time: half a mebibyte of halves stays in the second-level cache.
 const CHUNK: u64 = 1 << 18;
-/// Chunks that a thread may be ahead of the writer.
+/// Number of chunks by which a thread may be ahead of the writer.
 const AHEAD: usize = 8;
 
-/// A run of whole rows of one tensor.
+/// Run of whole rows of one tensor.
 struct PourJob {
     tensor: usize,
-    /// Place among the tensor's chunks: with seed and tensor it keys the generator.
+    /// Number of the chunk within the tensor. Together with seed and tensor, it keys the generator.
     chunk: u64,
     rows: Range<u64>,
 }
 
-/// Draws all `tensors` with `threads` threads and hands their bytes to `sink` in the order of the file. Ends early
-/// with the sink's error.
+/// Draws all `tensors` with `threads` threads and passes their bytes to `sink` in the order of the file.
+///
+/// # Errors
+/// The first error of `sink`, which ends the drawing.
 pub(super) fn pour<E>(
     tensors: &[Tensor],
     vocabulary: &Vocabulary,
@@ -35,8 +37,8 @@ pub(super) fn pour<E>(
     let jobs = jobs(tensors);
     let threads = threads.clamp(1, jobs.len().max(1));
     thread::scope(|scope| {
-        // Each thread draws every `threads`th chunk, so that reading the queues in turn gives the file's order.
-        // Empty buffers go back: fresh memory for each chunk would cost more than drawing it.
+        // Each thread draws every `threads`th chunk, so that reading the queues in turn gives the order of the file.
+        // Empty buffers are returned, because allocating fresh memory for each chunk would cost more than drawing it.
         let mut queues = Vec::new();
         for first in 0..threads {
             let (full, filled) = sync_channel::<Vec<u8>>(AHEAD);
@@ -46,10 +48,10 @@ pub(super) fn pour<E>(
             queues.push((filled, empty));
         }
         for (filled, empty) in queues.iter().cycle().take(jobs.len()) {
-            // A queue ends early only if its thread panicked, and then `scope` panics as well.
+            // A queue only ends early if its thread panicked, and then `scope` panics as well.
             let Ok(buffer) = filled.recv() else { break };
             sink(&buffer)?;
-            // A thread that has drawn its last chunk takes no buffers back.
+            // A thread that has drawn its last chunk does not accept returned buffers.
             let _ = empty.send(buffer);
         }
         Ok(())
@@ -69,7 +71,7 @@ fn jobs(tensors: &[Tensor]) -> Vec<PourJob> {
     jobs
 }
 
-/// One thread: draws its jobs until they are done or nobody listens any more.
+/// Draws the jobs of one thread, until they are done or the receiver is gone.
 fn draw<'a>(
     jobs: impl Iterator<Item = &'a PourJob>,
     tensors: &[Tensor],
@@ -103,7 +105,7 @@ fn draw<'a>(
     }
 }
 
-/// One tensor's distribution as halves, for its rows and for quiet tokens' rows.
+/// Distribution of one tensor in half precision, for normal rows and for rows of quiet tokens.
 struct Halves {
     plain: HalfTable,
     quiet: Option<HalfTable>,
@@ -116,12 +118,12 @@ impl Halves {
             Fill::Tokens { std } => {
                 Self { plain: HalfTable::new(0.0, *std), quiet: Some(HalfTable::new(0.0, *std * QUIET)) }
             }
-            // Not asked for: vectors are F32. Drawn all the same, as what they are on average.
+            // Never used, because vectors are F32; filled with a harmless value.
             Fill::Signs(_) | Fill::Given(_) => Self { plain: HalfTable::new(0.0, 0.0), quiet: None },
         }
     }
 
-    /// Appends one row.
+    /// Appends one row of halves.
     fn append(&self, out: &mut Vec<u8>, len: usize, quiet: bool, random: &mut Xoshiro) {
         let table = self.quiet.as_ref().filter(|_| quiet).unwrap_or(&self.plain);
         table.append(out, len, random);
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
     use crate::write::TensorSpec;
 
-    /// The values of one tensor of 300 rows, 1,000 each, as drawn.
+    /// Draws the values of one tensor with 300 rows of 1,000.
     fn values(fill: Fill, kind: GgmlType) -> Vec<f64> {
         let vocabulary = Vocabulary::new(300, &["<s>"]);
         let spec = TensorSpec { name: "t".into(), dims: vec![1000, 300], kind };
@@ -187,7 +189,7 @@ mod tests {
             let (_, quiet) = mean_and_std(&tokens[..32_000]);
             let (_, loud) = mean_and_std(&tokens[256_000..299_000]);
             let (_, control) = mean_and_std(&tokens[299_000..]);
-            // Byte 10, the line feed, is the one of the first 32 that is text.
+            // Of the first 32 bytes, only byte 10, the line feed, is text.
             let expected = ((31.0 * QUIET * QUIET + 1.0) / 32.0).sqrt();
             assert!((quiet - expected).abs() < 0.01 && (loud - 1.0).abs() < 0.01, "{kind}: {quiet}, {loud}");
             assert!((control - QUIET).abs() < 0.02, "{kind}: {control}");

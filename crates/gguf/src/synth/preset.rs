@@ -1,43 +1,41 @@
-//! Names of the shapes that a model can be made in, and types of its matrices.
+//! Names of the model shapes, and types of the matrices.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::ggml_type::GgmlType;
 
-/// A shape to make a model in.
+/// Shape of a generated model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
-    /// A few megabytes, for tests: llama, 4 layers, 256 wide, 2,048 tokens, an output matrix of its own.
+    /// A few megabytes, for tests: llama, 4 layers, 256 wide, 2,048 tokens, a separate output matrix.
     Tiny,
-    /// Tens of megabytes, for training profiles: llama, 4 layers, 512 wide, 16,384 tokens, an output matrix of its
-    /// own.
+    /// Tens of megabytes, for training profiles: llama, 4 layers, 512 wide, 16,384 tokens, a separate output matrix.
     SmallLlama,
-    /// The same as qwen2: biases, tied embeddings, another tokenizer's rules.
+    /// Same size as qwen2: biases, tied embeddings, another pre-tokenizer.
     SmallQwen2,
     /// Qwen2.5-1.5B: qwen2, 28 layers, 1,536 wide, 151,936 tokens, tied embeddings, biases. 3.1 GB as F16.
     Qwen2_5_1_5B,
     /// Llama-3.2-1B: llama, 16 layers, 2,048 wide, 128,256 tokens, tied embeddings. 2.5 GB as F16.
     Llama1B,
-    /// Llama-3.2-1B cut to 4 layers, for benchmarks that run often: real widths, on which speed depends. 1.0 GB as
+    /// Llama-3.2-1B cut to 4 layers, for benchmarks that run often: real widths, which determine the speed. 1.0 GB as
     /// F16.
     Llama1B4L,
-    /// Qwen2.5-1.5B cut to 4 layers, likewise. 0.8 GB as F16.
+    /// Qwen2.5-1.5B cut to 4 layers, for benchmarks that run often. 0.8 GB as F16.
     Qwen2_5_1_5B4L,
-    /// Granite 3.0 1B A400M's sizes in qwen3moe's graph: 24 layers, 1,024 wide, 8 of 32 experts, 49,152 tokens, tied
+    /// Sizes of Granite 3.0 1B A400M in qwen3moe's graph: 24 layers, 1,024 wide, 8 of 32 experts, 49,152 tokens, tied
     /// embeddings. 2.7 GB as F16.
     Moe1B,
-    /// A mixture of experts of some megabytes: qwen3moe, 3 layers, 256 wide, 2 of 8 experts, an output matrix of
-    /// its own.
+    /// Mixture of experts of a few megabytes: qwen3moe, 3 layers, 256 wide, 2 of 8 experts, a separate output matrix.
     MoeTiny,
-    /// Some megabytes with a sliding window: gemma3, 6 layers, 256 wide, 128 positions in five of them.
+    /// A few megabytes with a sliding window: gemma3, 6 layers, 256 wide, a window of 128 positions in five layers.
     SwaTiny,
-    /// Some megabytes for embeddings alone: bert, 3 layers, 256 wide, 512 positions.
+    /// A few megabytes, for embeddings only: bert, 3 layers, 256 wide, 512 positions.
     BertTiny,
 }
 
 impl Preset {
-    /// All presets, the smallest first.
+    /// Returns all presets, the smallest first.
     pub fn all() -> [Self; 11] {
         [
             Self::Tiny,
@@ -54,7 +52,7 @@ impl Preset {
         ]
     }
 
-    /// The name it is asked for by.
+    /// Returns the name of the preset on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tiny => "tiny",
@@ -89,10 +87,10 @@ impl FromStr for Preset {
     }
 }
 
-/// The type of the matrices that are written. Norms, biases and routers are always F32.
+/// Type of the matrices in the file. Norms, biases and routers are always F32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// Half precision: what quantisers start from.
+    /// Half precision, the usual input of quantisers.
     #[default]
     F16,
     /// Single precision.
@@ -107,7 +105,7 @@ impl Precision {
         }
     }
 
-    /// `general.file_type`, after `enum llama_ftype`.
+    /// Value of `general.file_type`, from `enum llama_ftype`.
     pub(super) fn file_type(self) -> u32 {
         match self {
             Self::F16 => 1,

@@ -1,9 +1,9 @@
-//! The shapes of the presets: real models' where the preset bears one's name.
+//! Shapes of the presets: those of real models if the preset has a model's name.
 
 use super::preset::Preset;
 use super::vocabulary::Control;
 
-/// Which of llama.cpp's architectures reads the model.
+/// Architecture of llama.cpp that reads the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Architecture {
     Llama,
@@ -14,7 +14,7 @@ pub(super) enum Architecture {
 }
 
 impl Architecture {
-    /// `general.architecture`, which also begins the keys of the sizes.
+    /// Value of `general.architecture`, which is also the prefix of the size keys.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Llama => "llama",
@@ -26,7 +26,7 @@ impl Architecture {
     }
 }
 
-/// A mixture of experts in place of the feed-forward network.
+/// Mixture of experts that replaces the feed-forward network.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Experts {
     pub(super) count: u32,
@@ -35,19 +35,19 @@ pub(super) struct Experts {
     pub(super) feed_forward: u32,
 }
 
-/// How text becomes tokens.
+/// Tokenizer settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tokenizer {
-    /// `tokenizer.ggml.pre`: how text is cut up before merging.
+    /// Value of `tokenizer.ggml.pre`: the rule by which text is split before merging.
     pub(super) pre: &'static str,
     pub(super) control: Control,
-    /// Places in `control`.
+    /// Indices in `control`.
     pub(super) bos: u32,
     pub(super) eos: u32,
     pub(super) add_bos: bool,
 }
 
-/// What a model looks like without its weights.
+/// Shape of a model without its weights.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) architecture: Architecture,
@@ -60,19 +60,20 @@ pub(super) struct Shape {
     /// Width of a dense feed-forward network.
     pub(super) feed_forward: u32,
     pub(super) experts: Option<Experts>,
-    /// Positions that layers with a sliding window look back; every sixth layer sees all.
+    /// Number of positions in the window of sliding-window layers; every sixth layer sees all positions.
     pub(super) window: Option<u32>,
     pub(super) context: u32,
     pub(super) rope_base: f32,
-    /// Llama 3.1's stretched RoPE comes as a tensor of factors.
+    /// True if the file contains a tensor of RoPE factors, for Llama 3.1's RoPE scaling.
     pub(super) rope_factors: bool,
     pub(super) rms_epsilon: f32,
-    /// The output matrix is the embedding's.
+    /// True if the embedding is also the output matrix.
     pub(super) tied: bool,
     pub(super) tokenizer: Tokenizer,
 }
 
-/// Qwen's. Also for the tiny presets: it is one of the few whose detokeniser changes no spaces.
+/// Qwen's tokenizer. The tiny presets use it as well, because it is one of the few whose detokeniser does not change
+/// spaces.
 const QWEN2: Tokenizer = Tokenizer {
     pre: "qwen2",
     control: &["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
@@ -95,7 +96,7 @@ const LLAMA3: Tokenizer = Tokenizer {
     add_bos: true,
 };
 
-/// Widths are multiples of 256, so that every K-quant keeps its type.
+/// Shape whose widths are multiples of 256, so that every K-quant keeps its type.
 const TINY: Shape = Shape {
     architecture: Architecture::Llama,
     vocabulary: 2048,
@@ -115,7 +116,7 @@ const TINY: Shape = Shape {
     tokenizer: QWEN2,
 };
 
-/// As Qwen/Qwen2.5-1.5B's config.json has it.
+/// Shape from config.json of Qwen/Qwen2.5-1.5B.
 const QWEN2_5_1_5B: Shape = Shape {
     architecture: Architecture::Qwen2,
     vocabulary: 151_936,
@@ -135,7 +136,7 @@ const QWEN2_5_1_5B: Shape = Shape {
     tokenizer: QWEN2,
 };
 
-/// As meta-llama/Llama-3.2-1B's config.json has it.
+/// Shape from config.json of meta-llama/Llama-3.2-1B.
 const LLAMA_1B: Shape = Shape {
     architecture: Architecture::Llama,
     vocabulary: 128_256,
@@ -159,8 +160,8 @@ const QWEN2_5_1_5B_4L: Shape = Shape { layers: 4, ..QWEN2_5_1_5B };
 
 const LLAMA_1B_4L: Shape = Shape { layers: 4, ..LLAMA_1B };
 
-/// As ibm-granite/granite-3.0-1b-a400m-base's config.json has it, but for three tokens of the vocabulary, for a context that
-/// holds a long run, and for Qwen3's norms of queries and keys.
+/// Shape from config.json of ibm-granite/granite-3.0-1b-a400m-base, with these changes: three tokens of the
+/// vocabulary, a context for long runs, and Qwen3's norms of queries and keys.
 const MOE_1B: Shape = Shape {
     architecture: Architecture::Qwen3Moe,
     vocabulary: 49_152,
@@ -184,10 +185,10 @@ const MOE_TINY: Shape = Shape {
     ..TINY
 };
 
-/// As Gemma 3 has it: of six layers five look back so far and no further.
+/// Shape with Gemma 3's attention: five of six layers have a sliding window.
 const SWA_TINY: Shape = Shape { architecture: Architecture::Gemma3, layers: 6, window: Some(128), ..TINY };
 
-/// What it makes of a text is an embedding: tokens look both ways, and nothing follows.
+/// Shape of an embedding model: tokens attend in both directions, and no text is generated.
 const BERT_TINY: Shape =
     Shape { architecture: Architecture::Bert, layers: 3, kv_heads: 4, context: 512, tied: true, ..TINY };
 

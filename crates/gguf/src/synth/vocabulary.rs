@@ -1,19 +1,19 @@
-//! A byte-level BPE vocabulary of pronounceable words that nobody ever used.
+//! Byte-level BPE vocabulary of pronounceable invented words.
 //!
-//! Real merges rather than padding, so that a prompt becomes about as many tokens as with a real model, tokenising
-//! and detokenising gives the text back, and what the model says can be read aloud.
+//! The merges are real, not padding. A prompt therefore becomes about as many tokens as with a real model, tokenising
+//! and detokenising round-trips, and generated text can be read aloud.
 
 use std::collections::HashSet;
 
 use random_weights::Xoshiro;
 
-/// A vocabulary with its merges.
+/// Vocabulary with its merges.
 pub(super) struct Vocabulary {
-    /// Every token, as GPT-2 spells bytes.
+    /// Texts of all tokens, in GPT-2's spelling of bytes.
     pub(super) tokens: Vec<String>,
-    /// `left right` for each merge, the first to be applied first.
+    /// Merges, each as `left right`, in the order of application.
     pub(super) merges: Vec<String>,
-    /// Number of control tokens, which stand at the end.
+    /// Number of control tokens, which are the last tokens.
     pub(super) control: usize,
 }
 
@@ -31,7 +31,7 @@ const CODAS: &[&str] = &[
     "g", "sh", "k", "ch", "b", "x",
 ];
 
-/// The commonest words of English, so that prompts in it become fewer tokens.
+/// Most common English words, so that English prompts become fewer tokens.
 const WORDS: &[&str] = &[
     "the", "of", "and", "to", "in", "is", "that", "for", "it", "was", "as", "on", "with", "be", "by", "at",
     "are", "this", "have", "from", "or", "an", "not", "but", "you", "all", "which", "one", "were", "can",
@@ -39,12 +39,12 @@ const WORDS: &[&str] = &[
     "model",
 ];
 
-/// A space, as GPT-2 spells it.
+/// Space in GPT-2's spelling.
 const SPACE: &str = "\u{120}";
 
 impl Vocabulary {
-    /// A vocabulary of exactly `size` tokens, the last of them `control`. The words are the same for every model of
-    /// that size: the seed is for weights.
+    /// Creates a vocabulary of exactly `size` tokens, the last of which are `control`. The words are the same for
+    /// every model of that size, because the seed only affects weights.
     pub(super) fn new(size: usize, control: Control) -> Self {
         let mut builder = Builder::default();
         for byte in 0..=255 {
@@ -66,8 +66,8 @@ impl Vocabulary {
         Self { tokens, merges, control: control.len() }
     }
 
-    /// Whether the model should keep `token` to itself: control tokens, which would end the text, and bytes that
-    /// are no text when they stand alone.
+    /// True if the model should not generate `token`: control tokens, which would end the text, and bytes that are
+    /// not valid text on their own.
     pub(super) fn is_quiet(&self, token: usize) -> bool {
         let printable = |byte: u8| byte.is_ascii_graphic() || byte == b' ' || byte == b'\n';
         match u8::try_from(token) {
@@ -98,7 +98,7 @@ impl Builder {
         new
     }
 
-    /// The token `left` + `right`, which are tokens. When there is no room left for it, `left`.
+    /// Merges the tokens `left` and `right` and returns the merged token; returns `left` if the vocabulary is full.
     fn join(&mut self, left: &str, right: &str) -> String {
         let joined = format!("{left}{right}");
         if !self.known.contains(&joined) {
@@ -111,17 +111,17 @@ impl Builder {
         joined
     }
 
-    /// `text`, letter by letter.
+    /// Merges the letters of `text` one by one.
     fn spell(&mut self, text: &str) -> String {
         let mut letters = text.chars();
         let first = letters.next().map(String::from).unwrap_or_default();
         letters.fold(first, |token, letter| self.join(&token, letter.encode_utf8(&mut [0; 4])))
     }
 
-    /// Adds one word, or the end of one, with all that it is merged from.
+    /// Adds one word, or the end of one, with all tokens that it is merged from.
     fn word(&mut self, random: &mut Xoshiro) {
-        // Of four tokens three begin a word, and of two one has a second syllable: some five characters with the
-        // space, which is what a tokeniser makes of English.
+        // Three of four tokens start a word, and one of two has a second syllable. A token has about five characters
+        // with the space, as tokens of English text do.
         let begins = random.below(4) < 3;
         let word = self.syllable(if begins { SPACE } else { "" }, random);
         if random.below(2) > 0 {
@@ -130,7 +130,7 @@ impl Builder {
         }
     }
 
-    /// A syllable after `before`. One in two is open.
+    /// Returns a syllable after `before`. One of two is open.
     fn syllable(&mut self, before: &str, random: &mut Xoshiro) -> String {
         let onset = pick(ONSETS, random);
         let mut syllable = match before {
@@ -145,13 +145,13 @@ impl Builder {
     }
 }
 
-/// One of `list`, which begins with the commonest: the smaller of two draws.
+/// Picks an item of `list`, which is sorted by frequency: the smaller of two random draws.
 fn pick(list: &[&'static str], random: &mut Xoshiro) -> &'static str {
     list[random.below(list.len()).min(random.below(list.len()))]
 }
 
-/// The character by which GPT-2's tokeniser spells a byte: itself where it is visible in Latin-1, else the next of
-/// the characters from U+0100 (`bytes_to_unicode` of encoder.py).
+/// Returns the character that represents a byte in GPT-2's tokeniser: the byte itself if it is visible in Latin-1,
+/// otherwise the next character from U+0100 on (`bytes_to_unicode` of encoder.py).
 fn byte_token(byte: u8) -> char {
     let visible = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     if visible(byte) {

@@ -1,11 +1,11 @@
-//! Models with a value changed: a file in parts, and back.
+//! Editing of models: a file is parsed, changed and written again.
 
 use std::fs;
 use std::path::Path;
 
 use gguf::{GgmlType, GgufFile, ValueType};
 
-/// A metadata value to put into a file.
+/// Metadata value to put into a file.
 #[allow(dead_code, reason = "each test file uses a part of it")]
 #[derive(Clone, Debug)]
 pub enum Put {
@@ -48,7 +48,7 @@ fn text(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat()
 }
 
-/// A tensor with its data.
+/// Tensor with its data.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     pub name: String,
@@ -57,7 +57,7 @@ pub struct Tensor {
     data: Vec<u8>,
 }
 
-/// A file in parts.
+/// Parsed file.
 #[derive(Clone, Debug)]
 pub struct Edit {
     keys: Vec<(String, ValueType, Vec<u8>)>,
@@ -66,7 +66,7 @@ pub struct Edit {
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 impl Edit {
-    /// Takes the good file at `path` apart.
+    /// Parses the good file at `path`.
     pub fn of(path: &Path) -> Self {
         let file = GgufFile::open(path).expect("a good file");
         let bytes = fs::read(path).expect("a file");
@@ -106,7 +106,7 @@ impl Edit {
         Self { keys, tensors: tensors.collect() }
     }
 
-    /// Puts `value` under `key`, in the place of what is there.
+    /// Sets `key` to `value`.
     pub fn put(&mut self, key: &str, value: Put) {
         let (kind, bytes) = value.bytes();
         match self.keys.iter_mut().find(|(name, ..)| name == key) {
@@ -115,12 +115,12 @@ impl Edit {
         }
     }
 
-    /// Takes `key` out.
+    /// Removes `key`.
     pub fn remove(&mut self, key: &str) {
         self.keys.retain(|(name, ..)| name != key);
     }
 
-    /// Makes it a file of another architecture, with the same values and tensors.
+    /// Changes the file's architecture, and keeps its values and tensors.
     pub fn become_architecture(&mut self, from: &str, to: &str) {
         for (key, ..) in &mut self.keys {
             if let Some(name) = key.strip_prefix(from).filter(|name| name.starts_with('.')) {
@@ -130,7 +130,7 @@ impl Edit {
         self.put("general.architecture", Put::Text(to.into()));
     }
 
-    /// The texts under `key`.
+    /// Returns the texts under `key`.
     pub fn texts(&self, key: &str) -> Vec<Vec<u8>> {
         let (_, _, bytes) = self.keys.iter().find(|(name, ..)| name == key).expect("the key");
         let mut rest = &bytes[12..];
@@ -151,7 +151,7 @@ impl Edit {
         self.put(key, Put::Texts(texts));
     }
 
-    /// Gives the tensor called `name` the type `kind`, and zeros.
+    /// Gives the tensor `name` the type `kind`, with zeros as data.
     pub fn retype(&mut self, name: &str, kind: &str) {
         let tensor = self.tensors.iter_mut().find(|tensor| tensor.name == name).expect("the tensor");
         tensor.kind = GgmlType::from_name(kind).expect("a type");
@@ -159,7 +159,7 @@ impl Edit {
         tensor.data = vec![0; (row * tensor.dims[1..].iter().product::<u64>()) as usize];
     }
 
-    /// Gives the tensor called `name` the shape `dims`, and zeros.
+    /// Gives the tensor `name` the shape `dims`, with zeros as data.
     pub fn reshape(&mut self, name: &str, dims: &[u64]) {
         let tensor = self.tensors.iter_mut().find(|tensor| tensor.name == name).expect("the tensor");
         tensor.dims = dims.to_vec();

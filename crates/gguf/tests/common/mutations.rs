@@ -1,24 +1,24 @@
-//! Models that would end a process, each with the words of its refusal.
+//! Models that would end a process, each with parts of the expected error.
 
 use gguf::synth::Preset;
 
 use super::edit::{Edit, Put};
 
-/// A change of a good model.
+/// Change of a good model.
 pub struct Mutation {
-    /// The preset of the good model.
+    /// Preset of the good model.
     pub preset: Preset,
-    /// Name of the change, unique.
+    /// Unique name of the change.
     pub name: String,
-    /// The change.
+    /// Function that applies the change.
     pub change: Box<dyn Fn(&mut Edit)>,
-    /// Words that the refusal contains.
+    /// Words that the error must contain.
     pub words: Vec<&'static str>,
 }
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
-/// All mutations.
+/// Returns all mutations.
 pub fn all() -> Vec<Mutation> {
     let mut all = List(Vec::new());
     types(&mut all);
@@ -45,7 +45,7 @@ impl List {
         self.0.push(Mutation { preset, name, change: Box::new(change), words });
     }
 
-    /// A value put under `key` of the tiny model.
+    /// Adds a mutation that sets `key` of the model `preset` to `value`.
     fn put(&mut self, preset: Preset, key: &'static str, value: Put, words: &[&'static str]) {
         let name = format!("{key} = {value:?}").replace(['/', '"'], "").chars().take(80).collect::<String>();
         self.add(preset, &name, &[&[key], words].concat(), move |edit| edit.put(key, value.clone()));
@@ -60,7 +60,7 @@ fn types(all: &mut List) {
     let matrices = ["token_embd.weight", "output.weight", "blk.0.attn_q.weight", "blk.1.ffn_down.weight"];
     for name in matrices {
         for kind in ["i8", "i16", "i32", "i64", "f64", "q8_K", "q8_1"] {
-            let words = ["has the type", "but must have a type of weights"];
+            let words = ["has the type", "but must have a weight type"];
             all.add(Preset::Tiny, &format!("{name} as {kind}"), &words, move |edit| edit.retype(name, kind));
         }
     }
@@ -124,7 +124,7 @@ fn heads(all: &mut List) {
     all.tiny("llama.attention.key_length", Put::U32(0), &["1 to 65536"]);
     all.tiny("llama.rope.dimension_count", Put::U32(32), &["the length of a head, 64"]);
     let (swa, even) = (Preset::SwaTiny, "even, at least 2 and at most");
-    // Without an element to rotate, ggml's CPU kernel never ends.
+    // Without an element to rotate, ggml's CPU kernel loops for ever.
     for wrong in [0, 31, 4096] {
         all.put(swa, "gemma3.rope.dimension_count", Put::U32(wrong), &[even]);
         all.put(swa, "gemma3.rope.dimension_count_swa", Put::U32(wrong), &[even]);
@@ -224,9 +224,9 @@ fn tokens(all: &mut List) {
     });
 }
 
-/// Files that claim to be of another architecture: the check comes before the tensors are missed.
+/// Adds files that claim another architecture. Validation fails before missing tensors matter.
 fn other_architectures(all: &mut List) {
-    /// Architecture, values and words.
+    /// Architecture, values, and words of the error.
     type Case = (&'static str, &'static [(&'static str, u32)], &'static [&'static str]);
     let cases: [Case; 17] = [
         ("qwen35", &[("full_attention_interval", 0)], &["full_attention_interval", "1 to"]),
@@ -273,7 +273,7 @@ fn other_architectures(all: &mut List) {
             for (key, value) in values {
                 edit.put(&format!("{architecture}.{key}"), Put::U32(*value));
             }
-            // Layers with a state have tensors of it.
+            // Layers with a recurrent state have tensors for it.
             if let Some(tensor) =
                 edit.tensors.iter_mut().find(|tensor| tensor.name == "blk.0.attn_norm.weight")
             {

@@ -1,4 +1,4 @@
-//! What the driver's own library lists, and what of it a program sees.
+//! Listing of GPUs through the driver's library, and selection of the GPUs that a program sees.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use build_info::host::Gpu;
 use super::{Card, Driver, are_alike};
 use crate::root::CudaEnvironment;
 
-/// What there is, and what went wrong with single cards.
+/// Listed GPUs, and faults of individual GPUs.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     gpus: Vec<(Card, Identity)>,
@@ -18,7 +18,7 @@ pub(super) struct Listed {
     warnings: Vec<String>,
 }
 
-/// All that the driver at `place` lists.
+/// Lists all GPUs of the driver at `place`.
 pub(super) fn list(place: &LibrarySource, limit: Duration) -> Result<Listed, Unanswered> {
     crate::nvml::ask(place, limit, listed)
 }
@@ -29,13 +29,13 @@ fn listed(nvml: &Nvml) -> Result<Listed, Fault> {
     for (index, device) in nvml.devices()?.into_iter().enumerate() {
         let added = device.and_then(|device| listed.add(index, &device, &driver));
         if let Err(fault) = added {
-            listed.warnings.push(format!("an NVIDIA GPU is left out: {fault}"));
+            listed.warnings.push(format!("an NVIDIA GPU is skipped: {fault}"));
         }
     }
     if listed.gpus.is_empty() && listed.warnings.is_empty() {
         listed.warnings.push(format!(
-            "the NVIDIA driver {driver} is loaded and shows no GPU: `lspci -d 10de:` shows whether there is one, and \
-             `sudo dmesg | grep -i nvrm` why the driver does not take it; in a container, start it with \
+            "the NVIDIA driver {driver} is loaded but lists no GPU: `lspci -d 10de:` shows whether there is one, and \
+             `sudo dmesg | grep -i nvrm` why the driver ignores it; in a container, start it with \
              `docker run --gpus all`"
         ));
     }
@@ -43,7 +43,7 @@ fn listed(nvml: &Nvml) -> Result<Listed, Fault> {
 }
 
 impl Listed {
-    /// A card, or what MIG has made of it.
+    /// Adds a GPU, or its MIG instances.
     fn add(&mut self, index: usize, device: &Device<'_>, driver: &str) -> Result<(), Fault> {
         let name = device.name()?;
         let (major, minor) = device.capability()?;
@@ -57,8 +57,8 @@ impl Listed {
         let parts = device.instances();
         if parts.is_empty() {
             self.warnings.push(format!(
-                "MIG is on for {name} (GPU {index}) and it has no instance, so that nothing can compute on it: make one \
-                 (`sudo nvidia-smi mig -i {index} -cgi 0 -C`), or switch MIG off (`sudo nvidia-smi -i {index} -mig 0`)"
+                "MIG is enabled for {name} (GPU {index}), but there is no instance, so the GPU cannot be used: create one \
+                 (`sudo nvidia-smi mig -i {index} -cgi 0 -C`), or disable MIG (`sudo nvidia-smi -i {index} -mig 0`)"
             ));
         }
         for part in &parts {
@@ -76,14 +76,14 @@ impl Listed {
         self.gpus.push((card, Identity { uuid, card: of }));
     }
 
-    /// All of it, and what is used of it, where that is told.
+    /// Returns the total memory and the used memory, if it is known.
     fn memory(&mut self, device: &Device<'_>, name: &str) -> Result<(Bytes, Option<Bytes>), Fault> {
         match device.memory() {
             Ok(memory) => Ok((Bytes(memory.total), Some(Bytes(memory.used)))),
             // GPUs that share the CPU's memory (GB10, Jetson).
             Err(fault) if fault.is_not_supported() => {
                 self.warnings.push(format!(
-                    "NVML names no memory of {name:?}: it seems to share the CPU's, and what fits is not known"
+                    "NVML reports no memory size for {name:?}: it seems to share the CPU's memory, so its free memory is unknown"
                 ));
                 Ok((Bytes(0), None))
             }
@@ -92,7 +92,7 @@ impl Listed {
     }
 }
 
-/// What `CUDA_VISIBLE_DEVICES` and MIG leave to a program.
+/// Applies `CUDA_VISIBLE_DEVICES` and MIG to the listed GPUs.
 pub(super) fn visible(listed: Listed, cuda: &CudaEnvironment, warnings: &mut Vec<String>) -> Driver {
     let Listed { gpus, driver, cuda: newest, warnings: said } = listed;
     warnings.extend(said);
@@ -106,8 +106,8 @@ pub(super) fn visible(listed: Listed, cuda: &CudaEnvironment, warnings: &mut Vec
     if let (Some(first), 2..) = (first, parts) {
         let uuid = identities[first].uuid.as_deref().unwrap_or("the first");
         warnings.push(format!(
-            "MIG shows {parts} instances, and a program computes on one of them alone, here {uuid}: name another with \
-             CUDA_VISIBLE_DEVICES=MIG-… (`nvidia-smi -L` lists them), or switch MIG off (`sudo nvidia-smi -mig 0`)"
+            "MIG shows {parts} instances, but a program can use only one of them, here {uuid}: select another with \
+             CUDA_VISIBLE_DEVICES=MIG-… (`nvidia-smi -L` lists them), or disable MIG (`sudo nvidia-smi -mig 0`)"
         ));
     }
     let seen = |at: &usize| !is_part(at) || Some(*at) == first;

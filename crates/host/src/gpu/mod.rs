@@ -1,4 +1,5 @@
-//! NVIDIA GPUs: by the driver's library, and where that cannot be used by `nvidia-smi`. Only where a driver is loaded.
+//! NVIDIA GPUs, detected through the driver's library, with `nvidia-smi` as fallback. Nothing is queried unless a
+//! driver is loaded.
 
 mod driver;
 mod smi;
@@ -10,32 +11,32 @@ use build_info::host::Gpu;
 use self::smi::Trouble;
 use crate::root::Root;
 
-/// A GPU that a program would see, and the state that it is in.
+/// GPU that a program would see, and its state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Card {
-    /// The GPU.
+    /// Description of the GPU.
     pub gpu: Gpu,
-    /// Memory that anybody uses, the driver included; `None` where it is not told.
+    /// Memory used by all processes and the driver; `None` if unknown.
     pub used: Option<Bytes>,
-    /// Who may compute on it.
+    /// Restriction on the processes that may compute on it.
     pub mode: ComputeMode,
 }
 
-/// What NVIDIA's driver tells.
+/// State of NVIDIA's driver.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Driver {
-    /// Whether one is loaded, by what the file system shows.
+    /// True if a driver is loaded, according to the file system.
     pub is_loaded: bool,
-    /// Its version, `570.133.07`; `None` where it could not be asked.
+    /// Version of the driver, `570.133.07`; `None` if it did not answer.
     pub version: Option<String>,
-    /// The newest CUDA that it knows; `None` where it could not be asked.
+    /// Newest CUDA version that the driver supports; `None` if it did not answer.
     pub cuda: Option<(u32, u32)>,
-    /// What it, `CUDA_VISIBLE_DEVICES` and MIG leave to a program.
+    /// GPUs that remain after `CUDA_VISIBLE_DEVICES` and MIG.
     pub cards: Vec<Card>,
 }
 
 impl Driver {
-    /// Those of which nothing but the GPUs is known.
+    /// Creates a state in which only the GPUs are known.
     fn of(gpus: Vec<Gpu>) -> Self {
         let card = |gpu| Card { gpu, used: None, mode: ComputeMode::default() };
         let version = gpus.first().map(|gpu| gpu.driver.clone());
@@ -65,13 +66,13 @@ pub(crate) fn ask(root: &Root, warnings: &mut Vec<String>) -> Driver {
     match (smi::list(root.nvidia_smi(), warnings), failed) {
         (Ok(gpus), None) => Driver::of(by_number(gpus, root, warnings)),
         (Ok(gpus), Some(failed)) => {
-            warnings.push(format!("nvidia-smi lists the GPUs, and nothing can watch them: {failed}"));
+            warnings.push(format!("nvidia-smi lists the GPUs, but their use cannot be measured: {failed}"));
             Driver::of(by_number(gpus, root, warnings))
         }
         (Err(Trouble::NotThere), failed) => {
-            // WSL shows /dev/dxg for any GPU.
+            // WSL shows /dev/dxg for any GPU, so only the other signs prove an NVIDIA driver.
             let by_whom = failed.map_or("nvidia-smi is not on the PATH".to_string(), |failed| {
-                format!("{failed}; nvidia-smi, the second way, is not on the PATH")
+                format!("{failed}; the fallback, nvidia-smi, is not on the PATH")
             });
             if SIGNS[..2].iter().any(|sign| root.exists(sign)) && root.asks_for_gpus() {
                 warnings.push(format!("cannot list NVIDIA GPUs: an NVIDIA driver is loaded, but {by_whom}"));
@@ -86,7 +87,7 @@ pub(crate) fn ask(root: &Root, warnings: &mut Vec<String>) -> Driver {
     }
 }
 
-/// What `CUDA_VISIBLE_DEVICES` leaves of GPUs whose UUIDs are not known: all of them where it names UUIDs.
+/// Applies `CUDA_VISIBLE_DEVICES` to GPUs whose UUIDs are unknown. If it contains UUIDs, all GPUs are kept.
 fn by_number(gpus: Vec<Gpu>, root: &Root, warnings: &mut Vec<String>) -> Vec<Gpu> {
     let cuda = root.cuda();
     let visible = cuda.visible.as_deref().filter(|visible| !visible.contains('-') || visible.trim() == "-1");
@@ -101,7 +102,7 @@ fn are_alike<'a>(names: impl IntoIterator<Item = &'a Gpu>) -> bool {
     names.next().is_none_or(|first| names.all(|name| name == first))
 }
 
-/// Where the versions do not match, the one that is loaded.
+/// Returns a remark with the loaded version if the versions of driver and library do not match.
 fn loaded(root: &Root, failed: &Unanswered) -> String {
     let version = || {
         let text = root.read(SIGNS[0])?;

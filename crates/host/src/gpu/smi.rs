@@ -1,4 +1,4 @@
-//! NVIDIA GPUs, as `nvidia-smi` lists them: the second way, where the driver's library cannot be used.
+//! Listing of NVIDIA GPUs with `nvidia-smi`: the fallback if the driver's library cannot be used.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -16,7 +16,7 @@ use crate::root::NvidiaSmi;
 const ARGUMENTS: [&str; 2] =
     ["--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader,nounits"];
 
-/// What it lists; an error says why there is no list.
+/// Lists the GPUs; an error is the reason why that failed.
 pub(super) fn list(how: &NvidiaSmi, warnings: &mut Vec<String>) -> Result<Vec<Gpu>, Trouble> {
     let output = match how {
         NvidiaSmi::Never => return Err(Trouble::NotThere),
@@ -30,15 +30,15 @@ pub(super) fn list(how: &NvidiaSmi, warnings: &mut Vec<String>) -> Result<Vec<Gp
     Ok(lines.filter_map(|line| gpu(line, warnings)).collect())
 }
 
-/// Why there is no list.
+/// Reason why there is no list.
 pub(super) enum Trouble {
-    /// There is no such program.
+    /// The program was not found.
     NotThere,
-    /// It was run.
+    /// The program failed.
     Failed(String),
 }
 
-/// One line of output: `NVIDIA GeForce RTX 4060 Ti, 8.9, 16380, 570.133.07`, memory in MiB.
+/// Parses a line of output: `NVIDIA GeForce RTX 4060 Ti, 8.9, 16380, 570.133.07`, with memory in MiB.
 fn gpu(line: &str, warnings: &mut Vec<String>) -> Option<Gpu> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let [name, capability, memory, driver] = fields[..] else {
@@ -47,13 +47,13 @@ fn gpu(line: &str, warnings: &mut Vec<String>) -> Option<Gpu> {
     };
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !capability.split_once('.').is_some_and(|(major, minor)| is_number(major) && is_number(minor)) {
-        warnings.push(format!("nvidia-smi names no compute capability of {name:?}: {capability:?}"));
+        warnings.push(format!("nvidia-smi reports no compute capability for {name:?}: {capability:?}"));
         return None;
     }
     let mib = memory.parse::<u64>().ok().and_then(|mib| mib.checked_mul(1 << 20));
     if mib.is_none() {
         // GPUs that share the CPU's memory (GB10, Jetson).
-        warnings.push(format!("nvidia-smi names no memory of {name:?}: {memory:?}"));
+        warnings.push(format!("nvidia-smi reports no memory size for {name:?}: {memory:?}"));
     }
     Some(Gpu {
         name: name.to_string(),
@@ -68,8 +68,8 @@ fn find(program: &str, path: &OsStr) -> Option<PathBuf> {
     folders.map(|folder| folder.join(program)).find(|candidate| candidate.is_file())
 }
 
-/// What `program` writes within `limit`. A child that hangs is killed and, as it may hang inside the driver
-/// where no signal reaches it, not waited for.
+/// Returns the output of `program` within `limit`. A hanging child is killed and not waited for, because it may hang
+/// inside the driver, where no signal reaches it.
 fn run(program: &Path, limit: Duration) -> Result<String, String> {
     let shown = program.display();
     let deadline = Instant::now() + limit;
@@ -84,7 +84,7 @@ fn run(program: &Path, limit: Duration) -> Result<String, String> {
     let stdout = child.stdout.take();
     let reader = std::thread::Builder::new().name("nvidia-smi".to_string()).spawn(move || {
         let mut output = Vec::new();
-        // A megabyte is thousands of GPUs. The receiver may have gone: nobody is interested then.
+        // A megabyte is enough for thousands of GPUs. Sending fails if the receiver has timed out, which is fine.
         let read = stdout.map_or(Ok(0), |stdout| stdout.take(1 << 20).read_to_end(&mut output));
         let _ = sender.send(read.map(|_| output));
     });
@@ -94,7 +94,7 @@ fn run(program: &Path, limit: Duration) -> Result<String, String> {
     };
     if let Err(why) = reader {
         end(child);
-        return Err(format!("{shown} was not asked, since no thread can be started: {why}"));
+        return Err(format!("cannot run {shown}: no thread can be started: {why}"));
     }
     let too_late = |child: Child| {
         end(child);
@@ -103,12 +103,12 @@ fn run(program: &Path, limit: Duration) -> Result<String, String> {
     let Ok(output) = receiver.recv_timeout(limit) else { return too_late(child) };
     let output = output.map_err(|error| format!("cannot read from {shown}: {error}"))?;
     let output = String::from_utf8_lossy(&output).into_owned();
-    // The output has ended, so the end of the child is near.
+    // The output has ended, so the child will end soon.
     loop {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return Ok(output),
             Ok(Some(status)) => {
-                let said = output.lines().next().unwrap_or("it wrote nothing");
+                let said = output.lines().next().unwrap_or("it printed nothing");
                 return Err(format!("{shown} failed ({status}): {said}"));
             }
             Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
@@ -129,12 +129,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let program = folder.path().join("nvidia-smi");
         let limit = Duration::from_millis(100);
-        // As it is, with its output closed, and in a child that holds the pipe open when the script is killed.
+        // A normal script, one that closes its output, and one whose child keeps the pipe open when the script is
+        // killed.
         for script in ["exec sleep 3", "exec >/dev/null; exec sleep 3", "sleep 3"] {
             std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a script");
             std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("it can be run");
-            // A test beside this one may start a child while the script is open for writing here; until that child's own
-            // program begins, the script is open in it as well, and cannot be run.
+            // A concurrent test may fork while the script is open for writing here. Until the forked child executes
+            // its own program, the script is open in it as well, and running the script fails.
             let (start, why) = loop {
                 let start = Instant::now();
                 let why = run(&program, limit).expect_err("it hangs");

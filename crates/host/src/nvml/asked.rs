@@ -1,4 +1,4 @@
-//! The driver, asked by those who cannot wait for it.
+//! Queries to the driver with a time limit.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -7,28 +7,28 @@ use std::{fmt, io};
 use super::fault::Fault;
 use super::{LibrarySource, Nvml};
 
-/// How long the driver may take: waking eight GPUs without the persistence daemon takes some seconds, and a driver that hangs
-/// takes for ever.
+/// Time limit for the driver. Waking eight GPUs without the persistence daemon takes some seconds, and a hanging
+/// driver never answers.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why there is no answer. [`Display`](fmt::Display) says what mends it.
+/// Reason why there is no answer. [`Display`](fmt::Display) includes a hint.
 #[derive(Debug)]
 pub enum Unanswered {
-    /// The library or the driver refuses.
+    /// The library or the driver reported an error.
     By(Fault),
-    /// The driver hangs.
+    /// The driver did not answer within this time.
     TooLate(Duration),
-    /// It was not asked, since the system gives no thread.
+    /// The system could not create a thread for the query.
     NotAsked(io::Error),
 }
 
 impl Unanswered {
-    /// Whether another way to ask may get further.
+    /// True if the library is at fault, so that another method may succeed.
     pub fn is_of_the_library(&self) -> bool {
         matches!(self, Unanswered::By(fault) if fault.is_of_the_library())
     }
 
-    /// Whether library and driver are of two versions.
+    /// True if library and driver have different versions.
     pub fn is_version_mismatch(&self) -> bool {
         matches!(self, Unanswered::By(fault) if fault.is_version_mismatch())
     }
@@ -40,13 +40,13 @@ impl fmt::Display for Unanswered {
             Unanswered::By(fault) => fault.fmt(f),
             Unanswered::TooLate(limit) => write!(
                 f,
-                "the NVIDIA driver did not answer within {limit:?}: `sudo dmesg | grep -i nvrm` says why; restart the \
-                 machine where it stays so"
+                "the NVIDIA driver did not answer within {limit:?}: see `sudo dmesg | grep -i nvrm`, and restart the \
+                 machine if this persists"
             ),
             Unanswered::NotAsked(why) => write!(
                 f,
-                "the NVIDIA driver was not asked, since no thread can be started: {why}; `ulimit -u` and the control group's \
-                 pids.max say how many there may be"
+                "cannot query the NVIDIA driver: no thread can be started: {why}; raise `ulimit -u` or the control group's \
+                 pids.max"
             ),
         }
     }
@@ -54,11 +54,11 @@ impl fmt::Display for Unanswered {
 
 impl std::error::Error for Unanswered {}
 
-/// What `question` makes of the driver at `place` within `limit`. It is asked in a thread of its own, which stays behind where the
-/// driver hangs: nothing can end it there.
+/// Passes the driver at `place` to `question` and returns the result, within `limit`. The query runs in a separate
+/// thread. If the driver hangs, the thread remains, because nothing can end it.
 ///
 /// # Errors
-/// Why there is no answer.
+/// If the library, the driver or the thread fails, or the time limit is exceeded.
 pub fn ask<T: Send + 'static>(
     place: &LibrarySource,
     limit: Duration,
@@ -68,7 +68,7 @@ pub fn ask<T: Send + 'static>(
     let place = place.clone();
     let thread = std::thread::Builder::new().name("nvml".to_string());
     let asked = thread.spawn(move || {
-        // The receiver may have gone: nobody is interested then.
+        // Sending fails if the receiver has timed out, which is fine.
         let _ = sender.send(Nvml::start(&place).and_then(|nvml| question(&nvml)));
     });
     asked.map_err(Unanswered::NotAsked)?;

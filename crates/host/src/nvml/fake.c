@@ -1,5 +1,5 @@
-// A libnvidia-ml that answers by a script: the file beside it that is called as it is, with .script behind. What it is
-// asked to begin and to end it writes into .log. See fake.rs for the script's words.
+// Fake libnvidia-ml that answers according to a script. The script's file name is that of the library with .script
+// appended. Initialisations and shutdowns are recorded in a .log file. See testing.rs for the script's format.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Values of a figure, one a call, the last again and again; a negative one is an error's number.
+// Values of a figure, one per call, the last one repeated; a negative one is an error code.
 typedef struct {
     long long value[64];
     int count, next;
@@ -162,7 +162,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device) {
 int nvmlDeviceGetName(Device *device, char *room, unsigned size) { return text(device->name, room, size); }
 int nvmlDeviceGetUUID(Device *device, char *room, unsigned size) { return text(device->uuid, room, size); }
 
-// `capability 9 0`: two calls' worth, so both are looked at and none is taken.
+// Two numbers, as in `capability 9 0`: both are peeked at, and none is consumed.
 int nvmlDeviceGetCudaComputeCapability(Device *device, int *major, int *minor) {
     if (!device->capability.count) return 3;
     if (device->capability.value[0] < 0) return (int)-device->capability.value[0];
@@ -171,7 +171,7 @@ int nvmlDeviceGetCudaComputeCapability(Device *device, int *major, int *minor) {
     return 0;
 }
 
-// nvmlMemory_t. In MiB in the script.
+// Struct nvmlMemory_t. Sizes in the script are in MiB.
 int nvmlDeviceGetMemoryInfo(Device *device, unsigned long long memory[3]) {
     long long total, used = 0;
     int error = take(&device->total, &total);
@@ -217,7 +217,7 @@ int nvmlDeviceGetTotalEnergyConsumption(Device *device, unsigned long long *mill
 int nvmlDeviceGetCurrentClocksThrottleReasons(Device *device, unsigned long long *bits) {
     return longer(&device->throttling, bits);
 }
-// Without the 20 ms that a driver takes.
+// Without the 20 ms that a real driver takes.
 int nvmlDeviceGetPcieThroughput(Device *device, int direction, unsigned *kilobytes) {
     return number(direction == 0 ? &device->sent : &device->received, kilobytes);
 }

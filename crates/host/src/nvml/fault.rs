@@ -1,8 +1,8 @@
-//! What can be wrong with the library or the driver, and what mends it.
+//! Faults of the library or the driver, with hints for the user.
 
 use std::fmt;
 
-/// Numbers of `nvmlReturn_t` that have a meaning here.
+/// Values of `nvmlReturn_t` that are used here.
 pub(crate) mod code {
     pub const NOT_SUPPORTED: u32 = 3;
     pub const NO_PERMISSION: u32 = 4;
@@ -19,67 +19,67 @@ pub(crate) mod code {
     pub const UNKNOWN: u32 = 999;
 }
 
-/// Why the driver could not be asked. [`Display`](fmt::Display) says what was tried, why it failed and what mends it.
+/// Reason why the driver could not be queried. [`Display`](fmt::Display) states the action, the cause and a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The library is not there.
+    /// The library was not found.
     Missing {
-        /// What was looked for.
+        /// Name of the library.
         library: String,
     },
-    /// There is a file, and it cannot be loaded.
+    /// The file exists but cannot be loaded.
     Unusable {
-        /// The file.
+        /// Path of the file.
         library: String,
-        /// What the system's loader says.
+        /// Error from the system's loader.
         why: String,
     },
-    /// A function that every driver has is not in it: it is a stub, or of another program.
+    /// The library lacks a function that every driver has: it is a stub, or belongs to another program.
     Lacks {
-        /// The file.
+        /// Path of the file.
         library: String,
-        /// Name of the function.
+        /// Name of the missing function.
         function: &'static str,
     },
-    /// The driver answered with an error.
+    /// The driver returned an error.
     Refused {
-        /// What was asked, after "cannot".
+        /// Attempted action, worded to follow "cannot".
         doing: String,
-        /// Number of `nvmlReturn_t`.
+        /// Value of `nvmlReturn_t`.
         code: u32,
-        /// What the driver calls it.
+        /// Description of the error by the driver.
         said: String,
     },
 }
 
 impl Fault {
-    /// Whether another way to ask, nvidia-smi, may get further: it is so where the library is not as it should be. What
-    /// the driver itself refuses it refuses to everybody.
+    /// True if the library itself is faulty, so that nvidia-smi may succeed. An error from the driver would affect
+    /// every method.
     pub fn is_of_the_library(&self) -> bool {
         !matches!(self, Fault::Refused { .. })
     }
 
-    /// Whether the card has no such figure, which is no fault of anything.
+    /// True if the GPU does not support the figure, which is not a fault.
     pub fn is_not_supported(&self) -> bool {
         matches!(self, Fault::Refused { code: code::NOT_SUPPORTED, .. })
     }
 
-    /// Whether the kernel's module and the library are of different versions.
+    /// True if the kernel module and the library have different versions.
     pub fn is_version_mismatch(&self) -> bool {
         matches!(self, Fault::Refused { code: code::VERSION_MISMATCH, .. })
     }
 
-    /// What to do about it.
+    /// Returns a hint for the user.
     pub fn mend(&self) -> &'static str {
         match self {
             Fault::Missing { .. } => {
-                "install the driver's library of the loaded driver's version (Debian libnvidia-ml1, Ubuntu \
+                "install the driver's library in the version of the loaded driver (Debian libnvidia-ml1, Ubuntu \
                  libnvidia-compute-…); in a container, start it with the NVIDIA container toolkit (`docker run --gpus all`)"
             }
-            Fault::Unusable { .. } => "install the driver's packages again, those of this architecture",
+            Fault::Unusable { .. } => "reinstall the driver's packages for this architecture",
             Fault::Lacks { .. } => {
-                "it is a stub or damaged: take the CUDA toolkit's `stubs` folder off LD_LIBRARY_PATH, or install the \
-                 driver's packages again"
+                "it is a stub or damaged: remove the CUDA toolkit's `stubs` folder from LD_LIBRARY_PATH, or reinstall the \
+                 driver's packages"
             }
             Fault::Refused { code, .. } => match *code {
                 code::NO_PERMISSION => {
@@ -95,25 +95,23 @@ impl Fault {
                      restart the container, so that it gets the host's library)"
                 }
                 code::GPU_IS_LOST => {
-                    "it fell off the bus: `sudo dmesg | grep -i xid` says why; look at power and cooling, and restart the \
+                    "it fell off the bus: see `sudo dmesg | grep -i xid`, check power and cooling, and restart the \
                      machine"
                 }
                 code::RESET_REQUIRED => {
-                    "stop what uses it and run `sudo nvidia-smi --gpu-reset -i NUMBER`, or restart the machine"
+                    "stop the programs that use it and run `sudo nvidia-smi --gpu-reset -i NUMBER`, or restart the machine"
                 }
-                code::LIBRARY_NOT_FOUND | code::FUNCTION_NOT_FOUND => "install the driver's packages again",
+                code::LIBRARY_NOT_FOUND | code::FUNCTION_NOT_FOUND => "reinstall the driver's packages",
                 code::TIMEOUT | code::IRQ_ISSUE => {
-                    "`sudo dmesg | grep -i nvrm` says why; restart the machine where it stays so"
+                    "see `sudo dmesg | grep -i nvrm`, and restart the machine if this persists"
                 }
-                code::CORRUPTED_INFOROM => {
-                    "the card's own memory of itself is damaged: have the card looked at"
-                }
+                code::CORRUPTED_INFOROM => "the GPU's InfoROM is damaged: have the GPU repaired or replaced",
                 code::OPERATING_SYSTEM | code::UNKNOWN => {
-                    "in a container, restart it (a host that reloads systemd takes its devices away); else \
-                     `sudo dmesg | grep -i nvrm` says why"
+                    "in a container, restart it (reloading systemd on the host removes its devices); otherwise see \
+                     `sudo dmesg | grep -i nvrm`"
                 }
-                code::NOT_SUPPORTED => "this card does not tell it",
-                _ => "`nvidia-smi` and `sudo dmesg | grep -i nvrm` may say more",
+                code::NOT_SUPPORTED => "this GPU does not support it",
+                _ => "see `nvidia-smi` and `sudo dmesg | grep -i nvrm`",
             },
         }
     }
@@ -122,7 +120,7 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Missing { library } => write!(f, "{library} is not there")?,
+            Fault::Missing { library } => write!(f, "cannot find {library}")?,
             Fault::Unusable { library, why } => write!(f, "cannot load {library}: {why}")?,
             Fault::Lacks { library, function } => write!(f, "{library} has no function {function}")?,
             Fault::Refused { doing, code, said } => write!(f, "cannot {doing}: {said} (NVML error {code})")?,

@@ -1,53 +1,54 @@
-//! The functions of libnvidia-ml that are used, and everything unsafe about them. Signatures and sizes are those of
-//! nvml.h, which have not changed since they came: NVIDIA gives a changed function another name (`_v2`).
+//! Bindings to libnvidia-ml, with all unsafe code for it. Signatures and sizes are those of nvml.h. They have never
+//! changed, because NVIDIA gives a changed function another name (`_v2`).
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 
 use super::fault::{Fault, code};
 
-/// Bytes of a card.
+/// Memory of a GPU, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CardMemory {
-    /// All there are.
+    /// Total memory.
     pub total: u64,
-    /// Those that anybody uses, the driver included.
+    /// Memory used by all processes and the driver.
     pub used: u64,
 }
 
-/// What a card is doing. What it does not tell is `None`.
+/// Momentary load of a GPU. Figures that the driver does not report are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CardSample {
-    /// Share of the last moment (a sixth of a second to a second) in which a kernel ran, 0 to 1.
+    /// Fraction of the driver's last averaging interval (a sixth of a second to a second) in which a kernel ran, 0 to
+    /// 1.
     pub utilisation: Option<f64>,
-    /// Bytes in use, by whomever.
+    /// Memory in use by all processes, in bytes.
     pub memory_used: Option<u64>,
-    /// Power of the whole card in watts.
+    /// Power of the whole GPU board, in watts.
     pub watts: Option<f64>,
-    /// Clock of the multiprocessors in MHz.
+    /// Clock of the multiprocessors, in MHz.
     pub sm_mhz: Option<u32>,
-    /// Joules since the driver was loaded.
+    /// Energy since the driver was loaded, in joules.
     pub joules: Option<f64>,
-    /// What holds the clocks back.
+    /// Reasons for reduced clocks.
     pub throttling: Option<Throttling>,
 }
 
-/// What holds a card's clocks back: the bits of `nvmlClocksEventReasons`.
+/// Reasons for a GPU's reduced clocks: the bits of `nvmlClocksEventReasons`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttling(pub u64);
 
 impl Throttling {
-    /// `SwPowerCap` and `HwPowerBrakeSlowdown`.
+    /// Bits `SwPowerCap` and `HwPowerBrakeSlowdown`.
     const POWER: u64 = 0x4 | 0x80;
 
-    /// `SwThermalSlowdown` and `HwThermalSlowdown`.
+    /// Bits `SwThermalSlowdown` and `HwThermalSlowdown`.
     const HEAT: u64 = 0x20 | 0x40;
 
-    /// `HwSlowdown`: power or heat, as older cards tell.
+    /// Bit `HwSlowdown`: power or heat, on older GPUs.
     const HARDWARE: u64 = 0x8;
 
-    /// In a word, where it is for want of power or for heat. That a card idles, or that somebody has set its clocks, holds
-    /// nothing back.
+    /// Returns the cause in a word if power or heat limits the clocks. Idle GPUs and clocks set by a user are not
+    /// throttling.
     pub fn why(self) -> Option<&'static str> {
         match self.0 {
             bits if bits & Self::HEAT != 0 => Some("heat"),
@@ -58,59 +59,59 @@ impl Throttling {
     }
 }
 
-/// Bytes a second over PCIe, in the 20 ms in which they were counted.
+/// PCIe throughput in bytes per second, averaged over 20 ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pcie {
-    /// Those that the card received: from the host, or from another card.
+    /// Throughput to the GPU, from the host or from another GPU.
     pub received: f64,
-    /// Those that it sent.
+    /// Throughput from the GPU.
     pub sent: f64,
 }
 
-/// What a card can do at most. What it does not tell is `None`.
+/// Hardware limits of a GPU. Limits that the driver does not report are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CardLimits {
-    /// Highest clock of the multiprocessors in MHz.
+    /// Maximum clock of the multiprocessors, in MHz.
     pub sm_mhz: Option<u32>,
-    /// Highest clock of the memory in MHz.
+    /// Maximum clock of the memory, in MHz.
     pub memory_mhz: Option<u32>,
-    /// Width of the memory's bus in bits.
+    /// Width of the memory bus, in bits.
     pub memory_bus_bits: Option<u32>,
 }
 
 impl CardLimits {
-    /// Bytes a second that the memory can move by its clock and its bus: two words of the bus's width a clock, as the driver
-    /// counts clocks of GDDR and of HBM (an H100's 2,619 MHz and 5,120 bits are the 3.35 TB/s of its data sheet). No program
-    /// reaches it.
+    /// Returns the theoretical memory bandwidth in bytes per second: two words of the bus's width per clock, as the
+    /// driver counts clocks of GDDR and HBM. An H100's 2,619 MHz and 5,120 bits give the 3.35 TB/s of its data sheet.
+    /// No program reaches it.
     pub fn memory_bandwidth(&self) -> Option<f64> {
         let (mhz, bits) = (self.memory_mhz?, self.memory_bus_bits?);
         Some(2.0 * f64::from(mhz) * 1e6 * f64::from(bits) / 8.0).filter(|bandwidth| *bandwidth > 0.0)
     }
 }
 
-/// Who may compute on a card: `nvmlComputeMode_t`.
+/// Restriction on the processes that may compute on a GPU: `nvmlComputeMode_t`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ComputeMode {
-    /// Everybody, at the same time.
+    /// All processes, at the same time.
     #[default]
     Shared,
-    /// One process at a time: another one is refused.
+    /// One process at a time; others are rejected.
     Exclusive,
-    /// Nobody.
+    /// No process.
     Prohibited,
 }
 
-/// `nvmlDevice_t`.
+/// Device handle, `nvmlDevice_t`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handle(*mut c_void);
 
-// SAFETY: NVML gives it out as a name of the card and never to be looked into, and says of all its functions that any
-// thread may call them at any time ("thread-safe", NVML API reference, 1.1).
+// SAFETY: NVML treats the handle as an opaque name of the GPU, and documents all its functions as callable from any
+// thread at any time ("thread-safe", NVML API reference, 1.1).
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
-/// `nvmlMemory_t`.
+/// Struct `nvmlMemory_t`.
 #[repr(C)]
 #[derive(Default)]
 struct RawMemory {
@@ -119,7 +120,7 @@ struct RawMemory {
     used: u64,
 }
 
-/// `nvmlUtilization_t`.
+/// Struct `nvmlUtilization_t`.
 #[repr(C)]
 #[derive(Default)]
 struct RawUtilisation {
@@ -127,19 +128,19 @@ struct RawUtilisation {
     memory: c_uint,
 }
 
-/// `NVML_CLOCK_SM`.
+/// Constant `NVML_CLOCK_SM`.
 const SM: c_uint = 1;
 
-/// `NVML_CLOCK_MEM`.
+/// Constant `NVML_CLOCK_MEM`.
 const MEMORY: c_uint = 2;
 
-/// `NVML_PCIE_UTIL_TX_BYTES`: as the card sees it.
+/// Constant `NVML_PCIE_UTIL_TX_BYTES`, from the GPU's point of view.
 const SENT: c_uint = 0;
 
-/// `NVML_PCIE_UTIL_RX_BYTES`.
+/// Constant `NVML_PCIE_UTIL_RX_BYTES`.
 const RECEIVED: c_uint = 1;
 
-/// Room for a text: NVML's largest constants are 96 bytes.
+/// Buffer size for a text: NVML's largest constants are 96 bytes.
 const ROOM: usize = 256;
 
 type Plain = unsafe extern "C" fn() -> c_uint;
@@ -158,7 +159,7 @@ type Clock = unsafe extern "C" fn(*mut c_void, c_uint, *mut c_uint) -> c_uint;
 type Instance = unsafe extern "C" fn(*mut c_void, c_uint, *mut *mut c_void) -> c_uint;
 type ErrorString = unsafe extern "C" fn(c_uint) -> *const c_char;
 
-/// Those that were found in a library, which stays loaded until the process ends.
+/// Functions found in a library, which stays loaded until the process ends.
 #[derive(Debug)]
 pub(crate) struct Functions {
     init: Plain,
@@ -169,7 +170,7 @@ pub(crate) struct Functions {
     name: DeviceText,
     capability: Capability,
     memory: DeviceMemory,
-    // What only tells more.
+    // The functions from here on are optional.
     cuda: Option<Number>,
     compute_mode: Option<DeviceNumber>,
     uuid: Option<DeviceText>,
@@ -193,8 +194,8 @@ impl Functions {
         if library.is_absolute() && !library.exists() {
             return Err(Fault::Missing { library: shown });
         }
-        // SAFETY: initialisers of the library run; it is the driver's, found by the system's loader or in places that
-        // only root writes, or one that a test has made.
+        // SAFETY: initialisers of the library run. It is the driver's library, found by the system's loader or in
+        // places that only root can write to, or a library created by a test.
         let loaded = unsafe { libloading::Library::new(library) }.map_err(|error| {
             let why = error.to_string();
             match why.contains("No such file") && why.contains(&shown) {
@@ -202,9 +203,10 @@ impl Functions {
                 false => Fault::Unusable { library: shown.clone(), why },
             }
         })?;
-        // The driver's libraries start threads and register handlers: to unload them has crashed programs at their end.
+        // The library is never unloaded: the driver's libraries start threads and register handlers, and unloading
+        // them has crashed programs at exit.
         let library: &'static libloading::Library = Box::leak(Box::new(loaded));
-        /// The function `$name`, and `None` where it is not there.
+        /// Looks up the function `$name`; `None` if it is missing.
         macro_rules! find {
             ($name:literal) => {
                 // SAFETY: the field's type is the signature in nvml.h.
@@ -237,7 +239,7 @@ impl Functions {
             clock: find!("nvmlDeviceGetClockInfo"),
             most_clock: find!("nvmlDeviceGetMaxClockInfo"),
             bus_width: find!("nvmlDeviceGetMemoryBusWidth"),
-            // The second is what it was called before driver 535, and all have it.
+            // The second name is the one before driver 535, which all drivers still have.
             throttling: find!("nvmlDeviceGetCurrentClocksEventReasons")
                 .or(find!("nvmlDeviceGetCurrentClocksThrottleReasons")),
             pcie: find!("nvmlDeviceGetPcieThroughput"),
@@ -246,37 +248,38 @@ impl Functions {
     }
 
     pub fn init(&self) -> Result<(), u32> {
-        // SAFETY: takes nothing; may be called as often as one likes, and counts.
+        // SAFETY: the function takes no arguments. It may be called repeatedly and counts its calls.
         done(unsafe { (self.init)() })
     }
 
     pub fn shutdown(&self) {
-        // SAFETY: for each init one. That it fails changes nothing.
+        // SAFETY: one call for each call of init. A failure has no consequences.
         let _ = unsafe { (self.shutdown)() };
     }
 
-    /// What the driver answered with, when it was asked to `doing`.
+    /// Creates the fault for error `code` of the action `doing`.
     pub fn fault(&self, doing: impl Into<String>, code: u32) -> Fault {
         let said = self.error_string.and_then(|error_string| {
-            // SAFETY: takes any number and gives a text that is never freed.
+            // SAFETY: the function accepts any number and returns a static text.
             let text = unsafe { error_string(code) };
-            // SAFETY: it ends with a zero, as every text of C.
+            // SAFETY: the text is a NUL-terminated C string.
             (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
         });
-        let said = said.unwrap_or_else(|| "the driver refuses".to_string());
+        let said = said.unwrap_or_else(|| "the driver reported an error".to_string());
         Fault::Refused { doing: doing.into(), code, said }
     }
 
     pub fn driver(&self) -> Result<String, u32> {
-        // SAFETY: `text` gives as much room as it says.
+        // SAFETY: `text` passes the size of its buffer.
         text(|room, size| unsafe { (self.driver)(room, size) })
     }
 
-    /// The newest CUDA that the driver knows, as 1000 times its major and 10 times its minor number.
+    /// Returns the newest CUDA version that the driver supports. NVML encodes it as 1000 times the major and 10 times
+    /// the minor number.
     pub fn cuda(&self) -> Result<(u32, u32), u32> {
         let cuda = self.cuda.ok_or(code::FUNCTION_NOT_FOUND)?;
         let mut version = 0;
-        // SAFETY: a place for the number.
+        // SAFETY: the pointer refers to a live number.
         done(unsafe { cuda(&mut version) })?;
         let version = u32::try_from(version).map_err(|_| code::UNKNOWN)?;
         Ok((version / 1000, version % 1000 / 10))
@@ -284,9 +287,9 @@ impl Functions {
 
     pub fn compute_mode(&self, Handle(device): Handle) -> Result<ComputeMode, u32> {
         let compute_mode = self.compute_mode.ok_or(code::FUNCTION_NOT_FOUND)?;
-        // SAFETY: a place for the number.
+        // SAFETY: the pointer refers to a live number.
         Ok(match number(|place| unsafe { compute_mode(device, place) })? {
-            // 1 was one thread at a time, which drivers do not have any more.
+            // 1 meant one thread at a time, which current drivers do not have.
             1 | 3 => ComputeMode::Exclusive,
             2 => ComputeMode::Prohibited,
             _ => ComputeMode::Shared,
@@ -294,38 +297,38 @@ impl Functions {
     }
 
     pub fn count(&self) -> Result<u32, u32> {
-        // SAFETY: a place for the number.
+        // SAFETY: the pointer refers to a live number.
         number(|place| unsafe { (self.count)(place) })
     }
 
     pub fn device(&self, index: u32) -> Result<Handle, u32> {
         let mut handle = std::ptr::null_mut();
-        // SAFETY: a place for the handle.
+        // SAFETY: the pointer refers to a live handle.
         done(unsafe { (self.by_index)(index, &mut handle) })?;
         Ok(Handle(handle))
     }
 
     pub fn name(&self, Handle(device): Handle) -> Result<String, u32> {
-        // SAFETY: the handle is the library's own; `text` gives as much room as it says.
+        // SAFETY: the handle comes from the library; `text` passes the size of its buffer.
         text(|room, size| unsafe { (self.name)(device, room, size) })
     }
 
     pub fn uuid(&self, Handle(device): Handle) -> Result<String, u32> {
         let uuid = self.uuid.ok_or(code::FUNCTION_NOT_FOUND)?;
-        // SAFETY: as `name`.
+        // SAFETY: as in `name`.
         text(|room, size| unsafe { uuid(device, room, size) })
     }
 
     pub fn capability(&self, Handle(device): Handle) -> Result<(u32, u32), u32> {
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: places for both numbers.
+        // SAFETY: both pointers refer to live numbers.
         done(unsafe { (self.capability)(device, &mut major, &mut minor) })?;
         u32::try_from(major).ok().zip(u32::try_from(minor).ok()).ok_or(code::UNKNOWN)
     }
 
     pub fn memory(&self, Handle(device): Handle) -> Result<CardMemory, u32> {
         let mut memory = RawMemory::default();
-        // SAFETY: a place of the struct's size.
+        // SAFETY: the pointer refers to a live struct of the right size.
         done(unsafe { (self.memory)(device, &mut memory) })?;
         Ok(CardMemory { total: memory.total, used: memory.used })
     }
@@ -333,34 +336,34 @@ impl Functions {
     pub fn is_partitioned(&self, Handle(device): Handle) -> Result<bool, u32> {
         let mig_mode = self.mig_mode.ok_or(code::FUNCTION_NOT_FOUND)?;
         let (mut now, mut after_reset) = (0, 0);
-        // SAFETY: places for both numbers.
+        // SAFETY: both pointers refer to live numbers.
         done(unsafe { mig_mode(device, &mut now, &mut after_reset) })?;
         Ok(now == 1)
     }
 
     pub fn most_instances(&self, Handle(device): Handle) -> Result<u32, u32> {
         let most = self.most_instances.ok_or(code::FUNCTION_NOT_FOUND)?;
-        // SAFETY: a place for the number.
+        // SAFETY: the pointer refers to a live number.
         number(|place| unsafe { most(device, place) })
     }
 
     pub fn instance(&self, Handle(device): Handle, index: u32) -> Result<Handle, u32> {
         let instance = self.instance.ok_or(code::FUNCTION_NOT_FOUND)?;
         let mut handle = std::ptr::null_mut();
-        // SAFETY: a place for the handle.
+        // SAFETY: the pointer refers to a live handle.
         done(unsafe { instance(device, index, &mut handle) })?;
         Ok(Handle(handle))
     }
 
-    /// The highest clocks of the multiprocessors and of the memory in MHz, and the width of the memory's bus in bits.
+    /// Returns the maximum clocks of the multiprocessors and of the memory, and the width of the memory bus.
     pub fn limits(&self, Handle(device): Handle) -> CardLimits {
         let clock = |kind: c_uint| {
             let most = self.most_clock?;
-            // SAFETY: a place for the number.
+            // SAFETY: the pointer refers to a live number.
             number(|place| unsafe { most(device, kind, place) }).ok()
         };
         let bus = |width: DeviceNumber| {
-            // SAFETY: a place for the number.
+            // SAFETY: the pointer refers to a live number.
             number(|place| unsafe { width(device, place) }).ok()
         };
         CardLimits {
@@ -370,25 +373,25 @@ impl Functions {
         }
     }
 
-    /// Waits 20 ms for each direction while the driver counts. It tells KB, which are taken as 1,000 bytes.
+    /// Measures PCIe throughput, 20 ms for each direction. The driver reports KB/s, with 1 KB as 1,000 bytes.
     pub fn pcie(&self, Handle(device): Handle) -> Result<Pcie, u32> {
         let pcie = self.pcie.ok_or(code::FUNCTION_NOT_FOUND)?;
         let counted = |direction: c_uint| {
-            // SAFETY: a place for the number.
+            // SAFETY: the pointer refers to a live number.
             number(|place| unsafe { pcie(device, direction, place) })
                 .map(|kilobytes| 1e3 * f64::from(kilobytes))
         };
         Ok(Pcie { received: counted(RECEIVED)?, sent: counted(SENT)? })
     }
 
-    /// An error where all that the library can ask failed, and not only for want of such a figure.
+    /// Samples the GPU. Fails if every query failed with an error other than an unsupported figure.
     pub fn sample(&self, handle @ Handle(device): Handle) -> Result<CardSample, u32> {
         let mut failed = None;
         let mut keep = |code: u32| failed = failed.or(Some(code).filter(|code| *code != code::NOT_SUPPORTED));
         let mut sample = CardSample::default();
         if let Some(utilisation) = self.utilisation {
             let mut rates = RawUtilisation::default();
-            // SAFETY: a place of the struct's size.
+            // SAFETY: the pointer refers to a live struct of the right size.
             match done(unsafe { utilisation(device, &mut rates) }) {
                 Ok(()) => sample.utilisation = Some(f64::from(rates.gpu.min(100)) / 100.0),
                 Err(code) => keep(code),
@@ -399,14 +402,14 @@ impl Functions {
             Err(code) => keep(code),
         }
         if let Some(power) = self.power {
-            // SAFETY: a place for the number.
+            // SAFETY: the pointer refers to a live number.
             match number(|place| unsafe { power(device, place) }) {
                 Ok(milliwatts) => sample.watts = Some(f64::from(milliwatts) / 1e3),
                 Err(code) => keep(code),
             }
         }
         if let Some(clock) = self.clock {
-            // SAFETY: a place for the number.
+            // SAFETY: the pointer refers to a live number.
             match number(|place| unsafe { clock(device, SM, place) }) {
                 Ok(mhz) => sample.sm_mhz = Some(mhz),
                 Err(code) => keep(code),
@@ -414,14 +417,14 @@ impl Functions {
         }
         if let Some(energy) = self.energy {
             let mut millijoules = 0;
-            // SAFETY: a place for the number.
+            // SAFETY: the pointer refers to a live number.
             if done(unsafe { energy(device, &mut millijoules) }).is_ok() {
                 sample.joules = Some(millijoules as f64 / 1e3);
             }
         }
         if let Some(throttling) = self.throttling {
             let mut bits = 0;
-            // SAFETY: a place for the number.
+            // SAFETY: the pointer refers to a live number.
             if done(unsafe { throttling(device, &mut bits) }).is_ok() {
                 sample.throttling = Some(Throttling(bits));
             }
@@ -443,7 +446,7 @@ fn number(call: impl FnOnce(*mut c_uint) -> c_uint) -> Result<u32, u32> {
     Ok(number)
 }
 
-/// The text that `call` writes, without what is no letter: it goes to terminals.
+/// Returns the text that `call` writes, without control characters, because it may be printed to terminals.
 fn text(call: impl FnOnce(*mut c_char, c_uint) -> c_uint) -> Result<String, u32> {
     let mut room = [0 as c_char; ROOM];
     // The last byte stays zero, whatever the library writes.

@@ -1,12 +1,13 @@
-//! NVIDIA's driver, asked through its own library: which GPUs there are, what they are doing, and why they cannot be used.
+//! Queries to NVIDIA's driver through its own library (NVML): the available GPUs, their load, and the reasons why
+//! they cannot be used.
 //!
-//! libnvidia-ml comes with the driver and not with the program, so it is loaded when it is asked for. Of its some 300
-//! functions a dozen are looked up, those that every driver of the last ten years has; where one that only tells more is
-//! missing, that is left out.
+//! libnvidia-ml comes with the driver and not with the program, so it is loaded on first use. Of its about 300
+//! functions, only a dozen are looked up, which every driver of the last ten years has. Optional functions may be
+//! missing.
 //!
-//! Which file is loaded nobody can say by an environment variable of ours or by a flag: the system's loader looks for it,
-//! as for every other library, and after that a few fixed places. Only code can name another ([`LibrarySource::At`]), which tests
-//! do with the library of [`testing`].
+//! No environment variable or flag of Anneal can select the file. The system's loader searches for it as for every
+//! other library, and after that a few fixed places are tried. Only code can name another file
+//! ([`LibrarySource::At`]), which tests do with the library of [`testing`].
 
 mod asked;
 mod fault;
@@ -25,11 +26,11 @@ pub use visible::{Identity, Selection};
 
 use ffi::{Functions, Handle};
 
-/// Files that are there when a driver is loaded; the last is the one of WSL 2, which is there for any GPU.
+/// Files that exist if a driver is loaded. The last one is WSL 2's, which exists for any GPU.
 pub const SIGNS: [&str; 3] = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"];
 
-/// What is tried in turn: what the system's loader finds (the file that the driver brings; `libnvidia-ml.so` without a
-/// number is the toolkit's stub), then where WSL, NixOS and some containers keep it.
+/// Names and paths of the library, tried in order. The first is found by the system's loader; `libnvidia-ml.so`
+/// without a number is the toolkit's stub. The others are the places in WSL, NixOS and some containers.
 const PLACES: [&str; 4] = [
     "libnvidia-ml.so.1",
     "/usr/lib/wsl/lib/libnvidia-ml.so.1",
@@ -37,32 +38,32 @@ const PLACES: [&str; 4] = [
     "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
 ];
 
-/// Where the library is looked for.
+/// Location of the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LibrarySource {
-    /// Where the driver puts it.
+    /// The driver's standard location.
     System,
-    /// In this file.
+    /// This file.
     At(PathBuf),
 }
 
-/// Whether a driver seems to be loaded on this machine; costs three looks into the file system.
+/// True if a driver seems to be loaded on this machine. The check takes three file system accesses.
 pub fn driver_seems_loaded() -> bool {
     SIGNS.iter().any(|sign| Path::new(sign).exists())
 }
 
-/// The driver, at hand as long as this lives.
+/// Connection to the driver, which lasts as long as this value.
 #[derive(Debug)]
 pub struct Nvml {
     functions: Functions,
 }
 
 impl Nvml {
-    /// Loads the library and starts it. Takes some tens of milliseconds, with sleeping GPUs seconds, and for ever where
-    /// the driver hangs: whoever cannot wait calls it in a thread of its own.
+    /// Loads the library and initialises it. This takes some tens of milliseconds, seconds with sleeping GPUs, and
+    /// never ends if the driver hangs. A caller that cannot wait must use a separate thread.
     ///
     /// # Errors
-    /// What is wrong with the library or the driver, and its mend.
+    /// If the library or the driver is faulty; the error contains a hint.
     pub fn start(place: &LibrarySource) -> Result<Self, Fault> {
         let functions = match place {
             LibrarySource::At(path) => Functions::load(path)?,
@@ -86,20 +87,27 @@ impl Nvml {
         Ok(Self { functions })
     }
 
-    /// Version of the kernel's driver: `570.133.07`.
+    /// Returns the version of the kernel driver: `570.133.07`.
+    ///
+    /// # Errors
+    /// If the driver reports an error.
     pub fn driver(&self) -> Result<String, Fault> {
         self.functions.driver().map_err(|code| self.functions.fault("read the driver's version", code))
     }
 
-    /// The newest CUDA that the driver knows, major and minor number: `(12, 8)`. `None` where it does not tell.
+    /// Returns the newest CUDA version that the driver supports, major and minor number: `(12, 8)`. `None` if the
+    /// driver does not report it.
     pub fn cuda(&self) -> Option<(u32, u32)> {
         self.functions.cuda().ok()
     }
 
-    /// Every card, in the order of their places on the bus; one that is lost is a fault in its place.
+    /// Returns all GPUs in the order of their bus positions. A lost GPU is represented by a fault.
+    ///
+    /// # Errors
+    /// If the driver cannot count the GPUs.
     pub fn devices(&self) -> Result<Vec<Result<Device<'_>, Fault>>, Fault> {
         let count = self.functions.count().map_err(|code| self.functions.fault("count the GPUs", code))?;
-        // More than that nobody has, and a stub may say anything.
+        // No machine has more GPUs, and a stub library may return any number.
         let device = |index: u32| match self.functions.device(index) {
             Ok(handle) => Ok(Device { nvml: self, handle, label: format!("GPU {index}") }),
             Err(code) => Err(self.functions.fault(format!("open GPU {index}"), code)),
@@ -114,7 +122,7 @@ impl Drop for Nvml {
     }
 }
 
-/// A card, or a part of one that MIG has cut off.
+/// GPU, or MIG instance of one.
 #[derive(Debug)]
 pub struct Device<'a> {
     nvml: &'a Nvml,
@@ -123,37 +131,46 @@ pub struct Device<'a> {
 }
 
 impl Device<'_> {
-    /// Marketing name: `NVIDIA H100 80GB HBM3`.
+    /// Returns the marketing name: `NVIDIA H100 80GB HBM3`.
+    ///
+    /// # Errors
+    /// If the driver reports an error.
     pub fn name(&self) -> Result<String, Fault> {
         self.nvml.functions.name(self.handle).map_err(|code| self.fault("name", code))
     }
 
-    /// Major and minor number of its compute capability.
+    /// Returns the major and minor number of the compute capability.
+    ///
+    /// # Errors
+    /// If the driver reports an error.
     pub fn capability(&self) -> Result<(u32, u32), Fault> {
         self.nvml.functions.capability(self.handle).map_err(|code| self.fault("compute capability", code))
     }
 
-    /// Its memory. Cards that share the CPU's (GB10, Jetson) do not tell.
+    /// Returns the memory of the GPU.
+    ///
+    /// # Errors
+    /// If the driver reports an error. GPUs that share the CPU's memory (GB10, Jetson) do not support this query.
     pub fn memory(&self) -> Result<CardMemory, Fault> {
         self.nvml.functions.memory(self.handle).map_err(|code| self.fault("memory", code))
     }
 
-    /// Who may compute on it. A driver that does not tell has nobody excluded.
+    /// Returns the compute mode; [`ComputeMode::Shared`] if the driver does not report it.
     pub fn compute_mode(&self) -> ComputeMode {
         self.nvml.functions.compute_mode(self.handle).unwrap_or_default()
     }
 
-    /// `GPU-…` or `MIG-…`; `None` where the driver does not tell.
+    /// Returns the UUID, `GPU-…` or `MIG-…`; `None` if the driver does not report it.
     pub fn uuid(&self) -> Option<String> {
         self.nvml.functions.uuid(self.handle).ok()
     }
 
-    /// Whether MIG is on. Cards that have none say no.
+    /// True if MIG is enabled; false on GPUs without MIG.
     pub fn is_partitioned(&self) -> bool {
         self.nvml.functions.is_partitioned(self.handle).unwrap_or(false)
     }
 
-    /// The parts that MIG has made of it.
+    /// Returns the MIG instances of the GPU.
     pub fn instances(&self) -> Vec<Device<'_>> {
         let Ok(most) = self.nvml.functions.most_instances(self.handle) else { return Vec::new() };
         let instance = |index: u32| {
@@ -163,23 +180,23 @@ impl Device<'_> {
         (0..most.min(64)).filter_map(instance).collect()
     }
 
-    /// What it is doing now. Costs some tens of microseconds.
+    /// Samples the momentary load, which takes some tens of microseconds.
     ///
     /// # Errors
-    /// Only where the card answers nothing any more; a figure that it does not have is absent.
+    /// If the GPU does not respond at all. Individual unsupported figures are `None`.
     pub fn sample(&self) -> Result<CardSample, Fault> {
         self.nvml.functions.sample(self.handle).map_err(|code| self.fault("state", code))
     }
 
-    /// What goes over PCIe now. Takes 40 ms, in which the driver counts: not for whoever must not wait.
+    /// Measures the current PCIe throughput. This takes 40 ms, so it is not for time-critical code.
     ///
     /// # Errors
-    /// Where it is not told: in a virtual machine with a part of a card (vGPU), or by an old card.
+    /// If it is unsupported: in a virtual machine with a part of a GPU (vGPU), or on an old GPU.
     pub fn pcie(&self) -> Result<Pcie, Fault> {
         self.nvml.functions.pcie(self.handle).map_err(|code| self.fault("PCIe traffic", code))
     }
 
-    /// What it can do at most.
+    /// Returns the hardware limits of the GPU.
     pub fn limits(&self) -> CardLimits {
         self.nvml.functions.limits(self.handle)
     }

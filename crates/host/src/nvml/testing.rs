@@ -1,29 +1,29 @@
-//! A libnvidia-ml for tests, which answers by a script:
+//! Fake libnvidia-ml for tests, which answers according to a script:
 //!
 //! ```text
 //! driver 570.133.20             version of the driver
-//! cuda 12080                    the newest CUDA that it knows: 12.8
-//! init 18                       what starting it ends with; `count 4` the same of counting GPUs
-//! hang 60                       seconds that starting it takes
-//! device                        a card; the lines below it are its own
+//! cuda 12080                    newest supported CUDA version: 12.8
+//! init 18                       error code of the initialisation; `count 4` the same for counting GPUs
+//! hang 60                       seconds that the initialisation takes
+//! device                        a GPU; the lines below it belong to it
 //!   name NVIDIA H200
 //!   uuid GPU-1111
 //!   capability 9 0
-//!   total 143771                memory in MiB; `used` the same
-//!   utilisation 0 90 95 -15     one a call, the last again and again; a negative one is an error, here a lost card
-//!   stalls 0 0 4 0              seconds that telling the utilisation takes
+//!   total 143771                memory in MiB; `used` in the same unit
+//!   utilisation 0 90 95 -15     one per call, the last one repeated; a negative one is an error, here a lost GPU
+//!   stalls 0 0 4 0              seconds that a query of the utilisation takes
 //!   milliwatts 70000 500000     power; `mhz` the clock, `millijoules` the energy
-//!   throttling 4                bits of what holds its clocks back
-//!   pcie-received 800 750 -15   KB a second that come to it; `pcie-sent` the same of those that leave
-//!   most-memory-mhz 3201        highest clock of the memory; `most-sm-mhz`, `bus-bits` the other limits
-//!   handle -4                   what looking it up ends with
-//!   mig 1                       MIG is on
-//!   mode 3                      who may compute on it: 0 everybody, 2 nobody, 3 one process at a time
-//! instance                      a part of the card above, with lines like a card's
+//!   throttling 4                bits of the reasons for reduced clocks
+//!   pcie-received 800 750 -15   KB per second received; `pcie-sent` the same for sent data
+//!   most-memory-mhz 3201        maximum clock of the memory; `most-sm-mhz`, `bus-bits` the other limits
+//!   handle -4                   error code of looking up the GPU
+//!   mig 1                       MIG is enabled
+//!   mode 3                      compute mode: 0 shared, 2 prohibited, 3 exclusive
+//! instance                      a MIG instance of the GPU above, with the same lines as a GPU
 //! ```
 //!
-//! It is compiled with `cc` and put into a folder of its own for each test: which library is loaded is said to
-//! [`Nvml::start`](super::Nvml::start) by its path.
+//! The library is compiled with `cc` into a separate folder for each test. The test passes its path to
+//! [`Nvml::start`](super::Nvml::start).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,20 +33,20 @@ use super::LibrarySource;
 
 const SOURCE: &str = include_str!("fake.c");
 
-/// A library, its script, and the folder of both.
+/// Fake library with its script, and their folder.
 #[derive(Debug)]
 pub struct Fake {
     folder: tempfile::TempDir,
 }
 
 impl Fake {
-    /// One that answers by `script`.
+    /// Creates a library that answers according to `script`.
     pub fn new(script: &str) -> Self {
         static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
         Self::of(WHOLE.get_or_init(|| compile(&[])), script)
     }
 
-    /// One that lacks `function`.
+    /// Creates a library that lacks `function`.
     pub fn lacking(function: &str, script: &str) -> Self {
         Self::of(&compile(&[format!("-D{function}=hidden_{function}")]), script)
     }
@@ -58,22 +58,22 @@ impl Fake {
         fake
     }
 
-    /// The library's file.
+    /// Returns the path of the library.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("libnvidia-ml.so.1")
     }
 
-    /// The same as a place.
+    /// Returns the library as a [`LibrarySource`].
     pub fn place(&self) -> LibrarySource {
         LibrarySource::At(self.path())
     }
 
-    /// Lets it answer by `script` from its next start on.
+    /// Replaces the script, from the next initialisation on.
     pub fn say(&self, script: &str) {
         std::fs::write(self.beside("script"), script).expect("the script is written");
     }
 
-    /// How often it was started, and how often it was told to end.
+    /// Returns the numbers of initialisations and shutdowns.
     pub fn starts_and_ends(&self) -> (usize, usize) {
         let log = std::fs::read_to_string(self.beside("log")).unwrap_or_default();
         let count = |word: &str| log.lines().filter(|line| *line == word).count();

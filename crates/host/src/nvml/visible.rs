@@ -1,29 +1,31 @@
-//! `CUDA_VISIBLE_DEVICES`: which of the machine's GPUs a program may use (CUDA C++ programming guide, environment
-//! variables). The driver's library shows all of them, CUDA only those.
+//! Selection of GPUs by `CUDA_VISIBLE_DEVICES` (CUDA C++ programming guide, environment variables). The driver's
+//! library lists all GPUs of the machine; CUDA only shows the selected ones.
 
-/// What tells a card, or an instance of one.
+/// Identity of a GPU or of a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// `GPU-…`, or of an instance `MIG-…`.
+    /// UUID: `GPU-…`, or `MIG-…` for an instance.
     pub uuid: Option<String>,
-    /// The same of the card that it is an instance of.
+    /// UUID of the GPU that an instance belongs to.
     pub card: Option<String>,
 }
 
-/// What the variable leaves.
+/// Result of the selection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Places in the list of all, in the variable's order.
+    /// Indices in the list of all devices, in the order of the variable.
     pub chosen: Vec<usize>,
-    /// What is to be said of it, with its mend.
+    /// Warnings for the user, with hints.
     pub remarks: Vec<String>,
-    /// Whether CUDA may mean other cards, or have them in another order: it counts the fastest first, and these are not alike.
+    /// True if the selection or its order is uncertain, because CUDA counts the fastest GPU first and the GPUs are
+    /// not alike.
     pub is_unclear: bool,
 }
 
 impl Selection {
-    /// Of `devices`, in the order of their places on the bus, what `variable` leaves; `order` is `CUDA_DEVICE_ORDER`.
-    /// `are_alike` says whether all are of one kind, since CUDA counts the fastest first.
+    /// Applies the value `variable` of `CUDA_VISIBLE_DEVICES` to `devices`, which are in the order of their bus
+    /// positions. `order` is the value of `CUDA_DEVICE_ORDER`. `are_alike` is true if all GPUs are of the same kind,
+    /// which matters because CUDA counts the fastest first.
     pub fn of(devices: &[Identity], variable: Option<&str>, order: Option<&str>, are_alike: bool) -> Self {
         let by_bus = order.is_some_and(|order| order.trim() == "PCI_BUS_ID");
         let Some(variable) = variable else {
@@ -35,7 +37,7 @@ impl Selection {
         }
         let count = devices.len();
         if variable.trim().is_empty() {
-            let remark = format!("CUDA_VISIBLE_DEVICES is set and empty, which hides {}", gpus(count));
+            let remark = format!("CUDA_VISIBLE_DEVICES is empty, which hides {}", gpus(count));
             return Self { remarks: vec![remark + ": unset it to use them"], ..Self::default() };
         }
         let mut selection = Self::default();
@@ -45,11 +47,11 @@ impl Selection {
                     selection.chosen.clear();
                     let remark = format!("CUDA_VISIBLE_DEVICES={variable} names {word:?} twice");
                     selection.remarks =
-                        vec![remark + ", and CUDA then shows no GPU at all: name each once, or unset it"];
+                        vec![remark + ", so CUDA shows no GPU: name each GPU once, or unset it"];
                     return selection;
                 }
                 Ok(at) => selection.chosen.push(at),
-                // CUDA takes what stands before the first that is none.
+                // CUDA uses the entries before the first invalid one.
                 Err(why) => {
                     let hidden = match selection.chosen.len() {
                         0 => format!("hides {}", gpus(count)),
@@ -68,15 +70,15 @@ impl Selection {
         selection.is_unclear = two_orders && !selection.chosen.is_empty();
         if two_orders && selection.chosen.len() < count {
             selection.remarks.push(format!(
-                "CUDA_VISIBLE_DEVICES={variable} counts the fastest GPU first, and nvidia-smi by the places on the bus: \
-                 set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by their UUID, so that both mean the same one"
+                "CUDA_VISIBLE_DEVICES={variable} counts the fastest GPU first, but nvidia-smi counts by bus position: \
+                 set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID, so that both mean the same GPU"
             ));
         }
         selection
     }
 }
 
-/// Which of `devices` `word` names.
+/// Returns the index of the device that `word` names.
 fn place(devices: &[Identity], word: &str) -> Result<usize, String> {
     if let Ok(number) = word.parse::<i64>() {
         return match usize::try_from(number) {
@@ -86,10 +88,10 @@ fn place(devices: &[Identity], word: &str) -> Result<usize, String> {
                 devices.len(),
                 devices.len() - 1
             )),
-            Err(_) => Err(format!("{number} is no GPU")),
+            Err(_) => Err(format!("{number} is not a GPU")),
         };
     }
-    // As much of it as is clear will do.
+    // An unambiguous prefix of a UUID is sufficient.
     let begins = |uuid: &Option<String>| uuid.as_deref().is_some_and(|uuid| uuid.starts_with(word));
     if !(word.starts_with("GPU-") || word.starts_with("MIG-")) {
         return Err(format!("{word:?} is neither a number nor a UUID"));
@@ -100,9 +102,9 @@ fn place(devices: &[Identity], word: &str) -> Result<usize, String> {
     match matching[..] {
         [] => Err(format!("there is no GPU {word}")),
         [at] => Ok(at),
-        // A card that is cut up: CUDA takes its first instance.
+        // The GPU is divided by MIG, and CUDA uses its first instance.
         [at, ..] if matching.iter().all(|at| of_card(&devices[*at])) => Ok(at),
-        _ => Err(format!("{word} is the beginning of several GPUs' UUIDs")),
+        _ => Err(format!("{word} matches the UUIDs of several GPUs")),
     }
 }
 
@@ -125,12 +127,12 @@ mod tests {
 
     #[test]
     fn cuda_sees_what_the_variable_leaves() {
-        // The variable, what is chosen, a word of each remark.
+        // Value of the variable, expected selection, a word of each warning.
         let cases: [(Option<&str>, &[usize], &[&str]); 15] = [
             (None, &[0, 1, 2], &[]),
             (Some(""), &[], &["empty"]),
             (Some(" "), &[], &["empty"]),
-            (Some("-1"), &[], &["-1 is no GPU"]),
+            (Some("-1"), &[], &["-1 is not a GPU"]),
             (Some("NoDevFiles"), &[], &["neither a number nor a UUID"]),
             (Some("0"), &[0], &[]),
             (Some("2, 0"), &[2, 0], &[]),
@@ -150,7 +152,7 @@ mod tests {
             for (remark, word) in found.remarks.iter().zip(words) {
                 assert!(remark.contains(word) && remark.contains(": "), "{variable:?}: {remark}");
             }
-            // Nothing to hide, nothing to say.
+            // Without GPUs, there is nothing to hide and nothing to warn about.
             assert_eq!(Selection::of(&[], variable, None, true), Selection::default());
         }
     }
@@ -164,7 +166,7 @@ mod tests {
         assert_eq!(remarks(Some("1"), Some("PCI_BUS_ID"), false), 0);
         assert_eq!(remarks(Some("1"), None, true), 0);
         assert_eq!(remarks(Some("GPU-bb33"), None, false), 0);
-        // All of them, in whichever order.
+        // All GPUs are selected, so the order does not matter.
         assert_eq!(remarks(Some("2,1,0"), None, false), 0);
     }
 
@@ -178,7 +180,7 @@ mod tests {
             (Some("1"), None, false, true),
             (Some("1"), Some("PCI_BUS_ID"), false, false),
             (Some("GPU-bb33,1"), None, false, true),
-            // In the order of their names; and none is none.
+            // UUIDs are unambiguous, and so is an empty selection.
             (Some("GPU-bb33,GPU-aa11"), None, false, false),
             (Some("7"), None, false, false),
             (Some(""), None, false, false),

@@ -1,4 +1,4 @@
-//! CPU time in nanoseconds, from clocks of the kernel. They stand still while a thread waits for a CPU.
+//! CPU time in nanoseconds, from clocks of the kernel. These clocks stop while a thread waits for a CPU.
 
 use std::time::Duration;
 
@@ -7,32 +7,32 @@ pub fn own_cpu_time() -> Duration {
     read(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
 }
 
-/// What this thread has computed so far: times in which it was not let to do not count.
+/// Returns the CPU time that this thread has used; time spent waiting for a CPU does not count.
 pub fn thread_time() -> Duration {
     read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
 }
 
-/// The clock of what one thread computes, for others to read.
+/// Clock of one thread's CPU time, which other threads can read.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadClock(libc::clockid_t);
 
 impl ThreadClock {
-    /// That of this thread, where the system has one.
+    /// Returns the clock of this thread; `None` if the system does not support it.
     pub fn own() -> Option<Self> {
         let mut clock = 0;
-        // SAFETY: this thread lives, and the call fills the clock.
+        // SAFETY: this thread is alive, and the call initialises `clock`.
         let code = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut clock) };
         (code == 0).then_some(Self(clock))
     }
 
-    /// What the thread has computed so far; `None` where it has ended.
+    /// Returns the CPU time that the thread has used; `None` if it has ended.
     pub fn time(self) -> Option<Duration> {
         read(self.0)
     }
 }
 
 fn read(clock: libc::clockid_t) -> Option<Duration> {
-    // SAFETY: plain zeros are valid for a `timespec`, which the call fills; it refuses a clock that is not one.
+    // SAFETY: all zeros are a valid `timespec`, which the call fills; the call rejects an invalid clock.
     let time = unsafe {
         let mut time: libc::timespec = std::mem::zeroed();
         match libc::clock_gettime(clock, &mut time) {

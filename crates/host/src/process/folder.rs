@@ -1,9 +1,9 @@
-//! Figures of a process that sysinfo does not tell, from its folder in `/proc` (proc(5)).
+//! Figures of a process that sysinfo does not provide, from its folder in `/proc` (proc(5)).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Clock ticks a second in `/proc`: `USER_HZ`, which is 100 on every architecture that Linux has.
+/// Clock ticks per second in `/proc`: `USER_HZ`, which is 100 on every architecture of Linux.
 pub const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Folder of a process in `/proc`.
@@ -26,14 +26,14 @@ impl ProcFolder {
         Self(root.join("proc").join(process))
     }
 
-    /// Returns the peak of its resident memory in bytes, as the kernel counts it (`VmHWM`); `None` if it has ended.
+    /// Returns the peak of its resident memory in bytes (`VmHWM`); `None` if it has ended.
     pub fn peak_resident(&self) -> Option<u64> {
         field(&self.read("status")?, "VmHWM:").map(|kib| kib << 10)
     }
 
     /// Sets the peak of its resident memory to the current value. A kernel that cannot do this keeps the old peak.
     pub fn reset_peak(&self) {
-        // See clear_refs in proc(5).
+        // Value 5 resets the peak: see clear_refs in proc(5).
         let _ = fs::write(self.0.join("clear_refs"), "5");
     }
 
@@ -46,7 +46,7 @@ impl ProcFolder {
     pub fn switches(&self) -> Option<(u64, u64)> {
         let mut sum = (0, 0);
         for task in fs::read_dir(self.0.join("task")).ok()?.flatten() {
-            // A thread may end meanwhile.
+            // A thread may end between the listing and this read.
             let Ok(text) = fs::read_to_string(task.path().join("status")) else { continue };
             sum.0 += field(&text, "voluntary_ctxt_switches:").unwrap_or(0);
             sum.1 += field(&text, "nonvoluntary_ctxt_switches:").unwrap_or(0);
@@ -66,11 +66,11 @@ pub struct Counters {
     pub minor_faults: u64,
     /// Page faults that were served from a disk.
     pub major_faults: u64,
-    /// Ticks in the program.
+    /// CPU ticks in user mode.
     pub user: u64,
-    /// Ticks in the kernel on its behalf.
+    /// CPU ticks in the kernel on behalf of the process.
     pub system: u64,
-    /// Ticks of its children that have ended and been waited for, and of their children.
+    /// CPU ticks of its descendants that have ended and been waited for.
     pub children: u64,
 }
 
@@ -90,13 +90,13 @@ impl Counters {
         })
     }
 
-    /// Ticks of the process and its children.
+    /// Returns the CPU ticks of the process and its children.
     pub fn with_children(&self) -> u64 {
         self.user.saturating_add(self.system).saturating_add(self.children)
     }
 }
 
-/// Number after `name` in the text of a status file.
+/// Returns the number after `name` in the text of a status file.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()

@@ -1,11 +1,13 @@
 //! Memory, CPU time, threads and throttling of processes. No other crate reads them.
 //!
-//! [`sysinfo`] reads resident memory, CPU time, the number of threads and the load average. The other modules read what
-//! sysinfo does not tell:
+//! [`sysinfo`] reads resident memory, CPU time, the number of threads and the load average. The other modules read
+//! figures that sysinfo does not provide:
 //!
-//! - [`ProcFolder`] reads proc(5): the peak of resident memory, user and system time apart, the CPU time of children, page
+//! - [`ProcFolder`] reads proc(5): peak resident memory, separate user and system time, the CPU time of children,
+//!   page
 //!   faults, context switches.
-//! - [`own_cpu_time`], [`thread_time`] and [`ThreadClock`] read clocks of the kernel, which count nanoseconds. `/proc` counts
+//! - [`own_cpu_time`], [`thread_time`] and [`ThreadClock`] read clocks of the kernel, which count nanoseconds.
+//!   `/proc` counts
 //!   hundredths of a second.
 //! - [`Throttling`] reads control groups.
 
@@ -55,12 +57,12 @@ pub fn all() -> BTreeMap<u32, (String, f64)> {
     system.processes().iter().map(row).collect()
 }
 
-/// Returns the load average of the machine over the last minute; `None` if the system does not tell.
+/// Returns the load average of the machine over the last minute; `None` if the system does not report it.
 pub fn load_average() -> Option<f64> {
     System::load_average().ok().map(|load| load.one)
 }
 
-/// Reads `what` of process `pid`. Each call begins anew, so it never returns values of a process that has ended.
+/// Reads `what` of process `pid`. Each call reads afresh, so it never returns values of a process that has ended.
 fn ask<T>(pid: u32, what: ProcessRefreshKind, pick: impl FnOnce(&Process) -> Option<T>) -> Option<T> {
     let pid = Pid::from_u32(pid);
     let mut system = System::new().ok()?;
@@ -88,14 +90,14 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // It has its name once it has written a line.
+        // The process has its final name once it has written a line.
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         let (seen, alone) = (all(), cpu_seconds(child.id()));
         child.stdin.take().unwrap().write_all(b"end\n").unwrap();
         assert!(child.wait().unwrap().success());
         let (name, seconds) = &seen[&child.id()];
         assert_eq!(name, "a) (b");
-        // It waits for a line, so its CPU time stands still.
+        // The process waits for a line, so its CPU time does not change.
         assert_eq!(alone, Some(*seconds));
         assert!(seen.contains_key(&std::process::id()));
     }

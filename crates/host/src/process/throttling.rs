@@ -1,4 +1,4 @@
-//! Whether a CPU quota held a process back: `nr_throttled` of its control group and of all above it.
+//! Throttling by CPU quotas: `nr_throttled` of a process's control group and of all groups above it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ pub struct Throttling {
 }
 
 impl Throttling {
-    /// Those of `process`, a number or `self`. Empty where there are no control groups or they say nothing.
+    /// Reads the counters of `process`, a number or `self`. Empty if there are no control groups or they report
+    /// nothing.
     pub fn read(root: &Path, process: &str) -> Self {
         let cgroup = root.join("proc").join(process).join("cgroup");
         let Ok(text) = fs::read_to_string(cgroup) else { return Self::default() };
@@ -26,12 +27,12 @@ impl Throttling {
         Self { counters: counters.filter_map(|folder| throttled(&folder.join("cpu.stat"))).collect() }
     }
 
-    /// Periods in which the most held back of the groups was ever held back; nothing where none says.
+    /// Returns the total number of throttled periods of the most throttled group; `None` if no group reports it.
     pub fn total(&self) -> Option<u64> {
         self.counters.iter().copied().max()
     }
 
-    /// Periods in which the most held back of the groups was held back since `before`.
+    /// Returns the number of throttled periods since `before`, of the most throttled group.
     pub fn since(&self, before: &Self) -> Option<u64> {
         if self.counters.len() != before.counters.len() {
             return None;
@@ -40,8 +41,8 @@ impl Throttling {
     }
 }
 
-/// Mount point and path of a line of /proc/PID/cgroup (cgroups(7)) that has to do with CPU time: `0::/path` of version
-/// 2, `4:cpu,cpuacct:/path` of version 1.
+/// Parses a line of /proc/PID/cgroup (cgroups(7)) that concerns CPU time, and returns mount point and path. Version 2
+/// writes `0::/path`, version 1 `4:cpu,cpuacct:/path`.
 fn group(root: &Path, line: &str) -> Option<(PathBuf, PathBuf)> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -52,7 +53,8 @@ fn group(root: &Path, line: &str) -> Option<(PathBuf, PathBuf)> {
         names if names.split(',').any(|name| name == "cpu") => base.join(names),
         _ => return None,
     };
-    // A path with .. is that of a group outside this process's namespace: only the namespace's root is seen.
+    // A path with .. belongs to a group outside this process's namespace, of which only the namespace's root is
+    // visible.
     let path = path.trim_start_matches('/');
     let seen = if path.split('/').any(|part| part == "..") { "" } else { path };
     Some((mount, PathBuf::from(seen)))

@@ -1,13 +1,13 @@
-//! What several test files use.
+//! Helpers shared by several test files.
 
 use host::{Detected, Root};
 
-/// Reads the machine in `snapshot`.
+/// Detects the machine in `snapshot`.
 pub fn detect(snapshot: &str) -> Detected {
     host::detect(&Root::from_snapshot(snapshot).unwrap_or_else(|error| panic!("{error}\n{snapshot}")))
 }
 
-/// The snapshot `fixtures/roots/<name>.root`.
+/// Returns the text of the snapshot `fixtures/roots/<name>.root`.
 #[allow(dead_code, reason = "not every test file starts from a fixture")]
 pub fn snapshot(name: &str) -> String {
     let path = format!("{}/../../fixtures/roots/{name}.root", env!("CARGO_MANIFEST_DIR"));

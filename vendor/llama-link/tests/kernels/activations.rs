@@ -1,4 +1,4 @@
-//! Activations as eight-bit codes.
+//! Tests of the quantisation of activations to 8 bits.
 
 use std::ffi::c_void;
 
@@ -7,18 +7,18 @@ use llama_sys as sys;
 use crate::Noise;
 
 unsafe extern "C" {
-    /// The plain C that the kernels of a CPU are to equal; declared in ggml's own `ggml-quants.h` alone.
+    /// Reference in plain C that the CPU's kernels must match; declared only in ggml's internal `ggml-quants.h`.
     fn quantize_row_q8_K_ref(x: *const f32, y: *mut c_void, k: i64);
 }
 
-/// Bytes of a block of 256 values: a scale, the values, their sums by sixteen.
+/// Size of a Q8_K block of 256 values, in bytes: a scale, the values, and the sums of 16 values each.
 const Q8_K: usize = 4 + 256 + 32;
 
-/// As the CPU quantises, and as plain C does.
+/// Quantises `row` with the CPU's kernel and with the plain C reference.
 pub fn quantised(row: &[f32]) -> [Vec<u8>; 2] {
     let mut both = [vec![0u8; row.len() / 256 * Q8_K], vec![0u8; row.len() / 256 * Q8_K]];
     let length = row.len() as i64;
-    // SAFETY: both write `row.len() / 256` blocks; every CPU type that others convert to has from_float.
+    // SAFETY: both functions write `row.len() / 256` blocks. Every CPU type that others convert to has from_float.
     unsafe {
         sys::ggml_cpu_init();
         let of_cpu =
@@ -33,8 +33,8 @@ pub fn quantised(row: &[f32]) -> [Vec<u8>; 2] {
 fn activations_are_quantised_bit_for_bit_as_in_plain_c() {
     let mut noise = Noise(1);
     let mut rows: Vec<Vec<f32>> = (0..200).map(|_| noise.row(512)).collect();
-    // A block of zeros has no scale; the largest value may be negative, be there twice with both signs, stand at
-    // either end, or be so small or so large that a scale leaves the normal numbers.
+    // Special cases: a block of zeros has no scale. The largest value may be negative, occur with both signs, or be
+    // at either end of the block. It may also be so small or so large that the scale is not a normal number.
     rows.push(vec![0.0; 512]);
     rows.push(vec![-0.0; 256]);
     for (at, value) in [(0, -3.0), (255, -3.0), (255, 3.0), (31, 1e30), (7, -1e30)] {
@@ -50,7 +50,7 @@ fn activations_are_quantised_bit_for_bit_as_in_plain_c() {
     for scale in [1e-30f32, 1e-20, 1e20, 1e30] {
         rows.push(noise.row(256).into_iter().map(|value| value * scale).collect());
     }
-    // Halves, which rounding decides: 127 steps of the largest value and what lies between two.
+    // Ties of rounding: 127 steps of the largest value, and the halves between them.
     rows.push((0..256).map(|i| (i as f32 - 128.0) / 2.0).collect());
     for (index, row) in rows.iter().enumerate() {
         let [of_cpu, plain] = quantised(row);

@@ -1,24 +1,24 @@
-//! Attention to cells that sequences share.
+//! Tests of attention over KV cells that several sequences share.
 
 use llama_sys as sys;
 
 use crate::Noise;
 
-/// Attention of a batch to cells that sequences share.
+/// Shape of a batch whose attention covers cells of several sequences.
 #[derive(Clone, Copy, Debug)]
 struct Attention {
     /// Type of the keys and values.
     of: sys::ggml_type,
-    /// Values of a key, and of a value.
+    /// Number of elements in a key and in a value.
     k: usize,
     cells: usize,
-    /// Tokens.
+    /// Number of tokens.
     n: usize,
-    /// Sequences: cell `c` is of `c % sequences`, token `t` of `t % sequences`.
+    /// Number of sequences: cell `c` belongs to sequence `c % sequences`, token `t` to sequence `t % sequences`.
     sequences: usize,
-    /// These cells are of all sequences: tiles of which all is wanted beside those of which little is.
+    /// Range of cells that belong to all sequences: fully used tiles next to sparsely used ones.
     common: (usize, usize),
-    /// ALiBi's largest bias, and the limit of a score; 0 where there is none.
+    /// ALiBi's largest bias, and the limit of a score; 0 if there is none.
     bias: f32,
     softcap: f32,
     threads: i32,
@@ -28,14 +28,14 @@ impl Attention {
     const HEADS: usize = 4;
     const SHARED: usize = 2;
 
-    /// What is added to a score; every seventh token sees nothing at all.
+    /// Returns the mask value that is added to a score. Every seventh token sees no cells.
     fn mask(&self, token: usize, cell: usize) -> f32 {
         let common = (self.common.0..self.common.1).contains(&cell);
         let own = common || cell % self.sequences == token % self.sequences;
         if !own || token % 7 == 3 { f32::NEG_INFINITY } else { -((cell % 5) as f32) / 4.0 }
     }
 
-    /// The largest distance of what llama.cpp computes from attention in double precision.
+    /// Returns the largest difference between llama.cpp's result and attention in double precision.
     fn worst(self, noise: &mut Noise) -> f64 {
         let Attention { of, k, cells, n, bias, softcap, threads, .. } = self;
         let (heads, kv_heads) = (Self::HEADS, Self::HEADS / Self::SHARED);
@@ -43,7 +43,7 @@ impl Attention {
         let (queries, keys, values) =
             (noise.row(k * n * heads), noise.row(k * cells * kv_heads), noise.row(k * cells * kv_heads));
         let (k_, n_, cells_) = (k as i64, n as i64, cells as i64);
-        // SAFETY: the context outlives the tensors, whose data are in it and as large as their shapes say.
+        // SAFETY: the context outlives the tensors. Their data lie in it and have the sizes of their shapes.
         let (found, keys, values) = unsafe {
             let params = sys::ggml_init_params {
                 mem_size: 64 << 20,
@@ -82,7 +82,7 @@ impl Attention {
         for (token, head) in (0..n).flat_map(|token| (0..heads).map(move |head| (token, head))) {
             let kv = head / Self::SHARED;
             let query = &queries[(head * n + token) * k..][..k];
-            // Four heads: 2^-2, 2^-4, … of a bias of 8.
+            // Four heads with slopes 2^-2, 2^-4, …, for a maximum bias of 8.
             let slope =
                 if bias > 0.0 { (-f64::from(bias) / heads as f64 * (head + 1) as f64).exp2() } else { 1.0 };
             let scores: Vec<f64> = (0..cells)
@@ -112,7 +112,8 @@ impl Attention {
     }
 }
 
-/// Tiles of which all, some, few and no products are wanted, rows alone and in tiles, ends that no tile divides.
+/// Covers tiles of which all, some, few or no products are needed, single rows and tiles, and ends that no tile size
+/// divides.
 #[test]
 fn attention_to_scattered_cells_is_that_of_plain_arithmetic() {
     let mut noise = Noise(3);
@@ -129,7 +130,8 @@ fn attention_to_scattered_cells_is_that_of_plain_arithmetic() {
             (70, 190, 9, none),
             (130, 300, 64, none),
             (64, 330, 100, none),
-            // A tile of which little is wanted before one, and before a part of one, of which all is; the other way round.
+            // A sparsely used tile before a fully used one, before a partial tile that is fully used, and the
+            // reverse.
             (64, 232, 64, (128, 232)),
             (64, 232, 64, (64, 160)),
         ] {
@@ -138,7 +140,7 @@ fn attention_to_scattered_cells_is_that_of_plain_arithmetic() {
             {
                 let attention = Attention { of, k, cells, n, sequences, common, bias, softcap, threads };
                 let worst = attention.worst(&mut noise);
-                // A row alone rounds the query and its sum to F16, where keys and values are.
+                // For a single row, the query and the sum are rounded to F16 if keys and values are F16.
                 let most = if of == sys::GGML_TYPE_F16 && n < 64 { 5e-3 } else { 1e-5 };
                 assert!(worst < most, "{attention:?}: off by {worst}");
             }

@@ -1,35 +1,35 @@
-//! Products with heads that several heads of queries share.
+//! Tests of matrix products in which several query heads share one KV head.
 
 use llama_sys as sys;
 
 use crate::Noise;
 
-/// A batch of products as attention computes them: of `heads` heads of keys or values, each shared by `shared` heads
-/// of queries.
+/// Batch of products as attention computes them: `heads` heads of keys or values, each shared by `shared` query
+/// heads.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     /// Type of the keys or values.
     of: sys::ggml_type,
-    /// Values of a row.
+    /// Number of elements in a row.
     k: usize,
-    /// Rows.
+    /// Number of rows.
     m: usize,
     heads: usize,
     shared: usize,
-    /// Tokens.
+    /// Number of tokens.
     n: usize,
-    /// Whether the heads of a row lie side by side, as keys do.
+    /// True if the heads of a row are adjacent in memory, as they are for keys.
     side_by_side: bool,
     threads: i32,
 }
 
-/// The product of `shape` as llama.cpp computes it, with its largest distance from that in double precision, as a share
-/// of the sum of all products' sizes.
+/// Computes the product of `shape` with llama.cpp. Returns the largest difference from the result in double
+/// precision, as a fraction of the sum of the absolute products.
 fn worst(shape: Shape, noise: &mut Noise) -> f64 {
     let Shape { of, k, m, heads, shared, n, side_by_side, threads } = shape;
     let (left, right) = (noise.row(k * m * heads), noise.row(k * n * heads * shared));
-    // SAFETY: the context outlives the tensors, whose data are in it and as large as their shapes say; the rounded
-    // values are as many as the plain ones.
+    // SAFETY: the context outlives the tensors. Their data lie in it and have the sizes of their shapes. There are as
+    // many rounded values as original ones.
     unsafe {
         let params =
             sys::ggml_init_params { mem_size: 64 << 20, mem_buffer: std::ptr::null_mut(), no_alloc: false };
@@ -83,7 +83,8 @@ fn worst(shape: Shape, noise: &mut Noise) -> f64 {
     }
 }
 
-/// Lengths that no vector divides, numbers of rows that no tile divides, one head, one token and several.
+/// Covers lengths that no vector size divides, row counts that no tile size divides, and one or several heads and
+/// tokens.
 #[test]
 fn products_of_shared_heads_are_those_of_plain_arithmetic() {
     let mut noise = Noise(2);
@@ -94,8 +95,8 @@ fn products_of_shared_heads_are_those_of_plain_arithmetic() {
             for (heads, shared, n) in [(2, 6, 1), (1, 7, 1), (3, 2, 1), (2, 1, 1), (2, 4, 5)] {
                 for (side_by_side, threads) in [(true, 1), (true, 3), (false, 2)] {
                     let shape = Shape { of, k, m, heads, shared, n, side_by_side, threads };
-                    // Single precision loses some 2^-24 a step; a kernel that reads too much or the wrong head is
-                    // off by shares of one.
+                    // Single precision loses about 2^-24 per step. A kernel that reads too much, or the wrong head,
+                    // is off by a large fraction.
                     let worst = worst(shape, &mut noise);
                     assert!(worst < 1e-5, "{shape:?}: off by {worst}");
                 }

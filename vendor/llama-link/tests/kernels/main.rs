@@ -1,4 +1,4 @@
-//! The kernels that our patches change, against plain arithmetic: shapes that no model of the gate has.
+//! Tests of the kernels in Anneal's patches against plain arithmetic, with shapes that the gate's models do not have.
 
 mod activations;
 mod attention;
@@ -6,10 +6,10 @@ mod heads;
 #[cfg(target_arch = "x86_64")]
 mod rows;
 
-// What the declarations name.
+// Links the functions that the declarations name.
 use llama_link as _;
 
-/// Numbers in [-1, 1), the same in every run (Knuth's linear congruential generator, MMIX).
+/// Generator of numbers in [-1, 1), identical in every run (Knuth's linear congruential generator, MMIX).
 struct Noise(u64);
 
 impl Noise {

@@ -1,20 +1,21 @@
-//! Products of one row, and of some, with rearranged Q4_K and with Q6_K.
+//! Tests of products of one or several rows with repacked Q4_K and with Q6_K.
 
 use llama_sys as sys;
 
 use crate::Noise;
 use crate::activations::quantised;
 
-/// Eight rows of Q4_K, one block each: their scales, their scales of minima, both of each sub-block, the values.
+/// Size of eight interleaved rows of Q4_K, one block each, in bytes: their scales, their scales of minima, both for
+/// each sub-block, and the values.
 const Q4_K_BY_8: usize = 16 + 16 + 96 + 1024;
 
-/// Bytes of a block of 256 values: a scale, the values, their sums by sixteen.
+/// Size of a Q8_K block of 256 values, in bytes: a scale, the values, and the sums of 16 values each.
 const Q8_K: usize = 4 + 256 + 32;
 
-/// A block of Q6_K: four and two bits of the values, their scales, the block's.
+/// Size of a Q6_K block, in bytes: four bits and two bits of the values, the sub-block scales, and the block scale.
 const Q6_K: usize = 128 + 64 + 16 + 2;
 
-/// What the products are to equal, and they: declared in ggml-cpu's own `repack.h` and `quants.h` alone.
+/// Kernels under test and their references, declared only in ggml-cpu's internal `repack.h` and `quants.h`.
 mod kernels {
     use std::ffi::{c_int, c_void};
 
@@ -84,7 +85,8 @@ mod kernels {
     }
 }
 
-/// Row `number` of Q8_K, of what `value` says. Its scales are 1, 2 and 4: another for each row and for the next block.
+/// Builds row `number` of Q8_K from the values that `value` returns. Its scales are 1, 2 and 4: adjacent rows and
+/// adjacent blocks differ.
 fn row_of(blocks: usize, number: usize, value: &mut dyn FnMut() -> i8) -> Vec<u8> {
     let mut row = Vec::new();
     for block in 0..blocks {
@@ -99,14 +101,15 @@ fn row_of(blocks: usize, number: usize, value: &mut dyn FnMut() -> i8) -> Vec<u8
     row
 }
 
-/// The bytes of a half whose products with whole numbers are exact: 1, -1, 2 or -2. Only 1 where sums get large.
+/// Returns the bytes of an F16 number whose products with integers are exact: 1, -1, 2 or -2. Only 1 is used where
+/// sums get large.
 fn scale(index: usize, weights: Option<u8>) -> [u8; 2] {
     let halves: [u16; 4] = [0x3c00, 0xbc00, 0x4000, 0xc000];
     halves[if weights.is_some() { 0 } else { index % 4 }].to_le_bytes()
 }
 
-/// Products of whole numbers are exact in single precision while they are small, in whatever order; of the largest
-/// ones the last bits are lost, and no more.
+/// Compares results with the reference. Products of small integers are exact in single precision in any order; for
+/// the largest ones, only the last bits may differ.
 fn compare(what: &str, found: &[f32], plain: &[f32], exact: bool) {
     for (row, (found, plain)) in found.iter().zip(plain).enumerate() {
         let equal = if exact { found == plain } else { (found - plain).abs() <= 1e-5 * plain.abs() };
@@ -114,7 +117,7 @@ fn compare(what: &str, found: &[f32], plain: &[f32], exact: bool) {
     }
 }
 
-/// Bytes of weights and values of a row: all of one kind, or noise.
+/// Returns bytes for the weights and values of a row: a constant, or noise (`None`).
 fn kinds() -> Vec<(Option<u8>, Option<i8>)> {
     let mut kinds = vec![(None, None); 20];
     for weights in [0x00, 0xff, 0x0f, 0xf0, 0x7f, 0x80] {
@@ -125,13 +128,13 @@ fn kinds() -> Vec<(Option<u8>, Option<i8>)> {
     kinds
 }
 
-/// `columns` rows of Q4_K, `blocks` blocks each, eight of them interleaved: `weights` or noise.
+/// Builds `columns` rows of Q4_K with `blocks` blocks each, eight rows interleaved, from `weights` or noise.
 fn rearranged(columns: usize, blocks: usize, weights: Option<u8>, byte: &mut dyn FnMut() -> i8) -> Vec<u8> {
     let mut stored = vec![0u8; columns / 8 * blocks * Q4_K_BY_8];
     for (index, block) in stored.chunks_mut(Q4_K_BY_8).enumerate() {
         let (halves, rest) = block.split_at_mut(32);
         for (at, half) in halves.chunks_mut(2).enumerate() {
-            // The scales of minima, the second eight, are not those of the values.
+            // The second eight scales are those of the minima, and they differ from the scales of the values.
             half.copy_from_slice(&scale(index + at + at / 8, weights));
         }
         rest.fill_with(|| weights.unwrap_or_else(|| byte() as u8));
@@ -150,8 +153,8 @@ fn one_row_by_rearranged_q4_k_is_that_of_plain_c() {
             let product = |kernel: kernels::Product| {
                 let mut product = vec![f32::NAN; columns];
                 let (n, columns) = (256 * blocks as i32, columns as i32);
-                // SAFETY: `stored` holds `columns / 8` groups of `blocks` blocks, `row` as many of Q8_K, and `product`
-                // a number for each column.
+                // SAFETY: `stored` holds `columns / 8` groups of `blocks` blocks, `row` holds `blocks` blocks of
+                // Q8_K, and `product` one number per column.
                 unsafe {
                     sys::ggml_cpu_init();
                     kernel(
@@ -175,7 +178,7 @@ fn one_row_by_rearranged_q4_k_is_that_of_plain_c() {
     }
 }
 
-/// Four rows of Q8_K as one: their scales, eight values of each in turn, four sums of each in turn.
+/// Interleaves four rows of Q8_K: their scales, then eight values of each in turn, then four sums of each in turn.
 fn interleaved(rows: &[Vec<u8>; 4]) -> Vec<u8> {
     let mut four = Vec::new();
     for at in 0..rows[0].len() / Q8_K {
@@ -191,7 +194,7 @@ fn interleaved(rows: &[Vec<u8>; 4]) -> Vec<u8> {
     four
 }
 
-/// Columns of which sixteens remain and not, rows in more than one four, results that lie apart.
+/// Covers column counts that 16 does and does not divide, more than four rows, and results with gaps between rows.
 #[test]
 fn rows_by_rearranged_q4_k_are_those_of_plain_c() {
     let mut noise = Noise(5);
@@ -207,8 +210,9 @@ fn rows_by_rearranged_q4_k_are_those_of_plain_c() {
             let product = |kernel: kernels::Product, rows: &[u8], number: usize| {
                 let mut product = vec![f32::NAN; apart * number];
                 let (n, number, columns) = (256 * blocks as i32, number as i32, columns as i32);
-                // SAFETY: `stored` holds `columns / 8` groups of `blocks` blocks, `rows` as many of Q8_K for each row,
-                // and `product` a number for each column and row, each row's `apart` from the one before.
+                // SAFETY: `stored` holds `columns / 8` groups of `blocks` blocks, and `rows` holds `blocks` blocks of
+                // Q8_K per row. `product` holds one number per column and row, with `apart` numbers from one row to
+                // the next.
                 unsafe {
                     sys::ggml_cpu_init();
                     let (stored, rows) = (stored.as_ptr().cast(), rows.as_ptr().cast());
@@ -225,7 +229,7 @@ fn rows_by_rearranged_q4_k_are_those_of_plain_c() {
                 let (found, beyond) = found[at * apart..][..apart].split_at(columns);
                 compare(&what, found, &plain[at * apart..][..columns], weights.is_none() && blocks < 35);
                 assert!(beyond.iter().all(|value| value.is_nan()), "{what}: written beyond its end");
-                // As by itself.
+                // The product of the same row computed alone.
                 let alone = product(kernels::ggml_gemv_q4_K_8x8_q8_K, row, 1);
                 compare(&what, found, &alone[..columns], weights.is_none() && blocks < 35);
             }
@@ -233,7 +237,8 @@ fn rows_by_rearranged_q4_k_are_those_of_plain_c() {
     }
 }
 
-/// Activations as they are made of floats, scales that are no powers of two: the last bit depends on the order of sums.
+/// Uses activations quantised from floats and scales that are not powers of two: the last bit depends on the order of
+/// sums.
 #[test]
 fn a_row_has_the_same_product_alone_and_among_others() {
     const BLOCKS: usize = 6;
@@ -241,7 +246,7 @@ fn a_row_has_the_same_product_alone_and_among_others() {
     let mut noise = Noise(6);
     let mut stored = rearranged(COLUMNS, BLOCKS, None, &mut || (noise.next() * 128.0).floor() as i8);
     for block in stored.chunks_mut(Q4_K_BY_8) {
-        // From 0.0625 to 0.125.
+        // Scales from 0.0625 to 0.125.
         block[..32].chunks_mut(2).for_each(|half| {
             half.copy_from_slice(&(0x2c00 + (noise.next().abs() * 1024.0) as u16).to_le_bytes());
         });
@@ -250,8 +255,8 @@ fn a_row_has_the_same_product_alone_and_among_others() {
     let (mut four, mut among) = (vec![0u8; 4 * BLOCKS * Q8_K], vec![f32::NAN; 4 * COLUMNS]);
     let length = 256 * BLOCKS;
     let columns = COLUMNS as i32;
-    // SAFETY: `four` has room for `BLOCKS` blocks of four rows, `stored` holds `COLUMNS / 8` groups of as many, `among` a
-    // number for each row and column.
+    // SAFETY: `four` has room for `BLOCKS` blocks of four rows, `stored` holds `COLUMNS / 8` groups of `BLOCKS`
+    // blocks, and `among` holds one number per row and column.
     let info = unsafe {
         sys::ggml_cpu_init();
         kernels::ggml_quantize_mat_q8_K_4x8(rows.as_ptr(), four.as_mut_ptr().cast(), length as i64);
@@ -267,18 +272,18 @@ fn a_row_has_the_same_product_alone_and_among_others() {
         );
         std::ffi::CStr::from_ptr(sys::llama_print_system_info()).to_string_lossy().into_owned()
     };
-    // The libraries of a build of ours have our kernels, those that llama-link makes by itself llama.cpp's.
+    // A prefix built by Anneal contains the patched kernels; the default tree contains llama.cpp's kernels.
     let ours = std::env::var_os("ANNEAL_LLAMA_PREFIX").is_some();
     let vnni = ours && info.contains("AVX512_VNNI = 1");
     for (at, row) in rows.chunks(length).enumerate() {
         let ([row, _], mut alone) = (quantised(row), vec![f32::NAN; COLUMNS]);
-        // SAFETY: as above, of one row.
+        // SAFETY: as above, for one row.
         unsafe {
             let (weights, row) = (stored.as_ptr().cast(), row.as_ptr().cast());
             kernels::ggml_gemv_q4_K_8x8_q8_K(length as i32, alone.as_mut_ptr(), 0, weights, row, 1, columns);
         }
         for (column, (among, alone)) in among[at * COLUMNS..].iter().zip(&alone).enumerate() {
-            // Without VNNI both are llama.cpp's, which sum up in different orders.
+            // Without VNNI, both kernels are llama.cpp's, which add in different orders.
             let equal = if vnni { among.to_bits() == alone.to_bits() } else { (among - alone).abs() < 1e-3 };
             assert!(
                 equal && alone.is_finite(),

@@ -1,1 +1,1 @@
-//! Empty: see Cargo.toml.
+//! Empty crate; Cargo.toml explains its purpose.

@@ -22,7 +22,7 @@ pub(crate) fn fetch(
     tree: &Path,
     progress: FetchProgress<'_>,
 ) -> Result<Fetched> {
-    ensure!(pins::is_commit(&pin.commit), "{:?} in pins.toml is no full commit", pin.commit);
+    ensure!(pins::is_commit(&pin.commit), "{:?} in pins.toml is not a full commit", pin.commit);
     let repository = kept_or_fetched(pin, tools, store, staging, progress)?;
     progress(&format!("checking out {}", pin.commit));
     check_out(pin, tools, &repository, staging, tree)?;
@@ -31,14 +31,14 @@ pub(crate) fn fetch(
         build_commit: Some(short(&pin.commit)),
         from: format!("commit {} of {}", pin.commit, pin.url),
         mend: format!(
-            "git found the commit intact, so the digest in pins.toml is not this commit's, or {} is damaged: remove \
-             that, try again, and move the digest if you moved the commit",
+            "git found the commit intact, so either the digest in pins.toml belongs to another commit, or {} is damaged\n\
+             hint: remove that folder and try again; if you changed the commit, change its digest as well",
             repository.display()
         ),
     })
 }
 
-/// A bare repository with the commit in the store's downloads.
+/// Returns a bare repository with the commit, in the store's downloads.
 fn kept_or_fetched(
     pin: &GitPin,
     tools: &Tools,
@@ -57,15 +57,15 @@ fn kept_or_fetched(
     run(tools.git().args(["init", "--quiet", "--bare", "--"]).arg(&fresh), INSTALL_GIT)?;
     run(
         in_repository(tools, &fresh)
-            // Each object is checked, and not only by its name.
+            // git verifies each object's content, not only its name.
             .args(["-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--depth=1", "--no-tags", "--"])
             .args([&pin.url, &pin.commit]),
         INSTALL_GIT,
     )
     .with_context(|| {
         format!(
-            "cannot fetch commit {} of {}. This needs the network once, then never again; with a clone at hand, name \
-             it: --git-url DIR; or use a folder with the sources: --path DIR",
+            "cannot fetch commit {} of {}, which needs the network once\nhint: use a clone on this machine \
+             with --git-url DIR, or a folder with the sources with --path DIR",
             pin.commit, pin.url
         )
     })?;
@@ -73,7 +73,7 @@ fn kept_or_fetched(
     Ok(kept)
 }
 
-/// Writes the commit's files to the new folder `tree`, which gets no `.git`.
+/// Writes the commit's files to the new folder `tree`, without a `.git`.
 fn check_out(
     pin: &GitPin,
     tools: &Tools,
@@ -85,7 +85,8 @@ fn check_out(
     let git = || {
         let mut git = in_repository(tools, repository);
         git.arg("--work-tree").arg(tree).env("GIT_INDEX_FILE", staging.path().join("index"));
-        // A link becomes a file with the name it points at: the tree has none, and a hostile one leads nowhere.
+        // Symbolic links become files that contain their target. The tree has no links, and a hostile link is
+        // harmless.
         git.args(["-c", "core.symlinks=false"]);
         git
     };

@@ -1,4 +1,4 @@
-//! Origin `crate`: cargo downloads and pins, the tree is the folder `llama.cpp` of the unpacked crate.
+//! Origin `crate`: cargo downloads and pins the crate; the tree is the folder `llama.cpp` of the unpacked crate.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub(crate) fn fetch(
     tree: &Path,
     progress: FetchProgress<'_>,
 ) -> Result<Fetched> {
-    // What was fetched once is found without the network, and faster.
+    // A crate that was fetched before is found faster, and without the network.
     let package = match locate(pin, manifest, tools) {
         Ok(package) => package,
         Err(_) => {
@@ -35,25 +35,25 @@ pub(crate) fn fetch(
     folder::copy(&digest::files(&unpacked)?, tree)?;
     Ok(Fetched {
         version: Some(pin.version.clone()),
-        // The crate does not tell the commit.
+        // The crate does not record the commit.
         build_commit: Some(format!("crate-{}", pin.version)),
         from: unpacked.display().to_string(),
         mend: format!(
-            "someone changed that folder: remove {} (cargo unpacks it again) and try again; if the pin was moved \
-             on purpose, its digest in pins.toml must move too",
+            "hint: somebody changed that folder: remove {} (cargo unpacks it again) and try again; if you changed the \
+             pin on purpose, change its digest in pins.toml as well",
             package.display()
         ),
     })
 }
 
-/// `cargo fetch`, by the lock file.
+/// Runs `cargo fetch` with the lock file.
 fn download(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<()> {
     run(in_place(tools, manifest).args(["fetch", "--locked", "--manifest-path"]).arg(manifest), INSTALL_CARGO)
         .with_context(|| {
             format!(
-                "cannot fetch the crate {} {} that carries llama.cpp. This needs the network once, then never again. \
-                 Without one here, run\n    cargo fetch --locked --manifest-path {}\non a machine with a network and \
-                 copy its CARGO_HOME, or use a folder of yours: --path DIR",
+                "cannot fetch the crate {} {}, which contains llama.cpp and needs the network once\nhint: without a network \
+                 on this machine, run\n    cargo fetch --locked --manifest-path {}\non a machine with a network and copy \
+                 its CARGO_HOME, or use a folder with the sources: --path DIR",
                 pin.package,
                 pin.version,
                 manifest.display()
@@ -62,7 +62,7 @@ fn download(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<()> {
     Ok(())
 }
 
-/// The folder in which cargo unpacked the crate. Touches no network.
+/// Returns the folder in which cargo unpacked the crate. Does not use the network.
 fn locate(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<PathBuf> {
     #[derive(Deserialize)]
     struct CrateMetadata {
@@ -81,18 +81,21 @@ fn locate(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<PathBuf> {
         INSTALL_CARGO,
     )?;
     let metadata: CrateMetadata =
-        serde_json::from_slice(&output.stdout).context("cannot read what `cargo metadata` printed")?;
+        serde_json::from_slice(&output.stdout).context("cannot parse the output of `cargo metadata`")?;
     let package = metadata
         .packages
         .into_iter()
         .find(|package| package.name == pin.package && package.version == pin.version)
-        .with_context(|| format!("{} depends on no {} {}", manifest.display(), pin.package, pin.version))?;
+        .with_context(|| {
+            format!("{} does not depend on {} {}", manifest.display(), pin.package, pin.version)
+        })?;
     let dir = package.manifest_path.parent().map(Path::to_path_buf).unwrap_or_default();
-    ensure!(dir.join(TREE).is_dir(), "{} holds no folder {TREE}", dir.display());
+    ensure!(dir.join(TREE).is_dir(), "{} has no folder {TREE}", dir.display());
     Ok(dir)
 }
 
-/// cargo, run beside the manifest, so that the same configuration files count wherever we were called.
+/// Creates a cargo command that runs beside the manifest, so that the same configuration files apply in any working
+/// directory.
 fn in_place(tools: &Tools, manifest: &Path) -> std::process::Command {
     let mut cargo = tools.cargo();
     cargo.current_dir(manifest.parent().unwrap_or(Path::new(".")));

@@ -1,23 +1,23 @@
-//! One file for each origin: from wherever it is to an unpacked tree in the staging folder.
+//! Fetchers, one file for each origin. Each one puts an unpacked tree into the staging folder.
 
 pub(crate) mod git;
 pub(crate) mod krate;
 pub(crate) mod path;
 pub(crate) mod sdist;
 
-/// What a fetch knows of the tree that it unpacked.
+/// Facts that a fetcher knows about the tree that it unpacked.
 pub(crate) struct Fetched {
-    /// Version within the origin; `None` where only the digest tells one tree from another.
+    /// Version within the origin; `None` if only the digest identifies the tree.
     pub(crate) version: Option<String>,
-    /// The commit, or what llama.cpp shall name in its place; `None` likewise.
+    /// Commit, or the text that llama.cpp shows in its place; `None` if only the digest identifies the tree.
     pub(crate) build_commit: Option<String>,
-    /// Where the tree was taken from, for people.
+    /// Location that the tree came from, for messages.
     pub(crate) from: String,
-    /// What to do if it is not the pinned one.
+    /// Instructions for the user if the tree does not match its pin.
     pub(crate) mend: String,
 }
 
-/// A commit as llama.cpp prints it.
+/// Shortens a commit as llama.cpp does.
 fn short(commit: &str) -> String {
     commit.chars().take(9).collect()
 }

