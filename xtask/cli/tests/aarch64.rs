@@ -1,4 +1,5 @@
-//! aarch64 on another machine: the CPU guard on CPUs that lack something, and a whole build, where there is one.
+//! Tests of aarch64 on another machine: the CPU guard on CPUs that lack an instruction set, and a whole build, if
+//! there is one.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ fn tools() -> Toolchain {
     toolchain::discover(&SearchPath::live(&root().join("target/anneal/tools")), None)
 }
 
-/// What a portable build asks for, as `vendor/llama-link/build` writes it.
+/// Requirements of a portable build, in the format that `vendor/llama-link/build` writes.
 const REQUIRED: &str = r#"
 #define ANNEAL_GUARD_COUNT 4
 #define ANNEAL_GUARD_FEATURES { "crc32", AT_HWCAP, 7 }, { "atomics", AT_HWCAP, 8 }, { "asimdrdm", AT_HWCAP, 12 }, \
@@ -31,7 +32,7 @@ fn the_guard_stops_on_a_cpu_without_dot_products_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("guard_required.h"), REQUIRED).unwrap();
     let program = folder.path().join("program");
-    // Without a C library, which takes minutes to be made for another machine.
+    // Compiled without a C library, because making one for another machine takes minutes.
     let output = Command::new(zig.path)
         .args(
             "cc -target aarch64-linux-none -mcpu=generic -O2 -ffreestanding -nostdlib -static -I".split(' '),
@@ -41,7 +42,7 @@ fn the_guard_stops_on_a_cpu_without_dot_products_and_says_so() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // CPU, how it is named, what it lacks (nothing: it runs)
+    // CPU of the emulator, its name in messages, and the missing instruction set, or none if the program runs.
     let cases = [
         ("cortex-a53", "implementer 0x41, part 0xd03", "atomics asimdrdm asimddp"),
         ("cortex-a72", "implementer 0x41, part 0xd08", "atomics asimdrdm asimddp"),
@@ -63,7 +64,7 @@ fn the_guard_stops_on_a_cpu_without_dot_products_and_says_so() {
     }
 }
 
-/// The current build, its record, and the same text from it and from this machine's own build.
+/// Compares the text that the current aarch64 build generates with that of this machine's own build.
 #[test]
 #[ignore = "takes `cargo xtask build --profile portable-aarch64`, for which rustup must bring another standard library"]
 fn a_build_for_aarch64_gives_the_tokens_of_this_machines_own() {

@@ -1,5 +1,5 @@
-//! What `dist` packs, on the unpacked archive and never on the build tree: installed by the shell script and by xtask, run,
-//! taken back.
+//! Tests of archives that `dist` makes. They use only the unpacked archive, never the build tree: the shell script
+//! and xtask install it, the program runs, and it is uninstalled.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::collections::BTreeSet;
@@ -30,14 +30,14 @@ fn dist(profile: &str, out: &Path) -> PathBuf {
     made["archives"][0]["path"].as_str().map(PathBuf::from).unwrap()
 }
 
-/// Twelve tokens of the installed program, in an environment of nothing.
+/// Generates twelve tokens with the installed program in an empty environment.
 fn tokens(program: &Path, model: &str) -> Value {
     let args = ["run", "-m", model, "-p", "The smith brings the steel", "-n", "12", "--greedy", "--json"];
     let report = succeeded(&Command::new(program).args(args).env_clear().current_dir("/").output().unwrap());
     serde_json::from_str::<Value>(&report).unwrap()["tokens"].clone()
 }
 
-/// The program's own list of crates, as auditors read it, is what the bill of materials beside it says.
+/// Checks that the list of crates in the program, which auditors read, matches the bill of materials beside it.
 #[track_caller]
 fn carries_its_list_of_crates(prefix: &Path) {
     let program = std::fs::canonicalize(prefix.join("bin/anneal")).unwrap();
@@ -105,7 +105,7 @@ fn archives_are_made_alike_twice_installed_run_and_taken_back() {
     succeeded(&xtask(&[&["install", "--from", from][..], &to].concat()));
     assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
 
-    // One bit of it is another: refused, and what is installed stays.
+    // With one flipped bit, the archive is refused and the installed version stays.
     let mut bytes = std::fs::read(&archive).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -120,7 +120,7 @@ fn archives_are_made_alike_twice_installed_run_and_taken_back() {
     }
     assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
 
-    // The one that would be replaced is what is compared with, and where they differ it stays.
+    // The output folder contains the archive to compare with. It must not be replaced if the archives differ.
     let there = std::fs::read(&second).unwrap();
     let out = second.parent().unwrap();
     let before = std::fs::read_dir(out).unwrap().count();
@@ -131,7 +131,7 @@ fn archives_are_made_alike_twice_installed_run_and_taken_back() {
     assert!(std::fs::read(&second).unwrap() == there, "{said}");
     assert_eq!(std::fs::read_dir(out).unwrap().count(), before, "{said}");
 
-    // What was made for this machine is packed for others of its kind, with paths of this one in it.
+    // A build for this machine is packed for similar machines and may contain paths of this one.
     let native = dist("native", &folder.path().join("native"));
     let prefix = folder.path().join("fleet");
     let to = ["--prefix", prefix.to_str().unwrap()];

@@ -1,16 +1,15 @@
-//! A kernel broken on purpose: the gate must see it.
+//! Test that the gate detects a kernel that was broken on purpose.
 //!
-//! The native build, as `cargo xtask test` makes it before it runs this, is not made again: one object is compiled from
-//! a patched copy of its source with the build's own command, archived with the objects that are there, and an
-//! engine linked with it.
+//! The native build must exist, as after `cargo xtask test`. The test compiles one object from a patched copy of its
+//! source with the build's own command, archives it with the existing objects, and links an engine with the archive.
 #![cfg(target_arch = "x86_64")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Puts a factor of 1.1 on Q6_K's vector product.
+/// Patch that multiplies Q6_K's dot product by 1.1.
 const PATCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/wrong-kernel.patch");
-/// What it changes.
+/// Source file that the patch changes.
 const SOURCE: &str = "ggml/src/ggml-cpu/arch/x86/quants.c";
 
 fn root() -> PathBuf {
@@ -28,7 +27,7 @@ fn json(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Where a compiler's command line writes to.
+/// Returns the output path in a compiler's command.
 fn output_of(words: &[String]) -> String {
     let at = words.iter().position(|word| word == "-o").expect("a command without -o");
     words[at + 1].clone()
@@ -52,7 +51,7 @@ fn broken_objects(build: &Path, scratch: &Path) -> Vec<String> {
         let (source, broken) = (scratch.join(SOURCE), scratch.join("quants.c.o"));
         std::fs::create_dir_all(source.parent().unwrap()).unwrap();
         std::fs::copy(file, &source).unwrap();
-        // Were git to find a repository around it, it would take the patch for one of that and pass it over.
+        // Prevents git from finding a repository around the folder, which would make it skip the patch silently.
         run(Command::new("git")
             .args(["apply", PATCH])
             .current_dir(scratch)
@@ -65,7 +64,7 @@ fn broken_objects(build: &Path, scratch: &Path) -> Vec<String> {
                 *word = source.to_str().unwrap().to_string();
             }
         }
-        // What it includes from its own folder.
+        // The file includes headers from its own folder.
         words.push(format!("-I{}", Path::new(file).parent().unwrap().display()));
         run(Command::new(&words[0]).args(&words[1..]).current_dir(build.join("cmake")));
         objects.push(broken);
@@ -74,7 +73,7 @@ fn broken_objects(build: &Path, scratch: &Path) -> Vec<String> {
     objects
 }
 
-/// An engine with the broken kernel.
+/// Links an engine with the broken kernel.
 fn broken_engine(build: &Path, scratch: &Path) -> PathBuf {
     let objects = broken_objects(build, scratch);
     let prefix = scratch.join("prefix");
@@ -102,8 +101,8 @@ fn the_gate_catches_a_broken_kernel_and_the_good_build_stays_current() {
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("llama, flash attention off, decode: mean KL divergence"), "{message}");
     let gate: build_info::Gate = serde_json::from_slice(&output.stdout).unwrap();
-    // Prefill has kernels of its own, which are as good as ever; and where weights are repacked for AMX, which the
-    // gate does with flash attention, some decode has too.
+    // Prefill uses other kernels, which are intact. If weights are repacked for AMX, as the gate does with flash
+    // attention, some decode cases use other kernels too.
     let required = &json(&build.join("build_info.json"))["isa_required"];
     let amx = required.as_array().unwrap().iter().any(|name| name == "amx_int8");
     for case in &gate.cases {

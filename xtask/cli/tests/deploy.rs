@@ -1,4 +1,5 @@
-//! Workflows, images and manifests, which nothing on a developer's machine runs: what in them leads elsewhere is there.
+//! Tests of workflows, images and manifests, which no command on a developer's machine runs: everything that they
+//! refer to must exist.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +14,7 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// Names and contents of the files in `folder` for whose names `wanted` holds.
+/// Returns the names and contents of the files in `folder` whose names satisfy `wanted`.
 fn files(folder: &str, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(root().join(folder)).unwrap() {
@@ -26,7 +27,7 @@ fn files(folder: &str, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     found
 }
 
-/// Keys in the first column of the tables below `heading`, several of a cell too.
+/// Returns the keys in the first column of the tables below `heading`. A cell may contain several keys.
 fn keys_below(reference: &str, heading: &str) -> BTreeSet<String> {
     let (_, rest) = reference.split_once(&format!("\n{heading}\n")).expect(heading);
     let section = rest.split("\n#").next().unwrap();
@@ -35,7 +36,7 @@ fn keys_below(reference: &str, heading: &str) -> BTreeSet<String> {
     cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(String::from).collect()
 }
 
-/// The literal block of a ConfigMap's `key: |`, without its indentation.
+/// Returns the literal block of a ConfigMap's `key: |`, without its indentation.
 fn block(manifest: &str, key: &str) -> String {
     let mut lines = manifest.lines().skip_while(|line| line.trim() != format!("{key}: |")).skip(1).peekable();
     let indent = lines.peek().expect("the block is empty").chars().take_while(|&c| c == ' ').count();
@@ -64,7 +65,7 @@ fn the_pods_configuration_has_only_keys_that_the_server_knows() {
         }
     }
 
-    // Pods mount what the configuration names, and wait for longer than the server drains.
+    // Pods must mount the files that the configuration names, and must wait for longer than the server drains.
     let drain = config["drain_s"].as_float().unwrap();
     for pool in ["portable", "native"] {
         let pods = read(format!("deploy/kubernetes/{pool}.yaml"));
@@ -81,7 +82,7 @@ fn the_pods_configuration_has_only_keys_that_the_server_knows() {
             let port = format!("- name: {name}\n              containerPort: {port}\n");
             assert!(pods.contains(&port), "{pool}: not {port}");
         }
-        // Clients, who may reach the other port, cannot fail the probes.
+        // Clients can only reach the other port, so they cannot make the probes fail.
         let probes: Vec<&str> = pods.lines().filter(|line| line.contains("httpGet:")).collect();
         assert_eq!(probes.len(), 3, "{pool}");
         assert!(probes.iter().all(|probe| probe.contains("{ path: /health, port: health }")), "{pool}");
@@ -112,7 +113,7 @@ fn pods_may_do_nothing_that_they_need_not() {
     }
 }
 
-/// The first block of `key:` in a manifest, its own line included, without what explains it.
+/// Returns the first block of `key:` in a manifest, including that line but no comments.
 fn indented(manifest: &str, key: &str) -> Vec<String> {
     let mut lines = manifest.lines().skip_while(|line| line.trim() != key);
     let first = lines.next().unwrap_or_else(|| panic!("no {key}"));
@@ -121,7 +122,8 @@ fn indented(manifest: &str, key: &str) -> Vec<String> {
     inside.map(str::trim).filter(|line| !line.starts_with('#')).map(String::from).collect()
 }
 
-/// What was tuned counts where the quota is the same: it would be published for nobody. And only who builds may write.
+/// Tuned settings only apply to machines with the same CPU quota, so the Job needs the quota of the pods. Only the
+/// Job may write to the store.
 #[test]
 fn a_job_tunes_for_the_pods_that_install_what_it_publishes() {
     let [build, native, install] =
@@ -154,7 +156,8 @@ fn what_is_applied_is_there() {
     }
 }
 
-/// A short name is found on no node: what is applied together gets its registry from the list, the Job from the command.
+/// A node cannot pull an image without a registry. Manifests get the registry from the kustomization's list, the Job
+/// from its command.
 #[test]
 fn every_image_gets_the_name_of_a_registry() {
     let list = read("deploy/kubernetes/kustomization.yaml");
@@ -190,7 +193,7 @@ fn images_run_as_a_number_and_are_healthy_by_a_program_they_hold() {
         let numeric = user.split(':').all(|part| part.parse::<u32>().is_ok_and(|id| id != 0));
         assert!(numeric, "{name}: USER {user} is no number, or root");
         assert_eq!(last("STOPSIGNAL "), Some("SIGTERM"), "{name}");
-        // The builder serves nobody.
+        // The builder image does not serve.
         assert!(
             name.ends_with("builder") || text.contains("CMD [\"/usr/local/bin/anneal\", \"top\", \"--once\""),
             "{name}: no health check"
@@ -202,7 +205,7 @@ fn images_run_as_a_number_and_are_healthy_by_a_program_they_hold() {
     }
 }
 
-/// Objects that another run left would be in what is released.
+/// A cache could put objects of another run into the release.
 #[test]
 fn a_release_takes_nothing_from_a_cache() {
     let release = read(".github/workflows/release.yml");
@@ -211,7 +214,8 @@ fn a_release_takes_nothing_from_a_cache() {
     }
 }
 
-/// A sum that is not attested can be replaced with the archive, and so can the script that would check it.
+/// A checksum that is not attested could be replaced together with the archive, and so could the script that checks
+/// it.
 #[test]
 fn a_release_attests_all_that_is_downloaded_and_tries_the_package() {
     let release = read(".github/workflows/release.yml");
@@ -222,14 +226,14 @@ fn a_release_attests_all_that_is_downloaded_and_tries_the_package() {
     assert!(read(".github/scripts/smoke-in.sh").contains("/scripts/smoke-deb.sh"));
 }
 
-/// What lies about in a checkout comes neither into the repository nor into an image's history.
+/// Secrets in a checkout must enter neither the repository nor an image's history.
 #[test]
 fn keys_are_ignored() {
     let lines = |name: &str| read(name).lines().map(String::from).collect::<Vec<_>>();
     let (git, docker) = (lines(".gitignore"), lines(".dockerignore"));
     for pattern in ["*.env", "api-keys*", "minisign.key", "server_config.toml"] {
         assert!(git.iter().any(|line| line == pattern), ".gitignore: no {pattern}");
-        // Without the folders before it only what lies at the top.
+        // Without `**/` the pattern would only match files at the top.
         let anywhere = format!("**/{pattern}");
         assert!(docker.contains(&anywhere), ".dockerignore: no {anywhere}");
     }
@@ -251,7 +255,8 @@ fn workflows_ask_for_little_and_run_what_is_there() {
                     "{name}: {action}: no commit, or no word of its version"
                 );
             }
-            // An expression in a command is pasted in before the shell reads it; the value of a key is not.
+            // An expression in a command is substituted before the shell parses it; an expression in another key is
+            // not.
             let key = step.split_once(": ").map_or("", |(key, _)| key);
             let is_value = key != "run" && !key.is_empty() && !key.contains(char::is_whitespace);
             assert!(!step.contains("${{") || is_value, "{name}: {step}");

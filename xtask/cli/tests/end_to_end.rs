@@ -1,5 +1,5 @@
-//! The real builds, as `cargo xtask ci` makes them before it runs this: what was promised of `native` and
-//! `portable`, seen on the programs themselves.
+//! Tests of real builds, which `cargo xtask ci` makes beforehand: checks the guarantees of `native` and `portable` on
+//! the programs themselves.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ use toolchain::setup::Requirement;
 #[path = "common/tools.rs"]
 mod tools;
 
-/// The current build of `profile`. Without one these tests fail rather than pass unseen.
+/// Returns the current build of `profile`. Without one the tests fail instead of passing unnoticed.
 #[track_caller]
 fn build(profile: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal").join(profile);
@@ -28,7 +28,7 @@ fn xtask(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_xtask")).args(args).output().unwrap()
 }
 
-/// `program` on a CPU that is not here.
+/// Runs `program` on an emulated CPU.
 fn on_cpu(cpu: &str, program: &Path, args: &[&str]) -> Output {
     Command::new("qemu-x86_64")
         .args(["-cpu", cpu])
@@ -128,7 +128,7 @@ fn a_portable_build_gives_the_same_tokens_on_a_haswell() {
     assert_eq!(tokens(on_cpu("Haswell", &anneal, &args)), here);
 }
 
-/// Points the profile's link back to where it was, however the test ends.
+/// Guard that restores the profile's link when the test ends.
 struct Restore {
     link: PathBuf,
     target: PathBuf,
@@ -148,7 +148,7 @@ impl Drop for Restore {
     }
 }
 
-/// Functions of the CPU guard and where they lie, and the sections of a program.
+/// Returns the functions of the CPU guard with their addresses, and the sections of a program.
 fn guard_and_sections(program: &Path) -> (Vec<(String, u64, u64)>, Vec<String>) {
     let bytes = std::fs::read(program).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
@@ -253,7 +253,7 @@ fn a_model_that_cannot_be_written_leaves_nothing() {
     assert!(message.contains("/proc/tiny.gguf"), "{message}");
 }
 
-/// docs/src/run/anneal.md is written by this test, so it cannot be out of date.
+/// This test writes docs/src/run/anneal.md, so the page is always up to date.
 #[test]
 fn the_engines_reference_in_docs_is_that_of_the_program() {
     let anneal = build("native").join("bin/anneal");
@@ -267,7 +267,7 @@ fn the_engines_reference_in_docs_is_that_of_the_program() {
     let command = "UPDATE_DOCS=1 cargo test -p xtask --features long-tests --test end_to_end reference";
     let mut text = format!("# `anneal`\n\nGenerated from the program: `{command}` writes it.\n");
     text += &format!("\n## `anneal`\n\n```text\n{}\n```\n", help(&[]));
-    // Every command that the program names.
+    // Lists every command that the program names.
     let overview = help(&[]);
     let listed = overview.lines().skip_while(|line| *line != "Commands:").skip(1);
     let commands: Vec<&str> = listed

@@ -1,4 +1,4 @@
-//! Console blocks of README.md and docs: each is run, or says why it is not.
+//! Test of the console blocks in README.md and docs: each one runs, or gives the reason why it does not.
 //!
 //! A comment directly above a block decides:
 //! - `<!-- run -->`: its commands run, in the page's folder, after those of the blocks above it;
@@ -14,7 +14,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// README.md and every page of docs, sorted.
+/// Returns README.md and every page of docs, sorted.
 fn pages() -> Vec<PathBuf> {
     let mut pages = vec![root().join("README.md")];
     let mut folders = vec![root().join("docs/src")];
@@ -32,7 +32,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// What happens to a block.
+/// Treatment of a block.
 #[derive(Debug, PartialEq)]
 enum Mark {
     Run,
@@ -123,12 +123,15 @@ fn every_console_block_is_run_or_says_why_not() {
     assert!(run > 20, "only {run} blocks are run");
 }
 
-/// `line` with `#` for each number and one space for several.
+/// Returns `line` with `#` for each number and one space for several.
 fn plain(line: &str) -> String {
     let mut out = String::new();
     let mut in_number = false;
-    for c in line.chars() {
-        in_number = c.is_ascii_digit() || (in_number && matches!(c, '.' | ','));
+    let mut rest = line.chars().peekable();
+    while let Some(c) = rest.next() {
+        // A comma after a number is not part of it.
+        let inside = matches!(c, '.' | ',') && rest.peek().is_some_and(char::is_ascii_digit);
+        in_number = c.is_ascii_digit() || (in_number && inside);
         match c {
             _ if in_number && out.ends_with('#') => {}
             _ if in_number => out.push('#'),
@@ -139,7 +142,7 @@ fn plain(line: &str) -> String {
     out.trim().to_string()
 }
 
-/// True if `line` is what `shown` describes.
+/// True if `line` matches `shown`.
 fn is_shown(shown: &str, line: &str) -> bool {
     let (shown, mut rest) = (plain(shown), plain(line));
     let parts: Vec<&str> = shown.split('…').map(str::trim).collect();
@@ -160,7 +163,7 @@ fn is_shown(shown: &str, line: &str) -> bool {
     true
 }
 
-/// First line of `shown` that `printed` lacks after the lines before it.
+/// Returns the first line of `shown` that `printed` lacks after the lines before it.
 fn first_missing<'a>(shown: &'a [String], printed: &[&str]) -> Option<&'a str> {
     let mut printed = printed.iter();
     shown
@@ -179,6 +182,7 @@ fn numbers_and_ellipses_stand_for_any() {
         ("a … z", "a b c", false),
         ("… z", "b z", true),
         ("prefill 1,024 t/s", "prefill 9 t/s", true),
+        ("crate …, digest …", "crate 0.1.161, digest 1a", true),
     ] {
         assert_eq!(is_shown(shown, line), expected, "{shown:?} {line:?}");
     }
@@ -211,13 +215,13 @@ mod run {
 
     use super::*;
 
-    /// Time that a page may take.
+    /// Time limit of a page.
     const LIMIT: Duration = Duration::from_secs(300);
 
-    /// Between the output of two commands.
+    /// Separator between the output of two commands.
     const BORDER: &str = "@@ next command @@";
 
-    /// Folder in which the commands of a page run.
+    /// Creates the folder in which the commands of a page run.
     fn folder(real: Option<&Path>) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
@@ -240,7 +244,13 @@ mod run {
         folder
     }
 
-    /// Runs the blocks of `page`, and returns what differs from what it shows.
+    /// Returns shell lines that run `command` between two separators. The exit status is on a line of its own, even
+    /// if the output does not end with a line break.
+    fn shown_command(command: &str) -> String {
+        format!("echo '{BORDER}'\n{command}\nprintf '\\nexit status %s\\n' $?\n")
+    }
+
+    /// Runs the blocks of `page`, and returns the differences between its shown and actual output.
     fn differences(page: &str, blocks: &[&Block], real: Option<&Path>) -> Vec<String> {
         let folder = folder(real);
         let mut script = String::new();
@@ -251,9 +261,7 @@ mod run {
             for (index, command) in lines.enumerate() {
                 match index < block.before.len() {
                     true => script.push_str(&format!("{command}\n")),
-                    false => {
-                        script.push_str(&format!("echo '{BORDER}'\n{command}\necho \"exit status $?\"\n"))
-                    }
+                    false => script.push_str(&shown_command(command)),
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Dependencies of the repository: crates in the lock files, and wheels from pip.
+//! Tests of the repository's dependencies: crates in the lock files, and wheels from pip.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use semver::{Version, VersionReq};
 use serde::Deserialize;
 use ship::crates::{CargoLock, Locked};
 
-/// Every lock file of the repository.
+/// Paths of every lock file of the repository.
 const LOCKS: [&str; 3] = ["Cargo.lock", "vendor/source/crate/Cargo.lock", "fuzz/Cargo.lock"];
 
 fn root() -> PathBuf {
@@ -19,7 +19,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Packages of a lock file that are not part of this repository.
+/// Returns the packages in a lock file that are not part of this repository.
 fn foreign(lock: &str) -> Vec<Locked> {
     let CargoLock { package } = toml::from_str(&read(lock)).unwrap_or_else(|error| panic!("{lock}: {error}"));
     let own = |package: &Locked| {
@@ -135,7 +135,7 @@ fn expressions_of_licences_are_understood() {
     }
 }
 
-/// What cargo prints on `arguments`.
+/// Returns the output of cargo with `arguments`.
 fn cargo(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO"))
         .args(arguments)
@@ -147,7 +147,7 @@ fn cargo(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The packages for this machine: cargo has fetched no others.
+/// Returns the packages for this machine, because cargo has downloaded no others.
 fn packages() -> Vec<serde_json::Value> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let text = cargo(&["metadata", "--format-version", "1", "--filter-platform", &target]);
@@ -172,7 +172,7 @@ fn every_licence_is_allowed() {
     assert!(packages.len() > 200, "only {} packages", packages.len());
 }
 
-/// Names of the crates that cargo's `tree` lists for the engine, with `more` arguments.
+/// Returns the names of the crates that `cargo tree` lists for the engine, with `more` arguments.
 fn crates_of_the_engine(more: &[&str]) -> BTreeSet<String> {
     let tree = cargo(&[&["tree", "-p", "anneal", "--prefix", "none"], more].concat());
     tree.lines().filter_map(|line| line.split(' ').next()).map(str::to_string).collect()
@@ -186,10 +186,11 @@ fn assert_optimised(name: &str, what: &str) {
     assert_eq!(level, Some(3), "{name} {what}: name it in [profile.engine.package] of Cargo.toml");
 }
 
-/// cc takes the level of the crate for its C, and zig adds checks of undefined behaviour to level 0.
+/// `cc` compiles a crate's C code at the crate's level, and zig adds checks for undefined behaviour at level 0.
 #[test]
 fn c_of_the_engine_is_optimised() {
-    // cc itself, and a library for build scripts. llama-link names the level itself, and llama-sys compiles nothing.
+    // `cc` and `cmake` are libraries for build scripts, llama-link sets the level itself, and llama-sys compiles
+    // nothing.
     const NO_C: [&str; 4] = ["cc", "cmake", "llama-link", "llama-sys"];
     let more = ["--all-features", "-e", "normal,build", "-i", "cc", "--depth", "1"];
     let users = crates_of_the_engine(&more);
@@ -199,10 +200,11 @@ fn c_of_the_engine_is_optimised() {
     }
 }
 
-/// At level 0 each instruction of such a function is a function by itself. The audit refuses it, and it is slow.
+/// At level 0 each intrinsic in such a function becomes a function of its own, which is slow and which the audit
+/// rejects.
 #[test]
 fn crates_that_ask_the_cpu_are_optimised() {
-    // Their functions for newer CPUs are compiled for other systems alone.
+    // Its functions for newer CPUs are only compiled for other systems.
     const NOT_ON_LINUX: [&str; 1] = ["getrandom"];
     let linked = crates_of_the_engine(&["-e", "normal"]);
     let mut found = 0;
@@ -223,13 +225,13 @@ fn crates_that_ask_the_cpu_are_optimised() {
     assert!(found >= 5, "only {found} crates ask the CPU");
 }
 
-/// Name and content of each file of the repository whose name ends with one of `endings`.
+/// Returns the name and content of each file in the repository whose name ends with one of `endings`.
 fn files(endings: &[&str]) -> Vec<(String, String)> {
     let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().unwrap();
     assert!(listed.status.success());
     let names = String::from_utf8(listed.stdout).unwrap();
     let wanted = names.split('\0').filter(|name| endings.iter().any(|ending| name.ends_with(ending)));
-    // A file that was deleted without a commit cannot be read.
+    // A file that was deleted but not committed cannot be read.
     wanted
         .filter_map(|name| Some((name.to_string(), std::fs::read_to_string(root().join(name)).ok()?)))
         .collect()
@@ -304,20 +306,20 @@ fn with_a_key_nothing_comes_from_a_store_by_any_way() {
     }
 }
 
-/// Part of a source file before its unit tests.
+/// Returns the part of a source file before its unit tests.
 fn without_tests(text: &str) -> &str {
-    // A line that only declares a file of tests ends in a semicolon.
+    // A declaration of a separate file of tests ends in a semicolon.
     let is_inline = |at: &usize| text[*at..].lines().nth(2).is_some_and(|line| line.ends_with('{'));
     let inline = text.match_indices("\n#[cfg(test)]\nmod ").map(|(at, _)| at).find(is_inline);
     let tests = inline.or_else(|| text.find("\n#[cfg(all(test"));
     &text[..tests.unwrap_or(text.len())]
 }
 
-/// Another user can place a link under a name that can be guessed.
+/// Another user can place a link at a predictable name, so only `base` may create temporary files.
 #[test]
 fn temporary_files_are_made_by_base_alone() {
     let forbidden = ["tempfile::", "File::create(", ".truncate(true)", "env::temp_dir()"];
-    // It only names the folder in a message.
+    // This file only names the folder in a message.
     let excepted = [("engine/tools/src/eval/saved.rs", "env::temp_dir()")];
     for (name, text) in files(&[".rs"]) {
         let is_test = name.contains("/tests/")

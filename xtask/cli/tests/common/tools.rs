@@ -5,8 +5,8 @@ use std::path::Path;
 use toolchain::SearchPath;
 use toolchain::setup::{Needs, Requirement, examine, list};
 
-/// True if this machine has all of `required`. Otherwise reports the running test as skipped. `cargo xtask test` installs the
-/// tools if it can.
+/// True if this machine has all of `required`. Otherwise reports the running test as skipped. `cargo xtask test`
+/// installs the tools if it can.
 pub fn are_there(required: &[Requirement]) -> bool {
     let search = SearchPath::live(Path::new("no folder of tools"));
     let toolchain = toolchain::discover(&search, None);

@@ -1,4 +1,4 @@
-//! `bolt` on a small engine, by the real llvm-bolt.
+//! Tests of `bolt` on a small engine, with the real llvm-bolt.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use toolchain::setup::Requirement;
 use crate::checkout::{ANSWERS, Checkout, Run, write};
 use crate::tools;
 
-/// Runs before all else, as the CPU guard of the real one.
+/// C code that runs before all other code, like the CPU guard of the real engine.
 const GUARD: &str = r#"
 static void guard(int argc, char ** argv, char ** env) { (void) argc; (void) argv; (void) env; }
 __attribute__((section(".preinit_array"), used))
 static void (* const first)(int, char **, char **) = guard;
 "#;
 
-/// Links as link.json says and links the guard, which llama-sys does in the real one.
+/// Build script that follows link.json and links the guard, as llama-sys does in the real engine.
 const BUILD_RS: &str = r#"
 fn main() {
     let object = format!("{}/guard.o", std::env::var("OUT_DIR").unwrap());
@@ -36,8 +36,8 @@ fn main() {
 }
 "#;
 
-/// Does some work and prints what the smoke test and the comparison read. `FAKE_ANNEAL` says how it misbehaves; only
-/// the program with counters is killed, leaves nothing, or waits.
+/// Engine that does some work and prints what the smoke test and the comparison read. `FAKE_ANNEAL` selects a fault.
+/// Only the program with counters is killed, leaves no counts, or waits.
 const ENGINE: &str = r#"
 use std::hint::black_box;
 use std::os::unix::process::CommandExt;
@@ -86,7 +86,7 @@ fn main() {
 }
 "#;
 
-/// A checkout whose engine can be rewritten, and a model to train on.
+/// Creates a checkout whose engine can be rewritten, and a model to train on.
 fn checkout() -> (Checkout, PathBuf) {
     let checkout = Checkout::new("check out");
     write(&checkout.root.join("engine/anneal/build.rs"), BUILD_RS);
@@ -144,10 +144,10 @@ fn what_wins_becomes_current_and_is_found_again() {
     let program = object::File::parse(&*program).unwrap();
     assert!(program.section_by_name(".note.bolt_info").is_some());
     assert!(program.section_by_name(".rela.text").is_none(), "relocations were shipped");
-    // A prefix of its own, to link against.
+    // The build has a prefix of its own to link against.
     assert!(folder.join("prefix/lib/libllama.a").is_file());
 
-    // What counted is gone, and the profile stays.
+    // The counting programs are gone, and the profile stays.
     let relocatable = std::fs::read_dir(checkout.root.join("target/anneal"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -165,7 +165,7 @@ fn what_wins_becomes_current_and_is_found_again() {
     }
     assert_eq!(checkout.record("native").bolt, info.bolt);
 
-    // A build takes it for its own, and --plain goes back.
+    // A build accepts the rewritten program as its own, and --plain goes back.
     checkout.build("native").expect(0, "up to date");
     assert!(current(&checkout).starts_with("native-bolt-"));
     checkout.xtask(&["build", "--plain", "--path", checkout.source.to_str().unwrap()]).expect(0, "");
@@ -190,7 +190,7 @@ fn what_does_not_win_stays_aside_with_its_figures() {
         .unwrap();
     let gain = BuildInfo::read(&bolted.join("build_info.json")).unwrap().gain.unwrap();
     assert!(!gain.kept && gain.verdict.contains("no difference shown"), "{gain:?}");
-    // Unless it is asked for.
+    // It is kept if the user requests it.
     Run::from(bolt(&checkout, &model, "").arg("--keep-going").output().unwrap()).expect(0, "");
     assert_eq!(current(&checkout), bolted.file_name().unwrap().to_string_lossy());
 }
@@ -203,7 +203,7 @@ fn a_training_that_comes_to_no_end_leaves_the_current_build() {
     let (checkout, model) = checkout();
     checkout.build("native").expect(0, "built");
     let good = current(&checkout);
-    // It dies; it ends well and leaves no counts.
+    // First the program crashes; then it succeeds but leaves no counts.
     for (fake, expected) in
         [("killed", "training run 1 of 2 failed"), ("silent", "of 2 training runs 0 left counts")]
     {
@@ -211,7 +211,7 @@ fn a_training_that_comes_to_no_end_leaves_the_current_build() {
         assert_eq!(current(&checkout), good);
     }
 
-    // Ctrl-C in its midst.
+    // Ctrl-C interrupts the training.
     let child = bolt(&checkout, &model, "slow").spawn().unwrap();
     let begun = Instant::now();
     while !std::fs::read_dir("/proc").unwrap().flatten().any(|process| {
@@ -279,15 +279,15 @@ fn a_build_with_a_profile_is_rewritten_with_it_and_found_again_behind_the_result
     let info = checkout.record("native");
     assert_eq!(info.pgo.as_ref(), Some(&pgo));
     assert_ne!(info.bolt.as_ref().unwrap().profile, pgo.profile, "BOLT's profile is another");
-    // Again, from the one that is current now.
+    // The second run starts from the build that is current now.
     let again = run(&checkout, &model, "faster").expect(0, "");
     assert!(!again.err.contains("finished bolt"), "{}", again.err);
-    // Cleaning takes what is left over of the profile's variants, and not what the current one was made of.
+    // Cleaning removes leftovers of the profile's variants, but not the base of the current build.
     let cleaned = checkout.xtask(&["clean", "native"]).expect(0, "native-pgo-relocatable-");
     assert!(cleaned.err.contains("native-pgo-train-"), "{}", cleaned.err);
     let base = checkout.root.join("target/anneal").join(&with_profile);
     assert!(base.is_dir(), "{}", cleaned.err);
-    // And when what it was made of is gone.
+    // Now the base of the current build is missing.
     std::fs::remove_dir_all(base).unwrap();
     run(&checkout, &model, "faster").expect(1, "which is gone: make it again with `cargo xtask pgo`");
     assert!(current(&checkout).starts_with("native-pgo-bolt-"), "{}", current(&checkout));

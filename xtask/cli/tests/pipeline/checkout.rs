@@ -1,4 +1,4 @@
-//! A small checkout to build in.
+//! Small checkout for test builds.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -44,8 +44,9 @@ else()
 endif()
 "#;
 
-/// Part of every fake engine: says of huge pages what it was to be linked with, and gives the gate the reference's own
-/// logits, which lie beside its source; with the fault `wrong` one of them is wrong in every row, with `nan` no number.
+/// Part of every fake engine: reports huge pages according to its link flags, and answers the gate with the
+/// reference's own logits, which lie beside its source. With the fault `wrong` one logit in every row is wrong, with
+/// `nan` it is NaN.
 pub const ANSWERS: &str = r#"
 fn huge_pages() -> bool {
     include_str!(concat!(env!("ANNEAL_LLAMA_PREFIX"), "/link.json")).contains("--wrap=ggml_aligned_malloc")
@@ -74,8 +75,8 @@ fn logits(fault: &str) {
 }
 "#;
 
-/// Prints what the smoke test reads. `FAKE_ANNEAL=flaky` never says the same twice, `small-pages` has none of the
-/// huge ones; the other faults are those of [`ANSWERS`].
+/// Fake engine that prints what the smoke test reads. With `FAKE_ANNEAL=flaky` every run prints other tokens, with
+/// `small-pages` it reports no huge pages; [`ANSWERS`] has the other faults.
 const ENGINE: &str = r#"
 fn main() {
     let fault = std::env::var("FAKE_ANNEAL").unwrap_or_default();
@@ -92,7 +93,7 @@ fn main() {
 }
 "#;
 
-/// The fake engine has no kernel, or one that a test gives it.
+/// Audit rules for the fake engine, which has no kernels except those that a test adds.
 const AUDIT: &str = r#"
 least_kernels = 0
 [[kernel]]
@@ -100,14 +101,14 @@ symbols = ["ggml_vec_dot_f32"]
 xmm = ["sse3"]
 "#;
 
-/// A checkout and the sources it builds.
+/// Checkout and the sources that it builds.
 pub struct Checkout {
     _folder: tempfile::TempDir,
     pub root: PathBuf,
     pub source: PathBuf,
 }
 
-/// What a run of xtask gave.
+/// Result of a run of xtask.
 pub struct Run {
     pub code: i32,
     pub out: String,
@@ -125,7 +126,7 @@ impl From<Output> for Run {
 }
 
 impl Run {
-    /// Fails the test unless the exit code is `code` and standard error holds `part`.
+    /// Fails the test unless the exit code is `code` and standard error contains `part`.
     #[track_caller]
     pub fn expect(self, code: i32, part: &str) -> Self {
         assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
@@ -136,7 +137,7 @@ impl Run {
 }
 
 impl Checkout {
-    /// A checkout in a folder of the name `name`.
+    /// Creates a checkout in a folder called `name`.
     pub fn new(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join(name);
@@ -166,7 +167,7 @@ impl Checkout {
         ] {
             write(&root.join(file), text);
         }
-        // The digest of the engine's sources is over folders of the real workspace.
+        // The digest of the engine's sources covers folders of the real workspace.
         for member in members() {
             write(&root.join(member).join("x"), "");
         }
@@ -175,7 +176,8 @@ impl Checkout {
         for entry in std::fs::read_dir(profiles).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
-            // The pinned zig is a large download, and compiles a C++ runtime first: here the system's compilers will do.
+            // The pinned zig is a large download and first compiles a C++ runtime, so these tests use the system's
+            // compilers.
             let of_zig = ["compiler = \"zig\"", "glibc = \"2", "cargo_profile = \"dist\""];
             let kept = text.lines().filter(|line| !of_zig.iter().any(|key| line.starts_with(key)));
             let text: String = kept.map(|line| format!("{line}\n")).collect();
@@ -184,7 +186,7 @@ impl Checkout {
         Self { _folder: folder, root, source }
     }
 
-    /// `cargo xtask` with `args`, not started.
+    /// Returns the command `cargo xtask` with `args`.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
         command
@@ -197,46 +199,46 @@ impl Checkout {
         command
     }
 
-    /// `cargo xtask` with `args`, to its end.
+    /// Runs `cargo xtask` with `args`.
     pub fn xtask(&self, args: &[&str]) -> Run {
         self.command(args).output().unwrap().into()
     }
 
-    /// A build of `profile` from the checkout's own sources, not started.
+    /// Returns the command that builds `profile` from the checkout's own sources.
     pub fn build_command(&self, profile: &str) -> Command {
         self.command(&["build", "--profile", profile, "--path", self.source.to_str().unwrap()])
     }
 
-    /// A build of `profile` from the checkout's own sources, to its end.
+    /// Builds `profile` from the checkout's own sources.
     pub fn build(&self, profile: &str) -> Run {
         self.build_command(profile).output().unwrap().into()
     }
 
-    /// The current build of `profile`.
+    /// Returns the path of the current build of `profile`.
     pub fn current(&self, profile: &str) -> PathBuf {
         self.root.join("target/anneal").join(profile)
     }
 
-    /// The record of the current build of `profile`.
+    /// Returns the record of the current build of `profile`.
     #[track_caller]
     pub fn record(&self, profile: &str) -> BuildInfo {
         BuildInfo::read(&self.current(profile).join("build_info.json")).unwrap()
     }
 }
 
-/// The folders of the real workspace's crates.
+/// Returns the folders of the real workspace's crates.
 fn members() -> Vec<String> {
     let manifest: toml::Table = toml::from_str(include_str!("../../../../Cargo.toml")).unwrap();
     manifest["workspace"]["members"].clone().try_into().unwrap()
 }
 
-/// Writes a file and the folders above it.
+/// Writes a file after creating the folders above it.
 pub fn write(path: &Path, text: &str) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, text).unwrap();
 }
 
-/// Writes the gate's reference as the files of logits that an engine would give.
+/// Writes the gate's reference in the form of an engine's logits files.
 fn write_reference_logits(folder: &Path) {
     let kept = include_bytes!("../../../build/src/stages/gate/reference.bin");
     let end = kept.iter().position(|&byte| byte == b'\n').unwrap();

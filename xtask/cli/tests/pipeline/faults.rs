@@ -1,11 +1,11 @@
-//! Builds that fail: each says why, exits with the right code, and leaves the last good build as it was.
+//! Builds that fail: each prints the reason, exits with the right code, and leaves the last good build unchanged.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::checkout::{Checkout, Run, write};
 
-/// A checkout with a good native build, and the folder of that build.
+/// Creates a checkout with a good native build, and returns the folder of that build too.
 fn with_good_build() -> (Checkout, PathBuf) {
     let checkout = Checkout::new("checkout");
     checkout.build("native").expect(0, "built");
@@ -25,7 +25,7 @@ fn switches_that_took_no_effect_are_refused() {
     let checkout = Checkout::new("checkout");
     let path = checkout.source.to_str().unwrap();
     let build = |set: &str| checkout.xtask(&["build", "--set", set, "--path", path]);
-    // This llama.cpp knows no OpenMP, and this engine no allocators.
+    // The fake llama.cpp does not support OpenMP, and the fake engine no allocators.
     checkout
         .xtask(&["build", "--set", "threading=openmp", "--set", "compiler=system", "--path", path])
         .expect(1, "without -DGGML_USE_OPENMP, against the key `threading`");
@@ -51,7 +51,7 @@ fn a_fake_native_build_is_refused() {
     let (checkout, good) = with_good_build();
     let profile = checkout.root.join("profiles/build/native.toml");
     let text = std::fs::read_to_string(&profile).unwrap();
-    // Of the whole, and of all but ggml-cpu.
+    // Removes the flags from all files, then from all but those of ggml-cpu.
     for definitions in ["GGML_NATIVE = \"OFF\"\nCMAKE_C_FLAGS = \"-mavx2\"", "CMAKE_C_FLAGS = \"\""] {
         write(&profile, &format!("{text}\n[definitions]\n{definitions}\n"));
         checkout.build("native").expect(1, "compiled without -march=native");
@@ -112,7 +112,7 @@ fn an_engine_that_fails_its_smoke_test_does_not_replace_the_good_one() {
     assert_still_current(&checkout, &good);
 }
 
-/// Adds to the fake engine a function that is kept though nobody calls it.
+/// Adds a function to the fake engine that is kept although nothing calls it.
 #[cfg(target_arch = "x86_64")]
 fn add_to_engine(checkout: &Checkout, function: &str, instructions: &str) {
     let main = checkout.root.join("engine/anneal/main.rs");
@@ -139,7 +139,7 @@ fn a_native_build_with_a_scalar_kernel_does_not_become_current() {
     );
     assert_eq!(std::fs::read(good.join("bin/anneal")).unwrap(), before);
     assert_still_current(&checkout, &good);
-    // The rules are what it fails of: with others the same program passes.
+    // The rules cause the failure: with other rules the same program passes.
     write(&checkout.root.join("profiles/audit.toml"), "least_kernels = 0\n");
     checkout.build("native").expect(0, "finished audit");
 }
@@ -202,21 +202,21 @@ fn what_llama_installed_is_made_again_when_it_is_gone() {
 #[test]
 fn a_target_folder_that_cannot_be_written_is_named() {
     let checkout = Checkout::new("checkout");
-    // Nobody may write here, root neither.
+    // Nobody can write to this folder, not even root.
     std::os::unix::fs::symlink("/sys/kernel", checkout.root.join("target")).unwrap();
     checkout.build("native").expect(1, "cannot make");
 }
 
-/// A build while a file system of its own, with room for `size`, lies over `folder`.
+/// Runs a build while a small file system, with room for `size`, is mounted over `folder`.
 fn build_on_small_disk(checkout: &Checkout, folder: &Path, size: &str) -> Run {
-    // The mount must not reach others; in a chroot, whose root is no mount, there is nothing to make private.
+    // The mount must not propagate. In a chroot, whose root is not a mount, there is nothing to make private.
     let script = format!(
         "mount --make-rprivate / 2>/dev/null; mount -t tmpfs -o size={size} none '{}' && exec \"$@\"",
         folder.display()
     );
     let inner = checkout.build_command("native");
     let mut command = Command::new("unshare");
-    // Root needs no namespace of users, and may not be allowed one.
+    // Root needs no user namespace and may not be allowed one.
     let root =
         std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0);
     command.args(if root { vec!["--mount"] } else { vec!["--user", "--map-root-user", "--mount"] });
@@ -235,8 +235,8 @@ fn a_full_disk_is_told_and_the_good_build_stays() {
     let anneal = checkout.root.join("target/anneal");
     build_on_small_disk(&checkout, &anneal.join("sources"), "16k").expect(1, "No space left on device");
     assert_still_current(&checkout, &good);
-    // There is room for the new sources; then for CMake's files, too; then for all but the smoke test's model. A
-    // compiler or a linker may only crash, so it is xtask that has to say why.
+    // The sizes have room for the sources; for CMake's files, too; and for all but the smoke test's model. A compiler
+    // or linker may simply crash, so xtask itself must report the full disk.
     for size in ["200k", "600k", "2m"] {
         build_on_small_disk(&checkout, &anneal, size).expect(1, "free some space");
         assert_still_current(&checkout, &good);
@@ -247,10 +247,10 @@ fn a_full_disk_is_told_and_the_good_build_stays() {
 #[test]
 fn what_an_origin_is_fetched_with_is_a_need_of_the_build() {
     let checkout = Checkout::new("checkout");
-    // Our patches take git, whatever the origin.
+    // Anneal's patches need git, whatever the origin.
     for (origin, programs) in [("crate", &["git"][..]), ("sdist", &["pip", "git"]), ("git", &["git"])] {
         let mut command = checkout.command(&["build-native", "--yes", "--origin", origin]);
-        // Neither tools nor a package manager.
+        // There are neither tools nor a package manager.
         let output = command.env("PATH", checkout.root.join("no such folder")).output().unwrap();
         let run = Run::from(output).expect(1, "still missing: ");
         for name in ["ninja", "git", "pip"] {
@@ -329,7 +329,7 @@ fn arguments_that_are_no_unicode_are_refused_without_a_panic() {
 #[test]
 fn a_folder_that_is_no_llama_is_refused() {
     let checkout = Checkout::new("checkout");
-    for (dir, part) in [("/proc/self/fd", "is no llama.cpp tree"), ("no such folder", "no such folder")] {
+    for (dir, part) in [("/proc/self/fd", "is not a llama.cpp tree"), ("no such folder", "no such folder")] {
         let run = checkout.xtask(&["build-native", "--path", dir]);
         run.expect(1, part);
     }

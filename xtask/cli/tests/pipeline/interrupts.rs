@@ -1,4 +1,4 @@
-//! Ctrl-C, a kill, and two builds at once.
+//! Tests of ctrl-C, killed builds, and two builds at once.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::checkout::{Checkout, Run, write};
 
-/// A build that waits in its C++ part. Returns when it is there, with the process that it waits for.
+/// Starts a build that waits in its C++ part. Returns once it waits, with the process that it waits for.
 fn slow_build(checkout: &Checkout) -> (Child, u32) {
     write(&checkout.source.join("slow"), "");
     let child = checkout.build_command("native").spawn().unwrap();
@@ -31,7 +31,7 @@ fn slow_step(child: &Child) -> u32 {
     }
 }
 
-/// The descendant of `parent` that is the slow step.
+/// Returns the descendant of `parent` that is the slow step.
 fn sleeping(parent: u32) -> Option<u32> {
     let children = |pid: u32| -> Vec<u32> {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -49,10 +49,10 @@ fn sleeping(parent: u32) -> Option<u32> {
 /// Time limit for the end of a process. Busy machines are slow, and the slow step ends by itself after 60 s.
 const PATIENCE: Duration = Duration::from_secs(50);
 
-/// True if process `pid` ends in time, or is a zombie that its new parent has not reaped yet. A process takes a moment to die
-/// of a signal.
+/// True if the process `pid` ends in time, or is a zombie that its new parent has not reaped yet. A process takes a
+/// moment to die of a signal.
 fn ends(pid: u32) -> bool {
-    // The name, in parentheses, may hold anything; the state stands behind it.
+    // The name, in parentheses, may contain any character; the state follows it.
     let has_ended = || {
         std::fs::read_to_string(format!("/proc/{pid}/stat"))
             .map_or(true, |text| text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')))
@@ -85,7 +85,7 @@ fn ctrl_c_ends_the_build_and_its_children_and_the_next_run_goes_on() {
         assert!(ends(step), "children were left behind");
         assert_eq!(std::fs::canonicalize(checkout.current("native")).unwrap(), good);
     }
-    // Same plan, and what was configured is kept. The step is only waited for, so it is cut short here.
+    // The plan is the same, so the configuration is kept. The slow step only waits, so it is cut short here.
     let (child, step) = slow_build(&checkout);
     kill(pid(step), Signal::SIGKILL).unwrap();
     Run::from(child.wait_with_output().unwrap()).expect(1, "kept configure");
@@ -96,7 +96,7 @@ fn a_second_build_is_told_to_try_again_and_a_killed_one_holds_nothing() {
     let checkout = Checkout::new("checkout");
     let (mut child, step) = slow_build(&checkout);
     let second = checkout.build("portable").expect(75, "another build is running in this checkout");
-    // Wrong usage is told of at once.
+    // Usage errors are reported at once.
     for (args, part) in [
         (&["build", "--profile", "nope"][..], " dev, native,"),
         (&["build-native", "--commit", "abc"], "go with --origin git"),
@@ -104,7 +104,7 @@ fn a_second_build_is_told_to_try_again_and_a_killed_one_holds_nothing() {
     ] {
         checkout.xtask(args).expect(2, part);
     }
-    // A build that was begun and left lies there too.
+    // A build that was begun and abandoned is there too.
     write(&checkout.root.join("target/anneal/portable-000000000000/stages/x"), "");
     let shown = checkout.xtask(&["show"]).expect(0, "").out;
     assert_eq!((shown.matches("building").count(), shown.matches("unfinished").count()), (1, 1), "{shown}");
@@ -116,8 +116,8 @@ fn a_second_build_is_told_to_try_again_and_a_killed_one_holds_nothing() {
     checkout.build("native").expect(0, "built");
 }
 
-/// A path on which there is a package manager for root that takes a minute for anything, and nothing else. It writes
-/// down what it was asked for.
+/// Returns a PATH with a package manager for root that takes a minute for anything and logs its arguments, and with
+/// no other program.
 fn slow_apt(checkout: &Checkout) -> String {
     let bin = checkout.root.join("bin");
     let asked = checkout.root.join("asked");
@@ -136,7 +136,7 @@ fn ctrl_c_ends_an_installation_before_its_next_command() {
     let checkout = Checkout::new("checkout");
     let path = slow_apt(&checkout);
     let mut command = checkout.command(&["setup", "--yes"]);
-    // A group of its own, as a terminal's foreground has: ctrl-C reaches the installer as well.
+    // The process group mimics a terminal's foreground group, so ctrl-C also reaches the installer.
     let child = command.env("PATH", path).process_group(0).spawn().unwrap();
     slow_step(&child);
     killpg(pid(child.id()), Signal::SIGINT).unwrap();
@@ -148,7 +148,7 @@ fn ctrl_c_ends_an_installation_before_its_next_command() {
 fn ctrl_c_is_an_answer_to_the_question() {
     let checkout = Checkout::new("checkout");
     let path = slow_apt(&checkout);
-    // A question needs a terminal, which `script` makes.
+    // A prompt needs a terminal, which `script` provides.
     let mut child = Command::new("script")
         .args(["-qec", "PATH=\"$PATH_OF_XTASK\" exec \"$XTASK\" setup", "/dev/null"])
         .env("SHELL", "/bin/sh")

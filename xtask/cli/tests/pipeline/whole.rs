@@ -1,4 +1,4 @@
-//! Builds that go well.
+//! Builds that succeed.
 
 use build_info::audit::Rule;
 use build_info::record::Threading;
@@ -55,7 +55,7 @@ fn the_record_is_what_its_schema_says() {
     let validator = jsonschema::validator_for(&serde_json::from_slice(&schema).unwrap()).unwrap();
     let errors: Vec<String> = validator.iter_errors(&record).map(|error| error.to_string()).collect();
     assert!(errors.is_empty(), "{errors:#?}");
-    // And the schema is no rubber stamp.
+    // The schema must also reject records that lack these keys.
     for key in ["schema_version", "optimal_threads", "host"] {
         let mut broken = record.clone();
         broken.as_object_mut().unwrap().remove(key);
@@ -90,7 +90,7 @@ fn only_the_engine_is_built_again_when_only_the_engine_changed() {
     write(&main, &text.replace("2.5", "3.5"));
     let run = checkout.build("native").expect(0, "kept compile");
     assert!(run.err.contains("finished engine"), "{}", run.err);
-    // The table is of this run: the compilation of the one before has no time in it.
+    // The table shows this run: the compilation was done by the run before, so it has no time.
     let row = run.err.lines().find(|line| line.trim_start().starts_with("compile ") && !line.contains("/"));
     assert!(row.is_some_and(|row| row.trim_end().ends_with("kept")), "{}", run.err);
     assert_eq!(std::fs::canonicalize(checkout.current("native")).unwrap(), folder);
@@ -105,7 +105,7 @@ fn the_host_name_can_be_left_out() {
     checkout.xtask(&["build-native", "--path", &source]).expect(0, "built");
     let info = checkout.record("native");
     assert!(info.hostname.is_some() && info.host.hostname == info.hostname);
-    // From a record that is there, too.
+    // The name is also removed from an existing record.
     checkout.xtask(&["build-native", "--no-hostname", "--path", &source]).expect(0, "");
     let info = checkout.record("native");
     assert_eq!((info.hostname, info.host.hostname), (None, None));
@@ -161,6 +161,6 @@ fn a_finished_build_is_audited_by_its_own_rule() {
     }
     checkout.xtask(&["audit", "no such file"]).expect(2, "is not there");
     checkout.xtask(&["audit", "engine"]).expect(2, "holds no bin/anneal");
-    checkout.xtask(&["audit", "engine/anneal/main.rs"]).expect(1, "is no ELF file");
+    checkout.xtask(&["audit", "engine/anneal/main.rs"]).expect(1, "is not an ELF file");
     checkout.xtask(&["audit", "--as", "fast"]).expect(2, "invalid value 'fast'");
 }
