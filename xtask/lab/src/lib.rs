@@ -1,12 +1,12 @@
-//! Measures builds: the commands of `cargo xtask` that only measure, in a program that is compiled when one is first used.
+//! Commands of `cargo xtask` that only measure builds, in a program that is compiled when one of them is first used.
 //!
 //! - [`commands`]: the command line, one file per command
-//! - `optimize`: finds the fastest build of a machine
-//! - `serving`: servers against each other, and one of them under load for long
-//! - `validate`: says if a build or a setting may replace another
-//! - `gpu_check`: checks what a GPU does with a build, from one archive
-//! - `recommend`: the build, settings and quantisation that suit a model on a machine
-//! - `report`: one page of all measurements
+//! - `optimize`: finds the fastest build for a machine
+//! - `serving`: compares servers, and soaks one under load
+//! - `validate`: decides if a build or a setting may replace another
+//! - `gpu_check`: checks a build on a GPU, from one archive
+//! - `recommend`: recommends a build, settings and a quantisation for a model on a machine
+//! - `report`: writes one page with all measurements
 
 pub mod commands;
 mod gpu_check;

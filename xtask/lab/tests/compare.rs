@@ -1,4 +1,4 @@
-//! `cargo xtask bench compare` as a user runs it, with engines that are scripts.
+//! Tests of `cargo xtask bench compare` as a user runs it, with engines that are scripts.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -18,7 +18,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// An engine that prints the same speeds each time, after it has run `extra`.
+/// Creates an engine that prints the same speeds each time, after it has run `extra`.
 fn engine(folder: &Path, extra: &str) -> PathBuf {
     let script = format!(
         "#!/bin/sh\n{extra}\ncat <<'END'\n[{{\"n_prompt\": 8, \"n_gen\": 0, \"avg_ns\": 1, \"avg_ts\": 10}},\n\
@@ -26,7 +26,7 @@ fn engine(folder: &Path, extra: &str) -> PathBuf {
     );
     let path = folder.join("bin/anneal");
     std::fs::create_dir_all(folder.join("bin")).unwrap();
-    // By another process: a script that a forked child holds open for writing cannot be run.
+    // Another process writes the script: a script that a forked child holds open for writing cannot be run.
     let mut writer = Command::new("sh")
         .args(["-c", "cat > \"$0\" && chmod +x \"$0\""])
         .arg(&path)
@@ -61,7 +61,7 @@ fn builds_are_named_by_label_by_folder_and_by_program() {
     assert_eq!(result["builds"][0]["name"], "one");
     assert_eq!(result["figures"][0]["results"][1]["build"], "labelled");
     assert_eq!(result["figures"][0]["results"][1]["verdict"], "equal");
-    // To be published: no folder of this machine.
+    // The result may be published: it must not contain a folder of this machine.
     let text = result.to_string();
     assert!(!text.contains(&*folder.path().to_string_lossy()), "{text}");
     assert!(text.contains("--builds one,labelled=anneal -m m.gguf"), "{text}");
@@ -78,7 +78,7 @@ fn what_is_not_there_is_named() {
         (&["--builds", &unknown], 2, "no build \"nattive\""),
         (&["--builds", &none], 1, "none: there is no"),
         (&["--builds", &here, "-m", "x.gguf"], 2, "two builds or more"),
-        (&["--builds", &here, "-p", "1,2", "-n", "1"], 2, "a shape is one of each"),
+        (&["--builds", &here, "-p", "1,2", "-n", "1"], 2, "each shape needs one of each"),
         (&["--builds", &here, "--phases", "speed"], 2, "unknown phase"),
     ];
     for (arguments, code, words) in cases {
@@ -89,11 +89,12 @@ fn what_is_not_there_is_named() {
     }
 }
 
-/// Nothing is built, made or measured for inputs that cannot be used; `bench switches` would build for minutes first.
+/// Checks that invalid inputs are reported before anything is built, made or measured; `bench switches` would build
+/// for minutes.
 #[test]
 fn inputs_are_looked_at_first() {
     let folder = tempfile::tempdir().unwrap();
-    // No build, no sources and no models: whatever is made would be seen.
+    // The checkout has no build, no sources and no models, so anything that is made would be noticed.
     let workspace = folder.path().join("checkout");
     for kept in ["profiles/build", "one/bin", "two/bin"] {
         std::fs::create_dir_all(workspace.join(kept)).unwrap();
@@ -114,7 +115,7 @@ fn inputs_are_looked_at_first() {
         (&["--text", "/nonexist"], 1, "cannot read the text /nonexist"),
         (&["--raw", &nowhere], 1, "there is no folder for"),
         (&["--pairs", "0"], 2, "needs a pair"),
-        (&["-p", "1,2", "-n", "1"], 2, "a shape is one of each"),
+        (&["-p", "1,2", "-n", "1"], 2, "each shape needs one of each"),
     ];
     for (arguments, code, words) in cases {
         for command in [&["switches", "--set", "repack=false"][..], &["compare", "--builds", &builds]] {
@@ -141,7 +142,7 @@ fn ctrl_c_keeps_what_was_measured() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) = (folder.path().join("one"), folder.path().join("two"));
     engine(&one, "");
-    // Hangs from its third run on.
+    // This engine hangs from its third run on.
     let runs = folder.path().join("runs").display().to_string();
     engine(&two, &format!("echo >> {runs}; [ $(grep -c '' {runs}) -lt 3 ] || sleep 600"));
     let model = folder.path().join("m.gguf");

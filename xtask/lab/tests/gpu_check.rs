@@ -1,4 +1,5 @@
-//! `cargo xtask gpu-check run` and `show` as a user runs them, with programs that are scripts: tests/data/fake-gpu-anneal.sh.
+//! Tests of `cargo xtask gpu-check run` and `show` as a user runs them, with programs that are scripts:
+//! tests/data/fake-gpu-anneal.sh.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -10,16 +11,16 @@ use serde_json::{Value, json};
 
 const KERNEL: &str = include_str!("fixtures/gpu-check/anneal-kernel.json");
 const END_TO_END: &str = include_str!("fixtures/gpu-check/anneal-end-to-end.json");
-/// What the real engine said of 64 tokens that the device chose.
+/// Output of the real engine about 64 tokens that the device chose.
 const SAID: &str = include_str!("../../../fixtures/run/greedy-on-device.txt");
 
-/// A folder with an engine, a llama-bench and room for models.
+/// Folder with an engine, a llama-bench and room for models.
 struct Stage {
     folder: tempfile::TempDir,
 }
 
 impl Stage {
-    /// An engine that does as `plan` says, with the record of a build for GPUs.
+    /// Creates an engine that behaves as `plan` says, with the record of a build for GPUs.
     fn new(plan: &str) -> Self {
         let stage = Self { folder: tempfile::tempdir().unwrap() };
         std::fs::create_dir_all(stage.path("bin")).unwrap();
@@ -55,7 +56,7 @@ impl Stage {
 
     fn program(&self, name: &str, text: &str) {
         self.write(&format!("bin/{name}.text"), text);
-        // By another process: a script that a forked child holds open for writing cannot be run.
+        // Another process writes the script: a script that a forked child holds open for writing cannot be run.
         let done = Command::new("sh")
             .args(["-c", "mv \"$0.text\" \"$0\" && chmod +x \"$0\""])
             .arg(self.path("bin").join(name))
@@ -63,7 +64,7 @@ impl Stage {
         assert!(done.unwrap().success());
     }
 
-    /// A llama-bench that is half as fast.
+    /// Adds a llama-bench that is half as fast.
     fn with_llama_bench(self) -> Self {
         let mut tests: Vec<Value> = serde_json::from_str(KERNEL).unwrap();
         for test in &mut tests {
@@ -97,7 +98,7 @@ impl Stage {
 
     fn run(&self, arguments: &[&str]) -> (Output, Value) {
         let output = self.command(arguments).output().unwrap();
-        // Whatever happened, no model is left.
+        // The models are removed in any case.
         assert_eq!(std::fs::read_dir(self.path("scratch")).unwrap().count(), 0);
         let report = std::fs::read_to_string(self.path("out.json")).unwrap_or_default();
         (output, serde_json::from_str(&report).unwrap_or(Value::Null))
@@ -161,7 +162,7 @@ fn a_whole_check_is_one_file_that_shows_everything() {
     ] {
         assert_eq!(verdict(&report, what), expected, "{what}");
     }
-    // The record that lies there is the engine's.
+    // The record in the folder is the engine's.
     assert_eq!(
         (&report["anneal"]["build"]["profile"], &report["llama_bench"]["build"]),
         (&json!("cuda-dense"), &Value::Null)
@@ -179,13 +180,13 @@ fn a_whole_check_is_one_file_that_shows_everything() {
     let share =
         list(&report, "figures").iter().find(|figure| figure["what"] == "share of bandwidth in decode");
     assert_eq!(share.unwrap()["measured_copy_bandwidth"], 3e12);
-    // Nothing of the machine's names and folders.
+    // The report contains no names or folders of the machine.
     let text = report.to_string();
     for hidden in ["secret", &*stage.folder.path().to_string_lossy()] {
         assert!(!text.contains(hidden), "{hidden} in {text}");
     }
 
-    // What was written is read back as it is, and shown.
+    // The file that was written can be read and shown.
     let show = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_lab"))
             .args(["gpu-check", "show"])
@@ -203,12 +204,12 @@ fn a_whole_check_is_one_file_that_shows_everything() {
     {
         assert!(page.contains(words), "{words} in {page}");
     }
-    assert!(show(&[]).contains("Figures to reach"));
+    assert!(show(&[]).contains("Goals"));
 }
 
 #[test]
 fn what_fails_is_written_down_and_the_rest_goes_on() {
-    // Prompts take what is not there; tokens differ from run to run; the program goes on without a GPU.
+    // Prompts need a missing library, tokens differ from run to run, and the program runs without a GPU.
     let plan =
         "bench() { echo \"$here: CUBLAS_STATUS_NOT_INITIALIZED\" >&2; exit 134; }\ntoken=$$\nrefusal=0";
     let stage = Stage::new(plan);
@@ -266,7 +267,7 @@ fn ctrl_c_keeps_what_there_is_and_removes_the_models() {
         .spawn()
         .unwrap();
     let began = Instant::now();
-    // The first round's decode, which takes for ever.
+    // Wait for the first round's decode, which never ends.
     while !stage.path("bin/decoding").exists() {
         assert!(began.elapsed() < Duration::from_secs(300), "it does not get so far");
         std::thread::sleep(Duration::from_millis(20));
@@ -279,7 +280,7 @@ fn ctrl_c_keeps_what_there_is_and_removes_the_models() {
     let report: Value =
         serde_json::from_str(&std::fs::read_to_string(stage.path("out.json")).unwrap()).unwrap();
     assert_eq!(report["stopped"], "stopped by the user");
-    // What the round had measured until then.
+    // The measurements of the unfinished round are kept.
     assert_eq!(report["models"][0]["runs"].as_array().unwrap().len(), 2);
     assert!(
         list(&report, "left_out")
@@ -308,8 +309,8 @@ fn what_cannot_be_checked_is_not_packed_and_told_before_anything_is_built() {
         (output.status.code(), stderr(&output))
     };
     let (code, told) = pack(&["--profile", "native"]);
-    assert!(code == Some(2) && told.contains("it is for no GPU"), "{told}");
-    for (program, words) in [("/nonexistent", "No such file"), ("/bin/sh", "it is no llama-bench")] {
+    assert!(code == Some(2) && told.contains("the profile uses no GPU"), "{told}");
+    for (program, words) in [("/nonexistent", "No such file"), ("/bin/sh", "not a llama-bench program")] {
         let (code, told) = pack(&["--profile", "cuda-dense", "--llama-bench", program]);
         assert!(code == Some(2) && told.contains(words), "{program}: {told}");
     }
@@ -339,15 +340,15 @@ fn an_archive_that_was_changed_on_its_way_is_told() {
     };
     let changed = check(&"0".repeat(64));
     assert_eq!(changed.status.code(), Some(1));
-    assert!(stderr(&changed).contains("anneal is not what was packed"), "{}", stderr(&changed));
+    assert!(stderr(&changed).contains("checksum mismatch: anneal"), "{}", stderr(&changed));
 }
 
 #[test]
 fn a_file_that_is_no_report_is_told() {
     let stage = Stage::new("");
     for (text, expected) in [
-        ("{}", "no report"),
-        ("{\"schema_version\": \"9.0\"}", "is of format 9.0"),
+        ("{}", "not a report"),
+        ("{\"schema_version\": \"9.0\"}", "has format 9.0"),
         ("{\"schema_version\": \"1.0\"}", "damaged"),
     ] {
         stage.write("other.json", text);
@@ -358,7 +359,7 @@ fn a_file_that_is_no_report_is_told() {
             .unwrap();
         assert!(!output.status.success() && stderr(&output).contains(expected), "{}", stderr(&output));
     }
-    // And is not replaced by one.
+    // The existing file is not overwritten.
     stage.write("out.json", "precious");
     let (output, _) = stage.run(&["--allow-cpu"]);
     assert!(stderr(&output).contains("is no record of measurements"), "{}", stderr(&output));

@@ -1,4 +1,4 @@
-//! What a user had, and what a command leaves where it cannot write.
+//! Tests that a command that cannot write its output keeps the user's files.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -26,14 +26,14 @@ fn a_record_takes_the_place_of_nothing_but_a_record() {
     std::fs::write(&notes, "precious\n").expect("a file");
     let validate = |out: &Path| {
         let output = xtask(&["validate", "/nowhere/a", "/nowhere/b", "-m", text(&model), "--out", text(out)]);
-        // An error before there is a verdict; 1 is a verdict's.
+        // 2 is an error before there is a verdict; 1 would be a verdict.
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let said = validate(&notes);
     assert!(said.contains("notes.txt: it is there and is no record of measurements"), "{said}");
     assert_eq!(std::fs::read_to_string(&notes).expect("the notes"), "precious\n");
-    // One of ours may be replaced: then it is the builds that are not there.
+    // A file that Anneal wrote may be overwritten; the error is then about the missing builds.
     std::fs::copy(RESULT, &notes).expect("a copy");
     let said = validate(&notes);
     assert!(!said.contains("is no record"), "{said}");
@@ -42,7 +42,7 @@ fn a_record_takes_the_place_of_nothing_but_a_record() {
 #[test]
 fn a_report_that_gets_too_large_for_the_user_leaves_nothing_half() {
     let folder = tempfile::tempdir().expect("a folder");
-    // The first plot has more than a block of 512 bytes, of which ulimit counts.
+    // The first plot is larger than one block of 512 bytes, the unit of ulimit.
     let output = Command::new("sh")
         .args(["-c", "ulimit -f 1; exec \"$0\" report \"$1\" --out \"$2\""])
         .args([env!("CARGO_BIN_EXE_lab"), RESULT, text(folder.path())])

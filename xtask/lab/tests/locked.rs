@@ -1,4 +1,4 @@
-//! Commands in a checkout in which a build is running.
+//! Tests of commands in a checkout in which a build is running.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,5 +25,5 @@ fn wrong_usage_is_told_of_at_once_though_another_build_is_running() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("there are dev, native"), "{said}");
+    assert!(said.contains("profiles are dev, native"), "{said}");
 }

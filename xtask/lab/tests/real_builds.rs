@@ -1,11 +1,11 @@
-//! The real builds, as `cargo xtask ci` makes them before it runs this, measured.
+//! Tests with the real builds, which `cargo xtask ci` makes before it runs them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use gguf::synth::{self, Preset, SynthOptions};
 
-/// The current build of `profile`. Without one these tests fail rather than pass unseen.
+/// Returns the current build of `profile`. Panics if there is none, so that these tests do not pass unnoticed.
 #[track_caller]
 fn build(profile: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal").join(profile);

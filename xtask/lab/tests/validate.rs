@@ -1,4 +1,4 @@
-//! `cargo xtask validate` as a user runs it, with engines that are scripts: tests/data/fake-anneal.sh.
+//! Tests of `cargo xtask validate` as a user runs it, with engines that are scripts: tests/data/fake-anneal.sh.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// CPU time is not planted but spent, and a machine that does other work has its own ideas of how much that is.
+/// CPU tolerance. The scripts really use CPU time, and on a machine with other load the measured time varies widely.
 const TOLERANCE: &str = "3";
 
-/// A folder with engines and a model.
+/// Folder with engines and a model.
 struct Stage {
     folder: tempfile::TempDir,
 }
@@ -26,12 +26,12 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    /// The folder of an engine that is as `plan` says.
+    /// Creates an engine that behaves as `plan` says, and returns its folder.
     fn engine(&self, name: &str, plan: &str) -> String {
         let bin = self.path(name).join("bin");
         std::fs::create_dir_all(&bin).unwrap();
         std::fs::write(bin.join("plan"), plan).unwrap();
-        // By another process: a script that a forked child holds open for writing cannot be run.
+        // Another process writes the script: a script that a forked child holds open for writing cannot be run.
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fake-anneal.sh");
         let done = Command::new("sh")
             .args(["-c", "cp \"$0\" \"$1\" && chmod +x \"$1\""])
@@ -51,7 +51,7 @@ impl Stage {
         command
     }
 
-    /// Holds an engine of `plan` against a plain one.
+    /// Validates an engine of `plan` against a plain one.
     fn judge(&self, plan: &str, arguments: &[&str]) -> (i32, Value, String) {
         let (a, b) = (self.engine("a", ""), self.engine("b", plan));
         let output = self.validate(&[&[a.as_str(), &b, "--json"], arguments].concat()).output().unwrap();
@@ -77,13 +77,13 @@ fn what_was_planted_is_found() {
         ("speed=1200", 0, "accepted", ""),
         ("speed=900", 1, "not-accepted", "prefill is slower: 0."),
         ("", 1, "not-accepted", "no phase is faster"),
-        ("speed=1200 tokens=8", 1, "not-accepted", "B's output is not A's: 0 of 64 greedy tokens"),
-        ("speed=1200 nan=1", 1, "not-accepted", "B gives logits that are no numbers"),
+        ("speed=1200 tokens=8", 1, "not-accepted", "B's output differs from A's: 0 of 64 greedy tokens"),
+        ("speed=1200 nan=1", 1, "not-accepted", "B computes invalid logits"),
         ("speed=1200 unstable=1", 1, "not-accepted", "B is unstable"),
         ("speed=1200 crash=run", 1, "not-accepted", "B broke: anneal run"),
         ("speed=1200 crash=bench", 1, "not-accepted", "signal: 6"),
         ("speed=1200 crash=info", 1, "not-accepted", "planted crash"),
-        ("speed=1200 work=3000000", 1, "not-accepted", "takes more CPU time a token"),
+        ("speed=1200 work=3000000", 1, "not-accepted", "takes more CPU time per token"),
         ("speed=1200 work=0", 75, "cannot-tell", "CPU time of prefill was too short"),
     ];
     for (plan, code, verdict, words) in cases {
@@ -107,7 +107,7 @@ fn a_lost_device_is_a_fallback() {
     let record: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(reasons(&record).contains("it does not find An H100"), "{}", reasons(&record));
-    // Decided before anything was raced.
+    // The verdict was reached before any race.
     assert_eq!(record["speed"], Value::Array(Vec::new()));
 }
 
@@ -140,7 +140,7 @@ fn the_page_and_the_record_are_told() {
         record["command"].as_str().is_some_and(|line| line.contains("--flags-b '--no-repack -t 2'")),
         "{record}"
     );
-    // Every run of B had them.
+    // Every run of B had the flags.
     let runs = std::fs::read_to_string(stage.path("b/bin/anneal.runs")).unwrap();
     assert!(runs.lines().all(|line| line.ends_with("--no-repack -t 2")), "{runs}");
 }
@@ -156,11 +156,11 @@ fn wrong_usage_is_told_before_the_long_part() {
         (&[], 2, "required"),
         (&[&a, "nattive"], 2, "no build \"nattive\""),
         (&[&a, "none=/nowhere/none"], 2, "none: there is no"),
-        (&[&a, &a, "--flags-b=--seed 3"], 2, "B: --seed is validate's own"),
-        (&[&a, &a, "--flags-a='"], 2, "a quote is open"),
+        (&[&a, &a, "--flags-b=--seed 3"], 2, "B: --seed is set by validate"),
+        (&[&a, &a, "--flags-a='"], 2, "a quote is not closed"),
         (&[&a, &a, "-n", "20"], 2, "50"),
-        (&[&a, &a, "--phases", "load"], 2, "load is not judged"),
-        (&[&a, &a, "--phases", "prefill", "--decisive", "decode"], 2, "not among --phases"),
+        (&[&a, &a, "--phases", "load"], 2, "load cannot be validated"),
+        (&[&a, &a, "--phases", "prefill", "--decisive", "decode"], 2, "not in --phases"),
         (&[&a, &a, "--out", "/nowhere/at/all.json"], 2, "there is no folder"),
         (&["--steps", &plan], 2, "no [[step]]"),
     ];
@@ -174,7 +174,7 @@ fn wrong_usage_is_told_before_the_long_part() {
     let (code, record, said) = stage.judge("", &["--flags-b=--unheard-of"]);
     assert_eq!((code, record), (2, Value::Null), "{said}");
     assert!(said.contains("B: anneal info") && said.contains("unexpected argument '--unheard-of'"), "{said}");
-    // Understood by some commands of the engine only.
+    // Only some commands of the engine understand this flag.
     let (code, record, said) = stage.judge("", &["--flags-b=--not-in-bench"]);
     assert_eq!((code, record), (2, Value::Null), "{said}");
     assert!(said.contains("B: anneal bench"), "{said}");
@@ -206,11 +206,11 @@ fn a_verdict_is_told_also_where_the_record_cannot_be_written() {
     std::fs::create_dir(&folder).unwrap();
     let out = folder.join("record.json").display().to_string();
     let flags = ["--cpu-tolerance", TOLERANCE, "--phases", "decode", "--out", &out];
-    // It goes while B runs.
+    // The folder disappears while B runs.
     let plan = format!("speed=1300\n[ \"$1\" = bench ] && rm -rf '{}'\n", folder.display());
     let (code, record, said) = stage.judge(&plan, &flags);
     assert_eq!((code, &record["verdict"]), (0, &Value::from("accepted")), "{said}");
-    assert!(said.contains("the record is not kept"), "{said}");
+    assert!(said.contains("cannot write the record"), "{said}");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn ctrl_c_keeps_what_was_measured() {
         .unwrap();
     let runs = stage.path("b/bin/anneal.runs");
     let until = Instant::now() + Duration::from_secs(300);
-    // The record is there when the output was compared.
+    // The record exists once the output has been compared.
     while !out.exists() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -1,4 +1,4 @@
-//! Which BLAS library a build links, and how it is told so.
+//! BLAS library that a build links, and the flags for it.
 
 use std::path::Path;
 
@@ -7,15 +7,15 @@ use toolchain::{BlasLibrary, BlasThreading, Toolchain};
 
 use crate::profile::{Blas, Linkage};
 
-/// What CMake, the linker and the checks call a vendor.
+/// Names that CMake, the linker and the checks use for a vendor.
 struct Vendor {
-    /// `GGML_BLAS_VENDOR`: FindBLAS's name.
+    /// Value of `GGML_BLAS_VENDOR`: FindBLAS's name.
     cmake: &'static str,
-    /// What ggml-blas is compiled with: it decides on the header and on the call that sets the threads.
+    /// Definition that ggml-blas is compiled with. It selects the header and the call that sets the threads.
     define: &'static str,
-    /// The function by which ggml sets the library's threads at every multiplication.
+    /// Function by which ggml sets the library's threads at every multiplication.
     set_threads: &'static str,
-    /// The function by which the library tells what it is.
+    /// Function by which the library reports its version.
     version: &'static str,
 }
 
@@ -28,7 +28,7 @@ fn vendor(library: &BlasLibrary) -> Vendor {
     Vendor { cmake, define, set_threads, version }
 }
 
-/// The library that a profile asks for.
+/// Returns the library that a profile asks for.
 pub fn choose(blas: Blas, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Option<BlasLibrary>> {
     let (vendor, profile) = match blas {
         Blas::Off | Blas::Upstream => return Ok(None),
@@ -42,12 +42,13 @@ pub fn choose(blas: Blas, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
     else {
         if built {
             bail!(
-                "OpenBLAS is not built yet: `cargo xtask build` does it for a profile with `blas = \"{profile}\"`"
+                "OpenBLAS is not built yet\nhint: `cargo xtask build` builds it for a profile with `blas = \
+                 \"{profile}\"`"
             );
         }
         bail!(
-            "no {vendor} with its headers was found by pkg-config's files or in the usual places (Debian: {}); \
-             `cargo xtask setup --profile NAME` installs what the profile NAME needs",
+            "cannot find {vendor} with its headers, neither with pkg-config nor in the usual folders (Debian: \
+             {})\nhint: `cargo xtask setup --profile NAME` installs what the profile NAME needs",
             match blas {
                 Blas::Blis => "libblis-pthread-dev",
                 Blas::Mkl => "mkl-devel and mkl-include from pip",
@@ -56,11 +57,11 @@ pub fn choose(blas: Blas, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
         );
     };
     notes.push(format!(
-        "{} {} multiplies ({}); OpenBLAS 0.3.21 evaluated prompts at 0.63 times the speed of clang's kernels alone \
-         on a Zen 5: compare with the profile `native`",
+        "{} {} is used for multiplications ({}); with OpenBLAS 0.3.21, prefill was 0.63 times as fast as with \
+         clang's kernels alone on a Zen 5: compare with the profile `native`",
         library.vendor,
         library.version,
-        library.threading.map_or("threads unknown".to_string(), |threading| match threading {
+        library.threading.map_or("unknown threading".to_string(), |threading| match threading {
             BlasThreading::Serial => "without threads".to_string(),
             threads => format!("{threads} threads"),
         })
@@ -68,8 +69,8 @@ pub fn choose(blas: Blas, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
     Ok(Some(library.clone()))
 }
 
-/// Definitions for CMake. The files are named, since FindBLAS would take the first library it comes across, and
-/// ggml the headers of another.
+/// Returns the definitions for CMake. They name the files, because FindBLAS would take the first library that it
+/// finds, and ggml the headers of another.
 pub fn definitions(library: &BlasLibrary) -> [(&'static str, String); 4] {
     let files: Vec<String> =
         library.libraries.iter().map(|path| path.to_string_lossy().into_owned()).collect();
@@ -81,27 +82,29 @@ pub fn definitions(library: &BlasLibrary) -> [(&'static str, String); 4] {
     ]
 }
 
-/// What the compile command of ggml-blas must hold: the vendor's definition.
+/// Returns the definition of the vendor, which the compile command of ggml-blas must contain.
 pub fn expected_define(library: &BlasLibrary) -> String {
     format!("-D{}", vendor(library).define)
 }
 
-/// Arguments that link the library into the engine, and nothing else under its name.
+/// Returns the arguments that link exactly this library into the engine.
 pub fn link_args(library: &BlasLibrary, linkage: Linkage) -> Vec<String> {
     let vendor = vendor(library);
     let mut args = Vec::new();
     if linkage == Linkage::Static {
-        // ggml sets as many BLAS threads as it has itself; the engine's own wish comes between (csrc/blas.cpp). Of a shared
-        // ggml the calls do not come by here, so the engine must not find the function and believe that they do.
+        // ggml gives BLAS as many threads as it has itself. The wrapper replaces that by the engine's own setting
+        // (csrc/blas.cpp). Calls of a shared ggml do not pass through the wrapper, so in that case the engine must
+        // not find the function, which would make it assume that they do.
         args.push(format!("-Wl,--wrap={}", vendor.set_threads));
     }
-    // Nothing in ggml calls it, so an archive would leave it out, and the build could not tell what it linked.
+    // ggml does not call this function, so the linker would omit it from an archive, and the build could not report
+    // its BLAS library.
     args.push(format!("-Wl,-u,{}", vendor.version));
     if library.libraries.iter().any(|path| is_archive(path)) {
         // ggml's own reference goes to the wrapper, whose reference is weak.
         args.push(format!("-Wl,-u,{}", vendor.set_threads));
     }
-    // The layers of MKL call each other and name each other nowhere.
+    // The layers of MKL call each other without listing each other as dependencies.
     let layers = library.libraries.len() > 1;
     args.extend(layers.then(|| "-Wl,--no-as-needed".to_string()));
     args.extend(library.libraries.iter().map(|path| path.to_string_lossy().into_owned()));
@@ -109,7 +112,7 @@ pub fn link_args(library: &BlasLibrary, linkage: Linkage) -> Vec<String> {
     args
 }
 
-/// Where the loader finds exactly this library, whatever `update-alternatives` says later.
+/// Returns the run path, so that the loader finds exactly this library in spite of a later `update-alternatives`.
 pub fn rpath(library: &BlasLibrary) -> Vec<String> {
     let mut folders: Vec<String> = library
         .libraries
@@ -121,7 +124,7 @@ pub fn rpath(library: &BlasLibrary) -> Vec<String> {
     folders
 }
 
-/// Whether it becomes part of the program.
+/// True if the library is an archive, which becomes part of the program.
 pub fn is_archive(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "a")
 }

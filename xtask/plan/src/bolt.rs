@@ -1,6 +1,7 @@
-//! BOLT: which `llvm-bolt` rewrites a program, how it learns what is hot, and what it is told. Nothing is run here.
+//! BOLT: the `llvm-bolt` that rewrites a program, its instrumentation and its options. This module runs nothing.
 //!
-//! Panchenko, Auler, Nell, Ottoni: "BOLT: A Practical Binary Optimizer for Data Centers and Beyond", CGO 2019.
+//! Source: Panchenko, Auler, Nell, Ottoni: "BOLT: A Practical Binary Optimizer for Data Centers and Beyond", CGO
+//! 2019.
 
 use std::path::PathBuf;
 
@@ -12,47 +13,48 @@ use crate::cross::NOT_HERE;
 use crate::plan::Plan;
 use crate::profile::Linkage;
 
-/// `llvm-bolt` and its companions, which lie beside it.
+/// `llvm-bolt` and its companions in the same folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoltTools {
-    /// Instruments, and rewrites.
+    /// Path of `llvm-bolt`, which instruments and rewrites programs.
     pub bolt: Tool,
-    /// Adds profiles up.
+    /// Path of `merge-fdata`, which merges profiles.
     pub merge_fdata: PathBuf,
-    /// Makes a profile of what `perf` recorded.
+    /// Path of `perf2bolt`, which converts a recording of `perf` to a profile.
     pub perf2bolt: PathBuf,
 }
 
-/// The tools for the programs of `plan`.
+/// Returns the tools for the programs of `plan`.
 ///
-/// BOLT reads machine code, so an `llvm-bolt` of another LLVM than the compiler's works as long as it knows every
-/// instruction; those functions that hold others it leaves alone. Hence a note, and no refusal.
+/// BOLT reads machine code. An `llvm-bolt` of another LLVM than the compiler's works as long as it knows every
+/// instruction; it skips functions with unknown ones. Another version therefore causes a note and no error.
 ///
 /// # Errors
-/// When BOLT knows no such programs, or there is no `llvm-bolt` that will do: before anything is built.
+/// BOLT does not support programs of this kind, or there is no usable `llvm-bolt`. Both are reported before anything
+/// is built.
 pub fn tools(plan: &Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<BoltTools> {
     let known = ["x86_64-", "aarch64-"].iter().any(|arch| plan.target.starts_with(arch));
     if !known || !plan.target.contains("linux") {
         bail!(
-            "BOLT rewrites programs for Linux on x86-64 and AArch64, and this build is for {}",
+            "BOLT only supports programs for Linux on x86-64 and AArch64, but this build is for {}",
             plan.target
         );
     }
     if plan.cross.is_some() {
-        bail!("{NOT_HERE}: use BOLT there");
+        bail!("{NOT_HERE}\nhint: use BOLT on a machine of that architecture");
     }
     if plan.linkage == Linkage::Shared {
         bail!(
-            "the profile {} links llama.cpp as shared libraries, which are not linked anew here, so BOLT would reach \
-             the small program around them alone: take a profile with `linkage = \"static\"`",
+            "the profile {} links llama.cpp as shared libraries, which BOLT would not rewrite\nhint: use a \
+             profile with `linkage = \"static\"`",
             plan.profile
         );
     }
     let is_archive = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "a");
     if plan.blas_library.iter().flat_map(|blas| &blas.libraries).any(is_archive) {
         bail!(
-            "the profile {} links a BLAS library into the program, whose kernels are assembly written by hand: BOLT \
-             would move what it cannot understand; take a profile without it, or with the distribution's library",
+            "the profile {} links a BLAS library into the program, and BOLT cannot move its hand-written \
+             assembly correctly\nhint: use a profile without BLAS, or with the distribution's shared library",
             plan.profile
         );
     }
@@ -63,22 +65,22 @@ pub fn tools(plan: &Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
     let of = |major: u32| toolchain.llvm_bolt.iter().find(|tool| tool.llvm_major == Some(major));
     let Some(bolt) = of(wanted).or(toolchain.llvm_bolt.first()) else {
         bail!(
-            "llvm-bolt {wanted} is needed, and there is none: `cargo xtask setup` names the package manager's own; on \
-             Debian and Ubuntu `apt-get install bolt-{wanted}`"
+            "llvm-bolt {wanted} is missing\nhint: `cargo xtask setup` names the package; on Debian and Ubuntu, \
+             run `apt-get install bolt-{wanted}`"
         );
     };
     if bolt.llvm_major < Some(BOLT_AT_LEAST) {
         bail!(
-            "{} is of version {}, and {BOLT_AT_LEAST} is the oldest that folds identical functions safely: install \
-             bolt-{wanted} (Debian)",
+            "{} has version {}, but folding identical functions safely requires {BOLT_AT_LEAST} or \
+             later\nhint: install bolt-{wanted} (Debian)",
             bolt.path.display(),
             bolt.version
         );
     }
     if bolt.llvm_major != Some(wanted) {
         notes.push(format!(
-            "llvm-bolt {} rewrites what LLVM {wanted} compiled: functions with instructions that it does not know stay \
-             as they are; bolt-{wanted} would know them all",
+            "llvm-bolt {} rewrites code of LLVM {wanted} and leaves functions with unknown instructions \
+             unchanged; bolt-{wanted} knows all instructions",
             bolt.version
         ));
     }
@@ -87,14 +89,15 @@ pub fn tools(plan: &Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
     Ok(BoltTools { merge_fdata: sibling("merge-fdata"), perf2bolt: sibling("perf2bolt"), bolt: bolt.clone() })
 }
 
-/// The CPU guard, and what the C library starts a program with: code that BOLT must leave where and as it is. The
-/// guard runs before the program knows its CPU, so nothing may be woven into it, and it must stay the first to run;
-/// `_start`, `_init` and `_fini` are hand-written assembly without unwinding tables. Regular expressions over names
-/// as BOLT has them: a local function's is followed by its file's.
+/// Functions that BOLT must not move or change: the CPU guard, and the C library's start-up code. The guard runs
+/// before the program knows its CPU, so BOLT must not add instructions to it, and it must stay the first to run.
+/// `_start`, `_init` and `_fini` are hand-written assembly without unwinding tables. These are BOLT's regular
+/// expressions over names; the name of a local function is followed by the name of its file.
 const UNTOUCHED: &str =
     "-skip-funcs=check/guard\\.c/.*,construct/guard\\.c/.*,anneal_guard_required,_start,_init,_fini";
 
-/// Options that make counters of a program write to `fdata`, each process to a file of its own.
+/// Returns the options that instrument a program. Each of its processes writes its counters to a file of its own,
+/// whose name starts with `fdata`.
 pub fn instrument(fdata: &std::path::Path) -> Vec<String> {
     vec![
         "-instrument".to_string(),
@@ -104,20 +107,22 @@ pub fn instrument(fdata: &std::path::Path) -> Vec<String> {
     ]
 }
 
-/// Options of the rewriting.
+/// Returns the options that rewrite a program.
 pub fn rewrite() -> Vec<String> {
     [
         // Newell, Pupyrev: "Improved Basic Block Reordering", 2020: likely successors follow each other.
         "-reorder-blocks=ext-tsp",
-        // Functions that call each other stand close: fewer misses of the instruction cache and its TLB.
+        // Functions that call each other are placed close together, which reduces misses of the instruction cache and
+        // its TLB.
         "-reorder-functions=cdsort",
         "-split-functions",
         "-split-all-cold",
         "-split-eh",
-        // Not `all`: ggml tells its backends' buffer types apart by the addresses of functions, and two with equal
-        // code must stay two.
+        // Not `all`: ggml identifies buffer types of its backends by the addresses of functions, so two functions
+        // with equal code must stay separate.
         "-icf=safe",
-        // Two seconds, and line numbers in a backtrace stay true. Without it llvm-bolt strips them.
+        // Keeps line numbers in backtraces correct, at a cost of two seconds. Without this option llvm-bolt removes
+        // them.
         "-update-debug-sections",
         "-dyno-stats",
         UNTOUCHED,
@@ -139,13 +144,13 @@ mod tests {
 
     #[test]
     fn the_compilers_own_bolt_is_taken_and_another_is_told_of() {
-        // llvm-bolts that are there, newest first; the one that is taken, or what the error says; whether it is noted
+        // Installed llvm-bolts, newest first; the one that is chosen, or a part of the error; whether there is a note
         let cases: [(&[&str], Result<&str, &str>, bool); 6] = [
             (&["22.1.8"], Ok("22.1.8"), false),
             (&["23.1.0", "22.1.8", "19.1.7"], Ok("22.1.8"), false),
             (&["23.1.0"], Ok("23.1.0"), true),
             (&["21.1.0"], Ok("21.1.0"), true),
-            (&["19.1.7"], Err("20 is the oldest"), false),
+            (&["19.1.7"], Err("20 or later"), false),
             (&[], Err("apt-get install bolt-22"), false),
         ];
         let plan = reference_plan("native");
@@ -191,7 +196,7 @@ mod tests {
         assert!(bolted.folder_name().starts_with("native-bolt-"), "{}", bolted.folder_name());
         assert_eq!(bolted.variant.as_ref().unwrap().profile, Some(profile));
         assert_ne!(bolted.hash(), native.relocatable().hash());
-        // Of other counts: another folder.
+        // Another profile gives another folder.
         let other = native.bolted(&"cd".repeat(32).try_into().unwrap());
         assert_ne!(other.folder_name(), bolted.folder_name());
     }

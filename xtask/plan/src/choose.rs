@@ -1,4 +1,4 @@
-//! Which of the tools at hand a build uses.
+//! Choice of the installed tools that a build uses.
 
 use anyhow::{Context, Result};
 use build_info::Host;
@@ -12,7 +12,7 @@ use crate::{blas, cross};
 
 const SETUP: &str = "`cargo xtask setup` installs it";
 
-/// Chooses, and notes what a person should know about the choice.
+/// Chooses the tools, and adds notes on the choice.
 pub fn choose(
     profile: &Profile,
     host: &Host,
@@ -20,23 +20,26 @@ pub fn choose(
     notes: &mut Vec<String>,
 ) -> Result<Tools> {
     let compiler = compiler(profile, toolchain, notes)?;
-    // A compiler's own linker is left alone when the profile asks for what CMake does by itself.
+    // The profile asks for CMake's own behaviour, so the compiler keeps its default linker.
     let linker = match (profile.compiler, compiler.kind) {
         (CompilerChoice::Best | CompilerChoice::Clang, CompilerKind::Clang) => {
             toolchain.lld.iter().find(|lld| major(lld) == Some(compiler.version.major)).cloned()
         }
         _ => None,
     };
-    let cmake =
-        toolchain.cmake.clone().with_context(|| format!("no cmake {CMAKE_AT_LEAST} or later; {SETUP}"))?;
+    let cmake = toolchain
+        .cmake
+        .clone()
+        .with_context(|| format!("cannot find cmake {CMAKE_AT_LEAST} or later\nhint: {SETUP}"))?;
     if cmake.version.parse::<Version>().is_ok_and(|found| found < CMAKE_AT_LEAST) {
         anyhow::bail!(
-            "{} is version {}, and {CMAKE_AT_LEAST} or later is needed; {SETUP}",
+            "{} has version {}, but {CMAKE_AT_LEAST} or later is required\nhint: {SETUP}",
             cmake.path.display(),
             cmake.version
         );
     }
-    let rustc = toolchain.rustc.clone().context("no rustc on the path; install Rust with rustup")?;
+    let rustc =
+        toolchain.rustc.clone().context("cannot find rustc on the path\nhint: install Rust with rustup")?;
     let aim = cross::plan(profile, host, &rustc, toolchain)?;
     Ok(Tools {
         zig: zig::plan(profile, &aim, toolchain)?,
@@ -45,25 +48,24 @@ pub fn choose(
         compiler,
         linker,
         cmake,
-        ninja: toolchain.ninja.clone().with_context(|| format!("no ninja; {SETUP}"))?,
+        ninja: toolchain.ninja.clone().with_context(|| format!("cannot find ninja\nhint: {SETUP}"))?,
         libclang: toolchain.libclang.first().cloned(),
         rustc,
     })
 }
 
-/// The C and C++ compiler.
+/// Returns the C and C++ compiler.
 pub fn compiler(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Compiler> {
     match profile.compiler {
         CompilerChoice::Best => best_compiler(toolchain, notes),
         CompilerChoice::Clang => newest(toolchain, CompilerKind::Clang, CLANG_AT_LEAST)
-            .with_context(|| format!("no clang {CLANG_AT_LEAST} or later; {SETUP}")),
+            .with_context(|| format!("cannot find clang {CLANG_AT_LEAST} or later\nhint: {SETUP}")),
         CompilerChoice::Gcc => newest(toolchain, CompilerKind::Gcc, GCC_AT_LEAST)
-            .with_context(|| format!("no gcc {GCC_AT_LEAST} or later; {SETUP}")),
+            .with_context(|| format!("cannot find gcc {GCC_AT_LEAST} or later\nhint: {SETUP}")),
         CompilerChoice::Zig => Ok(Zig::compiler()),
-        CompilerChoice::System => toolchain
-            .default_compiler
-            .clone()
-            .with_context(|| format!("no C and C++ compiler (cc, c++) on the path; {SETUP}")),
+        CompilerChoice::System => toolchain.default_compiler.clone().with_context(|| {
+            format!("cannot find a C and C++ compiler (cc, c++) on the path\nhint: {SETUP}")
+        }),
     }
 }
 
@@ -71,7 +73,7 @@ fn major(tool: &Tool) -> Option<u32> {
     tool.version.parse::<Version>().ok().map(|version| version.major)
 }
 
-/// The newest compiler of a family.
+/// Returns the newest compiler of a family.
 pub fn newest(toolchain: &Toolchain, kind: CompilerKind, at_least: u32) -> Option<Compiler> {
     let of_kind = |found: &&Compiler| found.kind == kind && found.version.major >= at_least;
     toolchain.compilers.iter().filter(of_kind).max_by_key(|compiler| compiler.version).cloned()
@@ -85,13 +87,13 @@ fn best_compiler(toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Compi
         let found: Vec<String> =
             toolchain.compilers.iter().map(|found| format!("{} {}", found.kind, found.version)).collect();
         format!(
-            "no clang {CLANG_AT_LEAST} or gcc {GCC_AT_LEAST} or later (found: {}); {SETUP}",
+            "cannot find clang {CLANG_AT_LEAST} or gcc {GCC_AT_LEAST} or later (found: {})\nhint: {SETUP}",
             if found.is_empty() { "none".to_string() } else { found.join(", ") }
         )
     })?;
     notes.push(format!(
-        "gcc {} compiles, since there is no clang {CLANG_AT_LEAST} or later: prompts were evaluated 1.4 to 1.56 \
-         times as fast with clang 22 as with gcc 12 on a Zen 5; {SETUP}",
+        "using gcc {}, because there is no clang {CLANG_AT_LEAST} or later; on a Zen 5, prefill was 1.4 to \
+         1.56 times as fast with clang 22 as with gcc 12; {SETUP}",
         gcc.version
     ));
     Ok(gcc)

@@ -1,4 +1,4 @@
-//! Builds for another architecture than this machine's: which, and what it takes beyond a compiler.
+//! Builds for another architecture than this machine's, and the tools that they need beyond a compiler.
 
 use std::path::PathBuf;
 
@@ -12,51 +12,51 @@ use toolchain::{AARCH64, Rustc, Toolchain};
 use crate::profile::{Blas, CompilerChoice, Isa, Profile, Target};
 use crate::siblings::sibling;
 
-/// The CPU that is emulated: it has what a portable build for aarch64 needs, and none of what came later (SVE, i8mm,
-/// bf16), so that a program which runs there keeps what the profile promises.
+/// Emulated CPU. It has the features that a portable build for aarch64 needs and no later ones (SVE, i8mm, bf16), so
+/// that a program that runs on it keeps the profile's promise.
 const CPU: &str = "neoverse-n1";
 
-/// Why nothing is learnt of how such a program runs.
+/// Reason why a cross-compiled program cannot be profiled on this machine.
 pub const NOT_HERE: &str =
-    "this build is for another machine than this one, and an emulator does not run it as that machine does";
+    "this build is for another architecture, and its behaviour in an emulator is not representative";
 
-/// What a build is for.
+/// Target of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aim {
     /// Target triple.
     pub triple: String,
-    /// Its architecture, spelled as [`Host::arch`].
+    /// Architecture of the target, spelled as in [`Host::arch`].
     pub arch: String,
-    /// What it takes where that is not this machine's.
+    /// Tools for a target with another architecture than this machine's; `None` otherwise.
     pub cross: Option<Cross>,
 }
 
-/// What a build for another architecture takes.
+/// Tools for a build for another architecture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cross {
-    /// What runs its programs here: qemu's user mode.
+    /// Emulator that runs the target's programs on this machine: qemu's user mode.
     pub emulator: Tool,
-    /// Folder whose `lib` holds the loader and the C library of that architecture.
+    /// Folder whose `lib` contains the loader and the C library of the target architecture.
     pub sysroot: PathBuf,
-    /// The CPU that is emulated, as the emulator calls it.
+    /// Emulated CPU, as the emulator calls it.
     pub cpu: String,
-    /// `llvm-strip`: the system's own strip knows programs of this machine alone.
+    /// Path of `llvm-strip`: the system's own strip only knows programs of this machine's architecture.
     pub strip: PathBuf,
 }
 
 impl Cross {
-    /// The words before a program and its arguments, by which it runs here.
+    /// Returns the words that, in front of a program and its arguments, run it on this machine.
     pub fn command(&self) -> [String; 5] {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         [text(&self.emulator.path), "-cpu".into(), self.cpu.clone(), "-L".into(), text(&self.sysroot)]
     }
 }
 
-/// Plans what `profile` is for.
+/// Plans the target of `profile`.
 ///
 /// # Errors
-/// Wrong usage where the profile wants something of this machine for another one; else when there is nothing to build
-/// for that machine with, or nothing that runs what was built: the correctness gate is not left out in silence.
+/// Wrong usage if the profile requires something of this machine for another one. Another error if the tools for
+/// building for the target, or for running its programs, are missing: the correctness gate is never skipped silently.
 pub fn plan(profile: &Profile, host: &Host, rustc: &Rustc, toolchain: &Toolchain) -> Result<Aim> {
     let arch = match profile.target {
         Target::Aarch64 if rustc.host != AARCH64 => "aarch64",
@@ -72,31 +72,35 @@ pub fn plan(profile: &Profile, host: &Host, rustc: &Rustc, toolchain: &Toolchain
         ))
     };
     if profile.compiler != CompilerChoice::Zig {
-        return Err(wrong("it takes `compiler = \"zig\"`, which brings that machine's C library"));
+        return Err(wrong("it requires `compiler = \"zig\"`, which has a C library for that architecture"));
     }
     if matches!(profile.isa, Isa::Native | Isa::Upstream) {
-        return Err(wrong(&format!("`isa = \"{}\"` looks at this machine's CPU", profile.isa)));
+        return Err(wrong(&format!(
+            "it conflicts with `isa = \"{}\"`, which depends on this machine's CPU",
+            profile.isa
+        )));
     }
     if profile.blas != Blas::Off {
-        return Err(wrong("it goes with `blas = \"off\"`: the libraries that are here are for this machine"));
+        return Err(wrong(
+            "it requires `blas = \"off\"`, because the installed libraries are for this machine",
+        ));
     }
     let setup = format!("`cargo xtask setup --profile {}` installs it", profile.name);
     if !toolchain.rust_targets.iter().any(|there| there == AARCH64) {
         bail!(
-            "rustc {} has no standard library for {target}: `rustup target add {target}` brings it; {setup}",
+            "rustc {} has no standard library for {target}\nhint: `rustup target add {target}` adds it; {setup}",
             rustc.version
         );
     }
     let found = toolchain.aarch64.as_ref().with_context(|| {
         format!(
-            "there is no qemu-aarch64 with the C library of {arch} (Debian: qemu-user, libc6-arm64-cross), and a build \
-             that was never run is not taken for right; {setup}"
+            "cannot find qemu-aarch64 with the C library of {arch} (Debian: qemu-user, libc6-arm64-cross), \
+             which is required to test the build\nhint: {setup}"
         )
     })?;
-    let ar = toolchain
-        .llvm_ar
-        .first()
-        .with_context(|| format!("there is no llvm-strip, which knows programs of {arch}; {setup}"))?;
+    let ar = toolchain.llvm_ar.first().with_context(|| {
+        format!("cannot find llvm-strip, which is required for programs of {arch}\nhint: {setup}")
+    })?;
     let cross = Cross {
         emulator: found.tool.clone(),
         sysroot: found.sysroot.clone(),

@@ -1,7 +1,7 @@
-//! NVIDIA's GPUs: which toolkit compiles, for which architectures, and which kernels.
+//! NVIDIA's GPUs: the toolkit that compiles, the architectures, and the kernels.
 //!
-//! The program starts on any machine: it loads the driver and cuBLAS when it first needs them
-//! (`vendor/llama-link/csrc/cuda.cpp`), so none of them is linked, and no GPU is needed to build it.
+//! The program starts on any machine. It loads the driver and cuBLAS when it first needs them
+//! (`vendor/llama-link/csrc/cuda.cpp`), so neither is linked, and building needs no GPU.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -22,53 +22,53 @@ mod toolkit;
 
 pub use toolkit::check_before_setup;
 
-/// The first with an instruction for products of bytes, by which MMQ multiplies before [`TURING`]; ggml-cuda/common.cuh,
-/// `GGML_CUDA_CC_DP4A`.
+/// First compute capability with an instruction for products of bytes, which MMQ uses before [`TURING`]. Source:
+/// `GGML_CUDA_CC_DP4A` in ggml-cuda/common.cuh.
 const DP4A: u32 = 61;
-/// The first with tensor cores for F16, which cuBLAS multiplies by.
+/// First compute capability with tensor cores for F16, which cuBLAS uses.
 const VOLTA: u32 = 70;
-/// The first with tensor cores for integers, by which MMQ multiplies.
+/// First compute capability with tensor cores for integers, which MMQ uses.
 const TURING: u32 = 75;
 
-/// Compute capabilities, times ten, that a card may have: 1.0 was the first, and a typing error is no card that a later toolkit
-/// knows.
+/// Plausible compute capabilities, times ten: 1.0 was the first. The range rejects typing errors that would otherwise
+/// look like GPUs of the future.
 const PLAUSIBLE: Range<u32> = 10..300;
 
-/// What `all` stands for, as far as the toolkit compiles for it: the cards of each generation, since a binary runs on later
-/// ones of the same major number and is only the fastest on its own.
+/// Architectures of `all`, as far as the toolkit compiles for them: one for the GPUs of each generation. A binary
+/// also runs on later GPUs of the same major number, but is fastest on its own.
 const ALL: [u32; 11] = [61, 70, 75, 80, 86, 89, 90, 100, 103, 120, 121];
 
-/// The pairs of types of K and V that llama.cpp has kernels of flash attention for.
-/// ggml/CMakeLists.txt, `ggml_cuda_fattn_vec_instances`.
+/// Types of K and V for which llama.cpp has kernels of flash attention, in any pair. Source:
+/// `ggml_cuda_fattn_vec_instances` in ggml/CMakeLists.txt.
 const KV_TYPES: [&str; 7] = ["f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"];
 
-/// The part of a plan that is for NVIDIA's GPUs.
+/// Part of a plan for NVIDIA's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaPlan {
-    /// The device compiler.
+    /// Device compiler.
     pub nvcc: Tool,
-    /// The toolkit's folder.
+    /// Folder of the toolkit.
     pub root: PathBuf,
-    /// Who compiles what runs on the CPU of the files that nvcc compiles.
+    /// Compiler of the host code in files that nvcc compiles.
     pub host_compiler: Compiler,
     /// Architectures, as CMake spells them: `89-real` is a binary, `90-virtual` PTX, `90` both.
     pub architectures: Vec<String>,
-    /// Who multiplies quantised weights with many tokens.
+    /// Kernels that multiply quantised weights with many tokens.
     pub mul_mat: CudaMulMat,
-    /// Types of K and V that flash attention has kernels for; none for no flash attention.
+    /// Types of K and V that flash attention has kernels for; empty for no flash attention.
     pub fa_quants: Vec<String>,
-    /// Folders of headers of the runtime and of cuBLAS.
+    /// Header folders of the runtime and of cuBLAS.
     pub include: Vec<PathBuf>,
-    /// The runtime, which becomes part of the program.
+    /// Path of the CUDA runtime, which becomes part of the program.
     pub runtime: PathBuf,
-    /// cuBLAS of the toolkit, which the program tries first.
+    /// Path of the toolkit's cuBLAS, which the program tries first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cublas: Option<PathBuf>,
 }
 
 impl CudaPlan {
-    /// Definitions for CMake. The libraries are named since nothing is linked by CMake: its own search wants names that
-    /// the wheels do not have, and a driver.
+    /// Returns the definitions for CMake. They name the libraries, because CMake links nothing: its own search needs
+    /// names that the wheels lack, and a driver.
     pub fn definitions(&self) -> Vec<(&'static str, String)> {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         let on = |on: bool| if on { "ON" } else { "OFF" }.to_string();
@@ -82,7 +82,7 @@ impl CudaPlan {
             ("CUDA_cudart_LIBRARY", text(&self.runtime)),
             ("CUDA_cublas_LIBRARY", text(&self.runtime)),
             ("CUDA_cuda_driver_LIBRARY", text(&self.runtime)),
-            // On where CMake comes across it.
+            // By default, this is on if CMake finds the library.
             ("GGML_CUDA_NCCL", on(false)),
             ("GGML_CUDA_GRAPHS", on(true)),
             ("GGML_CUDA_FA", on(!self.fa_quants.is_empty())),
@@ -98,8 +98,8 @@ impl CudaPlan {
         all
     }
 
-    /// What the command of every file that nvcc compiles must hold, as parts of words: a binary or PTX for each
-    /// architecture, and what decides on the kernels.
+    /// Returns the parts of words that the command of every file compiled by nvcc must contain: a binary or PTX for
+    /// each architecture, and the definitions that select kernels.
     pub fn expected_words(&self) -> Vec<String> {
         let define = match self.mul_mat {
             CudaMulMat::Auto => None,
@@ -111,18 +111,19 @@ impl CudaPlan {
         self.codes().into_iter().chain(defines.map(str::to_string)).collect()
     }
 
-    /// The code that comes of it, as NVIDIA's tools spell it: `sm_89` is a binary, `compute_90` PTX.
+    /// Returns the generated code, as NVIDIA's tools spell it: `sm_89` is a binary, `compute_90` PTX.
     pub fn codes(&self) -> Vec<String> {
         device::codes(&self.architectures)
     }
 
-    /// What the linker is given: the runtime, and what it takes of the system.
+    /// Returns the arguments for the linker: the runtime, and the system libraries that it needs.
     pub fn link_args(&self) -> Vec<String> {
         vec![self.runtime.to_string_lossy().into_owned(), "-lrt".to_string()]
     }
 
-    /// Where the program looks for cuBLAS before the system's own places: beside it, and in the toolkit. That folder is not
-    /// looked into by a program for others: whoever may make it there would say what is run.
+    /// Returns the folders in which the program looks for cuBLAS before the system's own: the one beside it, and the
+    /// toolkit's. A program for other machines does not search the toolkit's folder, because another user of such a
+    /// machine might create that folder and so control what is run.
     pub fn rpath(&self, for_others: bool) -> Vec<String> {
         let toolkit = self.cublas.iter().filter(|_| !for_others);
         let toolkit = toolkit.filter_map(|path| Some(path.parent()?.to_string_lossy().into_owned()));
@@ -130,11 +131,11 @@ impl CudaPlan {
     }
 }
 
-/// Plans it; nothing for a profile without GPUs.
+/// Plans CUDA; returns `None` for a profile without GPUs.
 ///
 /// # Errors
-/// Wrong usage where keys of the profile do not go together, or an architecture is not named and there is no GPU to ask; else
-/// when no toolkit is there that compiles for the architectures, takes one of the compilers, and suits the driver.
+/// Wrong usage if keys of the profile contradict each other, or if no architecture is named and there is no GPU.
+/// Another error if no toolkit compiles for the architectures, accepts one of the compilers, and suits the driver.
 pub fn plan(
     profile: &Profile,
     host: &Host,
@@ -146,19 +147,18 @@ pub fn plan(
     if profile.gpu == Gpu::Off {
         return match profile.sets.iter().map(ToString::to_string).find(|set| set.starts_with("cuda_")) {
             Some(set) => {
-                Err(wrong(format!("`{set}` takes `gpu = \"cuda\"`, as the profile cuda-dense has it")))
+                Err(wrong(format!("`{set}` requires `gpu = \"cuda\"`, as in the profile cuda-dense")))
             }
             None => Ok(None),
         };
     }
     if profile.linkage != Linkage::Static || profile.target != Target::Host {
-        return Err(wrong(
-            "`gpu = \"cuda\"` goes with `linkage = \"static\"` and `target = \"host\"`".into(),
-        ));
+        return Err(wrong("`gpu = \"cuda\"` requires `linkage = \"static\"` and `target = \"host\"`".into()));
     }
     if profile.compiler == CompilerChoice::Zig {
         return Err(wrong(
-            "`gpu = \"cuda\"` takes clang or gcc: nvcc does not know zig as its host compiler".into(),
+            "`gpu = \"cuda\"` requires clang or gcc, because nvcc does not support zig as its host compiler"
+                .into(),
         ));
     }
     let fa_quants = fa_quants(&profile.cuda.fa_quants).map_err(&wrong)?;
@@ -167,15 +167,15 @@ pub fn plan(
     let (Some(include), Some(cublas_include), Some(runtime)) =
         (&cuda.include, &cuda.cublas_include, &cuda.runtime)
     else {
-        bail!("the CUDA toolkit in {} is not whole", cuda.root.display());
+        bail!("the CUDA toolkit in {} is incomplete", cuda.root.display());
     };
     let architectures = wanted.spelled(cuda);
     notes.extend(mistaken(&architectures));
     let mul_mat = match profile.cuda.mul_mat {
         CudaMulMat::Mmq if !architectures.iter().any(|name| heeds_forced_mmq(name)) => {
             notes.push(
-                "`cuda_mul_mat = \"mmq\"` changes nothing but on Volta (7.0 and 7.2), and is left out: these architectures have the \
-                 same kernels as with \"auto\""
+                "`cuda_mul_mat = \"mmq\"` only has an effect on Volta (7.0 and 7.2), so it is ignored: these \
+                 architectures have the same kernels as with \"auto\""
                     .to_string(),
             );
             CudaMulMat::Auto
@@ -184,7 +184,7 @@ pub fn plan(
     };
     if host_compiler != tools.compiler {
         notes.push(format!(
-            "{} {} compiles the CPU's side of what nvcc compiles, since CUDA {} takes no {} {}",
+            "{} {} is the host compiler of nvcc, because CUDA {} does not support {} {}",
             host_compiler.kind,
             host_compiler.version,
             cuda.nvcc.version,
@@ -207,38 +207,41 @@ pub fn plan(
     }))
 }
 
-/// Of 12.0 without 12.1, beside PTX of an earlier one: a GB10 (12.1) takes the PTX, and ggml chooses by 12.0, the highest it was
-/// compiled for, kernels for FP4 that the PTX does not have. ggml/src/ggml-cuda/common.cuh, `blackwell_mma_available`.
+/// Warns about 12.0 without 12.1, together with PTX of an earlier architecture. A GB10 (12.1) then uses the PTX, and
+/// ggml chooses its kernels by 12.0, the highest architecture that it was compiled for. It chooses FP4 kernels that
+/// the PTX does not contain. Source: `blackwell_mma_available` in ggml/src/ggml-cuda/common.cuh.
 fn mistaken(architectures: &[String]) -> Option<String> {
     let has = |number: u32| architectures.iter().any(|name| capability(name) == Some(number));
     let has_ptx = architectures.iter().any(|name| {
         !name.ends_with("-real") && capability(name).is_some_and(|number| !is_made_particular(number))
     });
     (has(120) && !has(121) && has_ptx).then(|| {
-        "beside PTX, code for 12.0 without 12.1 makes a GB10 (12.1) compute MXFP4 and NVFP4 wrongly: add 121, or leave the PTX out"
+        "with PTX, and with code for 12.0 but not 12.1, a GB10 (12.1) computes MXFP4 and NVFP4 wrongly: add \
+         121, or leave the PTX out"
             .to_string()
     })
 }
 
-/// Whether code for `architecture` takes other kernels with `GGML_CUDA_FORCE_MMQ`: the word is asked where a card has no tensor
-/// cores for integers and has `dp4a`, and without it MMQ is left for cuBLAS only where there are tensor cores for F16. By the
-/// code that is Volta's; PTX of Pascal is taken by a Volta as well. ggml/src/ggml-cuda/mmq.cu, `ggml_cuda_should_use_mmq`.
+/// True if code for `architecture` uses other kernels with `GGML_CUDA_FORCE_MMQ`. The definition only matters for
+/// GPUs that have `dp4a` and no tensor cores for integers. Without it, these GPUs use cuBLAS instead of MMQ only if
+/// they have tensor cores for F16. This applies to binaries for Volta, and to PTX of Pascal, which a Volta can use as
+/// well. Source: `ggml_cuda_should_use_mmq` in ggml/src/ggml-cuda/mmq.cu.
 fn heeds_forced_mmq(architecture: &str) -> bool {
     let has_ptx = !architecture.ends_with("-real");
     let first = if has_ptx { DP4A } else { VOLTA };
     capability(architecture).is_some_and(|number| (first..TURING).contains(&number))
 }
 
-/// The architectures that a profile wants.
+/// Architectures that a profile asks for.
 enum Wanted {
-    /// Those of cards of today, as far as the toolkit knows them.
+    /// All architectures of current GPUs that the toolkit supports.
     All,
-    /// These, in CMake's spelling, with the GPU that each one is for where it is one of this machine.
+    /// These architectures, in CMake's spelling, each with the name of this machine's GPU that it is for, if any.
     These(Vec<(String, Option<String>)>),
 }
 
 impl Wanted {
-    /// Their numbers.
+    /// Returns their numbers.
     fn numbers(&self) -> impl Iterator<Item = (u32, Option<&str>)> {
         let these = match self {
             Wanted::All => &[][..],
@@ -247,8 +250,8 @@ impl Wanted {
         these.iter().filter_map(|(name, gpu)| Some((capability(name)?, gpu.as_deref())))
     }
 
-    /// As CMake is told of them. Of all, the newest whose PTX others can take has it beside its binary: later cards translate
-    /// it when the program starts.
+    /// Returns the architectures for CMake. For `all`, the newest whose PTX other GPUs can use has PTX in addition to
+    /// its binary: later GPUs translate it when the program starts.
     fn spelled(&self, cuda: &Cuda) -> Vec<String> {
         match self {
             Wanted::These(these) => these.iter().map(|(name, _)| name.clone()).collect(),
@@ -265,13 +268,13 @@ impl Wanted {
     }
 }
 
-/// Whether ggml compiles for `architecture` alone, as `120a` in place of `120`: no other card takes that, neither as a binary
-/// nor as PTX. ggml/src/ggml-cuda/CMakeLists.txt, "Replace any plain 12X".
+/// True if ggml compiles for `architecture` alone, as `120a` instead of `120`. No other GPU can use that code,
+/// neither as a binary nor as PTX. Source: ggml/src/ggml-cuda/CMakeLists.txt, "Replace any plain 12X".
 fn is_made_particular(architecture: u32) -> bool {
     architecture / 10 == 12
 }
 
-/// A binary for `architecture`, as CMake spells what ggml makes of it.
+/// Returns CMake's spelling of a binary for `architecture`, as ggml changes it.
 fn binary(architecture: u32) -> String {
     match is_made_particular(architecture) {
         true => format!("{architecture}a-real"),
@@ -284,14 +287,14 @@ fn wanted(asked: &[String], host: &Host) -> Result<Wanted, String> {
     if alone("all") || alone("native") {
         if asked.len() > 1 {
             return Err(format!(
-                "`cuda_arch`: {:?} stands alone",
+                "`cuda_arch`: {:?} must be the only value",
                 if alone("all") { "all" } else { "native" }
             ));
         }
         return if alone("all") { Ok(Wanted::All) } else { natives(host) };
     }
     if asked.is_empty() {
-        return Err("`cuda_arch` names no architecture".into());
+        return Err("`cuda_arch` is empty".into());
     }
     let mut these = BTreeSet::new();
     for name in asked {
@@ -299,18 +302,19 @@ fn wanted(asked: &[String], host: &Host) -> Result<Wanted, String> {
         let number = capability(name).filter(|number| PLAUSIBLE.contains(number));
         let Some(number) = number.filter(|_| matches!(kind, None | Some("real" | "virtual"))) else {
             return Err(format!(
-                "`cuda_arch`: {name:?} is no architecture: use \"native\", \"all\", or numbers as CMake spells them, \"89\" or \
-                 \"90-virtual\""
+                "`cuda_arch`: {name:?} is not an architecture\nhint: use \"native\", \"all\", or numbers as \
+                 CMake spells them, such as \"89\" or \"90-virtual\""
             ));
         };
         let is_plain =
             name.split('-').next().is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
-        // A binary alone, unless PTX is asked for: it doubles what is compiled.
+        // Make only a binary unless PTX is asked for, which doubles the time to compile.
         let full = match kind {
             Some("virtual") if is_plain && is_made_particular(number) => {
                 return Err(format!(
-                    "`cuda_arch`: {name:?} would be PTX for {number} alone, since ggml compiles for {number}a: \"{number}\" is \
-                     its binary, and \"100-virtual\" PTX that it and later cards translate"
+                    "`cuda_arch`: {name:?} would be PTX for {number} alone, because ggml compiles for \
+                     {number}a\nhint: use \"{number}\" for a binary, or \"100-virtual\" for PTX that this and \
+                     later GPUs translate"
                 ));
             }
             None | Some("real") if is_plain => binary(number),
@@ -322,14 +326,14 @@ fn wanted(asked: &[String], host: &Host) -> Result<Wanted, String> {
     Ok(Wanted::These(these.into_iter().map(|(_, name)| (name, None)).collect()))
 }
 
-/// Those of this machine's GPUs.
+/// Returns the architectures of this machine's GPUs.
 fn natives(host: &Host) -> Result<Wanted, String> {
     let mut these: Vec<(u32, String)> = Vec::new();
     for gpu in &host.gpus {
         let number = gpu.compute_capability.replace('.', "").parse();
         let Ok(number) = number else {
             return Err(format!(
-                "{} does not tell its compute capability: name it, as in --cuda-arch 89",
+                "{} does not report its compute capability\nhint: name it, as in --cuda-arch 89",
                 gpu.name
             ));
         };
@@ -339,9 +343,9 @@ fn natives(host: &Host) -> Result<Wanted, String> {
     these.dedup_by_key(|(number, _)| *number);
     if these.is_empty() {
         return Err(
-            "the machine shows no NVIDIA GPU (`cargo xtask doctor` on it says why), and `cuda_arch = [\"native\"]` asks it for \
-             its architecture: name one, as in --cuda-arch 89 (GeForce RTX 40; 86 is RTX 30, 75 RTX 20, 80 A100, 90 H100 and \
-             H200, 120 RTX 50), or --cuda-arch all"
+            "`cuda_arch = [\"native\"]` needs an NVIDIA GPU, but the machine shows none (`cargo xtask doctor` \
+             shows the reason)\nhint: name an architecture, as in --cuda-arch 89 (GeForce RTX 40; 86 is RTX \
+             30, 75 RTX 20, 80 A100, 90 H100 and H200, 120 RTX 50), or use --cuda-arch all"
                 .into(),
         );
     }
@@ -358,19 +362,19 @@ fn fa_quants(asked: &[String]) -> Result<Vec<String>, String> {
         let good = pair.split_once('-').is_some_and(|(k, v)| KV_TYPES.contains(&k) && KV_TYPES.contains(&v));
         if !good {
             return Err(format!(
-                "`cuda_fa_quants`: {pair:?} is no pair of types of K and V: use two of {}, as in \"q8_0-q8_0\", or \"all\" or \
-                 \"none\" alone",
+                "`cuda_fa_quants`: {pair:?} is not a pair of types of K and V\nhint: use two of {}, as in \
+                 \"q8_0-q8_0\", or only \"all\" or \"none\"",
                 KV_TYPES.join(", ")
             ));
         }
     }
     if asked.is_empty() {
-        return Err("`cuda_fa_quants` is empty: say \"none\" for no flash attention".into());
+        return Err("`cuda_fa_quants` is empty; use \"none\" for no flash attention".into());
     }
     Ok(asked.to_vec())
 }
 
-/// `8.9` of 89.
+/// Formats a compute capability: `8.9` for 89.
 fn dotted(number: u32) -> String {
     format!("{}.{}", number / 10, number % 10)
 }

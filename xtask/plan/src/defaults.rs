@@ -1,4 +1,4 @@
-//! What the engine does by default: of the profile's `[defaults]`, what this build can obey.
+//! Defaults of the engine, from the profile's table `[defaults]`.
 
 use anyhow::Result;
 use base::exit;
@@ -8,18 +8,18 @@ use build_info::defaults::{FlashAttention, Layers};
 use crate::cuda::CudaPlan;
 use crate::profile::Profile;
 
-/// The table of `profile`.
+/// Checks and returns the defaults of `profile`.
 ///
 /// # Errors
-/// When it wants what this build cannot do, so that no run would obey it or every one would be refused.
+/// A default requires something that this build cannot do, so that runs would ignore it or always fail.
 pub fn plan(profile: &Profile, cuda: Option<&CudaPlan>) -> Result<Defaults> {
     let defaults = &profile.defaults;
     let wrong = |what: &str| Err(exit::usage(format!("profile {}: {what}", profile.name)));
     let Some(cuda) = cuda else {
         if let Some(layers @ (Layers::All | Layers::Some(1..))) = defaults.gpu_layers {
             return wrong(&format!(
-                "`defaults.gpu_layers = {layers}` takes `gpu = \"cuda\"`: without a device it does nothing; for \
-                 workers' devices give --gpu-layers beside --rpc"
+                "`defaults.gpu_layers = {layers}` requires `gpu = \"cuda\"`, because it has no effect without \
+                 a device\nhint: for devices of workers, use --gpu-layers with --rpc"
             ));
         }
         let of_devices = [
@@ -29,18 +29,19 @@ pub fn plan(profile: &Profile, cuda: Option<&CudaPlan>) -> Result<Defaults> {
         ];
         if let Some((key, _)) = of_devices.iter().find(|(_, said)| *said && !profile.rpc) {
             return wrong(&format!(
-                "`defaults.{key}` takes `gpu = \"cuda\"`, or `rpc = true`: without devices it does nothing"
+                "`defaults.{key}` requires `gpu = \"cuda\"` or `rpc = true`, because it has no effect without \
+                 devices"
             ));
         }
         if defaults.cuda_graphs.or(defaults.cuda_fusion).is_some() {
-            return wrong("`defaults.cuda_graphs` and `defaults.cuda_fusion` take `gpu = \"cuda\"`");
+            return wrong("`defaults.cuda_graphs` and `defaults.cuda_fusion` require `gpu = \"cuda\"`");
         }
         return Ok(defaults.clone());
     };
     if defaults.flash_attention == Some(FlashAttention::On) && cuda.fa_quants.is_empty() {
         return wrong(
-            "`defaults.flash_attention = \"on\"` with `cuda_fa_quants = [\"none\"]`: the GPU has no kernel for it, and the \
-             CPU would compute it; say \"auto\", or name pairs of types",
+            "`defaults.flash_attention = \"on\"` conflicts with `cuda_fa_quants = [\"none\"]`: the GPU would \
+             have no kernel for it, so the CPU would compute it\nhint: use \"auto\", or name pairs of types",
         );
     }
     Ok(defaults.clone())

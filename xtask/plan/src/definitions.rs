@@ -13,7 +13,7 @@ use crate::profile::{Blas, Linkage, Profile, Threading};
 use crate::tools::Tools;
 use crate::{blas, zig};
 
-/// All definitions of one build but the install prefix, which is the build folder's.
+/// Returns all definitions of one build except the install prefix, which depends on the build folder.
 pub fn definitions(
     profile: &Profile,
     switches: &Switches,
@@ -29,29 +29,29 @@ pub fn definitions(
     };
 
     if tools.aim.cross.is_some() {
-        // By these CMake knows that it cannot run what it compiles, and llama.cpp which kernels there are.
+        // These tell CMake that it cannot run what it compiles, and llama.cpp which kernels to build.
         set("CMAKE_SYSTEM_NAME", "Linux");
         set("CMAKE_SYSTEM_PROCESSOR", &tools.aim.arch);
     }
-    // The engine needs the library and nothing else.
+    // The engine needs only the library.
     for part in ["COMMON", "TESTS", "EXAMPLES", "TOOLS", "SERVER", "APP"] {
         set(&format!("LLAMA_BUILD_{part}"), "OFF");
     }
-    // build-info.cmake would ask git, and be told of the repository that the build folder lies in.
+    // build-info.cmake would ask git, which would report the repository that contains the build folder.
     set("LLAMA_BUILD_NUMBER", "0");
     set("LLAMA_BUILD_COMMIT", &source.version);
-    // Fedora, RHEL and SUSE would say lib64.
+    // Fedora, RHEL and SUSE use lib64 by default.
     set("CMAKE_INSTALL_LIBDIR", "lib");
-    // A cache would hide what compiling costs.
+    // A cache would hide the cost of compiling.
     set("GGML_CCACHE", "OFF");
     set("CMAKE_BUILD_TYPE", &profile.build_type);
     set("CMAKE_C_COMPILER", &tools.compiler.cc.to_string_lossy());
     set("CMAKE_CXX_COMPILER", &tools.compiler.cxx.to_string_lossy());
     set("CMAKE_MAKE_PROGRAM", &tools.ninja.path.to_string_lossy());
-    // CMake tries nvcc with the same flags, and gcc, where that is its host compiler, does not know them.
+    // CMake tests nvcc with the same flags, and gcc does not know them if it is nvcc's host compiler.
     let known = cuda.is_none_or(|cuda| cuda.host_compiler.kind == CompilerKind::Clang);
     if let Some(linker) = tools.linker.as_ref().filter(|_| known) {
-        // clang takes a path here, so a linker of another version on the path does not matter.
+        // clang accepts a path here, so a linker of another version on the path is not used.
         let flag = format!("--ld-path={}", linker.path.display());
         set("CMAKE_EXE_LINKER_FLAGS", &flag);
         set("CMAKE_SHARED_LINKER_FLAGS", &flag);
@@ -73,7 +73,8 @@ pub fn definitions(
             // rustc links position-independent executables.
             set("CMAKE_POSITION_INDEPENDENT_CODE", "ON");
         }
-        // Upstream's default; llama.cpp sets no run path, so the libraries would not find each other.
+        // Upstream's default. llama.cpp sets no run path, so the libraries would not find each other without these
+        // definitions.
         Linkage::Shared => {
             set("BUILD_SHARED_LIBS", "ON");
             let folders = ["$ORIGIN".to_string()].into_iter().chain(tools.blas.iter().flat_map(blas::rpath));
@@ -92,7 +93,7 @@ pub fn definitions(
     if profile.rpc {
         // Off by default.
         set("GGML_RPC", "ON");
-        // On where CMake comes across libibverbs, which the program would then need.
+        // By default, this is on if CMake finds libibverbs, which the program would then require.
         set("GGML_RPC_RDMA", "OFF");
     }
     for (name, value) in cuda.into_iter().flat_map(CudaPlan::definitions) {
@@ -101,7 +102,7 @@ pub fn definitions(
     for (name, value) in tools.blas.iter().flat_map(blas::definitions) {
         set(name, &value);
     }
-    // Those of our patches are off in llama.cpp's own build.
+    // In llama.cpp's own build, the switches of our patches are off.
     for switch in CMAKE {
         let on = (switch.get)(switches);
         if on != switch.upstream() {

@@ -1,4 +1,4 @@
-//! Instruction sets: what the compilers are told, what the CPU guard asks for, what the audit expects.
+//! Instruction sets: the compiler flags, the features that the CPU guard checks, and those that the audit expects.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +14,18 @@ use crate::switches::WRAPPED;
 use crate::tools::Tools;
 use crate::{aarch64, march};
 
-/// How a build is aimed at CPUs.
+/// CPUs that a build is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsaPlan {
-    /// The choice, as the profile spells it.
+    /// Value of `isa`, as the profile spells it.
     pub isa: String,
-    /// CPU that `native` stands for, so that another CPU is another plan: vendor/family/model.
+    /// CPU that `native` stands for, as vendor/family/model, so that another CPU gives another plan.
     pub cpu: Option<String>,
-    /// Flags for the kernels of ggml-cpu and for our own C++.
+    /// Flags for the kernels of ggml-cpu and for the engine's C++.
     pub flags: Vec<String>,
     /// Definitions for CMake.
     pub definitions: BTreeMap<String, String>,
-    /// The same for all of llama.cpp and for rustc.
+    /// Flags for all of llama.cpp and for rustc.
     #[serde(skip)]
     pub codegen: CodeGen,
     /// Instruction sets without which the program must not start.
@@ -37,15 +37,15 @@ pub struct IsaPlan {
 }
 
 impl IsaPlan {
-    /// Whether kernels for kinds of CPUs lie beside the program.
+    /// True if kernels for several kinds of CPUs are placed beside the program.
     pub fn has_variants(&self) -> bool {
         self.isa == Isa::AllVariants.to_string()
     }
 
     /// Makes this a plan for the psABI level `level` of x86-64, 2 or 3.
     ///
-    /// GGML_NATIVE=OFF alone does not give x86-64-v3 (no LZCNT, MOVBE, BMI1), and with SOURCE_DATE_EPOCH set, all defaults are
-    /// silently OFF. The plan therefore sets each switch and -march.
+    /// GGML_NATIVE=OFF alone does not give x86-64-v3 (no LZCNT, MOVBE, BMI1), and if SOURCE_DATE_EPOCH is set, all
+    /// defaults are silently OFF. The plan therefore sets each switch and -march.
     fn at_level(&mut self, level: u8, tools: &Tools) {
         let on = if level == 2 { 1 } else { 6 };
         let switches = SWITCHES.iter().enumerate().map(|(at, name)| (*name, at < on));
@@ -90,8 +90,8 @@ const V3: &[&str] = &[
     "fma", "lzcnt", "movbe", "osxsave",
 ];
 
-/// What a native build may have been compiled to use, beyond x86-64-v3. Only what compilers emit by
-/// themselves or ggml has kernels for.
+/// Features beyond x86-64-v3 that a native build may have been compiled to use: those that compilers use by
+/// themselves or that ggml has kernels for.
 const BEYOND_V3: &[&str] = &[
     "aes",
     "pclmulqdq",
@@ -125,9 +125,9 @@ const BEYOND_V3: &[&str] = &[
     "xop",
 ];
 
-/// What keeps gcc from AMX. Its `_tile_loadconfig` (amxtileintrin.h of gcc 12) tells the optimiser of 8 bytes, and the
-/// instruction reads 64: the stores of the tiles' sizes are dropped as dead, and the first use of a tile is an illegal
-/// instruction. The gate sees it; without AMX there is nothing to see. clang's is right.
+/// Flags that disable AMX in gcc. Its `_tile_loadconfig` (amxtileintrin.h of gcc 12) tells the optimiser that it
+/// reads 8 bytes, but the instruction reads 64. The stores of the tiles' sizes are removed as dead, and the first use
+/// of a tile is an illegal instruction, which makes the gate fail. clang's header is correct.
 const WITHOUT_AMX: [&str; 3] = ["-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16"];
 
 /// Plans the instruction sets.
@@ -135,7 +135,8 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
     let (isa, compiler) = (profile.isa, &tools.compiler);
     if isa != Isa::AllVariants && !profile.variants.is_empty() {
         return Err(exit::usage(format!(
-            "profile {}: `variants` goes with `isa = \"all-variants\"`: other builds have one kind of kernels",
+            "profile {}: `variants` requires `isa = \"all-variants\"`, because other builds have only one set \
+             of kernels",
             profile.name
         )));
     }
@@ -146,15 +147,15 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             plan.definitions.insert("GGML_NATIVE".to_string(), "ON".to_string());
             let flag = if arch == "x86_64" { "-march=native" } else { "-mcpu=native" };
             plan.flags = vec![flag.to_string()];
-            // On ARM, ggml turns `native` into an explicit -mcpu or -march of its own; only x86 keeps the word.
+            // On ARM, ggml replaces `native` with an explicit -mcpu or -march; only on x86 does the flag stay.
             if arch == "x86_64" {
                 plan.expected_flags = plan.flags.clone();
             }
             plan.required = host_features(host);
             if isa == Isa::Native {
-                // GGML_NATIVE reaches the kernels of ggml-cpu alone. Quantising (ggml-base), tokenising and
-                // sampling (libllama) have loops too: with the flag everywhere, quantising to Q4_K_M took 13 % less
-                // CPU time on a Zen 4.
+                // GGML_NATIVE reaches only the kernels of ggml-cpu. Quantising (ggml-base), tokenising and sampling
+                // (libllama) have loops too: with the flag everywhere, quantising to Q4_K_M took 13 % less CPU time
+                // on a Zen 4.
                 plan.codegen.cxx = plan.flags.clone();
             }
             plan.codegen.own_rust = vec!["-Ctarget-cpu=native".to_string()];
@@ -162,8 +163,8 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
                 plan.codegen.cxx.extend(WITHOUT_AMX.map(str::to_string));
                 plan.required.retain(|feature| !feature.starts_with("amx_"));
                 notes.push(
-                    "this CPU has AMX, and gcc's header for it is wrong (the sizes of the tiles get lost), so it is left \
-                     unused; clang uses it"
+                    "this CPU has AMX, but it is not used because gcc's header for it is wrong (the sizes of \
+                     the tiles get lost); clang uses it"
                         .to_string(),
                 );
             }
@@ -178,7 +179,7 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             }
             if arch == "x86_64" && host.cpu.x86_64_level.is_some_and(|level| level < 3) {
                 notes.push(format!(
-                    "this CPU is x86-64-v{}: there are no AVX2 kernels for it, expect a fraction of the speed",
+                    "this CPU is x86-64-v{} and cannot use AVX2 kernels: expect a fraction of the speed",
                     host.cpu.x86_64_level.unwrap_or(1)
                 ));
             }
@@ -207,20 +208,21 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             plan.expected_flags = plan.flags.clone();
             plan.forbidden_flags = ["-march=native", "-mcpu=native"].map(str::to_string).to_vec();
             if isa == Isa::X86_64V3 {
-                notes.push(format!("on aarch64 a portable build is {}", plan.isa));
+                notes.push(format!("on aarch64, a portable build uses {}", plan.isa));
             }
         }
         Isa::AllVariants => {
             if arch != "x86_64" {
                 return Err(exit::usage(format!(
-                    "profile {}: `isa = \"all-variants\"` makes kernels for x86-64 alone, and this build is for {arch}: \
-                     take a profile with `isa = \"armv8.2-a+dotprod\"`, or native",
+                    "profile {}: `isa = \"all-variants\"` only supports x86-64, but this build is for \
+                     {arch}\nhint: use a profile with `isa = \"armv8.2-a+dotprod\"`, or native",
                     profile.name
                 )));
             }
             if profile.linkage != Linkage::Static {
                 return Err(exit::usage(format!(
-                    "profile {}: `isa = \"all-variants\"` takes `linkage = \"static\"`: the kernels alone are loaded",
+                    "profile {}: `isa = \"all-variants\"` requires `linkage = \"static\"`, because only the \
+                     kernels are loaded at run time",
                     profile.name
                 )));
             }
@@ -232,29 +234,32 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             ] {
                 plan.definitions.insert(name.to_string(), value.to_string());
             }
-            // The names that remain are those of kernels. Most of the rest would be the C++ runtime's lines.
+            // Strip the modules. The names that remain are those of the kernels; most of the others are the C++
+            // runtime's.
             let mut module_flags = "-s".to_string();
             if profile.switches.huge_pages {
-                // AMX's weights are allocated by the kernels, past the program's own wrapping: they ask for it by its name.
+                // The kernels allocate AMX's weights without passing through the program's wrapper, so they refer to
+                // it by its name.
                 module_flags = format!("{module_flags} {WRAPPED}");
             }
             plan.definitions.insert("CMAKE_MODULE_LINKER_FLAGS".to_string(), module_flags);
             plan.definitions.extend(tuned(tools));
             if let Some(wrong) = profile.variants.iter().find(|name| !is_variant(name)) {
                 return Err(exit::usage(format!(
-                    "profile {}: {wrong:?} is no variant's name: use those that `anneal info` of a whole build lists",
+                    "profile {}: {wrong:?} is not the name of a variant\nhint: use the names that `anneal \
+                     info` of a build with all variants lists",
                     profile.name
                 )));
             }
             if !profile.variants.is_empty() {
                 plan.definitions.insert("GGML_CPU_VARIANTS".to_string(), profile.variants.join(";"));
             }
-            // What the kernels use of ggml-base is looked for in the program.
+            // The kernels resolve symbols of ggml-base in the program.
             plan.codegen.link = vec!["-rdynamic".to_string()];
             plan.forbidden_flags =
                 ["-march=native", "-mcpu=native", "-mtune=native"].map(str::to_string).to_vec();
         }
-        // x86-64 alone has a baseline without vector kernels: ggml's for ARM need no switch.
+        // Only x86-64 has a baseline without vector kernels: ggml's kernels for ARM need no switch.
         Isa::Scalar if arch == "x86_64" => {
             let off = ["NATIVE", "SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C", "CPU_REPACK", "LLAMAFILE"];
             for name in off {
@@ -266,14 +271,14 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             plan.forbidden_flags =
                 ["-march=native", "-msse4.2", "-mavx", "-mavx2", "-mfma"].map(str::to_string).to_vec();
         }
-        Isa::Scalar => bail!("a scalar build is not defined for {arch}: make it on an x86-64 machine"),
+        Isa::Scalar => bail!("scalar builds are not supported on {arch}\nhint: use an x86-64 machine"),
         Isa::X86_64V2 | Isa::X86_64V3 => bail!(
-            "a build for {isa} is not defined for {arch}: use `cargo xtask build-native` on this machine"
+            "builds for {isa} are not supported on {arch}\nhint: use `cargo xtask build-native` on this machine"
         ),
         Isa::Aarch64Dotprod => {
             return Err(exit::usage(format!(
-                "profile {}: `isa = \"{isa}\"` is for aarch64, and this build is for {arch}: take the profile \
-                 portable-aarch64, or `isa = \"x86-64-v3\"`",
+                "profile {}: `isa = \"{isa}\"` is for aarch64, but this build is for {arch}\nhint: use the \
+                 profile portable-aarch64, or `isa = \"x86-64-v3\"`",
                 profile.name
             )));
         }
@@ -285,12 +290,12 @@ fn strings(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| word.to_string()).collect()
 }
 
-/// What kernels with AVX2, and without AVX-512, are scheduled for where clang compiles them for any CPU: its model of Zen 2.
-/// Its default, Sandy Bridge's, and those of Haswell and Skylake keep more than 16 registers' worth of operands at a time,
-/// and the innermost loop of F16 products is left with sums in memory (docs/src/build/universal.md has the figures). The
-/// instructions stay those of the plan.
+/// Returns the CPU model for which clang schedules kernels with AVX2 and without AVX-512 in builds for any CPU: Zen
+/// 2. The models of clang's default (Sandy Bridge), Haswell and Skylake keep more operands at a time than 16
+/// registers hold. The innermost loop of F16 products then keeps sums in memory (docs/src/build/universal.md has the
+/// figures). The instruction sets stay those of the plan.
 fn tuned(tools: &Tools) -> Option<(String, String)> {
-    // zig takes -mtune for -mcpu.
+    // zig treats -mtune as -mcpu.
     let flags = match (&tools.zig, tools.compiler.kind) {
         (Some(_), _) => "SHELL:-Xclang -tune-cpu -Xclang znver2",
         (None, CompilerKind::Clang) => "-mtune=znver2",
@@ -299,12 +304,12 @@ fn tuned(tools: &Tools) -> Option<(String, String)> {
     Some(("GGML_CPU_AVX2_FLAGS".to_string(), flags.to_string()))
 }
 
-/// Whether ggml may have a variant of this name; CMake must not take it apart.
+/// True if ggml may have a variant of this name, and CMake would not split the name into a list.
 fn is_variant(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b))
 }
 
-/// Those of the host's instruction sets that a native build may use.
+/// Returns the host's instruction sets that a native build may use.
 fn host_features(host: &Host) -> Vec<String> {
     let all: Vec<&str> = match host.arch.as_str() {
         "x86_64" => V3.iter().chain(BEYOND_V3).copied().collect(),

@@ -1,7 +1,8 @@
-//! Plans a build: a host, a profile, sources and tools make a plan. Reads no file, no clock and no environment.
+//! Plans a build: computes a plan from a host, a profile, sources and tools. The crate reads no file, no clock and no
+//! environment.
 //!
 //! - [`profile`]: build profiles, with inheritance resolved; the caller reads their files
-//! - [`choose`], [`tools`]: the tools that a build uses, of those at hand
+//! - [`choose`], [`tools`]: the installed tools that a build uses
 //! - [`cross`], [`zig`]: builds for another architecture, and for an old glibc
 //! - [`isa`], [`march`]: instruction sets, and the compiler flags for them
 //! - [`lto`], [`codegen`]: link-time optimisation, and flags that change the code

@@ -1,7 +1,8 @@
-//! Link-time optimisation: whose bitcode meets whose.
+//! Link-time optimisation of C++ and Rust, together or separately.
 //!
-//! clang and rustc of one LLVM major write bitcode that one lld reads, so the linker can inline C++ into Rust
-//! (<https://doc.rust-lang.org/rustc/linker-plugin-lto.html>). Otherwise each side is optimised for itself.
+//! If clang and rustc are of the same LLVM major version, one lld reads the bitcode of both, and the linker can
+//! inline C++ into Rust (<https://doc.rust-lang.org/rustc/linker-plugin-lto.html>). Otherwise each side is optimised
+//! separately.
 
 use std::path::{Path, PathBuf};
 
@@ -17,23 +18,23 @@ use crate::tools::Tools;
 /// Link-time optimisation of a build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LtoPlan {
-    /// As the profile has it.
+    /// Mode that the profile asks for.
     pub mode: Lto,
-    /// Whether C++ can be inlined into Rust.
+    /// True if C++ can be inlined into Rust.
     pub across: bool,
-    /// Archiver that knows the objects' format.
+    /// Archiver that can read the format of the objects; `None` for the default.
     pub ar: Option<PathBuf>,
-    /// Indexer of archives, likewise.
+    /// Archive indexer that can read the format of the objects; `None` for the default.
     pub ranlib: Option<PathBuf>,
-    /// What it takes of the tools.
+    /// Flags for the tools.
     #[serde(skip)]
     pub codegen: CodeGen,
 }
 
-/// Plans it.
+/// Plans link-time optimisation.
 ///
 /// # Errors
-/// When clang is to do it and lld or llvm-ar of its version is missing.
+/// The compiler is clang, and lld or llvm-ar of its version is missing.
 pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<LtoPlan> {
     let mut plan = LtoPlan { mode, across: false, ar: None, ranlib: None, codegen: CodeGen::default() };
     if mode == Lto::Off {
@@ -45,14 +46,15 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
             let major = tools.compiler.version.major;
             let lld = tools.linker.as_ref().with_context(|| {
                 format!(
-                    "link-time optimisation with clang {major} takes lld {major}, and there is none; `cargo xtask \
-                     setup` installs it"
+                    "link-time optimisation with clang {major} requires lld {major}, which is missing\nhint: \
+                     `cargo xtask setup` installs it"
                 )
             })?;
             let ar = toolchain.llvm_ar.iter().find(|ar| ar.llvm_major == Some(major)).with_context(|| {
                 format!(
-                    "link-time optimisation with clang {major} takes llvm-ar {major}, which writes archives of \
-                     bitcode, and there is none; `cargo xtask setup` installs it (package llvm-{major} on Debian)"
+                    "link-time optimisation with clang {major} requires llvm-ar {major} for archives of \
+                     bitcode, which is missing\nhint: `cargo xtask setup` installs it (package llvm-{major} on \
+                     Debian)"
                 )
             })?;
             plan.ar = Some(ar.path.clone());
@@ -63,20 +65,20 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
             if rustc != major {
                 plan.codegen.cargo_lto = Some(alone.to_string());
                 notes.push(format!(
-                    "C++ and Rust are optimised each for itself at link time: clang is of LLVM {major}, rustc of LLVM \
-                     {rustc}; with clang {rustc} calls between them can be inlined"
+                    "C++ and Rust are optimised separately at link time, because clang is of LLVM {major} and \
+                     rustc of LLVM {rustc}; with clang {rustc}, calls between them could be inlined"
                 ));
             } else {
                 plan.codegen.rust.push("-Clinker-plugin-lto".to_string());
-                // For the shared objects that crates of others are made into beside their libraries: the engine itself
-                // gets this linker by its own flags.
+                // For the shared objects that other people's crates make in addition to their libraries. The engine
+                // itself gets this linker by its own flags.
                 plan.codegen.rust.push(format!("-Clink-arg=--ld-path={}", lld.path.display()));
-                // rustc writes summaries always, and lld keeps modules with summaries apart from a full LTO.
+                // rustc always writes summaries, and lld keeps modules with summaries apart from a full LTO.
                 plan.across = mode == Lto::Thin;
                 if mode == Lto::Full {
                     notes.push(
-                        "`lto = \"full\"` makes one module of all C++; Rust joins it as thin modules, so nothing is \
-                         inlined across the border: `lto = \"thin\"` does that"
+                        "`lto = \"full\"` makes one module of all C++ and adds Rust as thin modules, so \
+                         nothing is inlined between the languages; `lto = \"thin\"` does that"
                             .to_string(),
                     );
                 }
@@ -84,7 +86,7 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
         }
         CompilerKind::Gcc => {
             let cc = &tools.compiler.cc;
-            // gcc's own archiver loads the plugin that reads its objects; `cc` has no such sibling.
+            // gcc's own archiver loads the plugin that reads its objects. A compiler called `cc` has no such sibling.
             if file_name(cc).contains("gcc") {
                 plan.ar = Some(sibling(cc, "gcc", "gcc-ar"));
                 plan.ranlib = Some(sibling(cc, "gcc", "gcc-ranlib"));
@@ -98,8 +100,8 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
             plan.codegen.link.extend(["-fuse-ld=bfd".to_string(), "-flto=auto".to_string()]);
             plan.codegen.cargo_lto = Some(alone.to_string());
             notes.push(format!(
-                "C++ and Rust are optimised each for itself at link time: gcc {} and rustc share no intermediate \
-                 code; clang {} does",
+                "C++ and Rust are optimised separately at link time, because gcc {} and rustc have no common \
+                 bitcode; clang {} has",
                 tools.compiler.version, tools.rustc.llvm.major
             ));
         }
@@ -107,15 +109,16 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
     Ok(plan)
 }
 
-/// The engine linked by clang with the lld at `lld`, which reads the bitcode of both sides.
+/// Returns the flags to link the engine by clang with the lld at `lld`, which reads the bitcode of both sides.
 pub fn linked_by_lld(clang: &Path, lld: &Path, rustc: &Rustc) -> CodeGen {
     let mut rust = vec![format!("-Clinker={}", clang.display())];
     rust.extend(without_rusts_lld(rustc));
     CodeGen { rust, link: vec![format!("--ld-path={}", lld.display())], ..CodeGen::default() }
 }
 
-/// Since 1.90 rustc puts its own lld before any linker that is named, on this one target; elsewhere the flag is not
-/// stable and not needed. <https://blog.rust-lang.org/2025/09/01/rust-lld-on-1.90.0-stable/>
+/// Returns the flag that keeps rustc from using its own lld. Since 1.90, rustc puts it before any linker that is
+/// named, on this target only. On other targets the flag is unstable and not needed.
+/// <https://blog.rust-lang.org/2025/09/01/rust-lld-on-1.90.0-stable/>
 fn without_rusts_lld(rustc: &Rustc) -> Option<String> {
     (rustc.host == "x86_64-unknown-linux-gnu").then(|| "-Clinker-features=-lld".to_string())
 }

@@ -1,12 +1,12 @@
-//! Which `-march` a CPU has, and since which compiler.
+//! Names of CPUs for `-march`, and the first compilers that know them.
 //!
-//! Sources: the release notes of GCC 4.9 to 14 and Clang 3.6 to 19; family and model numbers from the
-//! processor manuals, as LLVM's `Host.cpp` and GCC's `cpuinfo.h` hold them.
+//! Sources: the release notes of GCC 4.9 to 14 and Clang 3.6 to 19; family and model numbers from the processor
+//! manuals, as in LLVM's `Host.cpp` and GCC's `cpuinfo.h`.
 
 use build_info::host::Cpu;
 use toolchain::{Compiler, CompilerKind, Version};
 
-/// One microarchitecture.
+/// Microarchitecture.
 struct March {
     /// Name for `-march`.
     name: &'static str,
@@ -14,7 +14,7 @@ struct March {
     gcc: Version,
     /// First Clang that knows it.
     clang: Version,
-    /// The one before it, whose code runs on it.
+    /// Predecessor whose code runs on it.
     before: Option<&'static str>,
 }
 
@@ -45,7 +45,7 @@ const TABLE: &[March] = &[
     march("znver5", (14, 1), 19, Some("znver4")),
 ];
 
-/// Instruction sets of newer CPUs, and the flag that turns each on by itself.
+/// Instruction sets of newer CPUs, with the flag that enables each one separately.
 const FEATURE_FLAGS: &[(&str, &str)] = &[
     ("avx512f", "-mavx512f"),
     ("avx512cd", "-mavx512cd"),
@@ -65,7 +65,7 @@ const FEATURE_FLAGS: &[(&str, &str)] = &[
     ("vpclmulqdq", "-mvpclmulqdq"),
 ];
 
-/// The `-march` name of `cpu`, where it is in the table.
+/// Returns the `-march` name of `cpu`, if it is in the table.
 pub fn name(cpu: &Cpu) -> Option<&'static str> {
     let (family, model) = (cpu.family?, cpu.model?);
     Some(match (cpu.vendor.as_str(), family, model) {
@@ -93,7 +93,7 @@ pub fn name(cpu: &Cpu) -> Option<&'static str> {
     })
 }
 
-/// What to tell when `compiler` does not know the `-march` of `cpu`, with the flags that come nearest.
+/// Returns a note if `compiler` does not know the `-march` of `cpu`, with the closest flags.
 pub fn shortfall(cpu: &Cpu, compiler: &Compiler) -> Option<String> {
     let entry = |name: &str| TABLE.iter().find(|march| march.name == name);
     let since = |march: &March| match compiler.kind {
@@ -113,8 +113,8 @@ pub fn shortfall(cpu: &Cpu, compiler: &Compiler) -> Option<String> {
         FEATURE_FLAGS.iter().filter(|(feature, _)| cpu.has(feature)).map(|(_, flag)| flag.to_string()),
     );
     Some(format!(
-        "{} {} has no -march={} (since {} {}.{}): -march=native comes nearest with {}; a newer compiler also \
-         tunes for this CPU",
+        "{} {} has no -march={} (added in {} {}.{}): -march=native stands for {}; a newer compiler also tunes \
+         for this CPU",
         compiler.kind,
         compiler.version,
         wanted.name,
@@ -149,20 +149,12 @@ mod tests {
         let zen4 = cpu("AuthenticAMD", 0x19, 0x11, &["avx512f"]);
         let zen3 = cpu("AuthenticAMD", 0x19, 0x01, &[]);
         let cases = [
-            (
-                &zen5,
-                compiler(CompilerKind::Gcc, "12.2.0"),
-                Some("with -march=znver3 -mavx512f -mavx512vnni;"),
-            ),
-            (
-                &zen5,
-                compiler(CompilerKind::Gcc, "13.2.0"),
-                Some("with -march=znver4 -mavx512f -mavx512vnni;"),
-            ),
+            (&zen5, compiler(CompilerKind::Gcc, "12.2.0"), Some("for -march=znver3 -mavx512f -mavx512vnni;")),
+            (&zen5, compiler(CompilerKind::Gcc, "13.2.0"), Some("for -march=znver4 -mavx512f -mavx512vnni;")),
             (&zen5, compiler(CompilerKind::Gcc, "14.2.0"), None),
-            (&zen5, compiler(CompilerKind::Clang, "18.1.0"), Some("with -march=znver4 ")),
+            (&zen5, compiler(CompilerKind::Clang, "18.1.0"), Some("for -march=znver4 ")),
             (&zen5, compiler(CompilerKind::Clang, "22.1.8"), None),
-            (&zen4, compiler(CompilerKind::Gcc, "12.2.0"), Some("no -march=znver4 (since gcc 12.3)")),
+            (&zen4, compiler(CompilerKind::Gcc, "12.2.0"), Some("no -march=znver4 (added in gcc 12.3)")),
             (&zen3, compiler(CompilerKind::Gcc, "11.0.0"), None),
         ];
         for (cpu, compiler, expected) in cases {

@@ -1,4 +1,4 @@
-//! Plans for machines that lack a tool: the tool is assumed as the reference toolchain has it, and marked.
+//! Plans for machines that lack a tool. The tool is taken from the reference toolchain, and the plan marks it.
 
 use anyhow::Result;
 use build_info::Host;
@@ -11,28 +11,28 @@ use crate::planner::plan;
 use crate::profile::Profile;
 use crate::reference::reference_toolchain;
 
-/// A tool that a plan assumes though none that it can use was found.
+/// Tool that a plan assumes because no usable one was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
     /// Name of the tool.
     pub tool: &'static str,
     /// Version that the plan assumes.
     pub version: String,
-    /// Version that is there and does not do; `None` where there is none.
+    /// Version that was found and is not usable; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,
 }
 
-/// A kind of tool that may lack.
+/// Kind of tool that may be missing.
 struct Kind {
     name: &'static str,
-    /// Version of the first one.
+    /// Returns the version of the first tool of this kind.
     version: fn(&Toolchain) -> Option<String>,
-    /// Takes those of the second toolchain.
+    /// Copies the tools of this kind from the second toolchain to the first.
     take: fn(&mut Toolchain, &Toolchain),
 }
 
-/// Takes the field `$field` of the reference in place of what is there.
+/// Defines a kind of tool that is kept in the field `$field` of a toolchain.
 macro_rules! kind {
     ($name:literal, $field:ident, $version:expr) => {
         Kind {
@@ -43,7 +43,8 @@ macro_rules! kind {
     };
 }
 
-/// Kinds in the order in which a plan would rather do without them: compilers first, since one of two families suffices.
+/// Kinds of tools. A plan first tries to do without the early ones; compilers come first, because one of two families
+/// is enough.
 static KINDS: &[Kind] = &[
     kind!("clang", compilers, |all| {
         let clang = all.compilers.iter().find(|found| found.kind == CompilerKind::Clang);
@@ -69,10 +70,11 @@ static KINDS: &[Kind] = &[
     kind!("rustc", rustc, |all| all.rustc.as_ref().map(|found| found.version.to_string())),
 ];
 
-/// The plan of `profile` for `host`, with each tool that lacks assumed as in the reference toolchain, and these tools.
+/// Plans `profile` for `host`. Each missing tool is assumed to be that of the reference toolchain, and returned with
+/// the plan.
 ///
 /// # Errors
-/// As [`plan`], for reasons that no tool would mend.
+/// As in [`plan`], for reasons that no tool would fix.
 pub fn plan_marked(
     host: &Host,
     profile: &Profile,
@@ -125,7 +127,7 @@ mod tests {
         assert_eq!(missing("portable", |tools| tools.zig = None), ["zig"]);
         assert_eq!(missing("portable", |tools| (tools.zig, tools.cmake) = (None, None)), ["cmake", "zig"]);
         assert_eq!(missing("native", |tools| tools.ninja = None), ["ninja"]);
-        // gcc does as well.
+        // gcc is sufficient.
         let no_clang = |tools: &mut Toolchain| {
             tools.compilers.retain(|found| found.kind == CompilerKind::Gcc);
         };
@@ -147,9 +149,9 @@ mod tests {
         let tools = reference_toolchain("x86_64").unwrap();
         let profile = profile("native+reproducible:true");
         let error = plan_marked(&host("zen5-vm"), &profile, &source(), &tools).unwrap_err();
-        assert!(error.to_string().contains("does not go with"), "{error}");
-        // Not what is missing as well.
+        assert!(error.to_string().contains("conflicts with"), "{error}");
+        // Missing tools are not reported as well.
         let error = plan_marked(&host("zen5-vm"), &profile, &source(), &Toolchain::default()).unwrap_err();
-        assert!(error.to_string().contains("does not go with"), "{error}");
+        assert!(error.to_string().contains("conflicts with"), "{error}");
     }
 }

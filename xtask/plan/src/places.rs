@@ -1,4 +1,4 @@
-//! A plan without where things lie on the machine that it was made on: equal machines have equal ones.
+//! Plan without the paths of the machine that it was made on, so that equal machines have equal plans.
 
 use std::path::Path;
 
@@ -7,19 +7,20 @@ use serde_json::Value;
 use crate::plan::Plan;
 
 impl Plan {
-    /// This plan as JSON in which a tool is its name rather than its path, and the checkout at `root` is `.`. What else
-    /// is a path stays: nobody knows whether another machine has the same there.
+    /// Returns this plan as JSON, with names of tools instead of their paths and with `.` for the checkout at `root`.
+    /// Other paths stay, because another machine may have other content under them.
     pub fn without_places(&self, root: &Path) -> Value {
         let mut places = self.places(root);
-        // What lies in another of them first.
+        // Replace the longest paths first, because a shorter one may be the beginning of a longer one.
         places.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
         let mut value = serde_json::to_value(self).unwrap_or_default();
         rename(&mut value, &places);
-        // Not compiled, see `Plan::defaults`: whoever takes the build writes its own.
+        // Defaults are not compiled (see `Plan::defaults`); a machine that downloads the build writes its own.
         if let Some(plan) = value.as_object_mut() {
             plan.remove("defaults");
         }
-        // The base is the rest of this plan, by a hash over places; gcc's counts are named by the profile.
+        // The base is the rest of this plan, identified by a hash that depends on paths. gcc's counts are identified
+        // by the digest of the profile.
         if let Some(variant) = value.get_mut("variant").and_then(Value::as_object_mut) {
             variant.remove("base");
             variant.remove("gcda");
@@ -27,7 +28,7 @@ impl Plan {
         value
     }
 
-    /// Paths of this machine, and what stands for each.
+    /// Returns the paths of this machine with their replacements.
     fn places(&self, root: &Path) -> Vec<(String, String)> {
         let tools =
             [&self.compiler.cc, &self.compiler.cxx, &self.cmake.path, &self.ninja.path, &self.rustc.path];
@@ -51,7 +52,7 @@ impl Plan {
     }
 }
 
-/// Puts names in place of paths in all texts of `value`.
+/// Replaces paths with names in all texts of `value`.
 fn rename(value: &mut Value, places: &[(String, String)]) {
     match value {
         Value::String(text) => {
@@ -65,7 +66,7 @@ fn rename(value: &mut Value, places: &[(String, String)]) {
     }
 }
 
-/// `text` with `name` in place of `path`, where that is a whole path or a folder in one.
+/// Replaces `path` in `text` with `name`, if it is a whole path or a folder in one.
 fn renamed(text: &str, path: &str, name: &str) -> String {
     let mut rest = text;
     let mut done = String::new();
@@ -106,12 +107,12 @@ mod tests {
         let text = here.to_string();
         assert!(!text.contains("/usr/") && text.contains("clang"), "{text}");
 
-        // What the engine does by default is in no program.
+        // The engine's defaults are not part of any program.
         let mut defaults = plan.clone();
         defaults.defaults.op_offload = Some(false);
         assert_eq!(defaults.without_places(Path::new("/home/a/anneal")), here);
 
-        // The same tools elsewhere, in another checkout.
+        // The same tools in other folders, and another checkout.
         let mut moved = plan.clone();
         let cc = moved.compiler.cc.clone();
         moved.compiler.cc = Path::new("/opt/llvm/bin").join(cc.file_name().unwrap());
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!(same.without_places(Path::new("/home/a/anneal")), there);
         assert_ne!(there, here);
 
-        // Another version, and a file that only this machine may have.
+        // Another version, and a file that may exist only on this machine.
         let mut newer = plan.clone();
         newer.compiler.version.minor += 1;
         assert_ne!(newer.without_places(Path::new("/home/a/anneal")), here);

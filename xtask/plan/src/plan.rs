@@ -1,4 +1,4 @@
-//! The plan: everything that a build needs to be told.
+//! Plan: all inputs of a build.
 
 use std::collections::BTreeMap;
 
@@ -17,32 +17,32 @@ use crate::profile::{Blas, Linkage, Threading};
 use crate::variant::Variant;
 use crate::zig::Zig;
 
-/// Everything that a build needs to be told, and nothing that changes without changing the build.
+/// All inputs of a build. A value that does not change the build is not part of the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Name of the profile.
     pub profile: String,
-    /// What was made of the profile's plain plan.
+    /// Variant of the profile's plain plan; `None` for the plain plan itself.
     pub variant: Option<Variant>,
     /// Target triple.
     pub target: String,
-    /// What it takes where the target is another architecture than this machine's.
+    /// Tools for a target with another architecture than this machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cross: Option<Cross>,
-    /// The llama.cpp sources.
+    /// Sources of llama.cpp.
     pub source: Source,
     /// C and C++ compiler.
     pub compiler: Compiler,
-    /// zig, where it compiles.
+    /// zig, if it is the compiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zig: Option<Zig>,
-    /// Linker that the compiler is told to use; its own default if none.
+    /// Linker that the compiler is told to use; `None` for its default.
     pub linker: Option<Tool>,
-    /// CMake.
+    /// CMake program.
     pub cmake: Tool,
-    /// Ninja.
+    /// Ninja program.
     pub ninja: Tool,
-    /// For bindgen.
+    /// libclang, for bindgen.
     pub libclang: Option<Libclang>,
     /// Rust compiler.
     pub rustc: Rustc,
@@ -52,40 +52,41 @@ pub struct Plan {
     pub targets: Vec<String>,
     /// Static or shared libraries.
     pub linkage: Linkage,
-    /// Who runs the threads.
+    /// Implementation of threads.
     pub threading: Threading,
-    /// What else is turned on and off.
+    /// Further switches of the build.
     pub switches: Switches,
-    /// BLAS.
+    /// Kind of BLAS library.
     pub blas: Blas,
-    /// The BLAS library, file by file.
+    /// Files of the BLAS library.
     pub blas_library: Option<BlasLibrary>,
-    /// NVIDIA's GPUs, where the program computes on them.
+    /// CUDA, if the program computes on NVIDIA's GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda: Option<CudaPlan>,
     /// Cargo profile of the engine.
     pub cargo_profile: String,
     /// Link-time optimisation.
     pub lto: LtoPlan,
-    /// Flags for compilers and the linker. `rust` goes to the engine, never to build scripts.
+    /// Flags for compilers and the linker. `rust` applies to the engine, never to build scripts.
     pub codegen: CodeGen,
-    /// Environment of every command; nothing stands for a variable that is taken away.
+    /// Environment of every command; `None` removes a variable.
     pub environment: BTreeMap<String, Option<String>>,
-    /// Instruction sets: flags, what is needed at run time, what the audit expects.
+    /// Instruction sets: flags, features required at run time, features that the audit expects.
     pub isa: IsaPlan,
-    /// Whether nothing of the build host is in it.
+    /// True if the build contains nothing of the build host.
     pub reproducible: bool,
-    /// What the engine does by default. Nothing of it is compiled: it only goes into the record, so it is not part of the
-    /// hash, and a build that is there gets a new record in place of being made again.
+    /// Defaults of the engine. They are not compiled and only go into the record. Therefore the hash does not include
+    /// them, and an existing build gets a new record instead of being built again.
     #[serde(default, skip_serializing_if = "Defaults::is_empty")]
     pub defaults: Defaults,
-    /// Things a person should know. Not part of the hash.
+    /// Notes for the user. The hash does not include them.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
 
-/// Variables of the user's shell that would change a build and be in no plan: taken away from every command.
-/// `SOURCE_DATE_EPOCH` is among them since llama.cpp turns `GGML_NATIVE` and every AVX default off when it is set.
+/// Variables of the user's shell that would change a build without being part of the plan. They are removed from the
+/// environment of every command. One of them is `SOURCE_DATE_EPOCH`, because llama.cpp disables `GGML_NATIVE` and
+/// every AVX default if it is set.
 pub const CLEARED: &[&str] = &[
     "AR",
     "ARFLAGS",
@@ -127,29 +128,30 @@ pub const CLEARED: &[&str] = &[
 ];
 
 impl Plan {
-    /// Whether the program is to be passed on to those who have nothing to do with this machine.
+    /// True if the program is meant for other machines than this one.
     pub fn is_for_others(&self) -> bool {
         self.reproducible || self.cargo_profile == "dist"
     }
 
-    /// The plan that `text` holds as JSON, if this version of the program wrote it and its hash is `hash`.
+    /// Parses a plan from JSON. Returns `None` unless this version of the program wrote it and its hash is `hash`.
     pub fn parse(text: &[u8], hash: &Sha256) -> Option<Self> {
         let plan: Option<Plan> = serde_json::from_slice(text).ok();
         plan.filter(|plan| plan.hash() == *hash)
     }
 
-    /// SHA-256 over the plan as JSON. Names the build folder: another plan is another folder.
+    /// Returns the SHA-256 of the plan as JSON. It names the build folder, so another plan has another folder.
     pub fn hash(&self) -> Sha256 {
         let compiled = Plan { defaults: Defaults::default(), ..self.clone() };
-        // Maps are ordered and nothing in a plan has a float or a custom serialiser that could fail.
+        // Maps are ordered, and nothing in a plan has a float or a custom serialiser that could fail.
         Sha256::of(serde_json::to_vec(&compiled).unwrap_or_default())
     }
 
-    /// Definitions as CMake takes them, without those that only say where a folder lies.
+    /// Returns the definitions as arguments of CMake, without those that only name a folder.
     pub fn cmake_flags(&self) -> Vec<String> {
         let mut all = self.definitions.clone();
         if !self.codegen.cxx.is_empty() {
-            // What a profile itself defines goes before, and the check of the compile database tells of it.
+            // A profile's own definition of these variables has priority; the check of the compile database reports
+            // that.
             for name in ["CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"] {
                 all.entry(name.to_string()).or_insert_with(|| self.codegen.cxx.join(" "));
             }
@@ -157,7 +159,7 @@ impl Plan {
         all.iter().map(|(name, value)| format!("-D{name}={value}")).collect()
     }
 
-    /// Name of the build folder.
+    /// Returns the name of the build folder.
     pub fn folder_name(&self) -> String {
         let variant = self.variant.as_ref().map_or(String::new(), |variant| format!("-{}", variant.name));
         format!("{}{variant}-{}", self.profile, self.hash().short())

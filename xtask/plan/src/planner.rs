@@ -1,4 +1,4 @@
-//! Makes the plan of a profile for a host.
+//! Planner: makes the plan of a profile for a host.
 
 use anyhow::Result;
 use base::exit;
@@ -10,15 +10,15 @@ use crate::plan::{CLEARED, Plan};
 use crate::profile::{Isa, Profile};
 use crate::{choose, cuda, defaults, definitions, isa, lto, switches, zig};
 
-/// The plan of `profile` for `host`, with the tools at hand.
+/// Plans `profile` for `host`, with the tools of `toolchain`.
 ///
 /// # Errors
-/// When a tool is missing or too old, naming the command that installs it; when the profile makes no sense on
-/// this architecture.
+/// A tool is missing or too old (the error names the command that installs it), or the profile is invalid for this
+/// architecture.
 pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolchain) -> Result<Plan> {
     if profile.reproducible && matches!(profile.isa, Isa::Native | Isa::Upstream) {
         return Err(exit::usage(format!(
-            "profile {}: `reproducible = true` does not go with `isa = \"{}\"`, which looks at the build host",
+            "profile {}: `reproducible = true` conflicts with `isa = \"{}\"`, which depends on the build host",
             profile.name, profile.isa
         )));
     }
@@ -56,7 +56,7 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
         environment: CLEARED
             .iter()
             .map(|name| (name.to_string(), None))
-            // Messages of compilers are parsed and shown: one language.
+            // Messages of compilers are parsed and shown, so they must be in one language.
             .chain([("LC_ALL".to_string(), Some("C.UTF-8".to_string()))])
             .collect(),
         isa,

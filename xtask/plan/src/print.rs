@@ -1,4 +1,4 @@
-//! A plan for people.
+//! Plan as text for people.
 
 use std::fmt::{self, Write};
 
@@ -62,7 +62,7 @@ impl fmt::Display for Plan {
             match (self.lto.mode, self.lto.across) {
                 (Lto::Off, _) => "off".to_string(),
                 (mode, true) => format!("{mode} across C++ and Rust"),
-                (mode, false) => format!("{mode}, C++ and Rust apart"),
+                (mode, false) => format!("{mode}, C++ and Rust separately"),
             },
             if self.reproducible { "reproducible" } else { "not reproducible" }
         )?;

@@ -21,93 +21,93 @@ pub use choices::{Blas, CompilerChoice, CudaMulMat, Gpu, Isa, Linkage, Lto, PgoS
 use file::ProfileFile;
 pub use overrides::Override;
 
-/// One profile, complete.
+/// Build profile with all keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Name: that of its file, and what overrides it.
+    /// Name of its file, followed by its overrides.
     pub name: String,
     /// Name of its file.
     pub file: String,
-    /// The keys that override those of the file.
+    /// Overrides of the file's keys.
     pub sets: Vec<Override>,
-    /// The name that it was asked for by, where a file is no more than another name for it.
+    /// Name that the user gave, if it is the name of a file that is only an alias.
     pub alias: Option<String>,
-    /// One line for people.
+    /// Description in one line.
     pub description: String,
-    /// What the program is for.
+    /// Machines that the program is for.
     pub target: Target,
     /// Instruction sets.
     pub isa: Isa,
-    /// Kinds of CPUs that kernels are made for, with [`Isa::AllVariants`]; all if none is named.
+    /// Kinds of CPUs that kernels are built for, with [`Isa::AllVariants`]; empty for all.
     pub variants: Vec<String>,
-    /// How the C++ compiler is chosen.
+    /// Choice of the C++ compiler.
     pub compiler: CompilerChoice,
-    /// The oldest glibc that the program is to start with; that of the build host if none.
+    /// Oldest glibc that the program must start with; `None` for that of the build host.
     pub glibc: Option<Glibc>,
-    /// `CMAKE_BUILD_TYPE`.
+    /// Value of `CMAKE_BUILD_TYPE`.
     pub build_type: String,
     /// Static or shared libraries.
     pub linkage: Linkage,
-    /// Who runs the threads.
+    /// Implementation of threads.
     pub threading: Threading,
-    /// BLAS.
+    /// Kind of BLAS library.
     pub blas: Blas,
-    /// Whether it can compute on other machines, and for them.
+    /// True if the program can compute on other machines and for them.
     pub rpc: bool,
-    /// Which GPUs the program computes on.
+    /// GPUs that the program computes on.
     pub gpu: Gpu,
-    /// Of these, where they are NVIDIA's.
+    /// Settings for NVIDIA's GPUs.
     pub cuda: CudaChoice,
     /// CMake targets.
     pub targets: Vec<String>,
     /// Link-time optimisation.
     pub lto: Lto,
-    /// What else is turned on and off.
+    /// Further switches of the build.
     pub switches: Switches,
     /// Cargo profile of the engine.
     pub cargo_profile: String,
-    /// Whether the build must look at nothing of the build host.
+    /// True if the build must be independent of the build host.
     pub reproducible: bool,
-    /// Further definitions for CMake.
+    /// Additional definitions for CMake.
     pub definitions: BTreeMap<String, String>,
-    /// What the program does by default when it runs.
+    /// Defaults of the program at run time.
     pub defaults: Defaults,
 }
 
-/// What a build for NVIDIA's GPUs chooses.
+/// Settings of a build for NVIDIA's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaChoice {
     /// Architectures: `native`, `all`, or compute capabilities times ten as CMake spells them, `89`, `90-virtual`.
     pub arch: Vec<String>,
-    /// Who multiplies quantised weights.
+    /// Kernels that multiply quantised weights.
     pub mul_mat: CudaMulMat,
     /// Types of K and V, as in `q8_0-q8_0`, that flash attention has kernels for; `all`, or `none` for no flash
     /// attention.
     pub fa_quants: Vec<String>,
 }
 
-/// Files of profiles. This crate reads none: who uses it does.
+/// Source of profile files. This crate reads no files itself; its callers do.
 pub trait Files {
-    /// The folder that messages name.
+    /// Returns the folder, for messages.
     fn folder(&self) -> &Path;
 
-    /// Names of all files, without `.toml`.
+    /// Returns the names of all files, without `.toml`.
     ///
     /// # Errors
-    /// When the folder cannot be listed.
+    /// The folder cannot be listed.
     fn all(&self) -> Result<Vec<String>>;
 
     /// True if there is a file `name`.
     fn has(&self, name: &str) -> bool;
 
-    /// Text of the file `name`.
+    /// Returns the text of the file `name`.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The file cannot be read.
     fn text(&self, name: &str) -> Result<String>;
 }
 
-/// Names of the profiles in `files` that can be built.
+/// Returns the names of the profiles in `files` that can be built.
 pub fn names(files: &dyn Files) -> Result<Vec<String>> {
     let mut names = files.all()?;
     names.retain(|name| name != "base");
@@ -115,22 +115,22 @@ pub fn names(files: &dyn Files) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Names of those in `files` whose programs compute on a GPU.
+/// Returns the names of the profiles in `files` whose programs compute on a GPU.
 ///
 /// # Errors
-/// When the folder cannot be read.
+/// The folder cannot be read.
 pub fn names_for_gpus(files: &dyn Files) -> Result<Vec<String>> {
     let for_gpus = |name: &String| load(files, name).is_ok_and(|profile| profile.gpu == Gpu::Cuda);
     Ok(names(files)?.into_iter().filter(for_gpus).collect())
 }
 
-/// Reads the profile `name` of `from`. A name may carry keys that override the file's, as
-/// `native+threading=openmp` does: a profile of its own, with a current build of its own.
+/// Loads the profile `name`. A name may contain overrides of the file's keys, as in `native+threading=openmp`: this
+/// is a profile of its own, with a current build of its own.
 pub fn load(from: &dyn Files, name: &str) -> Result<Profile> {
     load_with(from, name, &[])
 }
 
-/// Reads the profile `name` with the keys of `overrides` in place of its own.
+/// Loads the profile `name` with `overrides` of its keys.
 pub fn load_with(from: &dyn Files, name: &str, overrides: &[Override]) -> Result<Profile> {
     let (name, in_name) = overrides::split(name)?;
     let given: Vec<Override> = in_name.into_iter().chain(overrides.iter().cloned()).collect();
@@ -139,7 +139,7 @@ pub fn load_with(from: &dyn Files, name: &str, overrides: &[Override]) -> Result
         let other = alias::of(from, name)?;
         let all: Vec<Override> = other.sets.into_iter().chain(given.iter().cloned()).collect();
         let profile = load_with(from, &other.inherits, &all)?;
-        // With further keys it is another build than the one that the file stands for.
+        // With further overrides it is another build than the one that the file is an alias of.
         return Ok(Profile { alias: given.is_empty().then(|| name.to_string()), ..profile });
     }
     let overrides = overrides::sorted(given.into_iter())?;
@@ -156,12 +156,12 @@ pub fn load_with(from: &dyn Files, name: &str, overrides: &[Override]) -> Result
     Ok(Profile { file: name.to_string(), sets: overrides, ..profile })
 }
 
-/// The file of the profile `name`, and those that it inherits from, the child first.
+/// Reads the file of the profile `name` and the files that it inherits from, the child first.
 fn read(from: &dyn Files, name: &str) -> Result<Vec<ProfileFile>> {
     let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     if !plain || !from.has(name) {
         return Err(exit::usage(format!(
-            "no build profile {name:?} in {}: there are {}",
+            "no build profile {name:?} in {}\nhint: profiles are {}",
             from.folder().display(),
             names(from)?.join(", ")
         )));
@@ -174,14 +174,12 @@ fn read(from: &dyn Files, name: &str) -> Result<Vec<ProfileFile>> {
         let text = from
             .text(&current)
             .with_context(|| format!("cannot read the build profile {}", path.display()))?;
-        let cannot = || format!("cannot understand {}", path.display());
+        let cannot = || format!("cannot parse {}", path.display());
         let table: toml::Table = toml::from_str(&text).with_context(cannot)?;
         let file = ProfileFile::from_table(table).map_err(anyhow::Error::msg).with_context(cannot)?;
         next = file.keys.inherits.clone();
         if file.keys.set.is_some() && !files.is_empty() {
-            bail!(
-                "build profile {name}: {current} is another name for a build, and nothing can inherit from it"
-            );
+            bail!("build profile {name}: cannot inherit from {current}, because it is an alias of a build");
         }
         files.push(file);
         if let Some(parent) = &next {
@@ -194,13 +192,13 @@ fn read(from: &dyn Files, name: &str) -> Result<Vec<ProfileFile>> {
     Ok(files)
 }
 
-/// Path of the file `name`, for messages.
+/// Returns the path of the file `name`, for messages.
 fn path_of(files: &dyn Files, name: &str) -> PathBuf {
     files.folder().join(format!("{name}.toml"))
 }
 
 fn resolve(name: String, description: String, files: &[ProfileFile]) -> Result<Profile> {
-    // The child stands first, so the first that has a key decides.
+    // The child comes first, so the first file that has a key decides.
     macro_rules! resolve {
         ($key:ident) => {
             files.iter().find_map(|file| file.keys.$key.clone()).with_context(|| {
@@ -240,13 +238,13 @@ fn resolve(name: String, description: String, files: &[ProfileFile]) -> Result<P
     })
 }
 
-/// The switches of the profile `name`: of each, the first file that has it decides.
+/// Returns the switches of the profile `name`. For each switch, the first file that has it decides.
 fn switches(name: &str, files: &[ProfileFile]) -> Result<Switches> {
     let mut all = toml::Table::new();
     for file in files.iter().rev() {
         all.extend(file.switches.clone());
     }
-    // Some may be absent in records; in profiles none is.
+    // Records may omit some switches; profiles may not.
     if let Some(key) = file::switches_of(&Switches::default()).keys().find(|key| !all.contains_key(*key)) {
         bail!("build profile {name}: neither it nor its parents set `{key}`");
     }
@@ -287,7 +285,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let switches = file::switches_of(&Switches::default()).to_string();
         for (name, text) in files {
-            // Above the table at the end of the base.
+            // Insert the switches before the table at the end of the base.
             let text = if *name == "base" { format!("{switches}{text}") } else { text.to_string() };
             std::fs::write(folder.path().join(format!("{name}.toml")), text).unwrap();
         }
@@ -349,14 +347,14 @@ mod tests {
             ("orphan", "set `isa`"),
             (
                 "layers",
-                "`defaults.gpu_layers`: \"most\" is no number of layers: use 0 or more, \"all\" or \"auto\"",
+                "`defaults.gpu_layers`: \"most\" is not a number of layers: use 0 or more, \"all\" or \"auto\"",
             ),
             (
                 "mode",
                 "`defaults.flash_attention`: unknown variant `yes`, expected one of `auto`, `on`, `off`",
             ),
-            ("key", "`defaults` has no key `ngl`: there are gpu_layers, n_cpu_moe"),
-            ("absent", "there are gnir, key, layers, mode, orphan, ring, typo, value"),
+            ("key", "`defaults` has no key `ngl`; the keys are gpu_layers, n_cpu_moe"),
+            ("absent", "profiles are gnir, key, layers, mode, orphan, ring, typo, value"),
             ("../base", "no build profile \"../base\""),
         ];
         for (name, expected) in cases {

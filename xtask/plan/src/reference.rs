@@ -1,9 +1,10 @@
-//! The tools that are assumed for a machine that is not here.
+//! Reference tools, which are assumed for a machine other than this one.
 
 use anyhow::{Context, Result};
 use toolchain::Toolchain;
 
-/// The tools that are assumed for a machine that is not here: a plan for it must not depend on this one.
+/// Returns the tools that are assumed for a machine other than this one, because a plan for it must not depend on
+/// this machine.
 pub fn reference_toolchain(arch: &str) -> Result<Toolchain> {
     let text = include_str!("../../../fixtures/toolchains/debian-12-clang-22.json");
     let mut toolchain: Toolchain =

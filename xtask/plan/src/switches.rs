@@ -1,4 +1,4 @@
-//! What a profile's switches take of the compilers and the linker, and what they do not go with.
+//! Flags for a profile's switches, and the keys that they conflict with.
 
 use anyhow::{Result, bail};
 use base::exit;
@@ -10,13 +10,14 @@ use crate::cross::Aim;
 use crate::profile::{Linkage, Profile, Threading};
 use crate::tools::Tools;
 
-/// ggml's own allocation of large buffers, which the engine's shim takes over where huge pages are wanted.
+/// Linker flag that replaces ggml's allocation of large buffers with the engine's, for huge pages.
 pub const WRAPPED: &str = "-Wl,--wrap=ggml_aligned_malloc";
 
-/// ggml refuses to be compiled without infinities (`ggml-cpu/vec.h`): softmax masks with them.
+/// Flags for fast math. Infinities stay enabled, because ggml requires them (`ggml-cpu/vec.h`): softmax masks with
+/// them.
 const FAST_MATH: [&str; 2] = ["-ffast-math", "-fno-finite-math-only"];
 
-/// Flags that have a key of their own, by their beginnings, and that key.
+/// Prefixes of flags that have a key of their own, with the name of the key.
 const ELSEWHERE: [(&str, &str); 8] = [
     ("-march=", "isa"),
     ("-mcpu=", "isa"),
@@ -25,25 +26,25 @@ const ELSEWHERE: [(&str, &str); 8] = [
     ("-Ofast", "fast_math"),
     ("-ffinite-math-only", "fast_math"),
     ("-fopenmp", "threading"),
-    // CMake puts that of the build type behind it, and the last one counts.
+    // CMake appends the flag of the build type, and the last one counts.
     ("-O", "build_type, or definitions.CMAKE_CXX_FLAGS_RELEASE"),
 ];
 
-/// The profile's switches, without those that nothing here can do.
+/// Returns the profile's switches without those that have no effect in this build.
 ///
 /// # Errors
-/// When one of these was asked for by name.
+/// The user set such a switch by name.
 pub fn that_apply(profile: &Profile, aim: &Aim, notes: &mut Vec<String>) -> Result<Switches> {
     let asked = &profile.switches;
     let x86 = aim.arch == "x86_64";
-    // The linker puts our allocation of buffers in place of ggml's.
+    // The linker can replace ggml's allocation of buffers.
     let wraps = profile.linkage == Linkage::Static && aim.triple.contains("linux");
     if asked.huge_pages && !wraps {
-        let takes = "it takes `linkage = \"static\"` on Linux";
+        let takes = "it requires `linkage = \"static\"` on Linux";
         if profile.sets.iter().any(|set| set.to_string() == "huge_pages=true") {
             return Err(exit::usage(format!("profile {}: `huge_pages = true`: {takes}", profile.name)));
         }
-        notes.push(format!("`huge_pages` is left out: {takes}"));
+        notes.push(format!("`huge_pages` is ignored: {takes}"));
     }
     let mut applied = Switches { huge_pages: asked.huge_pages && wraps, ..asked.clone() };
     for switch in CMAKE.iter().filter(|switch| switch.x86_only && !x86) {
@@ -55,7 +56,7 @@ pub fn that_apply(profile: &Profile, aim: &Aim, notes: &mut Vec<String>) -> Resu
 /// Plans `switches`, those of the profile that apply.
 ///
 /// # Errors
-/// When a switch does not go with another key, or its library is missing.
+/// A switch conflicts with another key, or its library is missing.
 pub fn plan(
     profile: &Profile,
     switches: &Switches,
@@ -70,8 +71,8 @@ pub fn plan(
         && !toolchain.openmp.iter().any(|major| [0, clang].contains(major))
     {
         bail!(
-            "`threading = \"openmp\"` with clang {clang} takes its OpenMP runtime, and there is none; `cargo xtask \
-             setup --profile {}` installs it (package libomp-{clang}-dev on Debian)",
+            "`threading = \"openmp\"` with clang {clang} requires its OpenMP runtime, which is missing\nhint: \
+             `cargo xtask setup --profile {}` installs it (package libomp-{clang}-dev on Debian)",
             profile.name
         );
     }
@@ -81,26 +82,26 @@ pub fn plan(
     if switches.fast_math {
         codegen.cxx.extend(FAST_MATH.map(str::to_string));
         notes.push(
-            "fast-math lets the compiler reorder sums and drop signs of zero, so results differ from other builds': \
-             only the correctness gate says whether they are still right"
+            "fast-math lets the compiler reorder additions and drop signs of zero, so results differ from \
+             other builds'; only the correctness gate shows if they are still right"
                 .to_string(),
         );
     }
     Ok(codegen)
 }
 
-/// The profile's own flags, each of which must reach every file as it is.
+/// Returns the profile's own flags, each of which must reach every file unchanged.
 fn extra_flags(profile: &Profile) -> Result<Vec<String>> {
     for flag in &profile.switches.extra_flags {
         let refused =
             |why: String| exit::usage(format!("profile {}: extra flag {flag:?} {why}", profile.name));
         if !flag.starts_with('-') || flag.contains(|c: char| c.is_whitespace() || "\"'\\;$".contains(c)) {
             return Err(refused(
-                "is not one plain word that begins with `-`, and CMake would take it apart".to_string(),
+                "is not a plain word that begins with `-`, so CMake would split it".to_string(),
             ));
         }
         if let Some((_, key)) = ELSEWHERE.iter().find(|(prefix, _)| flag.starts_with(prefix)) {
-            return Err(refused(format!("has a key of its own: {key}")));
+            return Err(refused(format!("has a key of its own; use {key}")));
         }
     }
     Ok(profile.switches.extra_flags.clone())

@@ -12,7 +12,7 @@ use crate::planner::plan;
 use crate::profile::{self, Files, Override, Profile};
 use crate::reference::reference_toolchain;
 
-/// Profiles in a folder.
+/// Source of the profiles in a folder.
 struct ProfileFixture<'a>(&'a Path);
 
 impl Files for ProfileFixture<'_> {
@@ -32,31 +32,31 @@ impl Files for ProfileFixture<'_> {
     }
 
     fn text(&self, name: &str) -> Result<String> {
-        std::fs::read_to_string(self.0.join(format!("{name}.toml"))).context("cannot read it")
+        std::fs::read_to_string(self.0.join(format!("{name}.toml"))).context("cannot read the file")
     }
 }
 
-/// Names of the profiles in `folder` that can be built.
+/// Returns the names of the profiles in `folder` that can be built.
 pub fn names(folder: &Path) -> Result<Vec<String>> {
     profile::names(&ProfileFixture(folder))
 }
 
-/// The profile `name` of `folder`.
+/// Loads the profile `name` of `folder`.
 pub fn load(folder: &Path, name: &str) -> Result<Profile> {
     profile::load(&ProfileFixture(folder), name)
 }
 
-/// The profile `name` of `folder` with the keys of `overrides`.
+/// Loads the profile `name` of `folder` with `overrides` of its keys.
 pub fn load_with(folder: &Path, name: &str, overrides: &[Override]) -> Result<Profile> {
     profile::load_with(&ProfileFixture(folder), name, overrides)
 }
 
-/// Top folder of the checkout.
+/// Returns the top folder of the checkout.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The machines in fixtures/hosts, with their names.
+/// Returns the machines in fixtures/hosts, with their names.
 pub fn hosts() -> Vec<(String, Host)> {
     let mut hosts: Vec<(String, Host)> = std::fs::read_dir(root().join("fixtures/hosts"))
         .unwrap()
@@ -71,12 +71,12 @@ pub fn hosts() -> Vec<(String, Host)> {
     hosts
 }
 
-/// The machine in fixtures/hosts/NAME.json.
+/// Returns the machine in fixtures/hosts/NAME.json.
 pub fn host(name: &str) -> Host {
     hosts().into_iter().find(|(found, _)| found == name).unwrap().1
 }
 
-/// Sources that are nowhere.
+/// Returns sources that do not exist.
 pub fn source() -> Source {
     Source {
         origin: "crate".to_string(),
@@ -86,32 +86,32 @@ pub fn source() -> Source {
     }
 }
 
-/// Folder of the build profiles.
+/// Returns the folder of the build profiles.
 pub fn profiles() -> PathBuf {
     root().join("profiles/build")
 }
 
-/// The build profile `name`.
+/// Loads the build profile `name`.
 pub fn profile(name: &str) -> Profile {
     load(&profiles(), name).unwrap()
 }
 
-/// The plan of `profile`, with the test's sources.
+/// Plans `profile` with the test's sources.
 pub fn plan_of(profile: &Profile, host: &Host, toolchain: &Toolchain) -> anyhow::Result<Plan> {
     plan(host, profile, &source(), toolchain)
 }
 
-/// The plan of the profile `name`, with the test's sources.
+/// Plans the profile `name` with the test's sources.
 pub fn plan_with(name: &str, host: &Host, toolchain: &Toolchain) -> anyhow::Result<Plan> {
     plan_of(&load(&profiles(), name)?, host, toolchain)
 }
 
-/// The plan of `profile` for `host`, with the reference toolchain.
+/// Plans `profile` for `host` with the reference toolchain.
 pub fn plan_for(profile: &str, host: &Host) -> anyhow::Result<Plan> {
     plan_with(profile, host, &reference_toolchain(&host.arch)?)
 }
 
-/// The plan of `profile` for a Ryzen 7950X with the reference toolchain.
+/// Plans `profile` for a Ryzen 7950X with the reference toolchain.
 pub fn reference_plan(profile: &str) -> Plan {
     plan_for(profile, &host("ryzen-7950x")).unwrap()
 }

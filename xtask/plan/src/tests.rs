@@ -1,4 +1,4 @@
-//! Plans for machines that are not here.
+//! Plans for the machines of the fixtures.
 
 use std::path::PathBuf;
 
@@ -117,12 +117,12 @@ fn a_missing_or_old_tool_is_named_with_the_mend() {
         change(&mut toolchain);
         cases.push((expected, toolchain));
     };
-    without("no cmake 3.24.0 or later", &|tools| tools.cmake = None);
-    without("no ninja", &|tools| tools.ninja = None);
-    without("no rustc on the path", &|tools| tools.rustc = None);
+    without("cannot find cmake 3.24.0 or later", &|tools| tools.cmake = None);
+    without("cannot find ninja", &|tools| tools.ninja = None);
+    without("cannot find rustc on the path", &|tools| tools.rustc = None);
     without("(found: none)", &|tools| tools.compilers.clear());
     without("(found: gcc 10.2.0)", &|tools| tools.compilers[0].version = "10.2.0".parse().unwrap());
-    without("is version 3.18.4", &|tools| {
+    without("has version 3.18.4", &|tools| {
         tools.cmake.as_mut().unwrap().version = "3.18.4".to_string();
     });
     for (expected, toolchain) in cases {
@@ -144,12 +144,12 @@ fn a_build_for_aarch64_is_planned_anywhere_and_holds_nothing_of_the_build_host()
     let [one, other] = ["i3-6100", "epyc-2s"].map(|name| plan_for("portable-aarch64", &host(name)).unwrap());
     assert_eq!(one.hash(), other.hash());
     insta::assert_snapshot!("portable-aarch64@any-x86-64", one);
-    // There it is a build like any other.
+    // On an aarch64 machine it is an ordinary build.
     let at_home = plan_for("portable-aarch64", &host("neoverse")).unwrap();
     assert_eq!(at_home.cross, None);
     assert_eq!((&at_home.isa, &at_home.codegen), (&one.isa, &one.codegen));
     insta::assert_snapshot!("portable-aarch64@neoverse", at_home);
-    // The counterpart of x86-64-v3, by either name.
+    // The level that corresponds to x86-64-v3, by either name.
     let portable = plan_for("portable+target:aarch64-unknown-linux-gnu", &host("i3-6100")).unwrap();
     assert_eq!(portable.isa, one.isa);
 }
@@ -169,20 +169,20 @@ fn what_a_build_for_another_machine_lacks_is_named_with_the_mend() {
     type Change<'a> = &'a dyn Fn(&mut Toolchain);
     let cases: [(&str, Change); 4] = [
         ("`rustup target add aarch64-unknown-linux-gnu`", &|tools| tools.rust_targets.truncate(0)),
-        ("a build that was never run is not taken for right", &|tools| tools.aarch64 = None),
-        ("no llvm-strip", &|tools| tools.llvm_ar.clear()),
-        ("no zig", &|tools| tools.zig = None),
+        ("cannot find qemu-aarch64", &|tools| tools.aarch64 = None),
+        ("cannot find llvm-strip", &|tools| tools.llvm_ar.clear()),
+        ("cannot find zig", &|tools| tools.zig = None),
     ];
     for (expected, change) in cases {
         let mut toolchain = complete.clone();
         change(&mut toolchain);
         let error = plan_with("portable-aarch64", &host, &toolchain).unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains("setup --profile portable-aarch64"), "{error}");
-        // None of it is needed where its programs run by themselves.
+        // A machine that runs the programs itself needs none of these tools.
         let rustc = toolchain.rustc.as_mut().unwrap();
         rustc.host = toolchain::AARCH64.to_string();
         let at_home = plan_with("portable-aarch64", &self::host("neoverse"), &toolchain);
-        assert_eq!(at_home.is_err(), expected == "no zig", "{expected}");
+        assert_eq!(at_home.is_err(), expected == "cannot find zig", "{expected}");
     }
 }
 
@@ -190,17 +190,17 @@ fn what_a_build_for_another_machine_lacks_is_named_with_the_mend() {
 fn what_does_not_go_with_a_profile_is_told_before_anything_is_built() {
     let host = host("i3-6100");
     let cases = [
-        ("native+glibc:2.28", "takes `compiler = \"zig\"`"),
-        ("portable+glibc:host", "takes a glibc to build for"),
-        ("portable+lto:thin", "goes with `lto = \"off\"`"),
-        ("native+variants:x64,haswell", "goes with `isa = \"all-variants\"`"),
-        ("universal+linkage:shared", "takes `linkage = \"static\"`"),
-        ("universal+variants:x64;rm", "is no variant's name"),
-        ("native+target:aarch64-unknown-linux-gnu", "takes `compiler = \"zig\"`"),
-        ("portable-aarch64+isa:native+reproducible:false", "looks at this machine's CPU"),
-        ("portable-aarch64+blas:openblas", "goes with `blas = \"off\"`"),
-        ("portable-aarch64+target:host", "is for aarch64, and this build is for x86_64"),
-        ("universal+target:aarch64-unknown-linux-gnu", "for x86-64 alone"),
+        ("native+glibc:2.28", "requires `compiler = \"zig\"`"),
+        ("portable+glibc:host", "requires a glibc to build for"),
+        ("portable+lto:thin", "requires `lto = \"off\"`"),
+        ("native+variants:x64,haswell", "requires `isa = \"all-variants\"`"),
+        ("universal+linkage:shared", "requires `linkage = \"static\"`"),
+        ("universal+variants:x64;rm", "is not the name of a variant"),
+        ("native+target:aarch64-unknown-linux-gnu", "requires `compiler = \"zig\"`"),
+        ("portable-aarch64+isa:native+reproducible:false", "depends on this machine's CPU"),
+        ("portable-aarch64+blas:openblas", "requires `blas = \"off\"`"),
+        ("portable-aarch64+target:host", "is for aarch64, but this build is for x86_64"),
+        ("universal+target:aarch64-unknown-linux-gnu", "only supports x86-64"),
     ];
     for (profile, expected) in cases {
         let error = plan_for(profile, &host).unwrap_err();
@@ -210,7 +210,10 @@ fn what_does_not_go_with_a_profile_is_told_before_anything_is_built() {
     let mut toolchain = gcc_only();
     toolchain.zig = None;
     let error = plan_with("portable", &host, &toolchain).unwrap_err().to_string();
-    assert!(error.contains("no zig 0.17.1") && error.contains("setup --profile portable"), "{error}");
+    assert!(
+        error.contains("cannot find zig 0.17.1") && error.contains("setup --profile portable"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -220,7 +223,7 @@ fn a_build_for_this_host_cannot_be_called_reproducible() {
     let host = host("i3-6100");
     let error = plan(&host, &profile, &source(), &gcc_only()).unwrap_err();
     assert_eq!(base::exit::code_of(&error), 2);
-    assert!(error.to_string().contains("does not go with"), "{error}");
+    assert!(error.to_string().contains("conflicts with"), "{error}");
 }
 
 #[test]
@@ -260,13 +263,13 @@ fn only_upstreams_own_build_and_the_reference_are_without_our_patches() {
 fn switches_reach_cmake_the_compilers_and_the_linker() {
     let host = host("zen5-vm");
     let plain = plan_for("native", &host).unwrap();
-    /// Key and value, what CMake is told, a flag for C++, one for the linker.
+    /// Key and value, expected definition for CMake, flag for C++, flag for the linker.
     type Case = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'static str>);
     let cases: [Case; 10] = [
         ("threading=openmp", Some("-DGGML_OPENMP=ON"), None, None),
         ("repack=false", Some("-DGGML_CPU_REPACK=OFF"), None, None),
         ("llamafile=false", Some("-DGGML_LLAMAFILE=OFF"), None, None),
-        // Their own test says that they are on otherwise.
+        // Another test checks that they are on otherwise.
         ("prefetch=false", None, None, None),
         ("patched_kernels=false", None, None, None),
         ("allocator=mimalloc", None, None, None),
@@ -302,9 +305,9 @@ fn huge_pages_are_for_static_builds() {
     assert!(!plan.switches.huge_pages && !wraps(&plan), "{plan}");
     let plan = plan_for("native+linkage=shared", &host).unwrap();
     assert!(!plan.switches.huge_pages && !wraps(&plan), "{plan}");
-    assert!(plan.notes.iter().any(|note| note.contains("`huge_pages` is left out")), "{:?}", plan.notes);
+    assert!(plan.notes.iter().any(|note| note.contains("`huge_pages` is ignored")), "{:?}", plan.notes);
     let error = plan_for("native+huge_pages=true+linkage=shared", &host).unwrap_err();
-    assert!(format!("{error:#}").contains("`huge_pages = true`: it takes"), "{error:#}");
+    assert!(format!("{error:#}").contains("`huge_pages = true`: it requires"), "{error:#}");
 }
 
 #[test]
@@ -315,17 +318,17 @@ fn switches_that_cannot_be_had_are_refused() {
     let cases = [
         ("threading=openmp", &bare, 1, "libomp-22-dev"),
         ("extra_flags=-O2", &all, 2, "build_type"),
-        ("extra_flags=-ffast-math", &all, 2, "a key of its own: fast_math"),
-        ("extra_flags=-march=haswell", &all, 2, "a key of its own: isa"),
-        ("extra_flags=-DA B", &all, 2, "one plain word"),
-        ("extra_flags=file.c", &all, 2, "one plain word"),
+        ("extra_flags=-ffast-math", &all, 2, "a key of its own; use fast_math"),
+        ("extra_flags=-march=haswell", &all, 2, "a key of its own; use isa"),
+        ("extra_flags=-DA B", &all, 2, "a plain word"),
+        ("extra_flags=file.c", &all, 2, "a plain word"),
     ];
     for (set, tools, code, part) in cases {
         let error = plan_with(&format!("native+{set}"), &host("zen5-vm"), tools).unwrap_err();
         assert!(error.to_string().contains(part), "{set}: {error}");
         assert_eq!(base::exit::code_of(&error), code, "{set}");
     }
-    // gcc brings its own.
+    // gcc has a runtime of its own.
     assert!(plan_with("native+threading=openmp", &host("zen5-vm"), &gcc_only()).is_ok());
 }
 
@@ -342,7 +345,7 @@ fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
     };
     let gcc = |tools: &mut Toolchain| tools.compilers.retain(|found| found.kind == CompilerKind::Gcc);
     let rust_21 = |tools: &mut Toolchain| tools.rustc.as_mut().unwrap().llvm = "21.1.0".parse().unwrap();
-    /// Mode, change of the tools, whether it goes across, a flag for C++, one for rustc, cargo's `lto`.
+    /// Mode, change of the tools, whether it crosses languages, a flag for C++, one for rustc, cargo's `lto`.
     type Case<'a> = (Lto, Change<'a>, bool, &'a str, &'a str, Option<&'a str>);
     let cases: [Case; 4] = [
         (Lto::Thin, &|_| {}, true, "-flto=thin", "-Clinker-plugin-lto", None),
@@ -353,7 +356,7 @@ fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
     for (lto, change, across, cxx, rust, cargo_lto) in cases {
         let plan = planned(lto, change).unwrap();
         let has = |start: &str| plan.codegen.rust.iter().any(|flag| flag.starts_with(start));
-        // Whatever is linked of such objects is linked by lld, a dependency's shared object too.
+        // Everything that contains such objects is linked by lld, including a dependency's shared object.
         assert_eq!(has("-Clinker-plugin-lto"), has("-Clink-arg=--ld-path="), "{lto} {plan}");
         let found = (plan.lto.across, plan.codegen.cargo_lto.as_deref());
         assert_eq!(found, (across, cargo_lto), "{lto} {plan}");
@@ -361,8 +364,10 @@ fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
         assert!(plan.codegen.rust.iter().any(|flag| flag == rust), "{lto} {plan}");
         assert_eq!(across, plan.notes.is_empty(), "what is not done is told: {:?}", plan.notes);
     }
-    let without: [(&str, Change); 2] =
-        [("takes lld 22", &|tools| tools.lld.clear()), ("takes llvm-ar 22", &|tools| tools.llvm_ar.clear())];
+    let without: [(&str, Change); 2] = [
+        ("requires lld 22", &|tools| tools.lld.clear()),
+        ("requires llvm-ar 22", &|tools| tools.llvm_ar.clear()),
+    ];
     for (expected, change) in without {
         let error = planned(Lto::Thin, change).unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains("cargo xtask setup"), "{error}");
@@ -450,7 +455,7 @@ fn tools_that_write_other_profiles_are_refused_with_the_package() {
     assert!(error.contains("clang 22 and rustc (LLVM 21)") && error.contains("clang-21"), "{error}");
 }
 
-/// `UPDATE_DOCS=1` writes the rows.
+/// Checks the reference of switches; `UPDATE_DOCS=1` writes the rows.
 #[test]
 fn the_reference_has_every_switch() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/build/profiles.md");

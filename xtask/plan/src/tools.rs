@@ -1,4 +1,4 @@
-//! The tools that a build uses, of those at hand.
+//! Tools that a build uses.
 
 use build_info::record::Tool;
 use toolchain::{BlasLibrary, Compiler, Libclang, Rustc};
@@ -6,23 +6,23 @@ use toolchain::{BlasLibrary, Compiler, Libclang, Rustc};
 use crate::cross::Aim;
 use crate::zig::Zig;
 
-/// The tools of one build.
+/// Tools of one build.
 pub struct Tools {
-    /// What the build is for.
+    /// Target of the build.
     pub aim: Aim,
     /// C and C++ compiler.
     pub compiler: Compiler,
-    /// zig, where it compiles.
+    /// zig, if it is the compiler.
     pub zig: Option<Zig>,
-    /// Linker that the compiler is told to use; its own default if none.
+    /// Linker that the compiler is told to use; `None` for its default.
     pub linker: Option<Tool>,
-    /// CMake.
+    /// CMake program.
     pub cmake: Tool,
-    /// Ninja.
+    /// Ninja program.
     pub ninja: Tool,
-    /// For bindgen.
+    /// libclang, for bindgen.
     pub libclang: Option<Libclang>,
-    /// The BLAS library, if there is one.
+    /// BLAS library, if the build uses one.
     pub blas: Option<BlasLibrary>,
     /// Rust compiler.
     pub rustc: Rustc,

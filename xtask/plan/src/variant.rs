@@ -1,4 +1,4 @@
-//! Plans derived from a plan: the same build, instrumented, with a profile, or ready for BOLT.
+//! Plans derived from a plan: the same build, instrumented, with a PGO profile, or for BOLT.
 
 use std::path::PathBuf;
 
@@ -13,61 +13,61 @@ use crate::cross::NOT_HERE;
 use crate::plan::Plan;
 use crate::profile::PgoScope;
 
-/// For the linker, through the compiler that drives it.
+/// Flag for the linker, passed through the compiler driver.
 const EMIT_RELOCATIONS: &str = "-Wl,--emit-relocs";
 
-/// What was made of a plain plan.
+/// Derivation of a plan from a plain plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
     /// Part of the build folder's name.
     pub name: String,
     /// Hash of the plain plan.
     pub base: Sha256,
-    /// The profile that the compilers use; where BOLT rewrites the program, BOLT's.
+    /// Digest of the PGO profile that the compilers use, or of BOLT's profile if BOLT rewrites the program.
     pub profile: Option<Sha256>,
-    /// Where gcc's counts lie, which are put beside the objects.
+    /// Folder of gcc's counts, which are placed beside the objects.
     pub gcda: Option<PathBuf>,
-    /// Whether ggml-cpu, whose kernels are loops written for vectors by hand, is compiled as without a profile.
+    /// True if ggml-cpu is compiled without the PGO profile. Its kernels are hand-vectorised loops.
     #[serde(default)]
     pub spares_kernels: bool,
 }
 
-/// What a profile is about.
+/// Code that a PGO profile covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// Which code.
+    /// Languages that it covers.
     pub scope: PgoScope,
-    /// Whether ggml's CPU kernels are part of it. They are loops written for vectors by hand, with hardly a branch; with
-    /// a profile LLVM 22 lays some of them out worse: prefill of an F16 model was 0.67 times as fast on a Zen 4.
+    /// True if it covers ggml's CPU kernels. They are hand-vectorised loops with hardly a branch. With a profile,
+    /// LLVM 22 makes some of them slower: prefill of an F16 model was 0.67 times as fast on a Zen 4.
     pub kernels: bool,
 }
 
-/// A merged profile, named by its digest.
+/// Merged profile, named by its digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profdata {
-    /// The file.
+    /// Path of the profile.
     pub path: PathBuf,
-    /// Digest of its content; where gcc compiles, with that of its counts.
+    /// Digest of its content, which includes gcc's counts if gcc compiles.
     pub digest: Sha256,
-    /// Folder of gcc's counts of the C++ code, where gcc compiles.
+    /// Folder of gcc's counts of the C++ code, if gcc compiles.
     pub gcda: Option<PathBuf>,
 }
 
 impl Plan {
-    /// This build with counters in the code of `scope`.
+    /// Returns this build with counters in the code of `scope`.
     ///
-    /// The counters are plain additions. Threads lose some of each other's counts so; atomic ones made the
-    /// training 15 times as slow, and one thread at a time trains anyway.
+    /// The counters are plain additions, so threads lose some of each other's counts. Atomic counters made the
+    /// training 15 times as slow, and the training uses one thread at a time anyway.
     pub fn instrumented(&self, subject: Subject) -> Plan {
         let mut codegen = CodeGen::default();
-        // Even when only C++ is to be optimised: Rust's flag brings the profile runtime that C++'s counters need,
-        // so that clang's own (libclang-rt) is not.
+        // Also required if only C++ is optimised: Rust's flag adds the profile runtime that C++'s counters need, so
+        // that clang's own (libclang-rt) is not required.
         codegen.own_rust.push("-Cprofile-generate".to_string());
         if subject.scope.cpp() {
             codegen.cxx.push("-fprofile-generate".to_string());
             if self.compiler.kind == CompilerKind::Gcc {
                 codegen.cxx.push("-fprofile-update=single".to_string());
-                // For libgcov, which writes the counts.
+                // Link with gcc, which adds libgcov; that library writes the counts.
                 codegen.rust.push(format!("-Clinker={}", self.compiler.cc.display()));
                 codegen.link.push("-fprofile-generate".to_string());
             }
@@ -75,14 +75,14 @@ impl Plan {
         self.derived("pgo-train", None, codegen).sparing_kernels(subject)
     }
 
-    /// This build with the profile `profdata` for the code of `scope`.
+    /// Returns this build with the profile `profdata` for the code of `scope`.
     pub fn profiled(&self, subject: Subject, profdata: &Profdata) -> Plan {
         let scope = subject.scope;
         let mut codegen = CodeGen::default();
         let path = profdata.path.display();
         match &profdata.gcda {
-            // Files that training never reached have no counts; and those of the shim, which cargo compiles
-            // elsewhere, are not found.
+            // Files that the training never reached have no counts. The counts of the shim are not found either,
+            // because cargo compiles it in another folder.
             Some(_) => codegen.cxx.extend(
                 ["-fprofile-use", "-fprofile-correction", "-Wno-missing-profile"].map(str::to_string),
             ),
@@ -95,13 +95,13 @@ impl Plan {
         self.derived("pgo", Some(profdata), codegen).sparing_kernels(subject)
     }
 
-    /// This build with the relocations that BOLT needs to move code about. They are no part of what is loaded.
+    /// Returns this build with the relocations that BOLT needs to move code. They are not loaded at run time.
     pub fn relocatable(&self) -> Plan {
         let codegen = CodeGen { link: vec![EMIT_RELOCATIONS.to_string()], ..CodeGen::default() };
         self.derived("relocatable", None, codegen)
     }
 
-    /// This build, rewritten by BOLT with the profile of the digest `profile`.
+    /// Returns this build, rewritten by BOLT with the profile of the digest `profile`.
     pub fn bolted(&self, profile: &Sha256) -> Plan {
         let codegen = CodeGen { link: vec![EMIT_RELOCATIONS.to_string()], ..CodeGen::default() };
         let mut plan = self.derived("bolt", None, codegen);
@@ -127,7 +127,7 @@ impl Plan {
         Plan {
             variant: Some(variant),
             codegen: self.codegen.clone().and(more),
-            // Nothing of a profile is in the plan that names every flag.
+            // A plan that names every flag does not contain the profile's content.
             reproducible: false,
             ..self.clone()
         }
@@ -140,26 +140,27 @@ impl Plan {
         self
     }
 
-    /// Hash of the plain plan that this one comes from; its own when it is plain.
+    /// Returns the hash of the plain plan that this one comes from; its own hash if it is plain.
     pub fn base(&self) -> Sha256 {
         self.variant.as_ref().map_or_else(|| self.hash(), |variant| variant.base.clone())
     }
 }
 
-/// The `llvm-profdata` that reads what rustc and clang write. gcc reads its own counts.
+/// Returns the `llvm-profdata` that reads what rustc and clang write. gcc reads its own counts.
 ///
 /// # Errors
-/// When the build is for another machine, the compilers are of different LLVMs, or there is no such `llvm-profdata`: before anything is compiled.
+/// The build is for another machine, the compilers are of different LLVMs, or there is no suitable `llvm-profdata`.
+/// All are reported before anything is compiled.
 pub fn profdata_tool(plan: &Plan, scope: PgoScope, toolchain: &Toolchain) -> Result<Tool> {
     if plan.cross.is_some() {
-        bail!("{NOT_HERE}: gather the profile there");
+        bail!("{NOT_HERE}\nhint: record the PGO profile on a machine of that architecture");
     }
     let rustc = plan.rustc.llvm.major;
     let cxx = plan.compiler.version.major;
     if scope.cpp() && plan.compiler.kind == CompilerKind::Clang && cxx != rustc {
         bail!(
-            "clang {cxx} and rustc (LLVM {rustc}) write profiles of different formats: install clang-{rustc}, or take \
-             a rustc of LLVM {cxx} with `rustup toolchain install`, or use --scope rust"
+            "clang {cxx} and rustc (LLVM {rustc}) write profiles in different formats\nhint: install \
+             clang-{rustc}, or a rustc of LLVM {cxx} with `rustup toolchain install`, or use --scope rust"
         );
     }
     match toolchain.llvm_profdata.iter().find(|tool| tool.llvm_major == Some(rustc)) {
@@ -168,8 +169,8 @@ pub fn profdata_tool(plan: &Plan, scope: PgoScope, toolchain: &Toolchain) -> Res
             let found: Vec<String> =
                 toolchain.llvm_profdata.iter().map(|tool| tool.version.clone()).collect();
             bail!(
-                "llvm-profdata {rustc} is needed to merge profiles of rustc (LLVM {rustc}), and there is {}: install \
-                 llvm-{rustc} (Debian), or `rustup component add llvm-tools`",
+                "merging profiles of rustc (LLVM {rustc}) requires llvm-profdata {rustc}, but there is \
+                 {}\nhint: install llvm-{rustc} (Debian), or run `rustup component add llvm-tools`",
                 if found.is_empty() { "none".to_string() } else { format!("only {}", found.join(", ")) }
             )
         }

@@ -1,6 +1,6 @@
-//! Builds for machines that are not here: zig's clang, with the headers and the link-time stubs of an old glibc and a C++
-//! runtime that becomes part of the program. The distribution's own compiler would bind the program to the glibc and the
-//! libstdc++ of the machine that it was built on.
+//! Builds for other machines with zig: its clang, with the headers and the link-time stubs of an old glibc and a C++
+//! runtime that becomes part of the program. The distribution's own compiler would tie the program to the glibc and
+//! the libstdc++ of the build machine.
 
 use std::path::{Path, PathBuf};
 
@@ -14,39 +14,40 @@ use crate::codegen::CodeGen;
 use crate::cross::Aim;
 use crate::profile::{CompilerChoice, Lto, Profile, Threading};
 
-/// The C compiler's name: that of a script which the stages put on the path, so that a plan has no folder of its checkout.
+/// Name of the C compiler. It is a script that the stages put on the path, so that a plan contains no folder of its
+/// checkout.
 pub const CC: &str = "zig-cc";
-/// The C++ compiler's.
+/// Name of the C++ compiler.
 pub const CXX: &str = "zig-c++";
-/// The archiver's.
+/// Name of the archiver.
 pub const AR: &str = "zig-ar";
-/// That of the indexer of archives.
+/// Name of the archive indexer.
 pub const RANLIB: &str = "zig-ranlib";
 
-/// Which zig builds, and for what.
+/// zig with its target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Zig {
-    /// Its version.
+    /// Version of zig.
     pub version: String,
-    /// What it compiles and links for, as in `x86_64-linux-gnu.2.28`.
+    /// Target that it compiles and links for, such as `x86_64-linux-gnu.2.28`.
     pub target: String,
-    /// The oldest glibc that the program starts with.
+    /// Oldest glibc that the program starts with.
     pub glibc: Glibc,
 }
 
 impl Zig {
-    /// zig as a compiler of its plan.
+    /// Returns zig as the compiler of a plan.
     pub fn compiler() -> Compiler {
         Compiler { kind: CompilerKind::Clang, cc: CC.into(), cxx: CXX.into(), version: ZIG_CLANG }
     }
 
-    /// What compiles for any CPU of the target's architecture.
+    /// Returns the CPU that code for any CPU of the target's architecture is compiled for.
     pub fn for_any_cpu(&self) -> &'static str {
         if self.target.starts_with("aarch64-") { "-mcpu=generic" } else { "-march=x86_64" }
     }
 
-    /// Where zig, whose program lies in `folder`, keeps the C library's headers for the target: those of the architecture
-    /// first. <https://github.com/ziglang/zig/tree/master/lib/libc/include>
+    /// Returns the folders of the C library's headers for the target, those of the architecture first. The program
+    /// zig is in `folder`. Source: <https://github.com/ziglang/zig/tree/master/lib/libc/include>
     pub fn headers(&self, folder: &Path) -> [PathBuf; 4] {
         let arch = self.target.split('-').next().unwrap_or_default();
         let gnu = format!("{arch}-linux-gnu");
@@ -56,40 +57,47 @@ impl Zig {
     }
 }
 
-/// Plans it; nothing for a profile of another compiler.
+/// Plans zig; returns `None` for a profile with another compiler.
 ///
 /// # Errors
-/// When zig is missing, or the profile wants of it what it does not do.
+/// zig is missing, or the profile requires something that zig does not support.
 pub fn plan(profile: &Profile, aim: &Aim, toolchain: &Toolchain) -> Result<Option<Zig>> {
     let wrong = |what: &str| exit::usage(format!("profile {}: {what}", profile.name));
     let glibc = match (profile.compiler, profile.glibc) {
         (CompilerChoice::Zig, Some(glibc)) => glibc,
         (CompilerChoice::Zig, None) => {
-            return Err(wrong("`compiler = \"zig\"` takes a glibc to build for, as in `glibc = \"2.28\"`"));
+            return Err(wrong(
+                "`compiler = \"zig\"` requires a glibc to build for, such as `glibc = \"2.28\"`",
+            ));
         }
         (_, Some(glibc)) => {
             return Err(wrong(&format!(
-                "`glibc = \"{glibc}\"` takes `compiler = \"zig\"`: other compilers build for the glibc that is here"
+                "`glibc = \"{glibc}\"` requires `compiler = \"zig\"`, because other compilers build for this \
+                 machine's glibc"
             )));
         }
         (_, None) => return Ok(None),
     };
     if profile.lto != Lto::Off || profile.threading == Threading::Openmp {
-        return Err(wrong("`compiler = \"zig\"` goes with `lto = \"off\"` and without OpenMP"));
+        return Err(wrong("`compiler = \"zig\"` requires `lto = \"off\"`, and no OpenMP"));
     }
     let arch = aim.triple.split('-').next().unwrap_or_default();
     if !aim.triple.contains("linux") {
-        return Err(wrong(&format!("`compiler = \"zig\"` builds for Linux, and rustc for {}", aim.triple)));
+        return Err(wrong(&format!(
+            "`compiler = \"zig\"` builds for Linux, but rustc builds for {}",
+            aim.triple
+        )));
     }
     let zig = toolchain.zig.as_ref().with_context(|| {
-        format!("no zig {ZIG}; `cargo xtask setup --profile {}` installs it", profile.name)
+        format!("cannot find zig {ZIG}\nhint: `cargo xtask setup --profile {}` installs it", profile.name)
     })?;
     Ok(Some(Zig { version: zig.version.clone(), target: format!("{arch}-linux-gnu.{glibc}"), glibc }))
 }
 
-/// What it takes of zig's compilers to be clang's.
+/// Returns the flags that make zig's compilers behave like clang.
 pub fn codegen() -> CodeGen {
-    // zig takes -O3 for -O2, and adds line tables and frame pointers: with these the kernels are those of clang's -O3.
+    // zig turns -O3 into -O2 and adds line tables and frame pointers. With these flags the kernels are those of
+    // clang's -O3.
     CodeGen {
         cxx: ["-g0", "-fomit-frame-pointer", "-Xclang", "-O3"].map(str::to_string).to_vec(),
         ..CodeGen::default()

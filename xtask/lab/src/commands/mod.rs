@@ -39,7 +39,7 @@ enum Command {
     GpuCheck(gpu_check::Args),
 }
 
-/// Runs the command that was asked for.
+/// Runs the command that the user chose.
 pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
     match cli.command {
         Command::Optimize(args) => optimize::run(args, ui),

@@ -1,4 +1,4 @@
-//! `optimize`
+//! The `optimize` command.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,87 +34,89 @@ use crate::optimize::{Contest, Ending, about, heats};
 /// Options of `optimize`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The build that others are derived from
+    /// Profile that the candidates are derived from
     #[arg(short, long, default_value = "native")]
     profile: String,
-    /// Measure on this GGUF [default: a synthetic model of Qwen2.5-1.5B's widths, cut to 4 layers]
+    /// Measure on this GGUF file [default: a synthetic model with the widths of Qwen2.5-1.5B, cut to 4 layers]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// What it is to be fast at: chat, rag, batch, latency, or tokens of prompt and answer as in 2048:256
+    /// Use to optimise for: chat, rag, batch, latency, or tokens of prompt and answer as in 2048:256
     #[arg(long = "for", value_name = "PURPOSE", default_value_t)]
     objective: Objective,
-    /// Time that all of it may take, as in 12m; nothing is begun that would not end in it
+    /// Time for the whole run, as in 12m; nothing starts that would not finish in it
     #[arg(long, value_name = "TIME", default_value = "12m", value_parser = parse_budget)]
     budget: Duration,
-    /// Threads of both phases; by default as many as the engine decodes with
+    /// Threads of both phases [default: as many as the engine decodes with]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
     threads: Option<u32>,
-    /// Try only these, beside the profile itself; --dry-run names them
+    /// Try only these candidates, and the profile itself; --dry-run lists their names
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     only: Vec<String>,
-    /// Do not try these
+    /// Do not try these candidates
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     skip: Vec<String>,
     /// Compiler cache that shares object files between builds
     #[arg(long, value_enum, default_value_t)]
     cache: Cache,
-    /// Measure anew what an earlier optimisation measured
+    /// Ignore the measurements of earlier optimisations
     #[arg(long)]
     fresh: bool,
     /// Name of the file in profiles/build that reproduces the winner [default: the CPU's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Then let the winner tune its run-time settings in the time that is left: three minutes at least, or half of a budget below six
+    /// Then tune the winner's run-time settings in the remaining time: at least three minutes, or half of a budget
+    /// below six
     #[arg(long)]
     then_tune: bool,
     /// Install missing tools without asking
     #[arg(short, long)]
     yes: bool,
-    /// Print what would be tried and do nothing
+    /// Print what would be tried, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// Leave this machine's name out of build_info.json
+    /// Omit this machine's name from build_info.json
     #[arg(long)]
     no_hostname: bool,
     #[command(flatten)]
     source: tools::SourceArgs,
 }
 
-/// What is measured on where nothing is named: real widths, of which speed depends, and few layers, so that a round
-/// is short.
+/// Model to measure if the user names none. It has the widths of a real model, because speed depends on the widths,
+/// and few layers, so that a round is short.
 const MODEL: &str = "qwen2.5-1.5b-4l/Q4_K_M";
 
-/// What is kept of the budget for --then-tune: in less hardly anything is decided, and settings often gain more than builds.
+/// Time of the budget that is reserved for --then-tune. In less time hardly anything is decided, and settings often
+/// gain more than builds.
 const TUNING: Duration = Duration::from_secs(180);
 
-/// `general.file_type` of F32, F16 and BF16.
+/// Values of `general.file_type` for F32, F16 and BF16.
 const FLOAT_TYPES: [u32; 3] = [0, 1, 32];
 
 fn parse_budget(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(budget) if !budget.is_zero() => Ok(budget),
-        Ok(_) => Err("use more than nothing, as in 12m".to_string()),
-        Err(error) => Err(format!("{error}; write it as in 12m or 1h 30m")),
+        Ok(_) => Err("use a duration above zero, such as 12m".to_string()),
+        Err(error) => Err(format!("{error}; use a duration such as 12m or 1h 30m")),
     }
 }
 
 impl Args {
-    /// What to look for on this model.
+    /// Returns the kind of work that the candidates are chosen for on this model.
     ///
     /// # Errors
-    /// When the model is none.
+    /// The file is not a GGUF model.
     fn work(&self) -> Result<Work> {
         let float_weights = match &self.model {
             None => false,
             Some(path) => match GgufFile::open(path) {
                 Ok(file) => file.u32("general.file_type").is_some_and(|kind| FLOAT_TYPES.contains(&kind)),
-                Err(error) => bail!("the model to measure on cannot be used: {error}"),
+                Err(error) => bail!("cannot use the model of --model: {error}"),
             },
         };
         Ok(Work { objective: self.objective.clone(), float_weights })
     }
 
-    /// The command that repeats this, without the folders of this machine.
+    /// Returns the command that repeats this optimisation, without the folders of this machine.
     fn command(&self) -> String {
         let mut words =
             vec![format!("cargo xtask optimize --profile {} --for {}", self.profile, self.objective)];
@@ -141,18 +143,18 @@ impl Args {
     }
 }
 
-/// What `anneal tune --budget` takes.
+/// Range of durations that `anneal tune --budget` accepts.
 const TUNING_TAKES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(24 * 3600));
 
-/// What the builds leave to the tuning.
+/// Returns the time that is reserved for tuning.
 fn tuning(args: &Args) -> Duration {
     if args.then_tune { TUNING.min(args.budget / 2) } else { Duration::ZERO }
 }
 
-/// Finds the fastest build, makes it current and writes down how it is made.
+/// Finds the fastest build, makes it current and writes a profile that reproduces it.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let end = Instant::now().checked_add(args.budget).ok_or_else(|| {
-        exit::usage(format!("--budget {}: no clock goes that far", humantime::format_duration(args.budget)))
+        exit::usage(format!("--budget {}: the duration is too long", humantime::format_duration(args.budget)))
     })?;
     let until = end - tuning(&args);
     let workspace = Workspace::find()?;
@@ -175,7 +177,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if args.dry_run {
         return job.dry_run();
     }
-    // Wrong usage is told before anything is waited for.
+    // Report wrong usage before anything that takes time.
     args.source.store(&workspace)?;
     let (mut store, ending, later, model) = job.find(until)?;
 
@@ -221,7 +223,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         .as_secs_f64();
     store.save()?;
     ui.say(format_args!("{:>11} {} of {}", "took", about(store.record.spent), about(store.record.budget)));
-    // Before the tuning, which may fail.
+    // Print the result before the tuning, which may fail.
     ui.result(&store.record, report(&store.record))?;
     if args.then_tune {
         job.tune(&workspace.current(&name), &model, end)?;
@@ -229,7 +231,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// What makes the winner's profile, or its layout by BOLT, again.
+/// Returns the command that repeats the winner's profile-guided build or its BOLT layout.
 fn again(name: &str, pgo: bool, bolt: bool) -> String {
     match (pgo, bolt) {
         (false, _) => format!("cargo xtask bolt --profile {name}"),
@@ -238,7 +240,7 @@ fn again(name: &str, pgo: bool, bolt: bool) -> String {
     }
 }
 
-/// What the steps share.
+/// State that the steps share.
 struct OptimizeJob<'a> {
     args: &'a Args,
     ui: &'a Ui,
@@ -249,21 +251,22 @@ struct OptimizeJob<'a> {
     choice: &'a Choice,
 }
 
-/// What comes after the race.
+/// Steps that follow the race.
 struct Later {
-    /// Whether a profile is gathered for the winner.
+    /// True if a PGO profile is recorded for the winner.
     pgo: bool,
-    /// Whether BOLT then lays it out anew.
+    /// True if BOLT then optimises the winner's layout.
     bolt: bool,
-    /// When measuring ends, so that there is time for it.
+    /// End of measuring, chosen so that enough time remains for these steps.
     measure_until: Instant,
 }
 
 impl OptimizeJob<'_> {
-    /// Builds and measures, and makes the winner's build that of its profile. Nothing that is current changes before.
+    /// Builds and measures the candidates, and makes the winner the current build of its profile. Nothing that is
+    /// current changes before that.
     fn find(&self, until: Instant) -> Result<(Store, Ending, Later, PathBuf)> {
         let OptimizeJob { args, ui, workspace, host, .. } = *self;
-        // Held to the end of the race: nobody builds while something is measured.
+        // Held to the end of the race, so that no build runs during a measurement.
         let _lock = CheckoutLock::take(workspace)?;
         let mut toolchain = setup::ready(workspace, self.base, &args.source, args.yes, ui)?;
         openblas::provide(workspace, self.base, host, &ArchiveArgs::default(), &mut toolchain, ui)?;
@@ -307,16 +310,16 @@ impl OptimizeJob<'_> {
         Maker { workspace: self.workspace, engine: Some(engine), ui: self.ui }.find_or_make(&what)
     }
 
-    /// Whether a profile and BOLT find time after the race; if not, the record says so.
+    /// Decides if the remaining time allows PGO and BOLT after the race, and records the reason if it does not.
     fn later(&self, contest: &Contest, store: &mut Store, lap: Duration, until: Instant) -> Later {
         let left = until.saturating_duration_since(Instant::now());
         let room = left.saturating_sub(survey::reserve(&heats(&self.args.objective), contest.builds(), lap));
         let build = contest.base_seconds();
-        // One that is there has taken part.
+        // A PGO build that exists has already taken part.
         let possible =
             |name: &str| !contest.has_variant() && !store.record.left_out.iter().any(|out| out.name == name);
         let (pgo, bolt) = (possible(PGO), possible(BOLT));
-        // What a damaged record says may be no time at all.
+        // A damaged record may contain a number that is not a valid duration.
         let time = |builds: f64| build.and_then(|seconds| Duration::try_from_secs_f64(seconds * builds).ok());
         let fits = |time: Option<Duration>| time.filter(|time| *time <= room);
         let (with_bolt, without) = (fits(time(WITH_BOLT)).filter(|_| bolt), fits(time(WITH_PROFILE)));
@@ -325,17 +328,20 @@ impl OptimizeJob<'_> {
             name: name.to_string(),
             why: match build {
                 Some(seconds) => format!(
-                    "takes about {} after the race, and {} are left",
+                    "takes about {} after the race, but only {} are left",
                     about(seconds * builds),
                     about(room.as_secs_f64())
                 ),
-                None => "no build was timed here, so nobody knows whether the budget reaches".to_string(),
+                None => {
+                    "no build was timed on this machine, so it is unknown if the budget is enough".to_string()
+                }
             },
         };
-        // The build that a profile would be gathered for is the winner's, which may be another than the profile's.
+        // The PGO build would be made for the winner, which may be another build than the profile's own.
         for name in [PGO, BOLT] {
             if contest.has_variant() && !store.record.left_out.iter().any(|out| out.name == name) {
-                let why = "a build of the profile with one takes part; the winner gets none of its own here";
+                let why =
+                    "an existing PGO or BOLT build of the profile takes part; none is made for the winner";
                 store.record.left_out.push(LeftOut { name: name.to_string(), why: why.to_string() });
             }
         }
@@ -352,7 +358,8 @@ impl OptimizeJob<'_> {
         }
     }
 
-    /// Gathers a profile for the winner and keeps what is faster: the verdict, and the record of what was kept.
+    /// Makes a PGO build, and a BOLT layout if asked for, of the winner and keeps whichever is faster. Returns the
+    /// verdict and the record of the build that was kept.
     fn pgo(&self, name: &str, bolt: bool) -> Result<(String, Option<BuildInfo>)> {
         let made = pgo::of_build(
             name,
@@ -366,33 +373,31 @@ impl OptimizeJob<'_> {
             Ok(info) => info,
             Err(error) => {
                 build::process::check_interrupted()?;
-                self.ui.warn(format_args!("the winner stays without a profile: {error:#}"));
+                self.ui.warn(format_args!("cannot make a PGO build of the winner: {error:#}"));
                 let why = format!("{error:#}");
                 return Ok((format!("failed: {}", why.lines().next().unwrap_or_default()), None));
             }
         };
-        // The profile may have been kept and BOLT's layout not.
+        // The PGO build may have been kept and the BOLT layout rejected.
         let current = BuildInfo::read(&self.workspace.current(name).join("build_info.json")).ok();
         let kept = current.filter(|info| info.base_plan.is_some());
         let gain = kept.as_ref().and_then(|info| info.gain.clone()).or(last.gain);
-        Ok((gain.context("the build with a profile was not compared")?.verdict, kept))
+        Ok((gain.context("the PGO build was not compared")?.verdict, kept))
     }
 
-    /// Lets the winner tune its run-time settings.
+    /// Tunes the winner's run-time settings.
     fn tune(&self, build: &Path, model: &Path, until: Instant) -> Result<()> {
         let left = until.saturating_duration_since(Instant::now()).max(tuning(self.args));
         let left = left.clamp(TUNING_TAKES.0, TUNING_TAKES.1);
         let mut command = Command::new(build.join("bin/anneal"));
         command.arg("tune").arg("-m").arg(model).args(["--for", &self.args.objective.to_string()]);
         command.args(["--budget", &format!("{}s", left.as_secs())]);
-        // Standard output is for our own result.
+        // Standard output is reserved for this command's own result.
         command.stdin(std::process::Stdio::null()).stdout(std::io::stderr());
         let status = command.status().with_context(|| format!("cannot start {}", build.display()))?;
         build::process::check_interrupted()?;
         if status.code() == Some(exit::TRY_AGAIN.into()) {
-            return Err(exit::try_again(
-                "the winner is built and current, but the tuning could not be done now",
-            ));
+            return Err(exit::try_again("the winner is built and current, but it could not be tuned now"));
         }
         if !status.success() {
             bail!("the winner is built and current, but `anneal tune` ended with {status}");
@@ -400,7 +405,7 @@ impl OptimizeJob<'_> {
         Ok(())
     }
 
-    /// What would be tried.
+    /// Prints the candidates that would be tried.
     fn dry_run(&self) -> Result<()> {
         let OptimizeJob { args, workspace, host, .. } = *self;
         let mut toolchain = tools::toolchain(workspace, self.ui);
@@ -414,31 +419,32 @@ impl OptimizeJob<'_> {
     }
 }
 
-/// What a profile takes after the race, in builds of the profile itself: one with counters, one with the profile, the
-/// training and the comparison between them are shorter than the C++ parts that they share.
+/// Time of a PGO build after the race, as a multiple of the time of building the profile itself. It consists of one
+/// build with counters and one with the PGO profile; training and comparison are shorter than the C++ parts that both
+/// builds share.
 const WITH_PROFILE: f64 = 2.0;
-/// The same with BOLT.
+/// Time of a PGO build followed by BOLT, as a multiple of the time of building the profile itself.
 const WITH_BOLT: f64 = 2.5;
 
-/// What `--dry-run` prints.
+/// Output of `--dry-run`.
 #[derive(Serialize)]
 struct Preview {
     candidates: Vec<CandidateLine>,
     left_out: Vec<LeftOut>,
 }
 
-/// One candidate.
+/// Line of `--dry-run` about one candidate.
 #[derive(Serialize)]
 struct CandidateLine {
     name: String,
     profile: String,
     plan_hash: Sha256,
-    /// Whether its build is finished. That it is of today's sources is looked at when it is wanted.
+    /// True if the candidate's build is finished. Its sources are compared with today's only when the build is used.
     built: bool,
-    /// Seconds that building it takes, where any build was timed.
+    /// Seconds that building it takes; `None` if no build was timed before.
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
-    /// Whether the budget reaches for building it after those before it, were nothing measured.
+    /// True if the budget allows building it after the candidates before it, not counting measurements.
     in_budget: bool,
     why: String,
 }
@@ -472,8 +478,8 @@ impl Preview {
         let state = |line: &CandidateLine| match (line.built, line.seconds) {
             (true, _) => "built".to_string(),
             (false, Some(seconds)) if line.in_budget => format!("about {}", about(seconds)),
-            (false, Some(seconds)) => format!("about {}: beyond the budget", about(seconds)),
-            (false, None) => "no build was timed here".to_string(),
+            (false, Some(seconds)) => format!("about {}, over the budget", about(seconds)),
+            (false, None) => "time unknown".to_string(),
         };
         let rows = self
             .candidates
@@ -481,7 +487,7 @@ impl Preview {
             .map(|line| vec![line.name.clone(), line.profile.clone(), state(line), line.why.clone()]);
         let out = self.left_out.iter().map(|out| (out.name.clone(), out.why.clone()));
         format!(
-            "{}\n\n{}\nfor {}: {} tokens of prompt and {} of answer, in {}, of which measuring takes its part",
+            "{}\n\n{}\nfor {}: {} tokens of prompt and {} of answer; budget {}, including the measurements",
             ui::columns(&["candidate", "profile", "build", "why"], rows),
             ui::reasons(["left out", "why"], out, ui::page_width()),
             args.objective,
@@ -492,7 +498,7 @@ impl Preview {
     }
 }
 
-/// What a person reads at the end.
+/// Returns the report that is printed at the end.
 fn report(record: &Record) -> String {
     let speed = |speed: Option<f64>| speed.map_or(String::new(), |speed| format!("{speed:.1} t/s"));
     let against = format!("against {} [95 % interval]", record.baseline);
@@ -521,10 +527,10 @@ fn report(record: &Record) -> String {
     if let Some(winner) = &record.winner {
         text.push_str(&format!("\n{}\n", winner.verdict));
         if let Some(pgo) = &winner.pgo {
-            text.push_str(&format!("with a profile: {pgo}\n"));
+            text.push_str(&format!("PGO: {pgo}\n"));
         }
         let file = winner.file.as_deref().unwrap_or_default();
-        text.push_str(&format!("{file} makes it again\n{}\n", winner.link.join("bin/anneal").display()));
+        text.push_str(&format!("{file} reproduces it\n{}\n", winner.link.join("bin/anneal").display()));
     }
     text
 }

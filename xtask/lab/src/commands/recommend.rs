@@ -1,4 +1,4 @@
-//! `recommend`
+//! The `recommend` command.
 
 use std::path::{Path, PathBuf};
 
@@ -17,31 +17,33 @@ use crate::recommend::{Question, preset, recommend};
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("subject").required(true).args(["model", "shape"]))]
 pub struct Args {
-    /// The model: a GGUF file, of a split model the first part; only its header is read
+    /// GGUF file of the model, or the first part of a split model; only its header is read
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// A model that is not there, by its shape: llama-3.1-8b, qwen2.5-7b, qwen3-30b-a3b, …; a wrong name lists all
+    /// Shape of a model that is not on this machine: llama-3.1-8b, qwen2.5-7b, qwen3-30b-a3b, …; a wrong name lists
+    /// all
     #[arg(long, value_name = "NAME")]
     shape: Option<String>,
     /// Quantisation of --shape
     #[arg(long, value_name = "TYPE", default_value = "Q4_K_M", conflicts_with = "model")]
     quant: String,
-    /// Recommend for the machine in this file, as `cargo xtask detect` prints it
+    /// Recommend for the machine described in this file, as `cargo xtask detect` prints it
     #[arg(long, value_name = "FILE")]
     host: Option<PathBuf>,
-    /// The machine's measured limits [default: the last of `anneal bench --roofline` if it is of the same CPU]
+    /// File with the machine's measured limits [default: the last of `anneal bench --roofline` if it is of the same
+    /// CPU]
     #[arg(long, value_name = "FILE")]
     roofline: Option<PathBuf>,
-    /// Tokens that the context shall hold [default: the preset's, or 4096; less where it does not fit]
+    /// Tokens that the context must hold [default: the preset's, or 4096; fewer if they do not fit]
     #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 28))]
     ctx_size: Option<u32>,
 }
 
-/// What `--roofline` takes, and how to make one.
+/// Description of the file that `--roofline` takes, and the command that makes one.
 const ROOFLINE_FILE: &str =
-    "the measured limits of a machine: run `anneal bench --roofline` there and give the file that it writes";
+    "a machine's measured limits, in the file that `anneal bench --roofline` writes on it";
 
-/// Says which build, settings and quantisation suit a model on a machine, and why.
+/// Recommends a build, settings and a quantisation for a model on a machine, with the reasons.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let model = match (&args.model, &args.shape) {
@@ -71,12 +73,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&answer, &answer)
 }
 
-/// The limits in `path`, which the user says are the host's.
+/// Returns the limits in `path`, which the user says are the host's.
 fn given_roofline(path: &Path, host: &Host, ui: &Ui) -> Result<Roofline> {
     let roofline: Roofline = read_json(path, ROOFLINE_FILE)?;
     if roofline.cpu != host.cpu.name {
         ui.warn(format_args!(
-            "{} was measured on {}, and this is for {}: taken because it was given",
+            "{} was measured on {}, but the recommendation is for {}; using it because you named it",
             path.display(),
             roofline.cpu,
             host.cpu.name
@@ -85,20 +87,20 @@ fn given_roofline(path: &Path, host: &Host, ui: &Ui) -> Result<Roofline> {
     Ok(roofline)
 }
 
-/// The limits that were measured last, if they are those of `host`'s CPU.
+/// Returns the limits that were measured last, if they are those of `host`'s CPU.
 fn remembered_roofline(host: &Host, ui: &Ui) -> Option<Roofline> {
     let path = host::state::folder()?.join("roofline.json");
     if !path.is_file() {
         return None;
     }
     let read = build::fs::content(&path)
-        .context("cannot read it")
+        .context("cannot read the file")
         .and_then(|text| Ok(serde_json::from_slice::<Roofline>(&text)?));
     match read {
         Ok(roofline) if roofline.cpu == host.cpu.name => Some(roofline),
         Ok(_) => None,
         Err(error) => {
-            ui.warn(format_args!("{} is not taken: {error:#}; {MEASURE}", path.display()));
+            ui.warn(format_args!("ignoring {}: {error:#}\nhint: {MEASURE}", path.display()));
             None
         }
     }

@@ -1,4 +1,4 @@
-//! The range of `--threads`.
+//! Range of `--threads`.
 
-/// Most threads that the engine takes.
+/// Maximum number of threads that the engine accepts.
 pub const MOST_THREADS: i64 = 512;

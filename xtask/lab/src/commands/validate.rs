@@ -1,4 +1,4 @@
-//! `validate`
+//! The `validate` command.
 
 use std::path::{Path, PathBuf};
 
@@ -24,13 +24,13 @@ use crate::validate::{
 /// Options of `validate`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What there is: a profile (its current build), the path of a build folder or of an anneal (with a slash in it),
-    /// or LABEL=PATH
+    /// Baseline: a profile (its current build), the path of a build folder or of an anneal program (with a slash in
+    /// it), or LABEL=PATH
     #[arg(required_unless_present = "steps")]
     a: Option<String>,
-    /// What is to replace it [default: A, with the flags of --flags-b]
+    /// Candidate that is to replace A [default: A, with the flags of --flags-b]
     b: Option<String>,
-    /// Flags of every run of A, as in --flags-a "--no-repack -t 2"
+    /// Flags for every run of A, as in --flags-a "--no-repack -t 2"
     #[arg(
         long,
         value_name = "FLAGS",
@@ -39,7 +39,7 @@ pub struct Args {
         allow_hyphen_values = true
     )]
     flags_a: String,
-    /// Flags of every run of B
+    /// Flags for every run of B
     #[arg(
         long,
         value_name = "FLAGS",
@@ -48,60 +48,61 @@ pub struct Args {
         allow_hyphen_values = true
     )]
     flags_b: String,
-    /// GGUF file [default: a synthetic model that is made once]
+    /// GGUF file [default: a synthetic model, made once]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Prompt tokens of a sample of prefill
+    /// Prompt tokens of one prefill sample
     #[arg(short = 'p', long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     prompt: u32,
-    /// Generated tokens of a sample of decode, 50 at least
+    /// Generated tokens of one decode sample, at least 50
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(50..=1 << 20))]
     generate: u32,
-    /// Most rounds of a phase, 6 at least: in each A and B run once, one after the other
+    /// Maximum number of rounds of a phase, at least 6; in each round, A and B run once, one after the other
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = pairs)]
     pairs: usize,
-    /// Half the width of an interval that is narrow enough to stop before the last round; 0 runs all of them
+    /// Stop before the last round when half the width of the interval is at most this; 0 runs all rounds
     #[arg(long, value_name = "X", default_value_t = 0.01, value_parser = share)]
     precision: f64,
-    /// What is measured: prefill, decode
+    /// Phases to measure: prefill, decode
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "prefill,decode", value_parser = phase)]
     phases: Vec<Phase>,
-    /// Phases each of which has to be faster [default: one of them, and the other not slower]
+    /// Phases that must each be faster [default: one of them, and the other not slower]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = phase)]
     decisive: Vec<Phase>,
-    /// Accept a B that is as fast as A, too
+    /// Also accept a B that is as fast as A
     #[arg(long, conflicts_with = "decisive")]
     accept_equal: bool,
-    /// Part of A's CPU time a token that B may take more
+    /// Fraction of A's CPU time per token that B may use in addition
     #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = tolerance)]
     cpu_tolerance: f64,
-    /// Part of A's GPU use that B may keep the GPU less busy; from 1 on only a fallback to the CPU is judged
+    /// Fraction by which B may keep the GPU less busy than A; from 1 on, only a fallback to the CPU is judged
     #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = tolerance)]
     gpu_tolerance: f64,
-    /// Generate this many tokens with each at the end, and look at memory, speed and CPU use meanwhile
+    /// At the end, generate this many tokens with each and monitor memory, speed and CPU use
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10000", value_parser = clap::value_parser!(u32).range(1000..=1 << 24))]
     long: Option<u32>,
-    /// Go on where B has failed already
+    /// Continue after B has failed a check
     #[arg(long)]
     keep_going: bool,
-    /// Write the record with all samples here, as it grows
+    /// Write the record with all samples to this file, updated during the run
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Try the changes of this plan one after another instead, and keep those that pass
     #[arg(long, value_name = "FILE", conflicts_with_all = ["a", "b", "flags_a", "flags_b"])]
     steps: Option<PathBuf>,
-    /// Install missing tools without asking, where a step has to be built
+    /// Install missing tools without asking if a step has to be built
     #[arg(short, long, requires = "steps")]
     yes: bool,
 }
 
-/// What is measured on where no model is named: real widths, of which speed depends, and few layers.
+/// Model to measure if the user names none. It has the widths of a real model, because speed depends on the widths,
+/// and few layers.
 const MODEL: &str = "llama-1b-4l/Q4_K_M";
 
 /// Tokens of the answers that are compared.
 const ANSWER: u32 = 64;
 
-/// Says whether B may take A's place.
+/// Decides if B may replace A.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let workspace = Workspace::find()?;
@@ -112,7 +113,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
 }
 
-/// What ends it before anything was held against anything: no word on B, as the code of a failure would be.
+/// Gives an error that occurs before any comparison another exit code, because the code of a failure would be a
+/// verdict on B.
 fn unjudged(error: anyhow::Error) -> anyhow::Error {
     match exit::code_of(&error) {
         exit::FAILED => exit::usage(format!("{error:#}")),
@@ -127,25 +129,27 @@ fn two(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let b = Subject::named(workspace, Side::B, name_b, flags(&args.flags_b)?).map_err(unjudged)?;
     if a.is_same(&b) {
         ui.warn(
-            "A and B are the same program with the same flags: whatever is found between them is chance (--accept-equal \
-             should accept it)",
+            "A and B are the same program with the same flags, so any difference is chance (--accept-equal \
+             should accept B)",
         );
     }
     warn_of_sources(&[&a.build, &b.build], ui);
     let options = options(args, workspace, a.program(), ui)?;
     let record = validate(&a, &b, &options, args.out.as_deref(), command(args), workspace, ui)?;
     ui.result(&record, Page(&record))?;
-    let titles = format!("{} in the place of {}", b.title(), a.title());
+    let titles = format!("{} as a replacement of {}", b.title(), a.title());
     match record.verdict {
         Some(Verdict::Accepted) => Ok(()),
         Some(Verdict::CannotTell) | None => {
-            Err(exit::try_again(format!("cannot tell of {titles}: try again on a quieter machine")))
+            Err(exit::try_again(format!("no verdict on {titles}\nhint: try again on a quieter machine")))
         }
-        Some(Verdict::NotAccepted) => bail!("not accepted: {titles}; the reasons stand on top of the result"),
+        Some(Verdict::NotAccepted) => {
+            bail!("not accepted: {titles}\nhint: the reasons are at the top of the result")
+        }
     }
 }
 
-/// One validation, in a folder of its own.
+/// Runs one validation in a temporary folder of its own.
 fn validate(
     a: &Subject,
     b: &Subject,
@@ -163,12 +167,12 @@ fn validate(
 
 fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let plan = StepsFile::read(path, &workspace.build_profiles()).map_err(unjudged)?;
-    // Checked before anything is built, and what the first model is made with.
+    // Check the baseline before anything is built; it also makes the first model.
     let base = subject(Side::A, &plan.base, args.yes, workspace, ui)?;
-    base.look().context("the base of the plan does not run").map_err(unjudged)?;
+    base.look().context("cannot run the base of the plan").map_err(unjudged)?;
     let options = options(args, workspace, base.program(), ui)?;
     let mut walk = Walk::new(Provenance::now(&tools::host(ui), command(args)), &plan);
-    // Where the file that was asked for holds the steps so far.
+    // Path of the `--out` file, where the steps so far are kept.
     let mut kept = None;
     let keep = |walk: &Walk| {
         let Some(out) = &args.out else { return };
@@ -176,7 +180,7 @@ fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> 
         kept = match text.and_then(|text| build::fs::write_atomically(out, &text)) {
             Ok(()) => Some(out),
             Err(error) => {
-                ui.warn(format_args!("the steps are not kept: {error:#}"));
+                ui.warn(format_args!("cannot write the steps: {error:#}"));
                 None
             }
         };
@@ -197,27 +201,29 @@ fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> 
     if let Err(error) = walked {
         ui.say(&walk);
         return Err(match kept {
-            Some(out) => error.context(format!("not finished; the steps before are in {}", out.display())),
+            Some(out) => error.context(format!("not finished; the steps so far are in {}", out.display())),
             None => error,
         });
     }
     ui.result(&walk, &walk)?;
     match walk.kept() {
-        0 if walk.is_untried() => bail!("no step could be tried: the reasons stand in the table"),
-        0 if walk.is_unclear() => {
-            Err(exit::try_again("no step was kept, and of some nothing could be told: try again"))
+        0 if walk.is_untried() => bail!("no step could be tried\nhint: the table has the reasons"),
+        0 if walk.is_unclear() => Err(exit::try_again(
+            "no step was kept, and some steps were unclear\nhint: try again on a quieter machine",
+        )),
+        0 => {
+            bail!("no step was kept: none in {path} is an improvement on this machine", path = path.display())
         }
-        0 => bail!("no step was kept: {path} changes nothing for the better here", path = path.display()),
         _ => Ok(()),
     }
 }
 
-/// The build of a setting, made if it is not there.
+/// Returns the build of a setting, and makes it if it does not exist.
 fn subject(side: Side, setting: &Setting, yes: bool, workspace: &Workspace, ui: &Ui) -> Result<Subject> {
     let (name, keys) = setting.build(&workspace.build_profiles())?;
     let flags = flags(&setting.flags)?;
-    // A profile as it is may have been optimised: making the plain build current would take its place. A plain one that
-    // is there may be of other sources than those of the steps: the build finds out.
+    // The current build of an unchanged profile may have been optimised; making the plain build current would replace
+    // it. A plain build may come from other sources than the steps; building it again detects that.
     let current = BuildInfo::read(&workspace.current(&name).join("build_info.json"));
     if !keys.is_empty() || !current.is_ok_and(|info| info.base_plan.is_some()) {
         build::make_with(&setting.profile, &keys, Cache::default(), yes, ui)?;
@@ -225,14 +231,14 @@ fn subject(side: Side, setting: &Setting, yes: bool, workspace: &Workspace, ui: 
     Subject::new(side, CandidateBuild::named(workspace, &name)?, flags)
 }
 
-/// What is wrong is told before the long part.
+/// Checks the arguments before the long part starts.
 fn check(args: &Args) -> Result<()> {
     if let Some(phase) = args.decisive.iter().find(|phase| !args.phases.contains(phase)) {
-        return Err(exit::usage(format!("--decisive {phase}: it is not among --phases")));
+        return Err(exit::usage(format!("--decisive {phase}: the phase is not in --phases")));
     }
     for (number, phase) in args.phases.iter().enumerate() {
         if args.phases[..number].contains(phase) {
-            return Err(exit::usage(format!("--phases names {phase} twice")));
+            return Err(exit::usage(format!("--phases contains {phase} twice")));
         }
     }
     if let Some(model) = &args.model {
@@ -277,7 +283,7 @@ fn options(args: &Args, workspace: &Workspace, engine: &Path, ui: &Ui) -> Result
 fn phase(text: &str) -> Result<Phase, String> {
     match text.parse()? {
         phase @ (Phase::Prefill | Phase::Decode) => Ok(phase),
-        other => Err(format!("{other} is not judged: there are prefill and decode")),
+        other => Err(format!("{other} cannot be validated; use prefill or decode")),
     }
 }
 
@@ -286,20 +292,20 @@ fn pairs(text: &str) -> Result<usize, String> {
     text.parse()
         .ok()
         .filter(|pairs| (few..=1000).contains(pairs))
-        .ok_or_else(|| format!("use {few} to 1000: of fewer than {few} nothing can be said"))
+        .ok_or_else(|| format!("use {few} to 1000; fewer than {few} pairs give no verdict"))
 }
 
 fn share(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|share: &f64| (0.0..1.0).contains(share));
-    number.ok_or_else(|| "use a part of one, as in 0.01".to_string())
+    number.ok_or_else(|| "use a fraction of at least 0 and less than 1, such as 0.01".to_string())
 }
 
 fn tolerance(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|tolerance: &f64| tolerance.is_finite() && *tolerance >= 0.0);
-    number.ok_or_else(|| "use a number from 0 on, as in 0.02".to_string())
+    number.ok_or_else(|| "use a number of at least 0, such as 0.02".to_string())
 }
 
-/// The command that repeats this, without the folders of this machine.
+/// Returns the command that repeats this validation, without the folders of this machine.
 fn command(args: &Args) -> String {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let file = |path: &Path| shell_quote(&name(path));

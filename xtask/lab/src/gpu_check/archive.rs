@@ -1,4 +1,4 @@
-//! The archive that is carried to a machine with a GPU.
+//! Archive that is carried to a machine with a GPU.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -11,87 +11,87 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
-/// Most that it may take: what mail and tickets still carry.
+/// Maximum size of the archive in bytes, which mail and issue trackers still accept.
 pub const MOST: u64 = 64_000_000;
 
-/// The folder in it.
+/// Name of the archive's top folder.
 const TOP: &str = "anneal-gpu-check";
 
-/// What it holds, as data.
+/// Name of the file that lists the contents.
 pub const CONTENTS: &str = "contents.json";
 
-/// What starts it: nothing is needed but sh.
+/// Script that starts the check; it needs only `sh`.
 const SCRIPT: &str = "#!/bin/sh\ncase $0 in */*) here=${0%/*} ;; *) here=. ;; esac\n\
                       exec \"$here/bin/gpu-check\" gpu-check run \"$@\"\n";
 
-/// What an archive holds, and what it takes to run it.
+/// Contents of an archive, and what running it requires.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Contents {
-    /// When it was packed, RFC 3339.
+    /// Time at which it was packed, as RFC 3339.
     pub packed: String,
-    /// Its programs.
+    /// Programs in the archive.
     pub programs: Vec<Packed>,
-    /// The oldest glibc that starts all of them; absent where they need none.
+    /// Oldest glibc that starts all programs; `None` if they need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glibc: Option<String>,
-    /// What the engine asks of the CPU.
+    /// Instruction sets that the engine requires of the CPU.
     pub isa_required: Vec<String>,
-    /// What is not in it, and why.
+    /// Programs that are not in the archive, with the reasons.
     pub missing: Vec<Missing>,
 }
 
-/// One program.
+/// Program in an archive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Packed {
-    /// Its place in the archive.
+    /// Path in the archive.
     pub name: String,
     /// Size in bytes.
     pub bytes: u64,
-    /// Digest.
+    /// SHA-256 of the file.
     pub sha256: Sha256,
-    /// The oldest glibc that has all its symbols.
+    /// Oldest glibc that has all its symbols.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glibc: Option<String>,
-    /// Libraries that the loader has to find.
+    /// Shared libraries that the loader has to find.
     pub libraries: Vec<String>,
 }
 
-/// Something that is not in it.
+/// Program that is not in the archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// What.
+    /// Name of the program.
     pub what: String,
-    /// Why, and what to do.
+    /// Reason why it is missing, and what to do.
     pub why: String,
 }
 
-/// A file to be packed.
+/// File to be packed.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// Its place in the archive: `bin/anneal`.
+    /// Path in the archive, such as `bin/anneal`.
     pub name: String,
-    /// Where it lies now.
+    /// Path of the file to read.
     pub from: PathBuf,
-    /// Whether it is a program.
+    /// True if the file is a program.
     pub is_program: bool,
 }
 
-/// How large an archive became, and what of it each file takes.
+/// Archive that was written.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PackedArchive {
-    /// The file.
+    /// Path of the archive.
     pub path: PathBuf,
-    /// Its size in bytes.
+    /// Size of the archive in bytes.
     pub bytes: u64,
-    /// What it holds.
+    /// Contents of the archive.
     pub contents: Contents,
 }
 
 impl Contents {
-    /// Of `items`, without what is `missing`.
+    /// Describes an archive of `items` without the programs that are `missing`.
     ///
     /// # Errors
-    /// When one of the programs cannot be read or is none.
+    /// One of the programs cannot be read or is not a program.
     pub fn of(items: &[Item], isa_required: Vec<String>, missing: Vec<Missing>) -> Result<Self> {
         let mut programs = Vec::new();
         let mut oldest = None;
@@ -99,7 +99,7 @@ impl Contents {
             let shown = item.from.display();
             let bytes = std::fs::read(&item.from).with_context(|| format!("cannot read {shown}"))?;
             let dynamic = Dynamic::read(&bytes)
-                .with_context(|| format!("{shown} is no program that can be understood"))?;
+                .with_context(|| format!("{shown} is not a program in a known format"))?;
             oldest = oldest.max(dynamic.glibc());
             programs.push(Packed {
                 name: item.name.clone(),
@@ -113,19 +113,20 @@ impl Contents {
         Ok(Self { packed, programs, glibc: oldest.map(version), isa_required, missing })
     }
 
-    /// Digest of the program of it that is called `name`, whatever its folder.
+    /// Returns the SHA-256 of the program called `name`, in any folder.
     pub fn sha256(&self, name: &str) -> Option<&Sha256> {
         let is_it = |packed: &&Packed| packed.name.rsplit('/').next() == Some(name);
         self.programs.iter().find(is_it).map(|packed| &packed.sha256)
     }
 
-    /// Those of the archive that `folder` was unpacked from; nothing where it is none.
+    /// Reads the contents of the archive that `folder` was unpacked from. Returns `None` if `folder` is not from an
+    /// archive.
     pub fn beside(folder: &Path) -> Option<Self> {
         serde_json::from_slice(&fs::content(&folder.join(CONTENTS)).ok()?).ok()
     }
 }
 
-/// As the limit is counted: in millions.
+/// Formats a size in millions of bytes, the unit of the limit.
 fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
@@ -134,15 +135,15 @@ fn version((major, minor): (u32, u32)) -> String {
     format!("{major}.{minor}")
 }
 
-/// Packs `items`, their `contents` and the script into `path`, and nothing that takes more than `most` bytes.
+/// Packs `items`, their `contents` and the script into `path`, using at most `most` bytes.
 ///
 /// # Errors
-/// When a file cannot be read or the archive not be written; when it is too large, with the size of each part: then nothing
-/// is written.
+/// A file cannot be read, the archive cannot be written, or it is too large. In the last case the error lists the
+/// size of each part, and nothing is written.
 pub fn write(path: &Path, items: &[Item], contents: Contents, most: u64) -> Result<PackedArchive> {
     fs::check_target(path)?;
     let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::best()));
-    // What is in a compressor yet counts for the next one: a few kilobytes.
+    // Bytes still buffered in the compressor count for the next file: a few kilobytes.
     let mut sizes: Vec<(String, u64)> = Vec::new();
     let mut before = 0;
     let mut put = |name: &str, bytes: &[u8], mode: u32| -> Result<()> {
@@ -169,9 +170,9 @@ pub fn write(path: &Path, items: &[Item], contents: Contents, most: u64) -> Resu
         let parts: Vec<String> =
             sizes.iter().map(|(name, size)| format!("\n    {name}: {}", megabytes(*size))).collect();
         bail!(
-            "the archive would take {} and may take {}:{}\n  pack an engine for one architecture (--cuda-arch 90), \
-             without debuggers' lines (--set cargo_profile=dist) or with fewer kernels of flash attention (--set \
-             cuda_fa_quants=f16-f16), or leave llama-bench out (--no-llama-bench)",
+            "the archive would have {}, but at most {} are allowed:{}\nhint: pack an engine for one \
+             architecture (--cuda-arch 90), without debug lines (--set cargo_profile=dist) or with fewer flash \
+             attention kernels (--set cuda_fa_quants=f16-f16), or leave llama-bench out (--no-llama-bench)",
             megabytes(bytes.len() as u64),
             megabytes(most),
             parts.concat()
@@ -194,13 +195,13 @@ impl std::fmt::Display for PackedArchive {
         }
         write!(
             f,
-            "There: tar xzf {} && sh {TOP}/run.sh",
+            "On the other machine: tar xzf {} && sh {TOP}/run.sh",
             self.path.file_name().unwrap_or_default().to_string_lossy()
         )
     }
 }
 
-/// Sees that what was written is read back by any gunzip: used by tests and by nobody else.
+/// Reads an archive back with the standard `gunzip` format, for tests.
 #[cfg(test)]
 fn names(path: &Path) -> Vec<(String, u32, u64)> {
     let file = std::fs::File::open(path).unwrap();
@@ -262,14 +263,14 @@ mod tests {
     fn what_is_too_large_is_not_written_and_its_parts_are_told() {
         let folder = tempfile::tempdir().unwrap();
         let large = folder.path().join("anneal");
-        // What does not compress.
+        // Data that does not compress.
         let noise: Vec<u8> = (0..20_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         std::fs::write(&large, noise).unwrap();
         let items = [item(folder.path(), "bin/anneal", &large, false)];
         let contents = Contents::of(&items, Vec::new(), Vec::new()).unwrap();
         let path = folder.path().join("check.tar.gz");
         let error = write(&path, &items, contents, 1000).unwrap_err().to_string();
-        assert!(error.contains("may take 0.0 MB") && error.contains("bin/anneal: "), "{error}");
+        assert!(error.contains("at most 0.0 MB") && error.contains("bin/anneal: "), "{error}");
         assert!(!path.exists());
     }
 

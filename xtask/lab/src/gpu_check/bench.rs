@@ -1,4 +1,4 @@
-//! What `anneal bench -o json` and `llama-bench -o json` print: the fields that both have, and ours.
+//! Output of `anneal bench -o json` and `llama-bench -o json`: the fields that both have, and `anneal`'s own.
 
 use anyhow::{Context, Result, bail};
 use build_info::BenchRow;
@@ -6,7 +6,7 @@ use measure::GpuUse;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Settings of a test that must be the same for both programs.
+/// Settings of a test that must be equal in both programs.
 const SETTINGS: [&str; 11] = [
     "n_batch",
     "n_ubatch",
@@ -21,62 +21,62 @@ const SETTINGS: [&str; 11] = [
     "no_op_offload",
 ];
 
-/// One test of one run.
+/// Test of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuBenchRow {
-    /// As llama-bench calls it: `pp512`, `tg128 @ d4096`.
+    /// llama-bench's name of the test: `pp512`, `tg128 @ d4096`.
     pub test: String,
     /// Tokens of the prompt.
     pub n_prompt: u32,
     /// Tokens generated.
     pub n_gen: u32,
-    /// Tokens in the context before.
+    /// Tokens in the context before the test.
     pub n_depth: u32,
-    /// Whether it went from text to text, with sampling; else as llama-bench does it, with random tokens.
+    /// True if the test went from text to text, with sampling. False for llama-bench's method, with random tokens.
     pub end_to_end: bool,
-    /// Tokens a second of each repetition: of the test, or of what comes after the first token where it went end to end.
+    /// Tokens per second of each repetition. For an end-to-end test, only the tokens after the first one count.
     pub samples: Vec<f64>,
-    /// What each GPU did; of ours alone, and only where a driver is loaded.
+    /// Use of each GPU. Only `anneal` reports it, and only if a driver is loaded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuUse>,
 }
 
-/// What a run printed.
+/// Output of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
-    /// Its tests.
+    /// Tests of the run.
     pub rows: Vec<GpuBenchRow>,
-    /// Its settings: names and values of those that both programs tell.
+    /// Settings of the run: names and values of those that both programs report.
     pub settings: serde_json::Map<String, Value>,
-    /// ggml's backends, as `CUDA`.
+    /// Names of ggml's backends, such as `CUDA`.
     pub backends: String,
 }
 
-/// Reads what either program printed.
+/// Parses the output of either program.
 ///
 /// # Errors
-/// When it is no JSON of theirs, or holds no test.
+/// The text is not JSON of these programs, or contains no test.
 pub fn read(text: &[u8]) -> Result<Output> {
     let values: Vec<Value> = serde_json::from_slice(text)
-        .with_context(|| format!("no list of tests in JSON, but {:?}", beginning(text)))?;
+        .with_context(|| format!("expected a JSON list of tests, found {:?}", beginning(text)))?;
     let tests: Vec<BenchRow> = values
         .into_iter()
         .map(serde_json::from_value)
         .collect::<Result<_, _>>()
-        .context("a test without the fields of llama-bench")?;
-    let Some(first) = tests.first() else { bail!("it measured no test") };
+        .context("a test lacks fields of llama-bench")?;
+    let Some(first) = tests.first() else { bail!("the list of tests is empty") };
     let first = serde_json::to_value(first)?;
     let told = SETTINGS.iter().map(|name| (name.to_string(), plain(&first[*name])));
     let settings = told.filter(|(_, value)| !value.is_null()).collect();
     let mut output = Output { rows: Vec::new(), settings, backends: String::new() };
     for test in tests {
         output.backends = test.backends.clone().unwrap_or_default();
-        output.rows.push(row(test).context("a test without the fields of llama-bench")?);
+        output.rows.push(row(test).context("a test lacks fields of llama-bench")?);
     }
     Ok(output)
 }
 
-/// A switch reads the same as `false` and as `0`.
+/// Normalises a switch, which may be written as `false` or as `0`.
 fn plain(value: &Value) -> Value {
     match value {
         Value::Bool(on) => Value::from(i32::from(*on)),
@@ -84,7 +84,7 @@ fn plain(value: &Value) -> Value {
     }
 }
 
-/// `None` of a test that lacks a size or its samples.
+/// Converts a test; returns `None` if it lacks a size or its samples.
 fn row(test: BenchRow) -> Option<GpuBenchRow> {
     let (n_prompt, n_gen) = (test.n_prompt?, test.n_gen?);
     let end_to_end = test.is_end_to_end();
@@ -92,7 +92,7 @@ fn row(test: BenchRow) -> Option<GpuBenchRow> {
     let samples_ns = test.samples_ns?;
     let first = test.samples_time_to_first_token_ns.unwrap_or_default();
     let samples = match end_to_end && first.len() == samples_ns.len() && n_gen > 1 {
-        // The first token comes out of the prompt.
+        // The prompt's evaluation produces the first token.
         true => {
             let rest = samples_ns.iter().zip(first).map(|(all, first)| all.saturating_sub(first));
             rest.map(|ns| 1e9 * f64::from(n_gen - 1) / ns.max(1) as f64).collect()
@@ -118,7 +118,7 @@ fn beginning(text: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Of a CPU build on the tiny model.
+    /// Output of a CPU build on the tiny model.
     const KERNEL: &[u8] = include_bytes!("../../tests/fixtures/gpu-check/anneal-kernel.json");
     const END_TO_END: &[u8] = include_bytes!("../../tests/fixtures/gpu-check/anneal-end-to-end.json");
 
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn llama_benchs_output_is_read_by_the_same_names() {
-        // Without the fields that are ours, and with a switch as a number.
+        // Remove the fields that only `anneal` has, and write a switch as a number.
         let mut values: Vec<Value> = serde_json::from_slice(KERNEL).unwrap();
         for value in &mut values {
             let fields = value.as_object_mut().unwrap();
@@ -166,9 +166,9 @@ mod tests {
     #[test]
     fn what_is_no_output_is_told() {
         for (text, expected) in [
-            ("error: no such model", "no list of tests in JSON, but \"error: no such model\""),
-            ("[]", "measured no test"),
-            ("[{\"n_prompt\": 1}]", "without the fields of llama-bench"),
+            ("error: no such model", "expected a JSON list of tests, found \"error: no such model\""),
+            ("[]", "the list of tests is empty"),
+            ("[{\"n_prompt\": 1}]", "lacks fields of llama-bench"),
         ] {
             let error = format!("{:#}", read(text.as_bytes()).unwrap_err());
             assert!(error.contains(expected), "{error}");

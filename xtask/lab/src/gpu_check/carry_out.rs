@@ -1,4 +1,4 @@
-//! Carries out a plan, step by step, within its budget.
+//! Execution of a plan, step by step, within its budget.
 
 mod steps;
 
@@ -18,36 +18,36 @@ use super::models::{self, GpuCheckModel};
 use super::plan::{self, CheckStep, PlannedStep, Sketch, Wishes};
 use super::report::{Done, LeftOut, Report};
 
-/// What of the budget is kept for the end: models are removed, the file is written.
+/// Seconds of the budget that are reserved for the end, to remove the models and write the file.
 const RESERVE: f64 = 4.0;
 
-/// How long a step may go on when the budget is spent: it is stopped rather than lost at its last token.
+/// Seconds that a step may continue after the budget is spent. After that it is stopped.
 const GRACE: f64 = 3.0;
 
-/// A step of a model that failed so often is not tried again.
+/// Number of failures after which a model's step is not tried again.
 const MOST_FAILURES: usize = 2;
 
-/// What to check, and with what.
+/// Programs, sizes and limits of a check.
 pub struct CheckOptions {
-    /// The engine.
+    /// Engine to check.
     pub engine: Engine,
-    /// llama.cpp's own bench.
+    /// Path of llama.cpp's llama-bench; `None` if there is none.
     pub llama_bench: Option<PathBuf>,
-    /// How much of everything.
+    /// Sizes of the tests.
     pub sizes: Sizes,
-    /// Seconds for all of it.
+    /// Seconds for the whole check.
     pub budget: f64,
-    /// Where the file goes.
+    /// Path of the report to write.
     pub out: PathBuf,
-    /// Whether the engine's record promises a GPU.
+    /// True if the engine's record promises a GPU.
     pub promises_gpu: bool,
-    /// Whether it computes with CUDA, as far as anybody knows.
+    /// True if the engine computes with CUDA, or if that is unknown.
     pub cuda: bool,
-    /// Whether it launches CUDA graphs.
+    /// True if the engine launches CUDA graphs.
     pub graphs: bool,
 }
 
-/// A check that is going on.
+/// Check in progress.
 pub struct RunningCheck<'a> {
     options: &'a CheckOptions,
     ui: &'a Ui,
@@ -58,14 +58,14 @@ pub struct RunningCheck<'a> {
     waiting: Vec<PlannedStep>,
     estimator: Estimator,
     failures: Vec<(&'static str, Option<usize>)>,
-    /// Models whose long prompts cannot be evaluated here.
+    /// Models whose long prompts cannot be evaluated on this machine.
     decode_only: Vec<usize>,
     report: Report,
     _scratch: Scratch,
 }
 
 impl<'a> RunningCheck<'a> {
-    /// Plans the check of the models that `report` names. Those that do not fit into the GPU are skipped by their names.
+    /// Plans the check of the models that `report` names. Models that do not fit into the GPU are marked as skipped.
     pub fn new(
         options: &'a CheckOptions,
         mut report: Report,
@@ -124,13 +124,13 @@ impl<'a> RunningCheck<'a> {
             self.report.left_out.push(LeftOut { step: step.to_string(), reason: reason.to_string() });
         };
         if !wishes.refusal {
-            say("refusal without a GPU", "the build's record promises no GPU");
+            say("refusal without a GPU", "the build's record does not promise a GPU");
         }
         if !wishes.placement {
             say("placement", "this anneal has no `info --placement`");
         }
         if !wishes.graphs {
-            say("CUDA graphs", "the build's profile turns them off");
+            say("CUDA graphs", "the build's profile disables them");
         }
         if !wishes.waiting {
             say("waiting", "the build's record has no CUDA");
@@ -143,11 +143,11 @@ impl<'a> RunningCheck<'a> {
         }
     }
 
-    /// Carries out what fits into the budget, one step after the other, and writes the file after each. What fails is
-    /// written down, and the rest goes on; ctrl-C ends it with what there is.
+    /// Carries out the steps that fit into the budget, one after the other, and writes the file after each. A failed
+    /// step is recorded and the others continue. Ctrl-C ends the check and keeps the results so far.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// The file cannot be written.
     pub fn run(mut self) -> Result<Report> {
         loop {
             let left = self.left() - RESERVE;
@@ -169,7 +169,7 @@ impl<'a> RunningCheck<'a> {
         self.options.budget - self.began.elapsed().as_secs_f64()
     }
 
-    /// The time that a program of a step may take.
+    /// Returns the time limit for a program that a step runs.
     fn limit(&self) -> Duration {
         Duration::from_secs_f64((self.left() - RESERVE + GRACE).max(GRACE))
     }
@@ -186,7 +186,7 @@ impl<'a> RunningCheck<'a> {
         let seconds = began.elapsed().as_secs_f64();
         let error = done.err().map(|error| self.without_folders(&format!("{error:#}")));
         if process::interrupted() {
-            // It did not fail: it was stopped.
+            // The step did not fail: the user stopped it.
             self.report.left_out.push(LeftOut { step: words, reason: "stopped by the user".to_string() });
             return;
         }
@@ -200,11 +200,11 @@ impl<'a> RunningCheck<'a> {
         self.report.steps.push(Done { step: words, seconds, expected, error });
     }
 
-    /// Drops what cannot work any more.
+    /// Drops the steps that cannot work after `step` failed.
     fn failed(&mut self, step: CheckStep, why: &str) {
         if let CheckStep::Make(model) = step {
             self.report.models[model].skipped = Some(why.to_string());
-            self.drop_model(model, "it could not be made");
+            self.drop_model(model, "the model could not be made");
             return;
         }
         let key = (step.kind(), step.model());
@@ -253,7 +253,7 @@ impl<'a> RunningCheck<'a> {
     }
 }
 
-/// A long run is the same whatever its length.
+/// True if both steps are the same. The length of a long run does not matter.
 fn is_same(a: CheckStep, b: CheckStep) -> bool {
     match (a, b) {
         (CheckStep::Long(a, _), CheckStep::Long(b, _)) => a == b,
@@ -261,10 +261,13 @@ fn is_same(a: CheckStep, b: CheckStep) -> bool {
     }
 }
 
-/// Sees that `seconds` can hold a check at all.
+/// Checks that `seconds` are enough for any check.
 pub fn check_budget(seconds: f64) -> Result<()> {
     if seconds < 2.0 * RESERVE {
-        bail!("a budget of {seconds:.0} s holds nothing: give a minute at least, as in --budget 8m");
+        bail!(
+            "a budget of {seconds:.0} s is too short for any check\nhint: use at least a minute, such as \
+             --budget 8m"
+        );
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A program that is run to its end, or to the end of the time that it is given, and watched meanwhile.
+//! Child process that is monitored while it runs and stopped at its time limit.
 
 use std::process::Command;
 use std::sync::mpsc::RecvTimeoutError;
@@ -8,33 +8,33 @@ use anyhow::{Context, Result, bail};
 use build::process::pipes::{drain, last_said, line_without_folders, read};
 use build::process::{self, Running};
 
-/// How often a program that prints nothing is looked at.
+/// Interval between checks of a program that prints nothing.
 const TICK: Duration = Duration::from_millis(50);
 
-/// A program that was asked to end is ended after that.
+/// Time between asking a program to end and killing it.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Lines of a failed program that an error shows.
+/// Number of lines of a failed program's output that an error shows.
 const TAIL: usize = 8;
 
-/// A program that has ended by itself.
+/// Program that has ended by itself.
 #[derive(Clone, Debug)]
 pub struct EndedChild {
-    /// Its exit code; none of one that a signal ended.
+    /// Exit code; `None` if a signal ended the program.
     pub code: Option<i32>,
-    /// What it printed.
+    /// Standard output of the program.
     pub stdout: Vec<u8>,
-    /// What it said.
+    /// Standard error of the program.
     pub stderr: String,
-    /// The command, without folders.
+    /// Command line, without folders.
     line: String,
     how: String,
 }
 
-/// Runs `command` for `limit` at most. `look` hears of what it prints as it comes, with the number of the process.
+/// Runs `command` for at most `limit`. Calls `look` with the process id and with output as it arrives.
 ///
 /// # Errors
-/// When it cannot be started, or takes too long; an interruption when the user stopped it.
+/// The command cannot be started or takes too long, or the user interrupted it.
 pub fn run(mut command: Command, limit: Duration, look: &mut dyn FnMut(u32, &[u8])) -> Result<EndedChild> {
     process::check_interrupted()?;
     let line = line_without_folders(&command);
@@ -87,7 +87,7 @@ pub fn run(mut command: Command, limit: Duration, look: &mut dyn FnMut(u32, &[u8
 }
 
 impl EndedChild {
-    /// An error unless it ended well.
+    /// Returns an error unless the program succeeded.
     pub fn check(self) -> Result<Self> {
         if self.code != Some(0) {
             bail!("{} ended with {}{}", self.line, self.how, last_said(self.stderr.as_bytes(), TAIL));

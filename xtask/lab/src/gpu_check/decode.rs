@@ -1,4 +1,4 @@
-//! Steady decode: one generation, and what the host and the GPU do from its first token to its last.
+//! Steady decode: one generation, and the use of the host and the GPU from its first token to its last.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use super::child;
 use super::engine::{Engine, GenerationVariant};
 use super::report::{Decode, Pace};
 
-/// Between two readings.
+/// Interval between two readings.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Parts of a run whose speeds are told apart.
+/// Number of parts of a run whose speeds are reported separately.
 const PARTS: usize = 20;
 
 /// Generates `tokens` tokens of `model`.
 ///
 /// # Errors
-/// Those of the program; when it printed nothing.
+/// The program fails or prints nothing.
 pub fn steady(
     engine: &Engine,
     model: &Path,
@@ -31,7 +31,7 @@ pub fn steady(
     let mut seen = Seen::default();
     let command = engine.generation(model, variant, tokens);
     let ended = child::run(command, limit, &mut |pid, bytes| seen.heard(pid, bytes.len()))?.check()?;
-    let Some(usage) = seen.usage else { bail!("{tokens} tokens were asked for, and no text came") };
+    let Some(usage) = seen.usage else { bail!("requested {tokens} tokens, but the engine printed no text") };
     let told = speed(&ended.stderr);
     Ok(Decode {
         round: None,
@@ -45,36 +45,36 @@ pub fn steady(
         }),
         chosen_on_device: chosen_on_device(&ended.stderr),
         text: Sha256::of(&ended.stdout),
-        // The kernel counts in hundredths of a second.
+        // The kernel counts CPU time in hundredths of a second.
         cpus: usage.cpus().filter(|_| usage.seconds >= 0.1),
         pace: paces(&seen.heard, tokens, PARTS),
         usage,
     })
 }
 
-/// The speed of decode in `prefill 3 tokens 6.10 t/s (2 threads), decode 40 tokens 7.68 t/s (2 threads), …`.
+/// Parses the decode speed from `prefill 3 tokens 6.10 t/s (2 threads), decode 40 tokens 7.68 t/s (2 threads), …`.
 fn speed(said: &str) -> Option<f64> {
     let (_, rest) = said.rsplit_once("decode ")?;
     let (before, _) = rest.split_once(" t/s")?;
     before.rsplit(' ').next()?.parse().ok()
 }
 
-/// How many tokens the device chose, by `…; tokens chosen on the device 40, on the host 0`, the line of a program whose device
-/// did some of the sampling or was asked to. JSON would tell the same, but only once all text is there, and then nobody sees
-/// when it came.
+/// Parses the number of tokens that the device chose from `…; tokens chosen on the device 40, on the host 0`. The
+/// engine prints this line if the device did some of the sampling or was asked to. JSON output has the number too,
+/// but it is printed only when all text is complete, which hides the time of each token.
 fn chosen_on_device(said: &str) -> Option<u32> {
     let line = said.lines().rfind(|line| line.starts_with("sampling on the device: "))?;
     let (_, rest) = line.rsplit_once("; tokens chosen on the device ")?;
     rest.split(',').next()?.parse().ok()
 }
 
-/// What was seen while text came.
+/// Observations made while text arrived.
 #[derive(Default)]
 struct Seen {
     watch: Option<(Instant, UsageWatch)>,
     read: Option<Instant>,
     usage: Option<Usage>,
-    /// Seconds since the first text, and bytes until then.
+    /// Seconds since the first text, and bytes received until then.
     heard: Vec<(f64, usize)>,
 }
 
@@ -88,7 +88,7 @@ impl Seen {
         }
         self.read = Some(Instant::now());
         let mut usage = watch.read();
-        // Of a process that is gone nothing is told, and what it took before its first token is not decode.
+        // An ended process has no readings, and its use before the first token is not decode.
         if usage.cpu_user.is_none() && self.usage.is_some() {
             return;
         }
@@ -97,7 +97,7 @@ impl Seen {
     }
 }
 
-/// Tokens a second in equal parts of the tokens, which are placed in time by the bytes of their text.
+/// Returns tokens per second in equal parts of the run. The time of a token is estimated from the bytes of its text.
 fn paces(heard: &[(f64, usize)], tokens: u32, parts: usize) -> Vec<Pace> {
     let Some((_, all)) = heard.last().filter(|(_, all)| *all > 0) else { return Vec::new() };
     let tokens_of = |bytes: usize| f64::from(tokens) * bytes as f64 / *all as f64;
@@ -122,7 +122,8 @@ fn paces(heard: &[(f64, usize)], tokens: u32, parts: usize) -> Vec<Pace> {
 mod tests {
     use super::*;
 
-    /// What the engine said: engine/anneal/tests/commands/generation.rs holds it to these words.
+    /// Output of the engine; engine/anneal/tests/commands/generation.rs checks that the engine still prints these
+    /// words.
     const SAID: &str = include_str!("../../../../fixtures/run/greedy-on-device.txt");
 
     #[test]
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_run_that_slows_down_is_seen_to() {
-        // A byte a token: ten a second, then five.
+        // One byte per token: ten tokens per second, then five.
         let heard: Vec<(f64, usize)> = (1..=100)
             .map(|n| (if n <= 50 { n as f64 / 10.0 } else { 5.0 + (n - 50) as f64 / 5.0 }, n))
             .collect();

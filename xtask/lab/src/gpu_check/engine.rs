@@ -1,4 +1,4 @@
-//! The programs that are checked, and what they are asked.
+//! Programs that are checked, and the command lines that they run with.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,41 +12,41 @@ use super::bench::{self, Output};
 use super::child::{self, EndedChild};
 use super::report::{Placement, Wait};
 
-/// A tuning record that is not there: nothing is tuned, and the engine says nothing of it.
+/// Path of a tuning record that does not exist, so that the engine uses no tuning and prints nothing about it.
 const NO_TUNING: &str = "/nonexistent/anneal-tuning.json";
 
-/// The engine's variable for how the host waits for the GPU.
+/// Environment variable of the engine that selects how the host waits for the GPU.
 pub const WAIT: &str = "ANNEAL_CUDA_WAIT";
 
-/// What every generation goes on from: so few tokens that no product of F16 weights takes cuBLAS.
+/// Prompt of every generation, so short that no product of F16 weights uses cuBLAS.
 const PROMPT: &str = "hello";
 
-/// How long a program may take to say what flags it has.
+/// Time limit for a program to print its flags.
 const HELP: Duration = Duration::from_secs(20);
 
-/// How much is evaluated and generated.
+/// Numbers of tokens to evaluate and generate.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Prompt tokens of a test of prefill.
+    /// Prompt tokens of a prefill test.
     pub prompt: u32,
-    /// Tokens of a test of decode.
+    /// Tokens of a decode test.
     pub generate: u32,
-    /// Tokens in the context of the second test of each.
+    /// Tokens in the context of the second test of prefill and of decode.
     pub depth: u32,
     /// Repetitions of a test in one run.
     pub repetitions: u32,
-    /// Tokens of the two runs that must be equal.
+    /// Tokens of each of the two runs that must be equal.
     pub determinism: u32,
     /// Tokens of a steady decode.
     pub decode: u32,
     /// Tokens of the long run.
     pub long: u32,
-    /// Most rounds of a model.
+    /// Maximum number of rounds of a model.
     pub rounds: u32,
 }
 
 impl Sizes {
-    /// Those of the figures to reach.
+    /// Sizes at which the goals are defined.
     pub const FULL: Self = Self {
         prompt: 512,
         generate: 128,
@@ -58,7 +58,7 @@ impl Sizes {
         rounds: super::plan::ROUNDS,
     };
 
-    /// Of a rehearsal on the CPU, which shows that all of it works and measures nothing.
+    /// Sizes of a rehearsal on the CPU, which shows that every step works and measures nothing.
     pub const REHEARSAL: Self = Self {
         prompt: 16,
         generate: 8,
@@ -70,70 +70,70 @@ impl Sizes {
         rounds: 2,
     };
 
-    /// Tokens of a prompt so short that what is generated after it stands at the beginning of the context.
+    /// Number of tokens of a prompt so short that decode after it happens at the beginning of the context.
     pub fn short_prompt(&self) -> u32 {
         if self.prompt == 0 { 8 } else { self.prompt.min(16) }
     }
 
-    /// The same without long prompts.
+    /// Returns the same sizes without long prompts.
     pub fn without_prompts(&self) -> Self {
         Self { prompt: 0, depth: 0, ..*self }
     }
 
-    /// Tokens that one program generates in a round, and about as many again for all prompts.
+    /// Number of tokens that one program generates in a round. All prompts together have about as many.
     pub fn round(&self) -> u32 {
         self.repetitions.saturating_mul(3 * self.generate)
     }
 }
 
-/// What this `anneal` has flags for.
+/// Features that this `anneal` has flags for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Supports {
-    /// `--require-gpu=full`.
+    /// True if it has `--require-gpu=full`.
     pub require_gpu: bool,
-    /// `info --placement`.
+    /// True if it has `info --placement`.
     pub placement: bool,
-    /// `--device-sampling`.
+    /// True if it has `--device-sampling`.
     pub device_sampling: bool,
-    /// `info --copy-bandwidth`.
+    /// True if it has `info --copy-bandwidth`.
     pub copy_bandwidth: bool,
-    /// `run --gpu-layers`, `--n-cpu-moe`, `--kv-offload` and `--op-offload`.
+    /// True if it has `run --gpu-layers`, `--n-cpu-moe`, `--kv-offload` and `--op-offload`.
     pub placing: bool,
 }
 
-/// `anneal`.
+/// `anneal` program that is checked.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    /// The program.
+    /// Path of the program.
     pub path: PathBuf,
-    /// Its flags.
+    /// Flags that the program has.
     pub supports: Supports,
-    /// Whether the CPU will do: a rehearsal.
+    /// True for a rehearsal, in which the engine may use the CPU.
     pub allow_cpu: bool,
 }
 
-/// A run of `anneal run --json`, as far as it is looked at.
+/// Fields of the output of `anneal run --json` that are used.
 #[derive(Deserialize)]
 struct Generated {
     tokens: Vec<u32>,
 }
 
-/// How a generation differs from the plain one.
+/// Differences of a generation from the plain one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GenerationVariant {
-    /// Whether the device chooses the token.
+    /// True if the device chooses the tokens.
     pub device_sampling: bool,
-    /// Whether CUDA graphs are used.
+    /// True if CUDA graphs are used.
     pub graphs: bool,
-    /// How the host waits for the GPU; as the engine does by itself where it is not said.
+    /// Method by which the host waits for the GPU; `None` for the engine's default.
     pub wait: Option<Wait>,
 }
 
 impl Engine {
-    /// The program at `path`.
+    /// Opens the program at `path` and finds out which flags it has.
     ///
     /// # Errors
-    /// When it does not run here at all: of another architecture, for a newer glibc or another CPU.
+    /// The program does not run on this machine: it is for another architecture, a newer glibc or another CPU.
     pub fn open(path: &Path, allow_cpu: bool) -> Result<Self> {
         let help = |words: &[&str]| -> Result<String> {
             let mut command = Command::new(path);
@@ -160,25 +160,25 @@ impl Engine {
         command
     }
 
-    /// A command that computes with `model`, and on nothing but the GPU.
+    /// Returns a command that computes with `model`, and only on the GPU.
     fn computing(&self, words: &[&str], model: &Path) -> Command {
         let mut command = self.command(words);
         command.arg("-m").arg(model);
         match self.allow_cpu {
-            // More threads than one only wait for each other on the machines on which this is tested.
+            // On the machines that run these tests, more threads than one only wait for each other.
             true => command.args(["-t", "1"]),
             false if self.supports.require_gpu => command.arg("--require-gpu=full"),
             false => &mut command,
         };
-        // Whatever the profile's own defaults are: all is looked at on the GPU.
+        // Override the profile's defaults: everything is checked on the GPU.
         if !self.allow_cpu && self.supports.placing {
             command.args(["--gpu-layers", "all", "--n-cpu-moe", "0", "--kv-offload", "--op-offload"]);
         }
         command
     }
 
-    /// What `anneal info --json` says, without what is in the report anyway and without folders; with what the GPUs copy
-    /// where the program measures that.
+    /// Returns the output of `anneal info --json` without folders and without the parts that the report has anyway.
+    /// It includes the GPUs' copy bandwidth if the program measures it.
     pub fn info(&self, limit: Duration) -> Result<Value> {
         let mut command = self.command(&["info", "--json"]);
         if self.supports.copy_bandwidth {
@@ -192,30 +192,30 @@ impl Engine {
         Ok(value)
     }
 
-    /// Where `model` lies and computes: the part `placement` of what `anneal info --placement` says.
+    /// Returns where `model` is held and computed: the part `placement` of the output of `anneal info --placement`.
     pub fn placement(&self, model: &Path, limit: Duration) -> Result<Placement> {
         let command = self.computing(&["info", "--placement", "--json"], model);
         let ended = child::run(command, limit, &mut |_, _| {})?.check()?;
         placement(json(&ended)?["placement"].take())
     }
 
-    /// The tokens that follow the prompt, always the likeliest.
+    /// Returns the tokens that follow the prompt, always the likeliest.
     pub fn tokens(&self, model: &Path, count: u32, limit: Duration) -> Result<Vec<u32>> {
         let mut command = self.computing(&["run"], model);
         command.args(["-p", PROMPT, "-n", &count.to_string(), "--greedy", "--ignore-eos", "--json"]);
         let ended = child::run(command, limit, &mut |_, _| {})?.check()?;
         let generated: Generated =
-            serde_json::from_slice(&ended.stdout).context("`anneal run --json` told no tokens")?;
+            serde_json::from_slice(&ended.stdout).context("`anneal run --json` reported no tokens")?;
         Ok(generated.tokens)
     }
 
-    /// The command of a generation of `count` tokens whose text is printed as it comes.
+    /// Returns the command of a generation of `count` tokens that prints text as it is generated.
     pub fn generation(&self, model: &Path, variant: GenerationVariant, count: u32) -> Command {
         let mut command = self.computing(&["run"], model);
         command.args(["-p", PROMPT, "-n", &count.to_string(), "--greedy", "--ignore-eos"]);
         // llama.cpp makes contexts in steps of 256 tokens.
         command.args(["-c", &(count + 64).next_multiple_of(256).max(1024).to_string()]);
-        // What the flag says when it is left out is another thing on a GPU than on the CPU.
+        // Always pass the flag: its default on a GPU differs from its default on the CPU.
         if self.supports.device_sampling {
             command.arg(format!("--device-sampling={}", if variant.device_sampling { "on" } else { "off" }));
         }
@@ -228,7 +228,7 @@ impl Engine {
         command
     }
 
-    /// The tests of llama-bench, as it does them.
+    /// Runs llama-bench's tests with its method.
     pub fn kernel(&self, model: &Path, sizes: &Sizes, limit: Duration) -> Result<Output> {
         let mut command = self.computing(&["bench"], model);
         tests(&mut command, sizes);
@@ -238,7 +238,7 @@ impl Engine {
         output(command, limit)
     }
 
-    /// From text to text, with sampling: decode at the beginning of the context, and behind a long prompt.
+    /// Runs tests from text to text, with sampling: decode at the beginning of the context, and after a long prompt.
     pub fn end_to_end(&self, model: &Path, sizes: &Sizes, limit: Duration) -> Result<Output> {
         let mut command = self.computing(&["bench"], model);
         let behind = |prompt: u32| format!("{prompt},{}", sizes.generate);
@@ -253,7 +253,7 @@ impl Engine {
         output(command, limit)
     }
 
-    /// How it ends where CUDA shows no GPU, asked for one token with default settings.
+    /// Generates one token with default settings while CUDA shows no GPU, and returns how the program ended.
     pub fn without_gpu(&self, model: &Path, limit: Duration) -> Result<EndedChild> {
         let mut command = self.command(&["run", "-p", PROMPT, "-n", "1", "--greedy", "-m"]);
         command.arg(model).env("CUDA_VISIBLE_DEVICES", "");
@@ -268,7 +268,7 @@ impl Engine {
     }
 }
 
-/// The same tests by llama-bench.
+/// Runs the same tests with llama-bench.
 pub fn llama_bench(program: &Path, model: &Path, sizes: &Sizes, limit: Duration) -> Result<Output> {
     let mut command = Command::new(program);
     command.arg("-m").arg(model).args(["-t", "1"]);
@@ -285,23 +285,23 @@ fn tests(command: &mut Command, sizes: &Sizes) {
 fn output(command: Command, limit: Duration) -> Result<Output> {
     let name = command.get_program().to_string_lossy().rsplit('/').next().unwrap_or_default().to_string();
     let ended = child::run(command, limit, &mut |_, _| {})?.check()?;
-    bench::read(&ended.stdout).with_context(|| format!("cannot read what {name} printed"))
+    bench::read(&ended.stdout).with_context(|| format!("cannot parse the output of {name}"))
 }
 
-/// What the engine told, with the faults that it found itself.
+/// Parses the engine's report of a placement, with the faults that the engine found.
 fn placement(told: Value) -> Result<Placement> {
     #[derive(Deserialize)]
     struct Fault {
         what: String,
     }
     let faults = Vec::<Fault>::deserialize(&told["faults"])
-        .context("`anneal info --placement --json` told no faults of a placement")?;
+        .context("`anneal info --placement --json` reported no list of faults")?;
     let faults: Vec<String> = faults.into_iter().map(|fault| fault.what).collect();
     Ok(Placement { full: faults.is_empty(), faults, told })
 }
 
 fn json(ended: &EndedChild) -> Result<Value> {
-    serde_json::from_slice(&ended.stdout).context("`anneal info --json` printed no JSON")
+    serde_json::from_slice(&ended.stdout).context("`anneal info --json` did not print JSON")
 }
 
 #[cfg(test)]
@@ -319,7 +319,7 @@ mod tests {
             (split.full, &split.faults[..]),
             (false, &["2 MiB of weights lie on the host".to_string()][..])
         );
-        // What tells no faults is not without them.
+        // A report without a list of faults is invalid, not faultless.
         assert!(placement(json!({ "devices": [] })).is_err() && placement(Value::Null).is_err());
     }
 }

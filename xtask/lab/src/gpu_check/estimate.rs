@@ -1,4 +1,5 @@
-//! How long a step takes: a guess at first, and what steps of its kind took once some were carried out.
+//! Estimates of how long steps take: a guess at first, and measured times once steps of the same kind were carried
+//! out.
 
 use std::collections::BTreeMap;
 
@@ -6,67 +7,67 @@ use build_info::Bytes;
 
 use super::plan::CheckStep;
 
-/// Seconds until a program has started CUDA and made a context, on a machine without the persistence daemon.
+/// Seconds that a program takes to start CUDA and make a context, on a machine without the persistence daemon.
 const START: f64 = 2.5;
 
-/// Bytes of weights that get from the page cache to the GPU in a second.
+/// Bytes per second at which weights get from the page cache to the GPU.
 const LOAD: f64 = 2e9;
 
-/// Bytes of random weights that a core draws in a second, and that a disk takes.
+/// Bytes of random weights per second that one core draws (`DRAW`), and that a disk writes (`DISK`).
 const DRAW: f64 = 100e6;
 const DISK: f64 = 1e9;
 
-/// Weights that a core turns into a K-quant in a second; other types take less.
+/// Weights per second that one core converts to a K-quant; other types are faster.
 const QUANTISE: f64 = 20e6;
 
-/// Share of a data-centre card's bandwidth that decode reaches, in bytes a second, and tokens that no launch of kernels lets
-/// it pass.
+/// Bytes per second that decode reads on a data-centre GPU (`DECODE`), and tokens per second that decode cannot
+/// exceed because of the time to launch kernels (`MOST_SPEED`).
 const DECODE: f64 = 0.8e12;
 const MOST_SPEED: f64 = 400.0;
 
-/// A guess is not corrected by more than this.
+/// Maximum factor by which a guess is corrected.
 const MOST_PACE: f64 = 20.0;
 
-/// What is known of a model before it is there.
+/// Sizes of a model, known before it is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Its weights.
+    /// Bytes of the weights.
     pub bytes: Bytes,
-    /// Its weights as F16.
+    /// Bytes of the weights as F16.
     pub half: Bytes,
-    /// Whether it is made from F16.
+    /// True if the model is quantised from F16 weights.
     pub is_quantised: bool,
-    /// Whether the F16 weights are there already by then.
+    /// True if the F16 weights already exist when this model is made.
     pub has_half: bool,
 }
 
-/// Guesses, and corrects itself.
+/// Estimator that learns from the steps that were carried out.
 #[derive(Debug)]
 pub struct Estimator {
     cores: f64,
     models: Vec<Size>,
     tokens: Tokens,
     has_llama_bench: bool,
-    /// What steps took, by what was guessed: of each kind, and of each kind and model.
+    /// Time of steps as a multiple of the guess, by kind. `taken` holds their seconds, by kind and model.
     paces: BTreeMap<&'static str, f64>,
     taken: BTreeMap<(&'static str, Option<usize>), f64>,
-    /// Tokens a second, of models that were measured.
+    /// Tokens per second of the models that were measured.
     speeds: BTreeMap<usize, f64>,
 }
 
-/// How many tokens the steps generate.
+/// Numbers of tokens that the steps generate.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens {
-    /// Of each of the two runs that must be equal.
+    /// Tokens of each of the two runs that must be equal.
     pub determinism: u32,
-    /// Of a steady decode.
+    /// Tokens of a steady decode.
     pub decode: u32,
-    /// Of all tests of a round's program.
+    /// Tokens of all tests of one program in a round.
     pub round: u32,
 }
 
 impl Estimator {
-    /// For a machine of so many cores.
+    /// Creates an estimator for a machine with `cores` cores.
     pub fn new(cores: u32, models: Vec<Size>, tokens: Tokens, has_llama_bench: bool) -> Self {
         Self {
             cores: f64::from(cores.max(1)),
@@ -79,11 +80,11 @@ impl Estimator {
         }
     }
 
-    /// Seconds that `step` will take.
+    /// Returns the seconds that `step` is expected to take.
     pub fn seconds(&self, step: CheckStep) -> f64 {
         let exact = self.taken.get(&(step.kind(), step.model()));
         match (step, exact) {
-            // Of another length each.
+            // Long runs differ in length, so a measured time is not reused for them.
             (CheckStep::Long(..), _) | (_, None) => {
                 self.guess(step) * self.paces.get(step.kind()).copied().unwrap_or(1.0)
             }
@@ -91,14 +92,14 @@ impl Estimator {
         }
     }
 
-    /// A step took so long.
+    /// Records that `step` took `seconds`.
     pub fn learn(&mut self, step: CheckStep, seconds: f64) {
         let pace = (seconds / self.guess(step)).clamp(1.0 / MOST_PACE, MOST_PACE);
         self.paces.insert(step.kind(), pace);
         self.taken.insert((step.kind(), step.model()), seconds);
     }
 
-    /// A model decodes so many tokens a second.
+    /// Records that `model` decodes `speed` tokens per second.
     pub fn learn_speed(&mut self, model: usize, speed: f64) {
         if speed.is_finite() && speed > 0.0 {
             self.speeds.insert(model, speed);
@@ -125,7 +126,7 @@ impl Estimator {
             CheckStep::Placement(model) => start(model) + 1.0,
             CheckStep::Determinism(model) => 2.0 * (start(model) + decode(model, self.tokens.determinism)),
             CheckStep::Round(model, _) => {
-                // Ours twice: as llama-bench measures, and with sampling.
+                // The engine runs twice: with llama-bench's method, and with sampling.
                 let programs = if self.has_llama_bench { 3.0 } else { 2.0 };
                 programs * (start(model) + decode(model, self.tokens.round))
                     + start(model)
@@ -196,7 +197,7 @@ mod tests {
         let (guess, guess_of_other) = (estimator.seconds(first), estimator.seconds(other));
         estimator.learn(first, 3.0 * guess);
         assert_eq!(estimator.seconds(CheckStep::Round(0, 2)), 3.0 * guess);
-        // Another model's are slower by as much.
+        // Steps of other models are scaled by the same factor.
         assert!((estimator.seconds(other) / guess_of_other - 3.0).abs() < 1e-9);
         let before = estimator.seconds(CheckStep::Long(1, 10_000));
         estimator.learn_speed(1, 50.0);

@@ -1,4 +1,4 @@
-//! What follows from what was measured: ratios round by round, and whether the figures to reach were reached.
+//! Figures derived from the measurements: ratios round by round, and verdicts against the goals.
 
 use build_info::Bytes;
 use measure::{Ratio, median, ratio};
@@ -11,26 +11,26 @@ use super::report::{
     Sampling, Wait, Who,
 };
 
-/// Of llama-bench's speed.
+/// Goal: speed as a multiple of llama-bench's.
 const SPEED: f64 = 1.0;
 
-/// Pairs of which a miss may be told.
+/// Minimum number of pairs for a verdict of a miss.
 const ENOUGH: usize = 5;
 
-/// Of the card's copy bandwidth.
+/// Goal: bandwidth of decode as a fraction of the GPU's copy bandwidth.
 const BANDWIDTH: f64 = 0.8;
 
-/// No card's copies have been seen to stay below this share of what clock and bus come to: a decode that is below
-/// [`BANDWIDTH`] of that misses the figure whatever the card's copies reach.
+/// Lowest copy bandwidth seen on any GPU, as a fraction of its theoretical bandwidth (clock times bus width). A
+/// decode below [`BANDWIDTH`] of that misses the goal at any copy bandwidth.
 const LEAST_COPY: f64 = 0.7;
 
-/// CPUs that decode may keep busy where the device chooses the token.
+/// Goal: maximum number of CPUs that decode keeps busy while the device chooses the tokens.
 const CPUS: f64 = 0.25;
 
-/// From this size on weights are too large for any cache.
+/// Size from which weights are too large for any cache.
 const LARGE: Bytes = Bytes(1_000_000_000);
 
-/// Compares every test of `model` with llama-bench's, those of decode also with sampling.
+/// Compares every test of `model` with llama-bench's, and tests of decode also with sampling.
 pub fn comparisons(model: &ModelReport) -> Vec<ProgramComparison> {
     let theirs = values(&model.runs, Who::LlamaBench);
     let mut all: Vec<(String, Sampling, Vec<Value>)> = Vec::new();
@@ -45,9 +45,9 @@ pub fn comparisons(model: &ModelReport) -> Vec<ProgramComparison> {
     all.into_iter().map(|(test, sampling, ours)| compared(test, sampling, &ours, &theirs)).collect()
 }
 
-/// The speed of a test in a round.
+/// Speed of a test in one round.
 struct Value {
-    /// The test of llama-bench that it is held against.
+    /// llama-bench's test that it is compared with.
     test: String,
     sampling: Sampling,
     round: u32,
@@ -65,8 +65,8 @@ fn values(runs: &[Run], by: Who) -> Vec<Value> {
     runs.flat_map(|run| run.rows.iter().map(move |row| value(run.round, row))).collect()
 }
 
-/// The steady decodes of rounds, from a short prompt on: held against llama-bench's at the beginning of the context, which
-/// ours soon leaves.
+/// Returns the steady decodes of the rounds. They start from a short prompt and are compared with llama-bench's
+/// decode at the beginning of the context, although they soon go beyond it.
 fn steady(model: &ModelReport) -> Vec<Value> {
     let rows = model.runs.iter().flat_map(|run| &run.rows);
     let Some(test) = rows.map(their_test).find(|test| test.starts_with("tg") && !test.contains('@')) else {
@@ -84,10 +84,11 @@ fn steady(model: &ModelReport) -> Vec<Value> {
     model.decodes.iter().filter_map(value).collect()
 }
 
-/// The test of llama-bench that a row of ours is held against: with sampling, the decode that begins where the prompt ends.
+/// Returns the name of llama-bench's test that a row is compared with. An end-to-end test is compared with the decode
+/// at a depth equal to its prompt.
 fn their_test(row: &GpuBenchRow) -> String {
     match row.end_to_end {
-        // A few tokens of prompt are none to llama-bench, and only make ours slower.
+        // llama-bench has no test after so few tokens. They only make the engine's result slower.
         true => {
             build_info::bench_row::test_name(0, row.n_gen, if row.n_prompt > 64 { row.n_prompt } else { 0 })
         }
@@ -116,7 +117,7 @@ fn compared(test: String, sampling: Sampling, ours: &[Value], theirs: &[Value]) 
     }
 }
 
-/// Settings in which the last runs of both programs differ.
+/// Returns the settings in which the last runs of both programs differ.
 pub fn differing(runs: &[Run]) -> Vec<Differing> {
     let last =
         |by: Who| runs.iter().rev().find(|run| run.by == by && run.rows.iter().all(|row| !row.end_to_end));
@@ -128,12 +129,12 @@ pub fn differing(runs: &[Run]) -> Vec<Differing> {
     ours.settings.iter().filter_map(differ).collect()
 }
 
-/// Everything that is to be reached.
+/// Returns all figures with their goals and verdicts.
 pub fn figures(report: &Report) -> Vec<Figure> {
     let mut all = Vec::new();
     all.extend(report.refusal.as_ref().map(refused));
     for (number, model) in report.models.iter().enumerate().filter(|(_, model)| model.skipped.is_none()) {
-        // Pairs are of the first model.
+        // Only the first model has pairs.
         let pairs = if number == 0 { report.pairs.as_slice() } else { &[] };
         all.extend(of_model(model, pairs, &MemorySpeed::of(report)));
     }
@@ -143,12 +144,12 @@ pub fn figures(report: &Report) -> Vec<Figure> {
     all
 }
 
-/// How fast the GPU's memory is, in bytes a second; of the fastest, where GPUs differ.
+/// Memory bandwidth of the GPU in bytes per second; the highest if GPUs differ.
 #[derive(Clone, Copy, Debug, Default)]
 struct MemorySpeed {
-    /// By its clock and its bus.
+    /// Bandwidth computed from clock and bus width.
     theoretical: Option<f64>,
-    /// By copies.
+    /// Bandwidth measured by copies.
     copy: Option<f64>,
 }
 
@@ -224,7 +225,8 @@ fn speed(comparison: &ProgramComparison) -> Figure {
     Figure { note: Some(interval(ratio)), ..figure(what, goal, Some(ratio.median), at_least(ratio, SPEED)) }
 }
 
-/// Below, and not only by chance, is a miss; above is a pass; between them nothing is shown.
+/// Returns a pass if the median reaches `goal`, a miss if the whole interval is below it and there are enough pairs,
+/// and otherwise an unclear verdict.
 fn at_least(ratio: &Ratio, goal: f64) -> FigureVerdict {
     if ratio.median >= goal {
         FigureVerdict::Pass
@@ -240,7 +242,7 @@ fn interval(ratio: &Ratio) -> String {
     format!("[{:.3}, {:.3}] of {} pair{plural}", ratio.low, ratio.high, ratio.pairs)
 }
 
-/// Of decode at the beginning of the context, where nothing is read but the weights.
+/// Returns the bandwidth of decode at the beginning of the context, where only weights are read.
 fn bandwidth(model: &ModelReport, memory: &MemorySpeed) -> Option<Figure> {
     let decode = model.comparisons.iter().find(|comparison| {
         comparison.sampling == Sampling::None
@@ -254,9 +256,9 @@ fn bandwidth(model: &ModelReport, memory: &MemorySpeed) -> Option<Figure> {
     let (share, of_what) = match (memory.copy, memory.theoretical) {
         (Some(copy), _) => (Some(effective / copy), "of the measured copy bandwidth"),
         (None, Some(most)) => (Some(effective / most), "of the theoretical bandwidth"),
-        (None, None) => (None, "nobody tells how fast the memory is"),
+        (None, None) => (None, "the bandwidth of the memory is unknown"),
     };
-    // The figure is meant for what no cache holds and nothing but reading bounds.
+    // The goal applies to weights that exceed any cache and to a type whose decode is limited only by reading.
     let counts = model.name.quant() == "Q8_0" && model.bytes >= LARGE;
     let (verdict, more) = match share {
         None => (FigureVerdict::NotMeasured, ""),
@@ -264,9 +266,9 @@ fn bandwidth(model: &ModelReport, memory: &MemorySpeed) -> Option<Figure> {
         Some(share) if share >= BANDWIDTH => (FigureVerdict::Pass, ""),
         Some(_) if memory.copy.is_some() => (FigureVerdict::Miss, ""),
         Some(share) if share < BANDWIDTH * LEAST_COPY => {
-            (FigureVerdict::Miss, "; missed whatever the card's copies reach")
+            (FigureVerdict::Miss, "; missed at any copy bandwidth")
         }
-        Some(_) => (FigureVerdict::Unclear, "; the card's copies were not measured"),
+        Some(_) => (FigureVerdict::Unclear, "; the copy bandwidth was not measured"),
     };
     let goal = match counts {
         true => format!("≥ {:.0} % of the copy bandwidth", 100.0 * BANDWIDTH),
@@ -281,7 +283,8 @@ fn bandwidth(model: &ModelReport, memory: &MemorySpeed) -> Option<Figure> {
     })
 }
 
-/// Of the decodes in which the device chose: those in which the host slept meanwhile, where there are such.
+/// Returns the CPU use of decodes in which the device chose the tokens. Decodes in which the host slept are
+/// preferred.
 fn host_cpu(decodes: &[Decode], pairs: &[Pair]) -> Option<Figure> {
     let of_device = |decode: &&Decode| decode.device_sampling;
     let waiting = pairs.iter().filter(|pair| pair.switch == Switch::Waiting);
@@ -310,23 +313,24 @@ fn host_cpu(decodes: &[Decode], pairs: &[Pair]) -> Option<Figure> {
     Some(Figure { note, ..figure(what, format!("≤ {CPUS}"), Some(value), verdict) })
 }
 
-/// Tokens that the device chose; of one that says nothing of it, none.
+/// Returns the number of tokens that the device chose; 0 if the program does not report it.
 fn chosen_by_device(decode: &Decode) -> u32 {
     decode.chosen_on_device.unwrap_or(0)
 }
 
-/// Whether device sampling did what its sides say; one that did not is told by its tokens.
+/// Checks that the device sampled in the runs that asked for it and in no others, by the number of tokens that it
+/// chose.
 fn sampled_as_asked(pairs: &[&Pair]) -> Figure {
     let is_wrong =
         |pair: &&&Pair| chosen_by_device(&pair.on) < pair.on.tokens || chosen_by_device(&pair.off) > 0;
     let wrong = pairs.iter().find(is_wrong).map(|pair| {
         let (on, off) = (chosen_by_device(&pair.on), chosen_by_device(&pair.off));
-        format!("of {} tokens the device chose {on} with it and {off} without", pair.on.tokens)
+        format!("of {} tokens, the device chose {on} with it and {off} without it", pair.on.tokens)
     });
     yes_or_no("device sampling where it was asked for, and nowhere else", wrong.is_none(), wrong)
 }
 
-/// What a switch brings; the text must be the same with and without it.
+/// Returns the effect of a switch on speed. The text must be the same with and without it.
 fn switched(report: &Report, switch: Switch) -> Vec<Figure> {
     let pairs: Vec<&Pair> = report.pairs.iter().filter(|pair| pair.switch == switch).collect();
     if pairs.is_empty() {

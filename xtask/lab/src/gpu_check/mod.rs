@@ -1,9 +1,10 @@
-//! What a machine's NVIDIA GPU does with our build: whether all of it computes there, whether it always says the same, how
-//! fast it is beside llama-bench, how little of the host it takes. In minutes, from one archive, into one file.
+//! Check of a build on a machine's NVIDIA GPU: everything computes on the GPU, the output is deterministic, the speed
+//! is compared with llama-bench's, and the host's CPU use is low. The check takes minutes, starts from one archive
+//! and writes one file.
 //!
-//! A list of steps under a budget is data ([`plan`]); a [`carry_out::RunningCheck`] carries them out one by one and fills a
-//! [`Report`]; what is to be said of that follows from it ([`figures`]) and is shown by [`page`]. Nothing here looks at a
-//! checkout but what packs the archive ([`archive`]).
+//! The steps that fit into a budget are data ([`plan`]). A [`carry_out::RunningCheck`] carries them out one by one
+//! and fills a [`Report`]. [`figures`] derives the verdicts from the report, and [`page`] shows them. Only the code
+//! that packs the archive ([`archive`]) looks at a checkout.
 
 pub mod archive;
 mod bench;

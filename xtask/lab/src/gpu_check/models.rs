@@ -1,4 +1,4 @@
-//! The models: random weights in real shapes, made on the spot since no archive holds them.
+//! Models of the check: random weights in real shapes, made on the machine because no archive could hold them.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -15,50 +15,50 @@ use gguf::synth::{self, Precision};
 use super::engine::Engine;
 use super::estimate::Size;
 
-/// What is measured where the user names nothing: the types of weights that have kernels of their own, and a mixture of
+/// Models to measure if the user names none: the types of weights that have kernels of their own, and a mixture of
 /// experts.
 pub const DEFAULTS: [&str; 4] =
     ["qwen2.5-1.5b/Q8_0", "qwen2.5-1.5b/Q4_K_M", "qwen2.5-1.5b/F16", "moe-1b/Q4_K_M"];
 
-/// What stays free of the disk.
+/// Space that stays free on the disk.
 const SPARE: Bytes = Bytes::mib(256);
 
-/// Memory that a model takes on a GPU beyond its weights: CUDA itself, the buffers of 512 tokens' logits, and the cache of
-/// the long run.
+/// GPU memory that a model takes beyond its weights: CUDA itself, the buffers of 512 tokens' logits, and the KV cache
+/// of the long run.
 const ON_GPU: Bytes = Bytes::gib(2);
 
-/// A model, made or to be made.
+/// Model that exists or is to be made.
 #[derive(Clone, Debug)]
 pub struct GpuCheckModel {
-    /// What it is.
+    /// Shape and type of the weights.
     pub what: Synthetic,
-    /// Its file.
+    /// Path of the model's file.
     pub path: PathBuf,
 }
 
-/// Where models are made.
+/// Tools that make models.
 pub struct Workshop<'a> {
-    /// The folder.
+    /// Folder for the models.
     pub folder: &'a Path,
-    /// Quantises.
+    /// Engine that quantises them.
     pub engine: &'a Engine,
-    /// Is told.
+    /// User interface for progress messages.
     pub ui: &'a Ui,
 }
 
 impl GpuCheckModel {
-    /// The model `what` in `folder`.
+    /// Describes the model `what` in `folder`.
     pub fn new(what: Synthetic, folder: &Path) -> Self {
         let path = folder.join(what.file_name());
         Self { what, path }
     }
 
-    /// The F16 weights that it is made of; its own file where it is F16 itself.
+    /// Returns the path of the F16 weights that the model is made from; its own file if it is F16 itself.
     fn half(&self) -> PathBuf {
         self.path.with_file_name(format!("{}-F16.gguf", self.what.preset().name()))
     }
 
-    /// About what its weights will take; a few per cent too much rather than too little.
+    /// Estimates the bytes of its weights, a few per cent too high rather than too low.
     pub fn bytes(&self) -> Bytes {
         let half = self.half_bytes().0 as f64;
         let bits = match self.what.quant() {
@@ -79,12 +79,12 @@ impl GpuCheckModel {
     }
 }
 
-/// About how many bytes the weights of `what` take.
+/// Estimates the bytes of the weights of `what`.
 pub fn about(what: &Synthetic) -> Bytes {
     GpuCheckModel::new(what.clone(), Path::new("")).bytes()
 }
 
-/// How large `models` are and what making each takes, in their order.
+/// Returns the sizes of `models`, which determine the cost of making each, in the same order.
 pub fn sizes(models: &[GpuCheckModel]) -> Vec<Size> {
     let mut halves: Vec<PathBuf> = Vec::new();
     let size = |model: &GpuCheckModel| {
@@ -97,11 +97,11 @@ pub fn sizes(models: &[GpuCheckModel]) -> Vec<Size> {
 }
 
 impl Workshop<'_> {
-    /// Writes `model`, of whose kind `others` follow, within `limit`. The F16 weights stay as long as one of those is made of
-    /// them.
+    /// Writes `model` within `limit`. The F16 weights are kept as long as one of the `others` is still to be made
+    /// from them.
     ///
     /// # Errors
-    /// When the disk is too small, before anything is written; when it cannot be written or quantised.
+    /// The disk is too small (checked before anything is written), or the model cannot be written or quantised.
     pub fn make(&self, model: &GpuCheckModel, others: &[GpuCheckModel], limit: Duration) -> Result<()> {
         let half = model.half();
         let mut needed = Bytes(model.bytes().0 + SPARE.0);
@@ -113,7 +113,8 @@ impl Workshop<'_> {
         }
         if let Some(free) = free_space(self.folder).filter(|free| *free < needed) {
             bail!(
-                "{} takes {needed} of the disk and {} has {free} left: free some space, or name another folder with --scratch",
+                "{} needs {needed} on the disk, but {} has only {free} free\nhint: free some space, or choose \
+                 another folder with --scratch",
                 model.what,
                 self.folder.display()
             );
@@ -159,11 +160,12 @@ impl Workshop<'_> {
     }
 }
 
-/// Why a model of so many bytes does not fit into a GPU that has `free` bytes; nothing where it does, or nobody knows.
+/// Returns the reason why a model of `bytes` does not fit into a GPU with `free` bytes. Returns `None` if it fits or
+/// if `free` is unknown.
 pub fn too_large(bytes: Bytes, free: Option<Bytes>) -> Option<String> {
     let needed = Bytes(bytes.0.saturating_add(ON_GPU.0));
     let free = free.filter(|free| *free < needed)?;
-    Some(format!("it takes about {needed} of the GPU's memory, of which {free} are free"))
+    Some(format!("the model needs about {needed} of the GPU's memory, but only {free} are free"))
 }
 
 #[cfg(test)]
@@ -176,7 +178,7 @@ mod tests {
             .iter()
             .map(|name| GpuCheckModel::new(name.parse().unwrap(), Path::new("/models")))
             .collect();
-        // In megabytes: what `model synth` writes of the first two, and the weights of the third.
+        // Sizes in megabytes: what `model synth` writes for the first two, and the weights of the third.
         for (model, least) in models.iter().zip([1641, 934, 3087]) {
             let megabytes = model.bytes().0 / 1_000_000;
             assert!((least..=least * 12 / 10).contains(&megabytes), "{}: {megabytes}", model.what);

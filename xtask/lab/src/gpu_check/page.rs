@@ -1,4 +1,4 @@
-//! A report for people: a table on a terminal, a page for docs/results.
+//! Report for people: a table on a terminal, or a page for docs/results.
 
 use std::fmt::Write;
 
@@ -8,14 +8,14 @@ use build_info::Bytes;
 use super::plan::Switch;
 use super::report::{Decode, Figure, ModelReport, ProgramReport, Report};
 
-/// A table: its head, and its rows.
+/// Table with a head and rows.
 struct Table {
     title: &'static str,
     head: &'static [&'static str],
     rows: Vec<Vec<String>>,
 }
 
-/// The figures and what was left out, in columns.
+/// Returns the figures and the steps that were left out, in columns.
 pub fn text(report: &Report) -> String {
     let mut text = format!("{}\n\n", headline(report));
     for table in tables(report).into_iter().filter(|table| !table.rows.is_empty()) {
@@ -25,7 +25,7 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-/// A page in Markdown: the machine, the builds, the figures, what was left out.
+/// Returns a Markdown page with the machine, the builds, the figures and the steps that were left out.
 pub fn markdown(report: &Report) -> String {
     let mut text = format!("# A GPU checked\n\n{}\n\n`{}`\n\n", headline(report), report.provenance.command);
     text.push_str(&builds(report));
@@ -67,7 +67,7 @@ fn headline(report: &Report) -> String {
         report.provenance.machine, report.seconds, report.budget_seconds
     );
     if report.rehearsal {
-        text.push_str(" A rehearsal on the CPU: no figure says anything of a GPU.");
+        text.push_str(" A rehearsal on the CPU: the figures do not describe a GPU.");
     }
     if let Some(why) = &report.stopped {
         let _ = write!(text, " Not complete: {why}.");
@@ -126,13 +126,9 @@ fn tables(report: &Report) -> Vec<Table> {
         })
         .collect();
     vec![
+        Table { title: "Goals", head: &["model", "what", "goal", "value", "verdict", "note"], rows: figures },
         Table {
-            title: "Figures to reach",
-            head: &["model", "what", "goal", "value", "verdict", "note"],
-            rows: figures,
-        },
-        Table {
-            title: "Speed, tokens a second",
+            title: "Speed, tokens per second",
             head: &["model", "test", "anneal", "llama-bench", "ratio"],
             rows: report.models.iter().flat_map(speeds).collect(),
         },
@@ -160,7 +156,7 @@ fn speeds(model: &ModelReport) -> Vec<Vec<String>> {
 fn decodes(report: &Report) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for model in &report.models {
-        // The middle round stands for all of them; each is in the file.
+        // The middle round stands for all of them; the file has each round.
         let middle = model.decodes.get(model.decodes.len() / 2);
         rows.extend(middle.map(|decode| decode_row(model.name.to_string(), decode)));
     }
@@ -204,7 +200,8 @@ fn decode_row(name: String, decode: &Decode) -> Vec<String> {
     ]
 }
 
-/// Failures and what was left out, a line each, below a title; nothing where there is none.
+/// Returns failures and steps that were left out, one per line below a title. Returns an empty string if there are
+/// none.
 fn left_out(report: &Report) -> String {
     let skipped =
         report.models.iter().filter_map(|model| Some((model.name.to_string(), model.skipped.clone()?)));
@@ -216,7 +213,7 @@ fn left_out(report: &Report) -> String {
     let mut lines: Vec<(String, String, usize)> = Vec::new();
     for (step, reason) in skipped.chain(failed).chain(others) {
         let reason = reason.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-        // Many rounds fall to one reason.
+        // Many rounds may have the same reason, so they share one line.
         match lines.iter_mut().find(|(_, other, _)| *other == reason) {
             Some((_, _, count)) => *count += 1,
             None => lines.push((step, reason, 0)),

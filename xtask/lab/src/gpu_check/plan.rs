@@ -1,4 +1,5 @@
-//! Which steps fit into a budget. Pure: how long a step takes is given.
+//! Selection of the steps that fit into a budget. The functions are pure: the caller provides the duration of each
+//! step.
 
 use std::fmt;
 
@@ -7,57 +8,57 @@ use serde::{Deserialize, Serialize};
 
 use super::report::Wait;
 
-/// Rounds of a model, of which those after the fifth come last of all.
+/// Rounds of a model. Those after the fifth have the lowest priority.
 pub const ROUNDS: u32 = 10;
 
-/// Rounds before a model's ratio is worth much.
+/// Minimum number of rounds for a useful ratio of a model.
 const FIRST_ROUNDS: u32 = 3;
 
-/// Rounds that a figure should have at least.
+/// Minimum number of rounds that a figure should have.
 const ENOUGH_ROUNDS: u32 = 5;
 
 /// Pairs of runs with a switch on and off.
 const SWITCH_PAIRS: u32 = 3;
 
-/// Fewer tokens are no long run.
+/// Minimum number of tokens of a long run.
 const SHORTEST_LONG: u32 = 1000;
 
-/// One thing to do. Models are numbered as the user named them.
+/// Step of a check. Models are numbered in the order in which the user named them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CheckStep {
-    /// Without a GPU the program must refuse.
+    /// Check that the program refuses to run without a GPU.
     Refusal,
     /// Write a model.
     Make(usize),
-    /// Where it lies and computes.
+    /// Check where the model is held and computed.
     Placement(usize),
-    /// The same tokens twice.
+    /// Check that two runs generate the same tokens.
     Determinism(usize),
-    /// Our bench, a steady decode with an eye on the host and the GPU, and llama-bench, once each.
+    /// Run `anneal bench`, a steady decode with readings of the host and the GPU, and llama-bench, once each.
     Round(usize, u32),
     /// A pair of steady decodes of the first model, with a switch on and off.
     Pair(Switch, u32),
-    /// So many tokens of the smallest model.
+    /// Generate this many tokens with the smallest model.
     Long(usize, u32),
 }
 
-/// What is turned on and off.
+/// Switch that is turned on and off in pairs of runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Switch {
-    /// Whether the GPU chooses the token.
+    /// The GPU chooses the tokens.
     DeviceSampling,
-    /// Whether a token's kernels are started as one graph.
+    /// A token's kernels are launched as one CUDA graph.
     CudaGraphs,
-    /// Whether the host sleeps while the GPU computes, or asks over and over.
+    /// The host sleeps while the GPU computes; otherwise it polls.
     Waiting,
 }
 
 impl Switch {
-    /// All of them.
+    /// All switches.
     pub const ALL: [Self; 3] = [Switch::DeviceSampling, Switch::CudaGraphs, Switch::Waiting];
 
-    /// As records and tables have it.
+    /// Returns the name that records and tables use.
     pub fn name(self) -> &'static str {
         match self {
             Switch::DeviceSampling => "device sampling",
@@ -66,7 +67,7 @@ impl Switch {
         }
     }
 
-    /// Its sides, of which the first is held against the second.
+    /// Returns the names of its two sides; the first is compared with the second.
     pub fn sides(self) -> [&'static str; 2] {
         match self {
             Switch::DeviceSampling | Switch::CudaGraphs => ["on", "off"],
@@ -75,43 +76,43 @@ impl Switch {
     }
 }
 
-/// A step, and how much it matters: 0 most.
+/// Step and its priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedStep {
-    /// What.
+    /// Step to carry out.
     pub step: CheckStep,
-    /// How much.
+    /// Priority; 0 is the most important.
     pub priority: u8,
 }
 
-/// A model as far as the plan goes.
+/// Model, as far as the plan needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sketch {
     /// Size of its weights.
     pub bytes: Bytes,
 }
 
-/// What this build and this machine allow.
+/// Steps that this build and this machine allow.
 #[derive(Clone, Copy, Debug)]
 pub struct Wishes {
-    /// Whether a GPU is promised, so that its absence must be refused.
+    /// True if the build promises a GPU, so that it must refuse to run without one.
     pub refusal: bool,
-    /// Whether the program tells where a model computes.
+    /// True if the program reports where a model computes.
     pub placement: bool,
-    /// Whether the program can sample on the device.
+    /// True if the program can sample on the device.
     pub device_sampling: bool,
-    /// Whether there are CUDA graphs to turn off.
+    /// True if the build uses CUDA graphs, which can be turned off.
     pub graphs: bool,
-    /// Whether there is CUDA to wait for.
+    /// True if the build uses CUDA, so that the host waits for it.
     pub waiting: bool,
-    /// Most rounds of a model.
+    /// Maximum number of rounds of a model.
     pub rounds: u32,
     /// Tokens of the long run.
     pub long: u32,
 }
 
 impl CheckStep {
-    /// The model that has to be there.
+    /// Returns the model that the step needs.
     pub fn model(self) -> Option<usize> {
         match self {
             CheckStep::Refusal => None,
@@ -124,7 +125,7 @@ impl CheckStep {
         }
     }
 
-    /// Steps of one kind take alike.
+    /// Returns the kind of the step. Steps of one kind take about as long.
     pub fn kind(self) -> &'static str {
         match self {
             CheckStep::Refusal => "refusal",
@@ -137,7 +138,7 @@ impl CheckStep {
         }
     }
 
-    /// The step in words, with the models called `names`.
+    /// Describes the step in words; `names` are the models' names.
     pub fn words(self, names: &[String]) -> String {
         let of = |model: usize| names.get(model).map_or("?", String::as_str);
         match self {
@@ -159,7 +160,7 @@ impl fmt::Display for Switch {
     }
 }
 
-/// All steps for `models`, in the order in which they are carried out. The first model is the one that matters most.
+/// Returns all steps for `models` in the order in which they are carried out. The first model is the most important.
 pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<PlannedStep> {
     let mut all = Vec::new();
     let mut put = |step, priority| all.push(PlannedStep { step, priority });
@@ -196,7 +197,7 @@ pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<PlannedStep> {
     }
     let smallest = (0..models.len()).min_by_key(|model| models[*model].bytes).unwrap_or(0);
     put(CheckStep::Long(smallest, wishes.long), 4);
-    // A round of each model in turn: where the budget ends, all have as many.
+    // Alternate the models, so that all have the same number of rounds when the budget ends.
     for round in ENOUGH_ROUNDS + 1..=wishes.rounds {
         for model in 0..models.len() {
             put(CheckStep::Round(model, round), 5);
@@ -205,8 +206,9 @@ pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<PlannedStep> {
     all
 }
 
-/// Those of the `waiting` steps that fit into `left` seconds, in their order: the most important first, and none whose
-/// model neither is there nor is made. A long run that does not fit is made shorter. `seconds` says how long a step takes.
+/// Returns those of the `waiting` steps that fit into `left` seconds, in the same order. The most important steps are
+/// chosen first. A step is not chosen if its model neither exists nor is made. A long run that does not fit is
+/// shortened. `seconds` returns the duration of a step.
 pub fn choose(waiting: &[PlannedStep], seconds: impl Fn(CheckStep) -> f64, left: f64) -> Vec<CheckStep> {
     let mut order: Vec<usize> = (0..waiting.len()).collect();
     order.sort_by_key(|at| (waiting[*at].priority, *at));
@@ -230,7 +232,7 @@ pub fn choose(waiting: &[PlannedStep], seconds: impl Fn(CheckStep) -> f64, left:
     chosen.into_iter().map(|(_, step)| step).collect()
 }
 
-/// The step, or a shorter long run, that `fits`.
+/// Returns the step, or a shorter long run, that `fits`.
 fn shortened(step: CheckStep, fits: impl Fn(CheckStep) -> bool) -> Option<CheckStep> {
     let CheckStep::Long(model, tokens) = step else { return Some(step).filter(|step| fits(*step)) };
     let lengths = std::iter::successors(Some(tokens), |tokens| Some(tokens / 2));
@@ -258,7 +260,7 @@ mod tests {
         sizes.iter().map(|bytes| Sketch { bytes: Bytes(*bytes) }).collect()
     }
 
-    /// Ten seconds a step, a millisecond a token of the long run.
+    /// Ten seconds per step, and a millisecond per token of the long run.
     fn seconds(step: CheckStep) -> f64 {
         match step {
             CheckStep::Long(_, tokens) => f64::from(tokens) / 1000.0,
@@ -272,7 +274,7 @@ mod tests {
         let chosen = choose(&planned, seconds, f64::INFINITY);
         assert_eq!(chosen, planned.iter().map(|planned| planned.step).collect::<Vec<_>>());
         assert_eq!(chosen[..3], [CheckStep::Refusal, CheckStep::Make(0), CheckStep::Placement(0)]);
-        // The smallest model is the one of the long run, and the last rounds take turns.
+        // The long run uses the smallest model, and the last rounds alternate between the models.
         assert!(chosen.contains(&CheckStep::Long(1, 10_000)));
         assert_eq!(chosen[chosen.len() - 2..], [CheckStep::Round(1, 10), CheckStep::Round(2, 10)]);
         for round in 1..=ROUNDS {
@@ -287,12 +289,13 @@ mod tests {
             let chosen = choose(&planned, seconds, left);
             let all: f64 = chosen.iter().map(|step| seconds(*step)).sum();
             assert!(all <= left, "{left}: {chosen:?}");
-            // Nothing of a model that is not made.
+            // No step of a model that is not made is chosen.
             for step in &chosen {
                 let made = step.model().is_none_or(|model| chosen.contains(&CheckStep::Make(model)));
                 assert!(made, "{left}: {step:?}");
             }
-            // What was left out and would have fitted was less important than all that was chosen after it.
+            // A step that was left out but would have fitted was less important than every step that was chosen after
+            // it.
             if left >= 75.0 {
                 assert!(chosen.contains(&CheckStep::Round(0, 3)), "{left}: {chosen:?}");
             }
@@ -317,7 +320,7 @@ mod tests {
                 tokens.map(|tokens| CheckStep::Long(0, tokens)).into_iter().collect();
             assert_eq!(choose(&planned, seconds, left), expected, "{left}");
         }
-        // A rehearsal's is short from the start.
+        // The long run of a rehearsal is short from the start.
         let planned = [PlannedStep { step: CheckStep::Long(0, 200), priority: 4 }];
         assert_eq!(choose(&planned, seconds, 1.0), [CheckStep::Long(0, 200)]);
         assert_eq!(choose(&planned, seconds, 0.1), []);

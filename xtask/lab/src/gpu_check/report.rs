@@ -1,4 +1,4 @@
-//! The one file that a check writes. docs/src/build/gpu-check.md tells its fields.
+//! Report of a check, the only file that it writes. docs/src/build/gpu-check.md describes the fields.
 
 use build::compare::Provenance;
 use build::workload::Synthetic;
@@ -12,121 +12,121 @@ use super::archive::Contents;
 use super::bench::GpuBenchRow;
 use super::plan::Switch;
 
-/// Version of the format: the first number changes where a field means something else.
+/// Version of the format. The major number changes if a field changes its meaning.
 pub const SCHEMA_VERSION: &str = "1.1";
 
-/// All of it. Written after every step, so that what is there when a machine goes away is kept.
+/// Report of a check. It is written after every step, so that results survive if the machine goes away.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// When, how it is repeated, on what: first, as in every file of measurements.
+    /// Date, command and machine. This field comes first, as in every file of measurements.
     #[serde(flatten)]
     pub provenance: Provenance,
     /// Version of this format, `major.minor`.
     pub schema_version: String,
-    /// Seconds that it was to take at most.
+    /// Maximum number of seconds for the check.
     pub budget_seconds: f64,
-    /// Seconds that it took until now.
+    /// Seconds that the check took so far.
     pub seconds: f64,
-    /// Whether the CPU had to do: then it is a rehearsal, and no figure says anything.
+    /// True for a rehearsal on the CPU, whose figures mean nothing.
     pub rehearsal: bool,
-    /// Why it is not complete, where it was stopped.
+    /// Reason why the check stopped early; `None` if it is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
-    /// What the archive holds that this ran from; absent where it ran from a checkout.
+    /// Contents of the archive that this ran from; `None` if it ran from a checkout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<Contents>,
-    /// The machine, without its name.
+    /// Machine, without its name.
     pub host: Host,
-    /// What was wrong with it.
+    /// Warnings about the machine.
     pub host_warnings: Vec<String>,
-    /// Its NVIDIA cards, as the driver tells them.
+    /// NVIDIA GPUs of the machine, as the driver reports them.
     pub cards: Vec<Card>,
-    /// What `anneal info --json` says of devices, backends and the driver.
+    /// Devices, backends and driver, as `anneal info --json` reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub info: Option<Value>,
-    /// The engine.
+    /// Engine that was checked.
     pub anneal: ProgramReport,
-    /// llama.cpp's own bench; absent where it was not packed.
+    /// llama.cpp's llama-bench; `None` if it was not packed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llama_bench: Option<ProgramReport>,
-    /// Why there is no llama-bench.
+    /// Reason why there is no llama-bench.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llama_bench_missing: Option<String>,
-    /// How it ended without a GPU.
+    /// Result of running the engine without a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Refusal>,
-    /// The models, in the order in which they were named.
+    /// Models, in the order in which they were named.
     pub models: Vec<ModelReport>,
     /// Pairs of runs of the first model, with a switch on and off.
     pub pairs: Vec<Pair>,
-    /// The long run.
+    /// Result of the long run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub long: Option<Long>,
-    /// What is to be reached, and whether it was.
+    /// Figures with their goals and verdicts.
     pub figures: Vec<Figure>,
     /// Steps that were carried out, in order.
     pub steps: Vec<Done>,
-    /// Steps that were not, and why.
+    /// Steps that were left out, with the reasons.
     pub left_out: Vec<LeftOut>,
 }
 
-/// A program.
+/// Program that was checked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProgramReport {
     /// Name of its file.
     pub name: String,
-    /// Its size.
+    /// Size of the file in bytes.
     pub bytes: Bytes,
-    /// Digest of the file.
+    /// SHA-256 of the file.
     pub sha256: Sha256,
-    /// Its record, where it lies beside it: plan, sources, toolkit, architectures.
+    /// Record of its build, if it lies beside the program: plan, sources, toolkit, architectures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<Box<BuildInfo>>,
 }
 
-/// How the program ended where `CUDA_VISIBLE_DEVICES` was empty.
+/// Result of running the engine with an empty `CUDA_VISIBLE_DEVICES`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// Its exit code.
+    /// Exit code of the engine; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// What it should be.
+    /// Exit code that is expected.
     pub expected: i32,
-    /// What it said.
+    /// Text that the engine printed.
     pub said: String,
 }
 
-/// A model and what was measured of it.
+/// Model and its measurements.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ModelReport {
     /// Shape and type of the weights.
     pub name: Synthetic,
-    /// Size of its tensors; of one that is not there about.
+    /// Size of its tensors; an estimate if the model was not made.
     pub bytes: Bytes,
-    /// Weights that are read for one token.
+    /// Bytes of weights that are read for one token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_token: Option<Bytes>,
-    /// Why it was not looked at.
+    /// Reason why the model was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
-    /// Where it lies and computes.
+    /// Devices that hold and compute the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// Whether it says the same twice.
+    /// Result of comparing two identical runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub determinism: Option<Determinism>,
-    /// Every run of a bench, in order.
+    /// All runs of the bench programs, in order.
     pub runs: Vec<Run>,
-    /// Settings that our bench and llama-bench did not have in common.
+    /// Settings in which `anneal bench` and llama-bench differ.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differing_settings: Vec<Differing>,
     /// Steady decodes.
     pub decodes: Vec<Decode>,
-    /// What follows of the runs.
+    /// Comparisons derived from the runs.
     pub comparisons: Vec<ProgramComparison>,
 }
 
 impl ModelReport {
-    /// One of which nothing is known but its size.
+    /// Creates the report of a model of which only the size is known.
     pub fn new(name: Synthetic, bytes: Bytes) -> Self {
         Self {
             name,
@@ -143,29 +143,29 @@ impl ModelReport {
     }
 }
 
-/// Where a model lies and computes.
+/// Devices that hold and compute a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Placement {
-    /// Whether devices hold and compute all but the input's embeddings.
+    /// True if devices hold and compute everything except the input embeddings.
     pub full: bool,
-    /// What does not.
+    /// Parts that are not on a device.
     pub faults: Vec<String>,
-    /// What `anneal info --placement --json` told.
+    /// Output of `anneal info --placement --json`.
     pub told: Value,
 }
 
-/// Two generations that should be equal.
+/// Comparison of two generations that should be equal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Determinism {
-    /// Tokens of each.
+    /// Tokens of each generation.
     pub tokens: usize,
-    /// Those before the first that differs; all where none does.
+    /// Tokens before the first difference; all if there is none.
     pub equal: usize,
-    /// Digest of the first run's tokens.
+    /// SHA-256 of the first run's tokens.
     pub digest: Sha256,
 }
 
-/// Which program ran.
+/// Program that ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Who {
@@ -175,42 +175,42 @@ pub enum Who {
     LlamaBench,
 }
 
-/// One run of a bench.
+/// Run of a bench program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Counted from 1: both programs run once in each.
+    /// Round, counted from 1; both programs run once in each.
     pub round: u32,
-    /// Which program.
+    /// Program that ran.
     pub by: Who,
-    /// Its tests.
+    /// Tests of the run.
     pub rows: Vec<GpuBenchRow>,
-    /// Its settings.
+    /// Settings of the run.
     pub settings: Map<String, Value>,
 }
 
-/// A setting that both programs tell, and differently.
+/// Setting for which both programs report different values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Differing {
-    /// llama-bench's name of it.
+    /// llama-bench's name of the setting.
     pub setting: String,
-    /// Our value.
+    /// Value that `anneal bench` reports.
     pub anneal: Value,
-    /// Theirs.
+    /// Value that llama-bench reports.
     pub llama_bench: Value,
 }
 
-/// How the host waits until the GPU is done.
+/// Method by which the host waits for the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wait {
-    /// It asks over and over, which keeps a core busy: what CUDA does by default.
+    /// The host polls, which keeps a core busy; CUDA's default.
     Spin,
-    /// It sleeps until it is woken.
+    /// The host sleeps until it is woken.
     Block,
 }
 
 impl Wait {
-    /// As the engine has it.
+    /// Returns the name that the engine uses.
     pub fn name(self) -> &'static str {
         match self {
             Wait::Spin => "spin",
@@ -219,87 +219,88 @@ impl Wait {
     }
 }
 
-/// One steady decode, from its first token to its last.
+/// Steady decode, from its first token to its last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decode {
-    /// The round that it is of, where it is of one.
+    /// Round that it belongs to, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round: Option<u32>,
-    /// Whether the device was to choose the token.
+    /// True if the device was asked to choose the tokens.
     pub device_sampling: bool,
-    /// Whether CUDA graphs were used.
+    /// True if CUDA graphs were used.
     pub graphs: bool,
-    /// How the host was to wait for the GPU, where it was said.
+    /// Method by which the host was told to wait for the GPU; `None` for the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<Wait>,
-    /// Tokens that were asked for.
+    /// Number of tokens that were requested.
     pub tokens: u32,
-    /// Tokens a second of decode, as the program tells.
+    /// Decode speed in tokens per second, as the program reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
-    /// Tokens that the device chose.
+    /// Number of tokens that the device chose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen_on_device: Option<u32>,
-    /// Digest of the text.
+    /// SHA-256 of the text.
     pub text: Sha256,
-    /// CPUs that the process kept busy: 1 is one core.
+    /// Number of CPUs that the process kept busy: 1 is one core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<f64>,
-    /// Speed in equal parts of the run.
+    /// Speeds in equal parts of the run.
     pub pace: Vec<Pace>,
-    /// All that it used: CPU time, each core of the machine, each GPU.
+    /// Resources that it used: CPU time, each core of the machine, each GPU.
     pub usage: Usage,
 }
 
-/// The speed of a part of a run.
+/// Speed of a part of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
-    /// Its end, in seconds since the first token.
+    /// End of the part, in seconds since the first token.
     pub seconds: f64,
-    /// Tokens until then, by the bytes of their text.
+    /// Tokens until then, estimated from the bytes of their text.
     pub tokens: f64,
-    /// Tokens a second in it.
+    /// Tokens per second in this part.
     pub tokens_per_second: f64,
 }
 
-/// Two decodes one after the other.
+/// Pair of decodes, one after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
-    /// What differs.
+    /// Switch in which they differ.
     pub switch: Switch,
-    /// With it; of waiting, blocked.
+    /// Decode with the switch on; for waiting, the one that blocks.
     pub on: Decode,
-    /// Without it; of waiting, spinning.
+    /// Decode with the switch off; for waiting, the one that spins.
     pub off: Decode,
 }
 
-/// The long run.
+/// Result of the long run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Long {
-    /// The model.
+    /// Model that ran.
     pub model: Synthetic,
-    /// Tokens that it should have had.
+    /// Number of tokens that were requested.
     pub wanted: u32,
-    /// What was seen.
+    /// Measurements of the run.
     pub decode: Decode,
 }
 
-/// How tokens are chosen.
+/// Method by which tokens are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sampling {
-    /// Not at all: any tokens are evaluated, as llama-bench does it.
+    /// Tokens are not chosen: random tokens are evaluated, as in llama-bench.
     None,
-    /// By the default samplers, from text to text; where they run is the engine's to say, and on a GPU that is mostly there.
+    /// The default samplers choose, from text to text. The engine decides where they run, on a GPU mostly on the
+    /// device.
     Default,
-    /// The likeliest, found on the host.
+    /// The host finds the likeliest token.
     GreedyOnHost,
-    /// The likeliest, found on the device.
+    /// The device finds the likeliest token.
     GreedyOnDevice,
 }
 
 impl Sampling {
-    /// Words behind a test's name, and nothing where there is none.
+    /// Returns the words that follow a test's name; empty without sampling.
     pub fn words(self) -> &'static str {
         match self {
             Sampling::None => "",
@@ -310,71 +311,71 @@ impl Sampling {
     }
 }
 
-/// A test of both programs.
+/// Comparison of one test of both programs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProgramComparison {
-    /// llama-bench's name of it.
+    /// llama-bench's name of the test.
     pub test: String,
-    /// How ours chose tokens; theirs chooses none.
+    /// Method by which the engine chose tokens; llama-bench chooses none.
     pub sampling: Sampling,
-    /// Median of our rounds, in tokens a second; a round's value is the median of its repetitions.
+    /// Median of the engine's rounds in tokens per second; a round's value is the median of its repetitions.
     pub anneal: f64,
-    /// Median of llama-bench's.
+    /// Median of llama-bench's rounds in tokens per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llama_bench: Option<f64>,
-    /// Ours to theirs, round by round.
+    /// Speed of the engine as a multiple of llama-bench's, round by round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Ratio>,
 }
 
-/// Something to be reached.
+/// Figure with its goal and verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// What.
+    /// Name of the figure.
     pub what: String,
-    /// Of which model, where it is one's.
+    /// Model that the figure belongs to; `None` if it is of no single model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Synthetic>,
-    /// What was to be reached, in words: `≥ 1.0`.
+    /// Goal in words: `≥ 1.0`.
     pub goal: String,
-    /// What was.
+    /// Value that was reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
-    /// Whether that is enough.
+    /// Verdict on the value.
     pub verdict: FigureVerdict,
-    /// What else is to be said of it.
+    /// Remark on the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Of a share of bandwidth: bytes a second that decode reads.
+    /// For a share of bandwidth: bytes per second that decode reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_bandwidth: Option<f64>,
-    /// Of a share of bandwidth: what the card's clock and bus come to.
+    /// For a share of bandwidth: bytes per second by the GPU's clock and bus width.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub theoretical_bandwidth: Option<f64>,
-    /// Of a share of bandwidth: what the card was measured to copy from its memory to its memory, in bytes read and written a
-    /// second; absent where the engine does not measure it.
+    /// For a share of bandwidth: bytes read and written per second by copies within the GPU's memory. `None` if the
+    /// engine does not measure it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_copy_bandwidth: Option<f64>,
 }
 
-/// Whether a figure was reached.
+/// Verdict on a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FigureVerdict {
-    /// It was.
+    /// The goal was reached.
     Pass,
-    /// It was not.
+    /// The goal was missed.
     Miss,
-    /// Not shown either way.
+    /// The measurements show neither.
     Unclear,
-    /// Nothing was measured that tells.
+    /// No measurement decides it.
     NotMeasured,
-    /// There is nothing to be reached.
+    /// There is no goal; the value is only reported.
     Told,
 }
 
 impl FigureVerdict {
-    /// As tables have it.
+    /// Returns the name that tables use.
     pub fn name(self) -> &'static str {
         match self {
             FigureVerdict::Pass => "pass",
@@ -386,25 +387,25 @@ impl FigureVerdict {
     }
 }
 
-/// A step that was carried out.
+/// Step that was carried out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// Which.
+    /// Description of the step.
     pub step: String,
     /// Seconds that it took.
     pub seconds: f64,
     /// Seconds that were expected.
     pub expected: f64,
-    /// Why it failed, if it did.
+    /// Error, if the step failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A step that was not.
+/// Step that was left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Which.
+    /// Description of the step.
     pub step: String,
-    /// Why.
+    /// Reason why it was left out.
     pub reason: String,
 }

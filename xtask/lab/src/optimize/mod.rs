@@ -1,8 +1,9 @@
-//! The fastest build of a profile on this machine: candidates, builds, heats, a winner that can be made again.
+//! Search for the fastest build of a profile on this machine: candidates, builds, heats and a winner that can be
+//! reproduced.
 //!
-//! [`space`] says what is worth a try, [`survey`] what of it is there, [`workshop`] builds, [`runner`] measures,
-//! [`halving`] decides, [`record`] remembers, [`reproduce`] writes the winner down. `commands/optimize.rs` is what the
-//! user sees of it.
+//! [`space`] lists the candidates, [`survey`] finds those that exist or can be built, [`workshop`] builds, [`runner`]
+//! measures, [`halving`] decides, [`record`] stores the results, and [`reproduce`] writes the winner's profile.
+//! `commands/optimize.rs` is the user's side of it.
 
 pub mod record;
 pub mod reproduce;
@@ -31,54 +32,54 @@ use space::LeftOut;
 use survey::{Choice, Estimates, Survey, UPSTREAM};
 use workshop::{PlannedCandidate, Workshop};
 
-/// A build that takes part.
+/// Build that takes part.
 pub struct Contender {
-    /// What it is.
+    /// Candidate and its plan.
     pub planned: PlannedCandidate,
-    /// Its record.
+    /// Record of the build.
     pub info: BuildInfo,
     runner: Runner,
 }
 
 impl Contender {
-    /// Its program.
+    /// Returns the path of its program.
     pub fn engine(&self) -> &Path {
         &self.runner.engine.path
     }
 }
 
-/// How it ended.
+/// Result of a race.
 pub struct Ending {
-    /// All who took part.
+    /// Builds that took part.
     pub contenders: Vec<Contender>,
-    /// The winner's place among them.
+    /// Index of the winner in `contenders`.
     pub winner: usize,
-    /// Why.
+    /// Reason why it won.
     pub verdict: String,
 }
 
-/// What builds are tried on, and for how long.
+/// Builds, model of use and time limit of an optimisation.
 pub struct Contest<'a> {
-    /// Who builds.
+    /// Workshop that makes the builds.
     pub workshop: &'a Workshop<'a>,
-    /// Who is told.
+    /// User interface for progress messages.
     pub ui: &'a Ui,
-    /// What counts.
+    /// Use that the builds are optimised for.
     pub objective: &'a Objective,
-    /// The candidates.
+    /// Candidates that are still to be built.
     pub survey: Survey,
-    /// What the user named.
+    /// Candidates that the user chose.
     pub choice: &'a Choice,
-    /// When it has to end.
+    /// Deadline of the optimisation.
     pub until: Instant,
-    /// How long builds took before.
+    /// Estimates from the times of earlier builds.
     pub estimates: Estimates,
-    /// The builds that take part so far.
+    /// Builds that take part so far.
     contenders: Vec<Contender>,
 }
 
-/// The heats for `objective`: short runs for all, longer ones for who is left. Only speeds are taken from them, so they
-/// are short whatever the objective's numbers are.
+/// Returns the heats for `objective`: short runs for all builds, longer ones for those that remain. The heats only
+/// measure speed, so they are short even if the objective has large numbers of tokens.
 pub fn heats(objective: &Objective) -> [Heat; 2] {
     let tokens = |wanted: u32, length: u32| if wanted > 0 { length } else { 0 };
     let heat = |prompt, generate, pairs, precision| Heat {
@@ -87,12 +88,12 @@ pub fn heats(objective: &Objective) -> [Heat; 2] {
         pairs,
         precision,
     };
-    // A difference of one per cent is worth no further round.
+    // A difference below one per cent does not justify another round.
     [heat(128, 16, 10, 0.02), heat(256, 32, 24, 0.01)]
 }
 
 impl<'a> Contest<'a> {
-    /// One that has not begun.
+    /// Creates a contest without contenders.
     pub fn new(
         workshop: &'a Workshop<'a>,
         objective: &'a Objective,
@@ -113,10 +114,10 @@ impl<'a> Contest<'a> {
         }
     }
 
-    /// The profile itself, built where it is not: nothing can be tried without it.
+    /// Enters the profile itself, and builds it if necessary: nothing can be compared without it.
     ///
     /// # Errors
-    /// When it cannot be built, or not in the budget.
+    /// The profile cannot be built, or not within the budget.
     pub fn base(&mut self) -> Result<&Contender> {
         let base = self.survey.planned[0].clone();
         let outcome = match self.workshop.there(&base.plan) {
@@ -126,7 +127,8 @@ impl<'a> Contest<'a> {
                 if let Some(seconds) = self.estimates.seconds(&base, &base).filter(|seconds| *seconds > left)
                 {
                     return Err(exit::usage(format!(
-                        "--budget: building {} takes about {}, and {} are left: give more, or build it before",
+                        "--budget: building {} takes about {}, but only {} are left\nhint: increase the \
+                         budget, or build the profile first",
                         base.candidate.name,
                         about(seconds),
                         about(left)
@@ -136,7 +138,7 @@ impl<'a> Contest<'a> {
             }
         };
         self.enter(base, &outcome)?;
-        self.contenders.first().context("the profile itself takes no part")
+        self.contenders.first().context("the profile itself is missing from the race")
     }
 
     fn enter(&mut self, planned: PlannedCandidate, outcome: &Outcome) -> Result<()> {
@@ -151,8 +153,8 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    /// Takes in what is built already, the builds with a profile among it. What was to cost nothing and is of other
-    /// sources is left out.
+    /// Enters the builds that already exist, including PGO and BOLT builds. Returns the candidates that would have
+    /// cost no build time but were made from other sources.
     pub fn take_what_is_there(&mut self) -> Result<Vec<LeftOut>> {
         let (mut missing, mut left_out) = (Vec::new(), Vec::new());
         for planned in std::mem::take(&mut self.survey.planned) {
@@ -160,7 +162,7 @@ impl<'a> Contest<'a> {
             match self.workshop.there(&planned.plan) {
                 _ if known => {}
                 Some(outcome) => self.enter(planned, &outcome)?,
-                // Not worth a build: it is there to be compared with.
+                // Upstream's build is only a reference and is not worth building.
                 None if planned.candidate.name == UPSTREAM => left_out.push(survey::stale(UPSTREAM)),
                 None if planned.candidate.why == survey::BUILT_BEFORE
                     && !self.choice.names(&planned.plan.profile) =>
@@ -180,12 +182,12 @@ impl<'a> Contest<'a> {
                 self.enter(planned, &outcome)?;
             }
         }
-        // Upstream's first: the others are compared with it.
+        // Upstream's build comes first, because the others are compared with the first one.
         self.contenders.sort_by_key(|contender| contender.planned.candidate.name != UPSTREAM);
         Ok(left_out)
     }
 
-    /// Builds the candidates in their order as long as the budget lasts; what fails is dropped.
+    /// Builds the candidates in their order as long as the budget allows. A candidate that fails is dropped.
     pub fn build(&mut self, store: &mut Store, lap: Duration) -> Result<()> {
         let heats = heats(self.objective);
         for planned in std::mem::take(&mut self.survey.planned) {
@@ -198,7 +200,7 @@ impl<'a> Contest<'a> {
             let mut entry = entry(&planned, String::new());
             if estimate + reserve > left {
                 entry.state = format!(
-                    "not built: it takes about {}, measuring about {}, and {} are left",
+                    "not built: building takes about {} and measuring about {}, but only {} are left",
                     about(estimate),
                     about(reserve),
                     about(left)
@@ -219,7 +221,7 @@ impl<'a> Contest<'a> {
                 Err(error) => {
                     process::check_interrupted()?;
                     let first = format!("{error:#}").lines().next().unwrap_or_default().to_string();
-                    self.ui.warn(format_args!("{name} is out: {error:#}"));
+                    self.ui.warn(format_args!("dropping {name}: {error:#}"));
                     entry.state = format!("dropped: {first}");
                 }
             }
@@ -229,17 +231,17 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    /// The place of the profile itself.
+    /// Returns the index of the profile itself.
     fn base_place(&self) -> Option<usize> {
         self.contenders.iter().position(|contender| contender.planned.candidate.steps == 0)
     }
 
-    /// The profile itself.
+    /// Returns the profile itself.
     fn base_contender(&self) -> &Contender {
         &self.contenders[self.base_place().unwrap_or(0)]
     }
 
-    /// How long one short run of the profile itself takes, and that it runs at all.
+    /// Runs the profile itself once, which shows that it works, and returns how long a short run takes.
     pub fn lap(&self, model: &Path, store: &mut Store) -> Result<Duration> {
         let [short, _] = heats(self.objective);
         Track::new(self.ui, model, self.objective, self.runners(), store, self.until)
@@ -250,22 +252,19 @@ impl<'a> Contest<'a> {
         self.contenders.iter().map(|contender| &contender.runner).collect()
     }
 
-    /// Runs the heats, and says who won. `until` is when measuring ends.
+    /// Runs the heats and chooses the winner. `until` is the end of measuring.
     pub fn race(self, model: &Path, store: &mut Store, until: Instant) -> Result<Ending> {
         let keys: Vec<BuildKey> = self.runners().iter().map(|runner| runner.key.clone()).collect();
         let names: Vec<String> =
             self.contenders.iter().map(|contender| contender.planned.candidate.name.clone()).collect();
         let mut outs = BTreeMap::new();
         let base = self.base_place();
-        // Where all of them have run together before, that is still known, and nobody needs to be left out.
+        // If all builds have run together before, the result is known and no build has to be left out.
         let all_ran = store.knows(&heats(self.objective)[0], &keys);
         for (who, key) in keys.iter().enumerate().filter(|_| !all_ran) {
-            // The first is who the others are compared with, and the profile itself is who wins at equality.
+            // The first build is the baseline, and the profile itself wins a tie: neither may be left out.
             if let Some(known) = store.slower(key, &keys).filter(|_| who > 0 && Some(who) != base) {
-                outs.insert(
-                    who,
-                    format!("slower than the best, as an earlier optimisation showed: {}", known.ratio),
-                );
+                outs.insert(who, format!("slower than the best in an earlier optimisation: {}", known.ratio));
             }
         }
         let field: Vec<usize> = (0..keys.len()).filter(|who| !outs.contains_key(who)).collect();
@@ -276,13 +275,16 @@ impl<'a> Contest<'a> {
             field => halving::run(&mut track, &heats(self.objective), field)?,
         };
         let (stood, outs, speeds) = (track.stood, track.outs, track.speeds);
-        // Who failed is no baseline: the others ran again, and are compared with the next.
+        // A build that failed cannot be the baseline; the others ran again and are compared with the next one.
         let has_failed = |who: &usize| outs.get(who).is_some_and(|why| why.starts_with(FAILED));
         let baseline = field.iter().copied().find(|who| !has_failed(who)).unwrap_or(field[0]);
         store.record.baseline = names[baseline].clone();
         if let Some(why) = nothing_measured(&standings, &outs) {
             store.save()?;
-            bail!("no two builds ran to the end, so nothing can be said: {why}; --skip leaves a build out");
+            bail!(
+                "cannot compare builds, because fewer than two ran to the end: {why}\nhint: --skip leaves a \
+                 build out"
+            );
         }
         let steps = |who: usize| self.contenders[who].planned.candidate.steps;
         let (winner, verdict) =
@@ -296,12 +298,12 @@ impl<'a> Contest<'a> {
                 store.is_slower(keys[standing.who].clone(), keys[best.who].clone(), standing.against_best);
             }
         }
-        // Who is out after the last heat that was run stands in it, too.
+        // A build that was eliminated after the last heat still appears in the standings.
         let stands = |who: usize| standings.iter().any(|standing| standing.who == who);
         let others = stood.iter().rev().filter(|out| outs.contains_key(&out.who) && !stands(out.who));
         let all = standings.iter().chain(others);
         store.record.ranking = all
-            // Without a pair there is no number, and JSON has none for that.
+            // Without a pair there is no ratio, and JSON cannot represent NaN.
             .filter(|standing| standing.against_base.pairs > 0)
             .map(|standing| {
                 let (prefill, decode) = speeds.get(&standing.who).copied().unwrap_or_default();
@@ -328,31 +330,31 @@ impl<'a> Contest<'a> {
         Ok(Ending { contenders: self.contenders, winner, verdict })
     }
 
-    /// Seconds that building the profile itself takes.
+    /// Returns the estimated seconds for building the profile itself.
     pub fn base_seconds(&self) -> Option<f64> {
         let base = &self.base_contender().planned;
         self.estimates.seconds(base, base)
     }
 
-    /// Whether a build with a profile, or by BOLT, takes part.
+    /// True if a PGO or BOLT build takes part.
     pub fn has_variant(&self) -> bool {
         self.contenders.iter().any(|contender| contender.planned.plan.variant.is_some())
     }
 
-    /// How many builds take part so far.
+    /// Returns the number of builds that take part so far.
     pub fn builds(&self) -> usize {
         self.contenders.len()
     }
 }
 
-/// The build of `plan`, which was made of that of `base`.
+/// Returns the candidate for `plan`, a PGO or BOLT variant of `base`.
 fn variant_of(base: &PlannedCandidate, plan: plan::Plan) -> PlannedCandidate {
     let bolted = plan.folder_name().contains("bolt");
     let name = plan.variant.as_ref().map_or_else(String::new, |variant| variant.name.clone());
     let candidate = space::BuildToTry {
         name: format!("{} {name}", base.candidate.name),
-        why: "was made of the profile's build before".to_string(),
-        // More than any switch: it takes a training to be made again.
+        why: "was made from the profile's build earlier".to_string(),
+        // More than any switch counts, because reproducing it needs a training run.
         steps: base.candidate.steps + if bolted { 20 } else { 10 },
         ..base.candidate.clone()
     };
@@ -370,15 +372,15 @@ fn entry(planned: &PlannedCandidate, state: String) -> Entry {
     }
 }
 
-/// Why nobody may win: somebody failed, and of nobody else a pair was measured. A build that is merely left was not seen
-/// to run, as where the model disappeared.
+/// Returns the reason why no build may win: one failed, and no pair of any other was measured. A build that merely
+/// remains may never have run, for example if the model file disappeared.
 fn nothing_measured<'a>(standings: &[Standing], outs: &'a BTreeMap<usize, String>) -> Option<&'a str> {
     let failed = outs.values().find(|why| why.starts_with(FAILED))?;
     let measured = standings.iter().any(|standing| standing.against_base.pairs > 0);
     (!standings.is_empty() && !measured).then_some(failed)
 }
 
-/// What may be said of `standing`; `base` is who it is compared with.
+/// Returns the verdict on `standing`; `base` is the baseline.
 fn verdict_of(standing: &Standing, winner: usize, base: usize, out: Option<&String>) -> String {
     let against = match standing.against_base.verdict() {
         _ if standing.who == base => "the baseline",
@@ -393,7 +395,7 @@ fn verdict_of(standing: &Standing, winner: usize, base: usize, out: Option<&Stri
     }
 }
 
-/// Seconds for people.
+/// Formats a duration for people.
 pub fn about(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 100.0 => format!("{seconds:.0} s"),

@@ -1,5 +1,5 @@
-//! What is remembered of an optimisation: every run that was measured, so that one that was stopped goes on, and a
-//! second one measures only what is new.
+//! Record of an optimisation. It keeps every run, so that a stopped optimisation resumes and a second one measures
+//! only what is new.
 
 use std::path::{Path, PathBuf};
 
@@ -12,49 +12,49 @@ use serde::{Deserialize, Serialize};
 
 use super::space::LeftOut;
 
-/// Another format is not read.
+/// Version of the file format; files of other versions are not read.
 const FORMAT: u32 = 1;
 
-/// Heats that are kept beside those of the last run: a purpose or a model that comes again finds its runs.
+/// Number of heats that are kept, so that a repeated objective or model finds its earlier runs.
 const KEPT: usize = 32;
 
-/// A program that was measured.
+/// Identity of a program that was measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildKey {
-    /// Its plan.
+    /// Hash of its plan.
     pub plan: Sha256,
-    /// Digest of the program: the engine's own code is in no plan.
+    /// SHA-256 of the program, because the plan does not cover the engine's own code.
     pub engine: Sha256,
 }
 
-/// The model.
+/// Identity of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelRecord {
-    /// Name of its file.
+    /// Name of the model's file.
     pub name: String,
-    /// Digest over its size, its first and its last bytes.
+    /// SHA-256 of its size, its first bytes and its last bytes.
     pub fingerprint: Sha256,
 }
 
-/// One run of one build.
+/// Run of one build.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lap {
-    /// Place in [`Laps::builds`].
+    /// Index in [`Laps::builds`].
     pub build: usize,
-    /// Tokens per second.
+    /// Prefill speed in tokens per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill: Option<f64>,
-    /// Tokens per second.
+    /// Decode speed in tokens per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<f64>,
-    /// How long the process took.
+    /// Seconds that the process took.
     pub seconds: f64,
 }
 
-/// All runs of one heat, in their order; the first round warms up.
+/// Runs of one heat in their order; the first round warms up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Laps {
-    /// On what.
+    /// Model that was measured on.
     pub model: ModelRecord,
     /// Threads of both phases.
     pub threads: u32,
@@ -62,17 +62,17 @@ pub struct Laps {
     pub prompt: u32,
     /// Generated tokens of a run.
     pub generate: u32,
-    /// Who ran.
+    /// Builds that ran.
     pub builds: Vec<BuildKey>,
-    /// The runs.
+    /// Runs in their order.
     pub laps: Vec<Lap>,
-    /// Why it ended; nothing of one that did not.
+    /// Reason why the heat ended; `None` if it did not end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
 }
 
 impl Laps {
-    /// None run yet.
+    /// Creates a heat without runs.
     pub fn new(model: &ModelRecord, threads: u32, heat: &Heat, builds: Vec<BuildKey>) -> Self {
         let (prompt, generate) = (heat.prompt, heat.generate);
         Self { model: model.clone(), threads, prompt, generate, builds, laps: Vec::new(), stop: None }
@@ -84,120 +84,120 @@ impl Laps {
     }
 }
 
-/// Something that was shown to be slower than the best.
+/// Build that was shown to be slower than the best.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Slower {
-    /// What.
+    /// Slower build.
     pub build: BuildKey,
-    /// Than what.
+    /// Best build, which it was compared with.
     pub best: BuildKey,
-    /// On which model.
+    /// Model that both ran on.
     pub model: ModelRecord,
     /// Threads of both phases.
     pub threads: u32,
-    /// At what.
+    /// Objective of the comparison.
     pub objective: String,
-    /// How much.
+    /// Speed of the slower build as a multiple of the best one's.
     pub ratio: Ratio,
 }
 
-/// One build that was looked at.
+/// Build that was considered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// What `--only` calls it.
+    /// Name that `--only` takes.
     pub name: String,
-    /// Its profile, as `--profile` takes it.
+    /// Profile, as `--profile` takes it.
     pub profile: String,
-    /// Why it is tried.
+    /// Reason for trying it.
     pub why: String,
-    /// What became of it: built, its place, or why it was dropped.
+    /// Outcome: built, measured, or the reason why it was dropped.
     pub state: String,
-    /// Its plan.
+    /// Hash of its plan.
     pub plan_hash: Sha256,
-    /// Seconds that building it took in this run.
+    /// Seconds that building it took in this optimisation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built_in: Option<f64>,
 }
 
-/// One line of the ranking.
+/// Line of the ranking.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rank {
-    /// What `--only` calls it.
+    /// Name that `--only` takes.
     pub name: String,
-    /// Its profile.
+    /// Profile of the build.
     pub profile: String,
-    /// Median tokens per second in its last heat.
+    /// Median prefill speed in its last heat, in tokens per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill: Option<f64>,
-    /// The same.
+    /// Median decode speed in its last heat, in tokens per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<f64>,
-    /// Times as fast as the baseline at the whole of prompt and answer.
+    /// Speed over prompt and answer together, as a multiple of the baseline's.
     pub against_base: Ratio,
-    /// What may be said of it.
+    /// Verdict on the build.
     pub verdict: String,
 }
 
-/// Who won.
+/// Build that won.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Winner {
-    /// Its profile.
+    /// Profile of the build.
     pub profile: String,
-    /// Its plan.
+    /// Hash of its plan.
     pub plan_hash: Sha256,
-    /// Why.
+    /// Reason why it won.
     pub verdict: String,
-    /// What a profile or BOLT brought on top, where that was tried.
+    /// Verdict on the PGO build or BOLT layout of the winner, if one was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pgo: Option<String>,
-    /// The file that reproduces it, in profiles/build.
+    /// Path of the file in profiles/build that reproduces it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The link that leads to it.
+    /// Symbolic link to the build.
     pub link: PathBuf,
 }
 
-/// `target/anneal/optimize.json`.
+/// Content of `target/anneal/optimize.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Of this file.
+    /// Version of the file format.
     pub format: u32,
-    /// Date, command, machine.
+    /// Date, command and machine of the optimisation.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// What is optimised for.
+    /// Objective of the optimisation.
     pub objective: String,
-    /// Tokens of its prompt.
+    /// Prompt tokens of the objective.
     pub prompt: u32,
-    /// Tokens of its answer.
+    /// Answer tokens of the objective.
     pub generate: u32,
-    /// The model.
+    /// Model that was measured on.
     pub model: ModelRecord,
     /// Threads of both phases.
     pub threads: u32,
-    /// What the others are compared with.
+    /// Name of the build that the others are compared with.
     pub baseline: String,
-    /// Seconds that it may take.
+    /// Maximum number of seconds for the optimisation.
     pub budget: f64,
     /// Seconds that it took.
     pub spent: f64,
-    /// Every build that was looked at.
+    /// Builds that were considered.
     pub builds: Vec<Entry>,
-    /// What was not.
+    /// Candidates that were left out.
     pub left_out: Vec<LeftOut>,
-    /// The best first. Empty as long as it is not finished.
+    /// Ranking, best build first. Empty until the optimisation is finished.
     pub ranking: Vec<Rank>,
-    /// Who won.
+    /// Build that won.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub winner: Option<Winner>,
-    /// Who is known to be slower.
+    /// Builds that were shown to be slower than the best.
     pub slower: Vec<Slower>,
-    /// All runs, those of earlier optimisations too; the last ones last.
+    /// Runs of all heats, including those of earlier optimisations; the latest come last.
     pub heats: Vec<Laps>,
 }
 
 impl Record {
-    /// One that has not begun.
+    /// Creates the record of an optimisation that has not begun.
     pub fn new(
         provenance: Provenance,
         objective: &Objective,
@@ -226,20 +226,21 @@ impl Record {
     }
 }
 
-/// The record and where it is kept.
+/// Record and the file that it is kept in.
 pub struct Store {
     path: PathBuf,
-    /// What is kept.
+    /// Record that is stored.
     pub record: Record,
 }
 
 impl Store {
-    /// `record` with what the file at `path` knows, unless it is to be `fresh`. A damaged file knows nothing, nor does one
-    /// of another machine, and that is told. A finished one stays beside it until this one is finished: see [`last`].
+    /// Opens the store at `path`: returns `record` with the runs of the earlier record in the file, unless `fresh` is
+    /// true. Nothing is taken from a damaged file or from another machine's, and `warn` reports that. A finished
+    /// record is copied beside the file until this one is finished: see [`last`].
     pub fn open(path: &Path, mut record: Record, fresh: bool, mut warn: impl FnMut(String)) -> Self {
         let earlier = read(path).unwrap_or_else(|error| {
             if !fresh {
-                warn(format!("nothing is taken from an earlier optimisation: {error:#}"));
+                warn(format!("ignoring the earlier optimisation: {error:#}"));
             }
             None
         });
@@ -253,12 +254,12 @@ impl Store {
             _ => Ok(()),
         };
         if let Err(error) = kept {
-            warn(format!("the result of the last optimisation is not kept: {error}"));
+            warn(format!("cannot keep the result of the last optimisation: {error}"));
         }
         match earlier.filter(|_| !fresh) {
-            // Speeds of another machine say nothing of this one.
+            // Speeds of another machine do not apply to this one.
             Some(earlier) if earlier.provenance.machine != record.provenance.machine => warn(format!(
-                "nothing is taken from an earlier optimisation: it was of another machine ({})",
+                "ignoring the earlier optimisation, because it is of another machine ({})",
                 earlier.provenance.machine
             )),
             Some(earlier) => (record.heats, record.slower) = (earlier.heats, earlier.slower),
@@ -267,7 +268,7 @@ impl Store {
         Self { path: path.to_path_buf(), record }
     }
 
-    /// Writes it with its winner; the result of the one before it is not kept any longer.
+    /// Writes the record with its winner, and removes the copy of the previous result.
     pub fn finish(&self) -> Result<()> {
         self.save()?;
         match std::fs::remove_file(last(&self.path)) {
@@ -278,25 +279,25 @@ impl Store {
         }
     }
 
-    /// Writes it.
+    /// Writes the record.
     pub fn save(&self) -> Result<()> {
         build::fs::write_atomically(&self.path, &serde_json::to_vec_pretty(&self.record)?)
     }
 
-    /// Whether all of `builds` have run a `heat` together to its end.
+    /// True if all of `builds` have completed this `heat` together.
     pub fn knows(&self, heat: &Heat, builds: &[BuildKey]) -> bool {
         let wanted = Laps::new(&self.record.model, self.record.threads, heat, builds.to_vec());
         self.record.heats.iter().any(|known| known.is_of(&wanted) && known.stop.is_some())
     }
 
-    /// The runs of `heat` that are known, in whole rounds, taken out of the record.
+    /// Takes the known runs of `heat` out of the record and returns them, cut to whole rounds.
     pub fn resume(&mut self, heat: Laps) -> Laps {
         let heats = &mut self.record.heats;
         let Some(at) = heats.iter().position(|known| known.is_of(&heat)) else { return heat };
         let mut known = heats.remove(at);
         let round = known.builds.len().max(1);
         known.laps.truncate(known.laps.len() / round * round);
-        // A build that ran in this heat is one of it.
+        // A run whose build index is out of range shows that the record is damaged.
         if known.laps.iter().any(|lap| lap.build >= round) {
             known.laps.clear();
         }
@@ -304,7 +305,7 @@ impl Store {
         known
     }
 
-    /// Puts the runs of a heat into the record, behind the others.
+    /// Appends the runs of a heat to the record.
     pub fn keep(&mut self, laps: Laps) {
         let heats = &mut self.record.heats;
         heats.retain(|known| !known.is_of(&laps));
@@ -313,7 +314,8 @@ impl Store {
         heats.drain(..excess);
     }
 
-    /// What `build` is known to be slower than at this record's purpose, among `others`.
+    /// Returns the record that shows `build` to be slower than one of the `others` at this objective, if there is
+    /// one.
     pub fn slower(&self, build: &BuildKey, others: &[BuildKey]) -> Option<&Slower> {
         let record = &self.record;
         record.slower.iter().find(|known| {
@@ -325,7 +327,7 @@ impl Store {
         })
     }
 
-    /// Remembers that `build` is slower than `best`.
+    /// Records that `build` is slower than `best`.
     pub fn is_slower(&mut self, build: BuildKey, best: BuildKey, ratio: Ratio) {
         let Record { model, threads, objective, .. } = &self.record;
         let (model, threads, objective) = (model.clone(), *threads, objective.clone());
@@ -338,22 +340,22 @@ impl Store {
     }
 }
 
-/// Keeps the result at `path` beside it, whole or not at all.
+/// Copies the result at `path` to a file beside it, atomically.
 fn keep_finished(path: &Path) -> std::io::Result<()> {
     build::fs::write_atomically(&last(path), &std::fs::read(path)?).map_err(std::io::Error::other)
 }
 
-/// Where what this record cannot take over is put: of another machine, of another version, or damaged.
+/// Returns the path to which an unusable record is moved: one of another machine or version, or a damaged one.
 fn aside(path: &Path) -> PathBuf {
     path.with_extension("other.json")
 }
 
-/// Where the last result is kept as long as the record at `path` has none.
+/// Returns the path that keeps the last result until the record at `path` has one.
 pub fn last(path: &Path) -> PathBuf {
     path.with_extension("last.json")
 }
 
-/// The record at `path`, where there is one.
+/// Reads the record at `path`; returns `None` if there is no file.
 fn read(path: &Path) -> Result<Option<Record>> {
     let text = match build::fs::content(path) {
         Ok(text) => text,
@@ -368,10 +370,11 @@ fn read(path: &Path) -> Result<Option<Record>> {
     Ok(Some(record))
 }
 
-/// Bytes at either end of a model that its fingerprint is of.
+/// Number of bytes at each end of a model that its fingerprint covers.
 const ENDS: u64 = 1 << 20;
 
-/// What tells a model from others: reading all of it would take longer than a run.
+/// Returns the identity of a model. It reads only the ends of the file, because reading all of it would take longer
+/// than a run.
 pub fn model(path: &Path) -> Result<ModelRecord> {
     use std::io::{Read, Seek, SeekFrom};
     let read = || -> std::io::Result<Vec<u8>> {
@@ -464,7 +467,7 @@ mod tests {
             link: "target/anneal/native".into(),
         });
         store.finish().unwrap();
-        // The second one is stopped twice.
+        // The second optimisation is stopped twice.
         open().save().unwrap();
         open().save().unwrap();
         assert_eq!(read(&path).unwrap().unwrap().winner, None);
@@ -486,7 +489,7 @@ mod tests {
             let store = Store::open(&path, record("rag"), false, |why| told = why);
             assert!(store.record.heats.is_empty() && told.contains("optimize.json"), "{text}: {told}");
         }
-        // A lap of a build that is not there.
+        // A run refers to a build that does not exist.
         let mut wrong = record("rag");
         let mut heat = laps(&wrong, &["a", "b"], 4);
         heat.laps[0].build = 5;

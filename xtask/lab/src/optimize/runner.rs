@@ -1,4 +1,5 @@
-//! The heats as they are really run: each build a process of its own, in turn, every run kept.
+//! Execution of the heats: each build runs in a process of its own, builds are interleaved, and every run is
+//! recorded.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,51 +14,51 @@ use measure::{FEWEST_PAIRS, Objective, Race, Rule, median};
 
 use super::record::{BuildKey, Lap, Laps, Store};
 
-/// Rounds around a disturbed baseline that are measured again.
+/// Maximum number of rounds around a disturbed baseline that are measured again.
 const REPEATS: usize = 4;
 
-/// How it begins why somebody is out who did not run to the end.
+/// Prefix of the reason why a build is out, if it did not run to the end.
 pub const FAILED: &str = "failed";
 
-/// A build that takes part.
+/// Build that takes part.
 pub struct Runner {
-    /// Its program.
+    /// Program of the build.
     pub engine: CandidateBuild,
-    /// What tells it from others.
+    /// Identity of the program.
     pub key: BuildKey,
 }
 
-/// Where builds are measured.
+/// Builds, model and record of the heats.
 pub struct Track<'a> {
-    /// Who is told.
+    /// User interface for progress messages.
     pub ui: &'a Ui,
-    /// What is measured on.
+    /// Path of the model that is measured on.
     pub model: &'a Path,
-    /// What counts.
+    /// Objective that runs are scored by.
     pub objective: &'a Objective,
-    /// All builds.
+    /// Builds that take part.
     pub runners: Vec<&'a Runner>,
-    /// What is known, and is to be remembered.
+    /// Store that earlier runs are taken from and new ones are recorded in.
     pub store: &'a mut Store,
-    /// When measuring has to end.
+    /// End of measuring.
     pub until: Instant,
-    /// Who is out, and why.
+    /// Builds that are out, with the reasons.
     pub outs: BTreeMap<usize, String>,
-    /// How everybody who is out stood.
+    /// Standings of the builds that are out, at the time they were eliminated.
     pub stood: Vec<Standing>,
-    /// Median tokens per second of everybody's last heat: prefill and decode.
+    /// Median tokens per second in each build's last heat: prefill and decode.
     pub speeds: BTreeMap<usize, (Option<f64>, Option<f64>)>,
 }
 
-/// Why a heat did not end.
+/// Error that ended a heat early.
 struct Failed {
-    /// Place in the field of who failed; nobody where the record could not be written.
+    /// Index in the field of the build that failed; `None` if the record could not be written.
     place: Option<usize>,
     error: Error,
 }
 
 impl<'a> Track<'a> {
-    /// A track on which nobody has run.
+    /// Creates a track without runs.
     pub fn new(
         ui: &'a Ui,
         model: &'a Path,
@@ -70,7 +71,7 @@ impl<'a> Track<'a> {
         Self { ui, model, objective, runners, store, until, outs, stood, speeds }
     }
 
-    /// One run that nobody counts: whether `who` runs at all, and how long it takes.
+    /// Runs `who` once without recording the run, and returns how long it took. This shows that the build works.
     pub fn lap(&mut self, who: usize, heat: &Heat) -> Result<Duration> {
         let started = Instant::now();
         self.measure(who, heat)?;
@@ -93,7 +94,7 @@ impl<'a> Track<'a> {
         Ok((of(Phase::Prefill), of(Phase::Decode)))
     }
 
-    /// Runs one heat of `field`. What is known is not run again.
+    /// Runs one heat of `field`. Runs that the record has are not repeated.
     fn heat(&mut self, heat: &Heat, field: &[usize], time: Duration) -> Result<Ran, Failed> {
         let record = &self.store.record;
         let keys = field.iter().map(|&who| self.runners[who].key.clone()).collect();
@@ -111,7 +112,7 @@ impl<'a> Track<'a> {
         let total = ((heat.pairs + 1) * field.len()) as u64;
         let result = race.run(|place| {
             if laps.laps.get(next).is_none_or(|lap| lap.build != place) {
-                // Another order of turns than that of the record: from here on it says nothing.
+                // The order of runs differs from the record's, so the record does not apply from here on.
                 laps.laps.truncate(next);
                 let started = Instant::now();
                 let (prefill, decode) =
@@ -127,7 +128,7 @@ impl<'a> Track<'a> {
             next += 1;
             progress.step(next as u64, total.max(next as u64), "runs");
             let seconds = self.objective.seconds(lap.prefill, lap.decode);
-            // Not a number: the round is measured again.
+            // NaN makes the race measure the round again.
             Ok(seconds.map_or(f64::NAN, |seconds| 1.0 / seconds))
         });
         progress.finish();
@@ -146,7 +147,7 @@ impl<'a> Track<'a> {
 
     fn remember_speeds(&mut self, laps: &Laps, field: &[usize]) {
         for (place, &who) in field.iter().enumerate() {
-            // Without the round that warms up.
+            // Skip the warm-up round.
             let own = || laps.laps.iter().skip(field.len()).filter(move |lap| lap.build == place);
             let middle = |values: Vec<f64>| (!values.is_empty()).then(|| median(&values));
             let prefill = middle(own().filter_map(|lap| lap.prefill).collect());
@@ -159,7 +160,7 @@ impl<'a> Track<'a> {
 impl Course for Track<'_> {
     type Error = Error;
 
-    /// Who crashes, or is killed, is out, and the others begin again.
+    /// Runs a heat. If a build crashes or is killed, it is out, and the others start the heat again.
     fn race(&mut self, heat: &Heat, field: &[usize], time: Duration) -> Result<Ran> {
         let until = Instant::now() + time;
         let mut field = field.to_vec();
@@ -173,7 +174,7 @@ impl Course for Track<'_> {
             let Some(place) = failed.place else { return Err(failed.error) };
             let who = field.remove(place);
             let why = format!("{:#}", failed.error);
-            self.ui.warn(format_args!("{} is out: {why}", self.runners[who].engine.name));
+            self.ui.warn(format_args!("dropping {}: {why}", self.runners[who].engine.name));
             let first = why.lines().next().unwrap_or_default();
             self.outs.insert(who, format!("{FAILED}: {first}"));
             if field.is_empty() {
@@ -195,8 +196,9 @@ impl Course for Track<'_> {
             Out::Slower => format!("slower than the best after the short heat: {ratio}"),
             Out::NoTime => {
                 let few = ratio.pairs < FEWEST_PAIRS;
-                let shown = if few { "too few pairs to tell" } else { "not shown slower than the best" };
-                format!("{shown} ({ratio}), but the budget does not reach further")
+                let shown =
+                    if few { "too few pairs for a verdict" } else { "not shown to be slower than the best" };
+                format!("{shown} ({ratio}), but the budget is used up")
             }
         };
         self.ui.say(format_args!("{:>11} {}: {words}", "dropped", self.runners[who].engine.name));

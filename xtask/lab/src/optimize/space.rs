@@ -1,7 +1,7 @@
-//! Which builds are worth a try on a machine, and in which order. Pure: no file, no clock.
+//! Builds that are worth trying on a machine, and their order. The functions are pure: they use no file and no clock.
 //!
-//! The order is that of expected gain, by what was seen on other machines; it decides only what is built first while
-//! the budget lasts. What wins is measured.
+//! The order is that of the expected gain, from results on other machines. It only decides which builds are made
+//! first while the budget lasts; measurements decide which one wins.
 
 use build_info::Host;
 use measure::Objective;
@@ -10,58 +10,59 @@ use plan::{choose, march};
 use serde::{Deserialize, Serialize};
 use toolchain::{CompilerKind, GCC_AT_LEAST, Toolchain};
 
-/// What the builds are to be fast at.
+/// Kind of work that the builds are optimised for.
 #[derive(Clone, Debug)]
 pub struct Work {
     /// Tokens of prompt and answer.
     pub objective: Objective,
-    /// Whether the model's weights are F32, F16 or BF16: those reach BLAS and llamafile's kernels, most others do not.
+    /// True if the model's weights are F32, F16 or BF16. BLAS and llamafile's kernels handle these types and few
+    /// others.
     pub float_weights: bool,
 }
 
-/// A build to try.
+/// Build to try.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BuildToTry {
-    /// What `--only` and `--skip` call it.
+    /// Name that `--only` and `--skip` take.
     pub name: String,
-    /// File in profiles/build.
+    /// Name of a file in profiles/build.
     pub file: String,
-    /// What overrides its keys, KEY=VALUE.
+    /// Overrides of its keys, each as KEY=VALUE.
     pub sets: Vec<String>,
-    /// Why it is tried.
+    /// Reason for trying it.
     pub why: String,
-    /// How much it differs from the profile that it starts from: at equality less wins.
+    /// Distance from the profile that it starts from: in a tie, the smaller distance wins.
     pub steps: u32,
 }
 
-/// Something that is not tried.
+/// Build that is not tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// What `--only` calls it.
+    /// Name that `--only` takes.
     pub name: String,
-    /// Why not.
+    /// Reason why it is not tried.
     pub why: String,
 }
 
-/// What there is to try.
+/// Builds that could be tried.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Space {
-    /// The profile itself first, then by falling expectation.
+    /// Builds to try: the profile itself first, then by decreasing expected gain.
     pub candidates: Vec<BuildToTry>,
-    /// What is not tried.
+    /// Builds that are not tried.
     pub left_out: Vec<LeftOut>,
-    /// What of it would be tried where its name is asked for.
+    /// Those of `left_out` that are tried if the user names them.
     pub requests: Vec<BuildToTry>,
 }
 
-/// One change of a profile.
+/// Change of a profile.
 struct Idea {
     name: &'static str,
     sets: &'static [&'static str],
-    /// The greater, the earlier.
+    /// Priority: ideas with a greater rank come earlier.
     rank: i32,
     why: String,
-    /// Tried only where it is asked for by name; `why` says why.
+    /// True if it is tried only when the user names it; `why` gives the reason.
     on_request: bool,
 }
 
@@ -75,8 +76,9 @@ impl Idea {
     }
 }
 
-/// What to try on `host` with the tools at hand, starting from the profile `base`. `files` are the names of all
-/// profiles: one that says the same as an idea is built in its place. `asked` names what is tried only on request.
+/// Returns what to try on `host` with the installed tools, starting from the profile `base`. `files` are the names of
+/// all profiles; if one of them is equal to an idea, it is built instead. `asked` names the ideas that are tried only
+/// on request.
 pub fn space(
     host: &Host,
     toolchain: &Toolchain,
@@ -90,7 +92,7 @@ pub fn space(
     ideas.extend(vectors(host, base));
     ideas.extend(libraries(host, toolchain, base, work));
     ideas.extend(memory(host, base, work));
-    // A stable sort: equals stay in the order in which they were thought of.
+    // The sort is stable: ideas of equal rank keep the order in which they were added.
     ideas.sort_by_key(|idea| std::cmp::Reverse(idea.rank));
 
     let mut space = Space::default();
@@ -102,7 +104,7 @@ pub fn space(
         steps: 0,
     });
     if base.switches.huge_pages {
-        let why = format!("{} asks for them already", base.name);
+        let why = format!("{} already uses them", base.name);
         space.left_out.push(LeftOut { name: HUGE_PAGES.to_string(), why });
     }
     for idea in ideas {
@@ -117,7 +119,7 @@ pub fn space(
     space
 }
 
-/// The idea that `native` takes over.
+/// Name of the idea that `native` already includes.
 const HUGE_PAGES: &str = "huge-pages";
 
 fn candidate(base: &Profile, files: &[String], idea: &Idea) -> BuildToTry {
@@ -137,56 +139,56 @@ fn candidate(base: &Profile, files: &[String], idea: &Idea) -> BuildToTry {
         file: if of_file { own.to_string() } else { base.file.clone() },
         sets: if of_file { Vec::new() } else { sets.collect() },
         why: idea.why.clone(),
-        // A library of others' is more to look after than a switch.
+        // A third-party library needs more maintenance than a switch.
         steps: if idea.sets[0].starts_with("blas=") { 2 } else { 1 },
     }
 }
 
-/// Changes that make sense anywhere.
+/// Returns changes that make sense on any machine.
 fn general(host: &Host, base: &Profile) -> Vec<Idea> {
     let mut ideas = Vec::new();
     if !base.switches.huge_pages && base.linkage == Linkage::Static && host.os.family == "linux" {
-        let why = "repacked weights and the KV cache on pages of 2 MiB: fewer look-ups of addresses";
+        let why = "repacked weights and the KV cache on pages of 2 MiB, which causes fewer TLB misses";
         ideas.push(Idea::new(HUGE_PAGES, &["huge_pages=true"], 90, why));
     }
     if base.threading != Threading::Openmp {
-        let why = "threads that wait otherwise between the parts of a graph";
+        let why = "threads wait in another way between the parts of a graph";
         ideas.push(Idea::new("openmp", &["threading=openmp"], 80, why));
     }
     if base.lto == Lto::Off && base.linkage == Linkage::Static {
-        let why = "calls between files and languages can be inlined; the kernels hardly have any";
+        let why = "calls between files and languages can be inlined, but the kernels have hardly any";
         ideas.push(Idea::new("lto", &["lto=thin"], 40, why));
     }
     if base.switches.repack {
-        let why = "a setting of each run, which `anneal tune` tries without a build of its own";
+        let why = "a run-time setting, which `anneal tune` tries without a separate build";
         ideas.push(Idea::on_request("no-repack", &["repack=false"], why));
     }
     if base.switches.allocator == build_info::switches::Allocator::System {
-        let why = "an allocator serves loading and tokenising, and neither prompt nor answer";
+        let why = "an allocator affects loading and tokenising, but neither prefill nor decode";
         ideas.push(Idea::on_request("mimalloc", &["allocator=mimalloc"], why));
     }
     if !base.switches.fast_math {
-        let why = "sums in another order give other results than every other build";
+        let why = "another order of additions gives other results than all other builds";
         ideas.push(Idea::on_request("fast-math", &["fast_math=true"], why));
     }
     ideas
 }
 
-/// The compilers that the profile would not take.
+/// Returns the compilers that the profile would not use.
 fn compilers(host: &Host, toolchain: &Toolchain, base: &Profile) -> Vec<Idea> {
     let Ok(taken) = choose::compiler(base, toolchain, &mut Vec::new()) else { return Vec::new() };
     if base.compiler != CompilerChoice::Best {
         return Vec::new();
     }
     match taken.kind {
-        // Planning fails where there is none, and says what installs it.
+        // If clang is missing, planning fails with a message that says how to install it.
         CompilerKind::Gcc => {
-            let why = "clang evaluated prompts 1.26 to 1.56 times as fast as gcc 12 where both were measured";
+            let why = "clang was 1.26 to 1.56 times as fast as gcc 12 in prefill where both were measured";
             vec![Idea::new("clang", &["compiler=clang"], 100, why)]
         }
         CompilerKind::Clang => {
             let Some(gcc) = choose::newest(toolchain, CompilerKind::Gcc, GCC_AT_LEAST) else {
-                // Planning says so.
+                // Planning reports this.
                 return vec![Idea::new("gcc", &["compiler=gcc"], 0, "another compiler's kernels")];
             };
             let (why, rank) = if march::shortfall(&host.cpu, &gcc).is_some() {
@@ -199,15 +201,14 @@ fn compilers(host: &Host, toolchain: &Toolchain, base: &Profile) -> Vec<Idea> {
     }
 }
 
-/// How wide vectors are.
+/// Returns changes of the vector width.
 fn vectors(host: &Host, base: &Profile) -> Vec<Idea> {
     let mut ideas = Vec::new();
     if base.isa != Isa::Native || !host.cpu.has("avx512f") {
         return ideas;
     }
     if base.switches.extra_flags.is_empty() {
-        let why =
-            "compilers prefer 256 bits on many CPUs with AVX-512; in loops that are not written by hand";
+        let why = "on many CPUs with AVX-512, compilers prefer 256 bits in loops that are not hand-written";
         ideas.push(Idea::new("vector-512", &["extra_flags=-mprefer-vector-width=512"], 50, why));
     }
     // Skylake-SP to Cooper Lake.
@@ -218,18 +219,18 @@ fn vectors(host: &Host, base: &Profile) -> Vec<Idea> {
     ideas
 }
 
-/// What kernels ask of memory ahead.
+/// Returns changes of the kernels' prefetching.
 fn memory(host: &Host, base: &Profile, work: &Work) -> Vec<Idea> {
-    // The kernels ask on Intel's CPUs only.
+    // Only on Intel CPUs do the kernels prefetch.
     let asks = base.switches.prefetch && host.arch == "x86_64" && host.cpu.vendor == "GenuineIntel";
     if !asks || work.objective.generate == 0 {
         return Vec::new();
     }
-    let why = "where the hardware fetches well by itself, asking ahead is work for nothing";
+    let why = "prefetch instructions are wasted work if the hardware prefetches well by itself";
     vec![Idea::new("no-prefetch", &["prefetch=false"], 15, why)]
 }
 
-/// BLAS libraries and llamafile's kernels, which take large multiplications of prefill.
+/// Returns BLAS libraries and llamafile's kernels, which do large multiplications of prefill.
 fn libraries(host: &Host, toolchain: &Toolchain, base: &Profile, work: &Work) -> Vec<Idea> {
     let mut ideas = Vec::new();
     let prompts = work.objective.prompt > 0;
@@ -244,7 +245,7 @@ fn libraries(host: &Host, toolchain: &Toolchain, base: &Profile, work: &Work) ->
         }
         let found = toolchain.blas.iter().any(|library| library.vendor == name);
         if !prompts {
-            let why = "answers multiply by vectors, which never reach BLAS";
+            let why = "decode multiplies by vectors, which BLAS never handles";
             ideas.push(Idea::on_request(name, sets, why));
         } else if work.float_weights {
             let rank = if work.objective.is_mostly_prompt() { 85 } else { 45 };
@@ -252,18 +253,18 @@ fn libraries(host: &Host, toolchain: &Toolchain, base: &Profile, work: &Work) ->
                 name,
                 sets,
                 rank,
-                "takes the large multiplications of these weights' prompts",
+                "does the large multiplications of prefill for these weights",
             ));
         } else if found {
-            let why = "takes those multiplications of prompts whose weights are not rearranged";
+            let why = "does the multiplications of prefill whose weights are not repacked";
             ideas.push(Idea::new(name, sets, if work.objective.is_mostly_prompt() { 30 } else { 5 }, why));
         } else {
-            let why = "is not installed, and hardly reached by quantised weights";
+            let why = "is not installed, and is hardly used for quantised weights";
             ideas.push(Idea::on_request(name, sets, why));
         }
     }
     if base.switches.llamafile && prompts && work.float_weights {
-        let why = "ggml's own kernels in place of llamafile's for these weights";
+        let why = "ggml's own kernels instead of llamafile's for these weights";
         ideas.push(Idea::new("no-llamafile", &["llamafile=false"], 20, why));
     }
     ideas

@@ -1,4 +1,4 @@
-//! What is there and what could be built: candidates with plans, estimates of time, reasons.
+//! Candidates that exist or can be built, with plans, estimated times and the reasons for leaving others out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,42 +21,43 @@ use super::space::{self, BuildToTry, LeftOut, Space, Work};
 pub use super::workshop::PlannedCandidate;
 use super::workshop::{self, has_same_cpp, has_same_rust};
 
-/// What others are compared with where it is built.
+/// Name of the profile that others are compared with if it is built.
 pub const UPSTREAM: &str = "upstream-default";
-/// What is made of the winner.
+/// Name of the PGO build that is made of the winner.
 pub const PGO: &str = "pgo";
-/// What is made of the winner then.
+/// Name of the BOLT layout that is made of the winner after the PGO build.
 pub const BOLT: &str = "bolt";
 
-/// Why something that the user did not name is left out.
-pub const NOT_ASKED_FOR: &str = "not asked for";
+/// Reason for leaving out a candidate that the user did not name.
+pub const NOT_ASKED_FOR: &str = "not selected";
 
-/// Why something is tried that costs no time: a build that the user made.
+/// Reason for trying a build that the user made before, which costs no build time.
 pub const BUILT_BEFORE: &str = "was built before";
 
-/// Why a build that the user made is not tried: it would take the time of one of the others.
+/// Returns the entry for a build that the user made from other sources: making it again would take time from other
+/// candidates.
 pub fn stale(name: &str) -> LeftOut {
     let why = match name {
         UPSTREAM => format!(
-            "was built before, of other sources or by other tools: `cargo xtask build --profile {UPSTREAM}` makes it \
-             anew"
+            "was built before, from other sources or with other tools; `cargo xtask build --profile \
+             {UPSTREAM}` rebuilds it"
         ),
-        name => format!("{BUILT_BEFORE}, of other sources or by other tools; --only {name} builds it anew"),
+        name => format!("{BUILT_BEFORE}, from other sources or with other tools; --only {name} rebuilds it"),
     };
     LeftOut { name: name.to_string(), why }
 }
 
-/// What the user named.
+/// Candidates that the user named.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Only these, beside the profile itself.
+    /// Candidates to try exclusively, apart from the profile itself; empty for all.
     pub only: Vec<String>,
-    /// Not these.
+    /// Candidates not to try.
     pub skip: Vec<String>,
 }
 
 impl Choice {
-    /// Whether `name` takes part.
+    /// True if the candidate `name` takes part.
     pub fn takes(&self, name: &str) -> bool {
         let named = |list: &[String]| list.iter().any(|other| other == name);
         (self.only.is_empty() || named(&self.only)) && !named(&self.skip)
@@ -64,12 +65,12 @@ impl Choice {
 }
 
 impl Choice {
-    /// Whether `name` is asked for by name.
+    /// True if the user named `name` in `--only`.
     pub fn names(&self, name: &str) -> bool {
         self.only.iter().any(|other| other == name)
     }
 
-    /// The same with the short names of those builds that `space` has such for.
+    /// Returns this choice with long names replaced by the short names that `space` has for the same builds.
     fn in_short(&self, folder: &Path, space: &Space) -> Self {
         let short = |name: &String| {
             let ideas = || space.candidates.iter().skip(1).chain(&space.requests);
@@ -82,39 +83,39 @@ impl Choice {
     }
 }
 
-/// Whether building `idea` makes the profile that is called `name`.
+/// True if building `idea` makes the profile called `name`.
 fn is_same(folder: &Path, idea: &BuildToTry, name: &str) -> bool {
     let sets = idea.sets.iter().map(|set| set.parse::<Override>()).collect::<Result<Vec<_>, _>>();
     let profile = sets.ok().and_then(|sets| profile::load_with(folder, &idea.file, &sets).ok());
     profile.is_some_and(|profile| profile.name == name)
 }
 
-/// All candidates, and what is none.
+/// Candidates with their plans, and those that are left out.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// The profile itself first, then in the order in which they are built.
+    /// Candidates with plans: the profile itself first, then in the order in which they are built.
     pub planned: Vec<PlannedCandidate>,
-    /// The rest.
+    /// Candidates that are left out.
     pub left_out: Vec<LeftOut>,
 }
 
-/// What a survey looks at.
+/// Surroundings that a survey inspects.
 pub struct Surroundings<'a> {
-    /// The checkout.
+    /// Checkout that is built in.
     pub workspace: &'a Workspace,
-    /// This machine.
+    /// Machine that the builds are for.
     pub host: &'a Host,
-    /// Its tools.
+    /// Tools of the machine.
     pub toolchain: &'a Toolchain,
-    /// The llama.cpp sources.
+    /// Sources of llama.cpp.
     pub source: &'a Source,
 }
 
 impl Surroundings<'_> {
-    /// What to try, starting from `base`.
+    /// Returns the candidates to try, starting from `base`.
     ///
     /// # Errors
-    /// When `base` cannot be planned, or a name of `choice` is none.
+    /// `base` cannot be planned, or `choice` contains an unknown name.
     pub fn survey(&self, base: &Profile, work: &Work, choice: &Choice) -> Result<Survey> {
         let folder = self.workspace.build_profiles();
         let files = profile::names(&folder)?;
@@ -145,7 +146,8 @@ impl Surroundings<'_> {
             }
         }
         if !names.iter().any(|name| name == UPSTREAM) {
-            let why = format!("is compared with where it is built: `cargo xtask build --profile {UPSTREAM}`");
+            let why =
+                format!("is the baseline if it is built; `cargo xtask build --profile {UPSTREAM}` builds it");
             survey.left_out.push(LeftOut { name: UPSTREAM.to_string(), why });
             names.push(UPSTREAM.to_string());
         }
@@ -154,7 +156,7 @@ impl Surroundings<'_> {
             Some(unknown) => {
                 names.sort();
                 Err(exit::usage(format!(
-                    "nothing is called {unknown:?} here: there are {}",
+                    "no candidate is called {unknown:?}\nhint: candidates are {}",
                     names.join(", ")
                 )))
             }
@@ -162,8 +164,8 @@ impl Surroundings<'_> {
         }
     }
 
-    /// What of `there` takes no time to build, or was asked for. A switch that has a name of its own goes by that, and is
-    /// told of once.
+    /// Returns those of `there` that take no build time or that the user named. A switch that has a short name is
+    /// listed once, under that name.
     fn without_stale(
         &self,
         folder: &Path,
@@ -177,7 +179,7 @@ impl Surroundings<'_> {
             if space.candidates.iter().any(|idea| is_same(&idea)) {
                 continue;
             }
-            // Why there is no plan is told where all are planned.
+            // If there is no plan, the caller reports the reason when it plans all candidates.
             let plan = self.plan(folder, candidate.clone());
             let is_free = plan.map_or(true, |planned| self.is_finished(&planned.plan));
             let short = space.requests.iter().find(is_same).map(|idea| idea.name.clone());
@@ -187,7 +189,7 @@ impl Surroundings<'_> {
                     candidate.name = short;
                     kept.push(candidate);
                 }
-                // That it can be asked for is told.
+                // The list of left-out candidates already says that it is available on request.
                 Some(_) => {}
                 None if is_free || (candidate.name != UPSTREAM && choice.names(&candidate.name)) => {
                     kept.push(candidate);
@@ -198,7 +200,8 @@ impl Surroundings<'_> {
         kept
     }
 
-    /// Whether there is a finished build of `plan`. That it is of today's sources is looked at when it is wanted.
+    /// True if there is a finished build of `plan`. Its sources are compared with today's only when the build is
+    /// used.
     pub fn is_finished(&self, plan: &Plan) -> bool {
         let info = self.workspace.anneal().join(plan.folder_name()).join("build_info.json");
         BuildInfo::read(&info).is_ok_and(|info| info.plan_hash == plan.hash())
@@ -208,7 +211,8 @@ impl Surroundings<'_> {
         workshop::plan(folder, candidate, self.host, self.toolchain, self.source)
     }
 
-    /// What was built before and costs nothing: upstream's default, and what the user made of the profile by `--set`.
+    /// Returns builds that exist and cost no build time: upstream's default, and builds that the user made of the
+    /// profile with `--set`.
     fn built_before(&self, base: &Profile, files: &[String]) -> Vec<BuildToTry> {
         let found = Builds::of(self.workspace).all().unwrap_or_default();
         let current: Vec<String> = found.into_iter().filter_map(|build| build.current_of).collect();
@@ -221,13 +225,13 @@ impl Surroundings<'_> {
                 name: UPSTREAM.to_string(),
                 file: UPSTREAM.to_string(),
                 sets: Vec::new(),
-                why: "what the others are compared with".to_string(),
+                why: "the baseline".to_string(),
                 steps: 1,
             });
         }
         let folder = self.workspace.build_profiles();
         for name in current.iter().filter(|name| name.starts_with(&format!("{}+", base.name))) {
-            // A name that was cut short leads nowhere.
+            // A name that was shortened cannot be parsed.
             let Ok(profile) = profile::load(&folder, name) else { continue };
             let more = profile.sets.len().saturating_sub(base.sets.len());
             there.push(BuildToTry {
@@ -241,7 +245,7 @@ impl Surroundings<'_> {
         there
     }
 
-    /// Why no profile, and no BOLT, can be tried on the winner.
+    /// Returns the reasons why no PGO build and no BOLT layout can be tried on the winner.
     fn after_the_winner(&self, survey: &Survey, choice: &Choice) -> Vec<LeftOut> {
         let Some(base) = survey.planned.first() else { return Vec::new() };
         let reasons = [
@@ -261,30 +265,30 @@ impl Surroundings<'_> {
     }
 }
 
-/// How long builds take on this machine, by those that were made here.
+/// Estimates of build times on this machine, from the builds that were made on it.
 #[derive(Debug)]
 pub struct Estimates {
-    /// Compilations that run side by side.
+    /// Number of parallel compilations.
     jobs: usize,
     stages: BTreeMap<String, Vec<StageTime>>,
 }
 
-/// Stages of the C++ part.
+/// Stages that build the C++ part.
 const CPP: [&str; 2] = ["configure", COMPILE];
 
-/// The one that uses all CPUs to its end.
+/// Stage that uses all CPUs until it ends.
 const COMPILE: &str = "compile";
 
-/// That of the Rust part.
+/// Stage that builds the Rust part.
 const ENGINE: &str = "engine";
 
 impl Estimates {
-    /// As the records in `workspace` tell, on `host`.
+    /// Collects the times from the records in `workspace`, for `host`.
     pub fn of(workspace: &Workspace, host: &Host) -> Self {
         let found = Builds::of(workspace).all().unwrap_or_default();
         let infos =
             found.iter().filter_map(|found| BuildInfo::read(&found.path.join("build_info.json")).ok());
-        // What has a profile, or was laid out anew, was built otherwise.
+        // PGO and BOLT builds were built in another way, so their times do not apply.
         let plain = infos.filter(|info| info.base_plan.is_none());
         Self {
             jobs: stages::jobs(host),
@@ -292,15 +296,15 @@ impl Estimates {
         }
     }
 
-    /// Takes a build that was just made.
+    /// Adds the times of a build that was just made.
     pub fn add(&mut self, info: &BuildInfo) {
         self.stages.insert(info.profile.clone(), info.stages.clone());
     }
 
-    /// Seconds that a stage takes when nobody else computes; the machine may have been busy when it was recorded. What is
-    /// compiled takes its CPU time over the compilations that run side by side. How much of another stage goes side by
-    /// side is not known: it takes as long as it took, and no longer than its CPU time. Of an older record nothing but
-    /// the time is known.
+    /// Returns the seconds that a stage takes on an idle machine; the machine may have been busy when the stage was
+    /// recorded. A compilation takes its CPU time divided by the number of parallel compilations. The parallelism of
+    /// other stages is not known: they take the recorded time, but at most their CPU time. Older records contain no
+    /// CPU time.
     fn quiet(&self, stage: &StageTime) -> f64 {
         let Some(cpu) = stage.cpu_seconds else { return stage.seconds };
         match stage.name == COMPILE {
@@ -309,8 +313,9 @@ impl Estimates {
         }
     }
 
-    /// Seconds that building `planned` takes: as long as it took before, or as its relative `base` took, or as any did. Of
-    /// the engine it is only linked where its Rust is that of `base`, which is there by then.
+    /// Estimates the seconds for building `planned`, from its own earlier build, from its relative `base`, or from
+    /// the slowest build known. If the engine's Rust code is that of `base`, which exists by then, the engine is only
+    /// linked.
     pub fn seconds(&self, planned: &PlannedCandidate, base: &PlannedCandidate) -> Option<f64> {
         let (plan, base) = (&planned.plan, &base.plan);
         let total = |stages: &Vec<StageTime>| stages.iter().map(|stage| self.quiet(stage)).sum::<f64>();
@@ -328,20 +333,21 @@ impl Estimates {
         Some(seconds.sum())
     }
 
-    /// Seconds of the shortest engine stage that there was: one that had only to link.
+    /// Returns the seconds of the shortest engine stage on record, which presumably only had to link.
     fn linking(&self) -> f64 {
         let engines = self.stages.values().flatten().filter(|stage| stage.name == ENGINE);
         engines.map(|stage| self.quiet(stage)).fold(f64::INFINITY, f64::min)
     }
 }
 
-/// Time that the heats take for `builds` builds, with as many rounds as a verdict takes, where a short run takes `lap`.
+/// Estimates the time of the heats for `builds` builds, with the minimum number of rounds for a verdict. `lap` is the
+/// time of a short run.
 pub fn reserve(heats: &[Heat; 2], builds: usize, lap: Duration) -> Duration {
     let rounds = (FEWEST_PAIRS + 1) as f64;
     let longer = f64::from(heats[1].prompt.max(1)) / f64::from(heats[0].prompt.max(1));
     let longer = longer.max(f64::from(heats[1].generate.max(1)) / f64::from(heats[0].generate.max(1)));
     let short = if builds > 2 { builds as f64 } else { 0.0 };
-    // About half of them do not come to the long heat.
+    // About half of the builds do not reach the long heat.
     let long = builds.min(builds.div_ceil(2).max(2)) as f64 * longer;
     lap.mul_f64(rounds * (short + long))
 }
@@ -365,7 +371,8 @@ mod tests {
         PlannedCandidate { candidate, profile, plan: reference_plan(name) }
     }
 
-    /// What `--only` of these gives in a checkout in which builds of `before` are current, none of today's plans.
+    /// Runs a survey with `--only` in a checkout in which builds of `before` are current, none of them with today's
+    /// plan.
     fn surveyed(before: &[&str], only: &[&str]) -> (Vec<String>, BTreeMap<String, String>) {
         let root = tempfile::tempdir().unwrap();
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -397,9 +404,9 @@ mod tests {
         let (tried, out) = surveyed(&[&long[..], &[UPSTREAM]].concat(), &[]);
         assert!(tried.contains(&"openmp".to_string()), "{tried:?}");
         assert!(!tried.iter().any(|name| long.contains(&name.as_str()) || name == UPSTREAM), "{tried:?}");
-        assert!(out[long[0]].contains("--only native+allocator:jemalloc builds it anew"), "{out:?}");
-        assert!(out[UPSTREAM].contains("was built before, of other sources"), "{out:?}");
-        // What has a name of its own is told of by that, once.
+        assert!(out[long[0]].contains("--only native+allocator:jemalloc rebuilds it"), "{out:?}");
+        assert!(out[UPSTREAM].contains("was built before, from other sources"), "{out:?}");
+        // A candidate with a short name is listed once, under that name.
         assert!(out["no-repack"].contains("--only no-repack"), "{out:?}");
         assert!(!out.contains_key(long[1]) && !out.contains_key(long[2]), "{out:?}");
 
@@ -421,7 +428,7 @@ mod tests {
         estimates.stages.insert("portable".to_string(), stages(50.0, 5.0));
         assert_eq!(estimates.seconds(&base, &base), Some(56.0), "any is better than none");
         estimates.stages.insert("native".to_string(), stages(100.0, 20.0));
-        // Of what has the same Rust, the engine is linked in 5 s.
+        // If the Rust code is the same, the engine is linked in 5 s.
         let cases = [
             ("native", 121.0),
             ("native+threading:openmp", 106.0),
@@ -443,16 +450,16 @@ mod tests {
             |name: &str, seconds, cpu_seconds| StageTime { name: name.to_string(), seconds, cpu_seconds };
         let base = planned("native");
         let cases = [
-            // As `native` was recorded here, with two CPUs: 156 s on a quiet machine.
+            // Recorded for `native` on a machine with two CPUs: 156 s when the machine is idle.
             (2, vec![stage("compile", 688.0, Some(312.0))], 156.0),
             (2, vec![stage("compile", 160.0, Some(312.0))], 156.0),
-            // A stage that goes step by step takes its CPU time, and one that waits for a disk its time.
+            // A sequential stage takes its CPU time, and a stage that waits for a disk takes the recorded time.
             (2, vec![stage("audit", 30.0, Some(4.0))], 4.0),
             (2, vec![stage("engine", 22.0, Some(33.0))], 22.0),
-            // More CPUs than it was compiled with, and fewer.
+            // More CPUs than at the time of the record, and fewer.
             (4, vec![stage("compile", 160.0, Some(312.0))], 78.0),
             (1, vec![stage("compile", 160.0, Some(312.0))], 312.0),
-            // Of an older record only the time is known.
+            // An older record contains only the time.
             (2, vec![stage("compile", 688.0, None), stage("engine", 30.0, Some(20.0))], 708.0),
         ];
         for (jobs, stages, expected) in cases {
@@ -467,7 +474,7 @@ mod tests {
         let heats = [heat(128, 16), heat(256, 32)];
         let lap = Duration::from_secs(1);
         let seconds: Vec<u64> = (2..6).map(|n| reserve(&heats, n, lap).as_secs()).collect();
-        // Two: 7 rounds of 2 long runs. Three: 7 of 3 short and 2 long ones.
+        // Two builds: 7 rounds of 2 long runs. Three builds: 7 rounds of 3 short and 2 long runs.
         assert_eq!(seconds, [28, 49, 56, 77]);
         assert_eq!(reserve(&[heat(128, 0), heat(256, 0)], 2, lap).as_secs(), 28);
     }

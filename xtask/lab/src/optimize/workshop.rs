@@ -1,4 +1,5 @@
-//! Candidates become builds, through the stages that `build` runs, the gate among them. Nothing becomes current here.
+//! Builds of candidates, through the stages that `build` runs, including the gate. Only [`Workshop::make_current`]
+//! makes a build current.
 
 use std::path::{Path, PathBuf};
 
@@ -18,18 +19,18 @@ use toolchain::Toolchain;
 
 use super::space::BuildToTry;
 
-/// A candidate with its plan.
+/// Candidate with its plan.
 #[derive(Clone, Debug)]
 pub struct PlannedCandidate {
-    /// What is tried.
+    /// Candidate that is tried.
     pub candidate: BuildToTry,
-    /// Its profile.
+    /// Profile of the candidate.
     pub profile: Profile,
-    /// Its plan.
+    /// Plan of the candidate.
     pub plan: Plan,
 }
 
-/// The plan of `candidate`; the error says why there can be none here.
+/// Plans `candidate`; the error says why it cannot be built on this machine.
 pub fn plan(
     folder: &Path,
     candidate: BuildToTry,
@@ -44,19 +45,19 @@ pub fn plan(
     Ok(PlannedCandidate { candidate, profile, plan })
 }
 
-/// What building takes.
+/// Inputs of the builds.
 pub struct Workshop<'a> {
-    /// The checkout.
+    /// Checkout that is built in.
     pub workspace: &'a Workspace,
-    /// Who is told.
+    /// User interface for progress messages.
     pub ui: &'a Ui,
-    /// This machine.
+    /// Machine that builds.
     pub host: &'a Host,
-    /// The llama.cpp sources.
+    /// Sources of llama.cpp.
     pub tree: &'a Tree,
-    /// A compiler cache.
+    /// Compiler cache.
     pub launcher: Launcher,
-    /// Whether this machine's name goes into records.
+    /// True if records contain this machine's name.
     pub hostname: bool,
 }
 
@@ -70,15 +71,15 @@ impl Workshop<'_> {
         Ok(build.launched_by(&self.launcher))
     }
 
-    /// The build of `plan`, where it is finished and of today's sources.
+    /// Returns the build of `plan` if it is finished and made from today's sources.
     pub fn there(&self, plan: &Plan) -> Option<Outcome> {
-        // Opening a folder makes it.
+        // Opening a folder would create it.
         let opened = self.folder(plan).join("build_info.json").is_file().then(|| self.open(plan));
         opened?.ok()?.finished_before(self.hostname).ok()?
     }
 
-    /// Builds `plan`. `relative` is a finished build's plan: where the compilers would make the same of C++ again, its
-    /// libraries are linked anew in place of that.
+    /// Builds `plan`. `relative` is the plan of a finished build. If both have the same C++ objects, the finished
+    /// build's libraries are linked again instead of being compiled.
     pub fn make(&self, plan: &Plan, relative: Option<(&Plan, &BuildInfo)>) -> Result<Outcome> {
         match relative.filter(|(other, _)| has_same_cpp(plan, other)) {
             Some((other, info)) => self.open(other)?.linked_anew(plan, info)?.complete(self.hostname),
@@ -86,12 +87,12 @@ impl Workshop<'_> {
         }
     }
 
-    /// Lets the link of the plan's profile lead to its build.
+    /// Points the link of the plan's profile at its build.
     pub fn make_current(&self, plan: &Plan) -> Result<()> {
         self.open(plan)?.make_current()
     }
 
-    /// Builds that were made of that of `plain` with a profile or by BOLT, and are finished.
+    /// Returns the finished PGO and BOLT builds that were made from the build of `plain`.
     pub fn improved(&self, plain: &Plan) -> Result<Vec<Plan>> {
         let hash = plain.hash();
         let mut plans = Vec::new();
@@ -100,7 +101,7 @@ impl Workshop<'_> {
             if info.base_plan.as_ref() != Some(&hash) || (info.pgo.is_none() && info.bolt.is_none()) {
                 continue;
             }
-            // One of another version of this program is no candidate.
+            // A build of another version of this program is not a candidate.
             let Ok(plan) = build::stages::planned::read(&found.path, &info.plan_hash) else { continue };
             if self.there(&plan).is_some() {
                 plans.push(plan);
@@ -110,7 +111,7 @@ impl Workshop<'_> {
     }
 }
 
-/// Whether the C++ part of both plans is the same, object by object: then they differ in how the engine is linked.
+/// True if both plans compile the same C++ objects and differ only in how the engine is linked.
 pub fn has_same_cpp(one: &Plan, other: &Plan) -> bool {
     let cpp = |plan: &Plan| {
         (
@@ -126,8 +127,8 @@ pub fn has_same_cpp(one: &Plan, other: &Plan) -> bool {
     plain(one) && plain(other) && cpp(one) == cpp(other) && one.blas_library == other.blas_library
 }
 
-/// Whether the engine's Rust is compiled alike for both plans: then cargo finds that of the one, and only links it for the
-/// other.
+/// True if both plans compile the engine's Rust code in the same way. Cargo then reuses the compiled crates of one
+/// plan and only links them for the other.
 pub fn has_same_rust(one: &Plan, other: &Plan) -> bool {
     let rust = |plan: &Plan| {
         let codegen = &plan.codegen;
@@ -139,7 +140,7 @@ pub fn has_same_rust(one: &Plan, other: &Plan) -> bool {
             codegen.cargo_lto.clone(),
         )
     };
-    // The declarations come from its headers.
+    // The Rust declarations are generated from the headers of the source.
     one.source == other.source && rust(one) == rust(other)
 }
 

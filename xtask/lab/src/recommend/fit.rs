@@ -1,8 +1,9 @@
-//! Whether a model fits into the memory that a process may use, and with how long a context.
+//! Check if a model fits into the memory that a process may use, and with how long a context.
 //!
-//! Everything here is reckoned from the header of a file and from a description of a host, neither of which need be on this
-//! machine. The engine, which has both, has llama.cpp add up what a model takes (`llama::fit`), so its figures of buffers and
-//! its search for the layers that fit are not these. What both reckon alike is in `gguf::memory`.
+//! Everything here is computed from the header of a file and from a description of a host, neither of which has to be
+//! on this machine. The engine has both and lets llama.cpp add up what a model takes (`llama::fit`). Its figures of
+//! buffers and its search for the layers that fit therefore differ from those here. `gguf::memory` has the
+//! computations that both share.
 
 use std::fmt;
 
@@ -14,25 +15,25 @@ use serde::Serialize;
 use super::kv;
 use super::model_facts::{ModelFacts, Tensor, sum};
 
-/// The longest context that is reckoned with where a model does not say for how long it was trained.
+/// Longest context, in tokens, that is assumed for a model whose header has no trained context.
 const UNTRAINED_CONTEXT: u64 = 1 << 20;
-/// Part of the free memory that is left to the system, and the least of it. A rule of thumb: the engine itself takes
-/// some 50 MiB of it, page tables and the kernel's own buffers grow with the memory. The engine keeps free what
-/// `--fit-target` says instead.
+/// Divisor of the free memory that is left to the system (`RESERVE_PART`), and its minimum (`LEAST_RESERVE`). This is
+/// a rule of thumb: the engine itself takes about 50 MiB, and page tables and the kernel's own buffers grow with the
+/// memory. The engine has the option `--fit-target` instead.
 const RESERVE_PART: u64 = 16;
 const LEAST_RESERVE: Bytes = Bytes::mib(512);
 
-/// How a model fits.
+/// Way in which a model fits into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FitVerdict {
-    /// With the rearranged copy of the weights beside the file's pages.
+    /// The file's pages and the repacked copy of the weights both fit.
     Fits,
-    /// Once: the file's pages, or the copy.
+    /// The weights fit once: the file's pages, or the repacked copy.
     FitsWithoutRepack,
-    /// The cache and the buffers fit; weights are read from the disk again and again.
+    /// The KV cache and the buffers fit; weights are read from the disk again and again.
     StreamsFromDisk,
-    /// Not even those fit.
+    /// The KV cache and the buffers do not fit.
     DoesNotFit,
 }
 
@@ -41,34 +42,34 @@ impl fmt::Display for FitVerdict {
         f.pad(match self {
             FitVerdict::Fits => "fits",
             FitVerdict::FitsWithoutRepack => "fits without repacking",
-            FitVerdict::StreamsFromDisk => "only by reading weights from the disk for every token",
+            FitVerdict::StreamsFromDisk => "fits only if weights are read from the disk for every token",
             FitVerdict::DoesNotFit => "does not fit",
         })
     }
 }
 
-/// The memory that the process may use.
+/// Memory that the process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Budget {
-    /// Of the machine, or of the control group where that is less.
+    /// Memory of the machine, or the limit of the control group if that is less.
     pub total: Bytes,
-    /// Of it, what nobody else uses.
+    /// Part of `total` that nothing else uses.
     pub free: Bytes,
-    /// What is left to the system.
+    /// Memory that is left to the system.
     pub reserve: Bytes,
-    /// What the model may take.
+    /// Memory that the model may take.
     pub usable: Bytes,
 }
 
 impl Budget {
-    /// Of `host` as it was when it was read.
+    /// Returns the memory of `host` at the time when it was inspected.
     pub fn of(host: &Host) -> Self {
         let limit = host.limits.memory.unwrap_or(Bytes(u64::MAX));
         let total = host.memory.total.min(limit);
         Self::within(total, host.memory.available.min(limit))
     }
 
-    /// The same if nothing else ran there.
+    /// Returns the memory that would be available if nothing else ran on the machine.
     pub fn idle(self) -> Self {
         Self::within(self.total, self.total)
     }
@@ -79,28 +80,28 @@ impl Budget {
     }
 }
 
-/// What to leave of `free` memory, of a machine or a GPU.
+/// Returns how much of `free` memory to leave unused, of a machine or a GPU.
 pub fn reserve(free: Bytes) -> Bytes {
     Bytes(free.0 / RESERVE_PART).max(LEAST_RESERVE)
 }
 
-/// What a run takes in memory.
+/// Memory that a run takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Need {
-    /// Tokens of the context that it is for.
+    /// Tokens of the context.
     pub n_ctx: u32,
-    /// Weights.
+    /// Size of the weights.
     pub weights: Bytes,
-    /// Those of which the CPU's kernels make a rearranged copy.
+    /// Size of the copy of the weights that the CPU backend repacks.
     pub repacked: Bytes,
-    /// Keys and values.
+    /// Size of the KV cache.
     pub kv: Bytes,
-    /// Buffers of a graph.
+    /// Size of the compute buffers of one graph.
     pub compute: Bytes,
 }
 
 impl Need {
-    /// Of `model` on `host`.
+    /// Computes the need of `model` on `host`, with a KV cache of type `cache`.
     pub fn of(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32, cache: GgmlType) -> Self {
         let kv = model.kv.per_token(cache).unwrap_or(u64::MAX).saturating_mul(n_ctx.into());
         Self {
@@ -112,22 +113,22 @@ impl Need {
         }
     }
 
-    /// What cannot be dropped and read again.
+    /// Returns the memory that cannot be dropped and read again: KV cache and compute buffers.
     pub fn buffers(&self) -> Bytes {
         Bytes(self.kv.0.saturating_add(self.compute.0))
     }
 
-    /// With the weights once.
+    /// Returns the memory with the weights counted once.
     pub fn once(&self) -> Bytes {
         Bytes(self.buffers().0.saturating_add(self.weights.0))
     }
 
-    /// With the rearranged copy beside them.
+    /// Returns the memory with the weights and their repacked copy.
     pub fn with_copy(&self) -> Bytes {
         Bytes(self.once().0.saturating_add(self.repacked.0))
     }
 
-    /// How it fits into `usable`.
+    /// Returns how this need fits into `usable` memory.
     pub fn verdict(&self, usable: Bytes) -> FitVerdict {
         match usable {
             usable if self.with_copy() <= usable => FitVerdict::Fits,
@@ -138,25 +139,25 @@ impl Need {
     }
 }
 
-/// Whether and how it fits.
+/// Result of the check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fit {
-    /// The answer.
+    /// Verdict on the fit.
     pub verdict: FitVerdict,
-    /// What there is.
+    /// Memory that is available.
     pub memory: Budget,
-    /// What it takes.
+    /// Memory that the model needs.
     pub need: Need,
-    /// Whether it would fit if nothing else ran on the machine.
+    /// True if it would fit if nothing else ran on the machine.
     pub fits_when_idle: bool,
-    /// The longest context with which the weights stay in memory, no longer than it was trained for.
+    /// Longest context with which the weights stay in memory, at most the trained context.
     pub largest_context: Option<u32>,
-    /// The same with keys and values as Q8_0.
+    /// Longest context with a KV cache of type Q8_0, at most the trained context.
     pub largest_context_q8_0: Option<u32>,
 }
 
 impl Fit {
-    /// Of `model` with a context of `n_ctx` tokens.
+    /// Checks `model` with a context of `n_ctx` tokens.
     pub fn of(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32) -> Self {
         let memory = Budget::of(host);
         let need = Need::of(model, host, n_ctx, n_ubatch, kv::F16);
@@ -172,7 +173,8 @@ impl Fit {
     }
 }
 
-/// The longest context, in steps of [`CTX_STEP`], with which the weights and everything else are in `usable` once.
+/// Returns the longest context, in steps of [`CTX_STEP`], with which the weights (once) and everything else fit into
+/// `usable`.
 pub fn largest_context(
     model: &ModelFacts,
     host: &Host,
@@ -191,12 +193,13 @@ pub fn largest_context(
     (low > 0).then_some(low * CTX_STEP)
 }
 
-/// The buffer that llama.cpp reserves for the largest graph, as an upper estimate.
+/// Returns the size of the buffer that llama.cpp reserves for the largest graph, as an upper estimate.
 ///
-/// With flash attention, as the CPU has it: a row of the mask in half precision for each of `n_ubatch` tokens, and the
-/// largest of what stands side by side at one point of the graph: the logits with the stream before them (six times
-/// its width at most), the feed-forward network's two products, or those of the experts. Held against what llama.cpp
-/// reported for synthetic models (llama.cpp of crate 0.1.161): equal to a few per cent where the vocabulary is large.
+/// With flash attention, as the CPU backend has it, the buffer has two parts. One is a row of the mask in half
+/// precision for each of `n_ubatch` tokens. The other is the largest set of tensors that exist at one point of the
+/// graph: the logits with the stream before them (at most six times its width), the two products of the feed-forward
+/// network, or the products of the experts. The estimate was compared with the sizes that llama.cpp reported for
+/// synthetic models (llama.cpp of crate 0.1.161). It is within a few per cent if the vocabulary is large.
 pub fn compute_buffer(model: &ModelFacts, n_ctx: u32, n_ubatch: u32) -> Bytes {
     const F32: u64 = 4;
     let used = model.experts.map_or(1, |experts| experts.used);
@@ -208,7 +211,7 @@ pub fn compute_buffer(model: &ModelFacts, n_ctx: u32, n_ubatch: u32) -> Bytes {
     Bytes(floats.saturating_add(u64::from(n_ctx) * 2).saturating_mul(n_ubatch.into()))
 }
 
-/// Size of the weights of which the CPU backend makes a copy in another order. A tied embedding is copied as the output
+/// Returns the size of the weights that the CPU backend repacks into a copy. A tied embedding is copied as the output
 /// matrix.
 pub fn repacked_bytes(model: &ModelFacts, host: &Host) -> Bytes {
     let copied = model
@@ -218,8 +221,8 @@ pub fn repacked_bytes(model: &ModelFacts, host: &Host) -> Bytes {
     Bytes(sum(copied.map(Tensor::bytes)))
 }
 
-/// Whether a matrix has a rearranged form on this CPU: `ggml_repack_get_optimal_repack_type` in ggml-cpu/repack.cpp and
-/// `supports_op` in ggml-cpu/amx/amx.cpp of the pinned llama.cpp.
+/// True if the CPU backend repacks this matrix on this CPU. Source: `ggml_repack_get_optimal_repack_type` in
+/// ggml-cpu/repack.cpp and `supports_op` in ggml-cpu/amx/amx.cpp of the pinned llama.cpp.
 pub fn is_repacked(tensor: &Tensor, host: &Host) -> bool {
     if tensor.dims.len() < 2 || tensor.dims.len() > 3 || !tensor.name.ends_with(".weight") {
         return false;

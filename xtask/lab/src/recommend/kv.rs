@@ -1,7 +1,8 @@
-//! Keys and values that a model keeps of each token.
+//! Keys and values that a model keeps for each token.
 //!
-//! Unlike `gguf::memory::CacheShape`, by which the engine refuses contexts, this goes layer by layer and gives an upper bound
-//! where a model keeps something else: a recommendation is better than none, and a refusal has to be right.
+//! The engine refuses contexts by `gguf::memory::CacheShape`, which has to be exact. This module computes layer by
+//! layer and gives an upper bound if a model keeps something else, because an approximate recommendation is better
+//! than none.
 
 use build_info::Bytes;
 use gguf::GgmlType;
@@ -10,35 +11,35 @@ use serde::Serialize;
 
 use super::model_facts::{Metadata, Tensor, sum};
 
-/// Types of the cache that are reckoned with.
+/// Default type of the KV cache.
 pub const F16: GgmlType = GgmlType::F16;
-/// Half of F16, and not quite as exact.
+/// Type of the KV cache with about half the size of F16 and slightly lower precision.
 pub const Q8_0: GgmlType = GgmlType::known(8);
 
-/// What the cache holds of one token.
+/// KV cache of one token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Kv {
-    /// Attention heads with keys and values in the first layer that has any.
+    /// Attention heads with keys and values, in the first layer that has any.
     #[serde(skip)]
     pub heads: u64,
-    /// Layers that keep keys and values.
+    /// Number of layers that keep keys and values.
     pub layers: u64,
     /// Bytes of one token as F16.
     pub f16: Bytes,
-    /// Bytes of one token as Q8_0, where the rows are whole blocks.
+    /// Bytes of one token as Q8_0; `None` if the rows are not whole blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub q8_0: Option<Bytes>,
-    /// Whether the figures are what llama.cpp allocates; else they are its upper bound.
+    /// True if the figures are what llama.cpp allocates; otherwise they are an upper bound.
     pub exact: bool,
-    /// Why they are not.
+    /// Reasons why the figures are not exact.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
 
 impl Kv {
-    /// What the header of a model with `layers` layers says. As in llama_kv_cache: a row of n_head_kv × key_length for
-    /// the keys of a layer, one of n_head_kv × value_length for its values (none under multi-head latent attention,
-    /// whose keys hold both).
+    /// Reads the header of a model with `layers` layers. As in `llama_kv_cache`, each layer has a row of n_head_kv ×
+    /// key_length for the keys and one of n_head_kv × value_length for the values. Multi-head latent attention has no
+    /// rows of values, because its keys contain both.
     pub fn read(
         metadata: &dyn Metadata,
         architecture: &str,
@@ -57,7 +58,7 @@ impl Kv {
 
         let mut kv = Self { exact: true, q8_0: Some(Bytes(0)), ..Self::default() };
         for layer in 0..layers {
-            // One number stands for every layer; without any, every head has keys of its own.
+            // A single number applies to every layer; without any, every head has keys of its own.
             let own = kv_heads.get(layer as usize).or_else(|| kv_heads.first()).copied().unwrap_or(heads);
             if own == 0 || is_recurrent(layer, tensors) {
                 continue;
@@ -86,25 +87,25 @@ impl Kv {
         };
         if window > 0 {
             bound(format!(
-                "some layers may look back {window} tokens only (sliding window): the KV cache needs no more than is \
-                 said here, and less of a long context"
+                "some layers may attend to only {window} tokens (sliding window): the KV cache figure is an \
+                 upper bound, and a long context needs less"
             ));
         }
         if shared > 0 {
-            bound(format!("{shared} layers share the keys and values of others: the KV cache needs less"));
+            bound(format!("{shared} layers share the keys and values of others, so the KV cache needs less"));
         }
         if tensors.iter().any(|tensor| tensor.name.contains(".ssm_") || tensor.name.contains(".time_mix_")) {
-            bound("its recurrent layers keep a state of constant size, which is not counted".to_string());
+            bound("the figures do not include the constant-size state of the recurrent layers".to_string());
         }
         if key_length == 0 {
             bound(
-                "the header does not say how wide keys and values are: the KV cache is counted as nothing"
+                "the header does not contain the width of keys and values, so the KV cache is not counted"
                     .to_string(),
             );
         }
     }
 
-    /// Bytes of one token as `kind`, F16 or Q8_0.
+    /// Returns the bytes of one token as `kind`, which is F16 or Q8_0.
     pub fn per_token(&self, kind: GgmlType) -> Option<u64> {
         if kind == Q8_0 { self.q8_0.map(|bytes| bytes.0) } else { Some(self.f16.0) }
     }
@@ -114,8 +115,8 @@ fn row(kind: GgmlType, elements: u64) -> Option<u64> {
     kind.bytes_of(elements)
 }
 
-/// A layer that carries a state along, and has no attention beside it. `attn_qkv` does not count as attention: the
-/// linear attention of Qwen3-Next has one too.
+/// True if the layer carries a recurrent state and has no attention. `attn_qkv` does not count as attention, because
+/// the linear attention of Qwen3-Next has such a tensor too.
 fn is_recurrent(layer: u64, tensors: &[Tensor]) -> bool {
     let prefix = format!("blk.{layer}.");
     let own = || tensors.iter().filter_map(|tensor| tensor.name.strip_prefix(&prefix));

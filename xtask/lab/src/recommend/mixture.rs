@@ -1,7 +1,8 @@
-//! llama.cpp's mixtures: which type its quantiser gives to each tensor.
+//! llama.cpp's mixtures: the type that its quantiser gives to each tensor.
 //!
-//! `llama_tensor_get_type_impl` in llama-quant.cpp of the pinned llama.cpp, without an importance matrix, for the types
-//! that are recommended; held against the sizes of files that its quantiser wrote, and against those it publishes.
+//! The rules are those of `llama_tensor_get_type_impl` in llama-quant.cpp of the pinned llama.cpp, without an
+//! importance matrix, for the types that are recommended. The results were checked against the sizes of files that
+//! its quantiser wrote and against the sizes that llama.cpp publishes.
 
 use gguf::GgmlType;
 
@@ -21,17 +22,17 @@ const Q6_K: GgmlType = GgmlType::known(14);
 const IQ4_NL: GgmlType = GgmlType::known(20);
 const IQ4_XS: GgmlType = GgmlType::known(23);
 
-/// One of llama.cpp's file types.
+/// File type of llama.cpp.
 #[derive(Clone, Copy, Debug)]
 pub struct Quant {
-    /// As llama-quantize takes it.
+    /// Name that llama-quantize takes.
     pub name: &'static str,
     kind: GgmlType,
-    /// Rise of the perplexity of Llama-3-8B, from the list of tools/quantize/quantize.cpp.
+    /// Increase of the perplexity of Llama-3-8B, from the list in tools/quantize/quantize.cpp.
     pub perplexity_rise: Option<f64>,
 }
 
-/// What is reckoned with, the largest first.
+/// File types that are considered, the largest first.
 pub const QUANTS: &[Quant] = &[
     Quant { name: "F16", kind: F16, perplexity_rise: None },
     Quant { name: "Q8_0", kind: Q8_0, perplexity_rise: Some(0.0026) },
@@ -46,25 +47,25 @@ pub const QUANTS: &[Quant] = &[
     Quant { name: "Q2_K", kind: Q2_K, perplexity_rise: Some(3.5199) },
 ];
 
-/// The file type called `name`.
+/// Returns the file type called `name`.
 pub fn find(name: &str) -> Option<&'static Quant> {
     QUANTS.iter().find(|quant| quant.name == name)
 }
 
-/// A model as another file type.
+/// Model converted to another file type.
 pub struct Mixed {
-    /// The model.
+    /// Facts about the converted model.
     pub model: ModelFacts,
-    /// Matrices whose rows are no whole blocks of the type they should have.
+    /// Number of matrices that get another type because their rows are not whole blocks of the intended one.
     pub fallbacks: usize,
 }
 
-/// `model` as `quant`, as if from its original weights.
+/// Returns `model` as `quant`, as if it were quantised from its original weights.
 pub fn quantise(model: &ModelFacts, quant: &Quant) -> Mixed {
     let mut fallbacks = 0;
     let mut state = MixtureState { seen_values: 0, values: 0, quant, model };
     state.values = model.tensors.iter().filter(|tensor| is_value(tensor)).count() as u64;
-    // The quantiser goes through the tensors by layer.
+    // The quantiser visits the tensors by layer.
     let mut order: Vec<usize> = (0..model.tensors.len()).collect();
     order.sort_by_key(|index| model.tensors[*index].layer());
     let mut tensors = model.tensors.clone();
@@ -81,7 +82,7 @@ pub fn quantise(model: &ModelFacts, quant: &Quant) -> Mixed {
     Mixed { model: model.with_types(quant.name, tensors), fallbacks }
 }
 
-/// Whether a file type decides the type of this tensor: matrices but for routers and what is small
+/// True if the file type decides the type of this tensor. This applies to matrices, except routers and small ones
 /// (`tensor_allows_quantization`).
 pub fn is_quantised_by_type(tensor: &Tensor) -> bool {
     const KEPT: [&str; 6] = [
@@ -109,7 +110,7 @@ fn is_value(tensor: &Tensor) -> bool {
 struct MixtureState<'a> {
     quant: &'a Quant,
     model: &'a ModelFacts,
-    /// Tensors of values, and those that were gone through.
+    /// Number of value tensors, and how many of them were visited.
     values: u64,
     seen_values: u64,
 }
@@ -178,7 +179,7 @@ impl MixtureState<'_> {
     }
 }
 
-/// `use_more_bits`: the first and the last eighth, and every third in between.
+/// True for the first and the last eighth of the layers, and for every third layer in between (`use_more_bits`).
 fn has_more_bits(index: u64, count: u64) -> bool {
     index < count / 8 || index >= 7 * count / 8 || (index - count / 8) % 3 == 2
 }
@@ -187,7 +188,7 @@ fn is_embedding(name: &str) -> bool {
     name == "token_embd.weight" || name == "per_layer_token_embd.weight"
 }
 
-/// The type that takes the place of one whose blocks do not fill a row (`tensor_type_fallback`).
+/// Returns the type that replaces one whose blocks do not fill a row (`tensor_type_fallback`).
 fn fallback(wanted: GgmlType, row: u64) -> GgmlType {
     if row.is_multiple_of(wanted.block_elements()) {
         return wanted;

@@ -1,4 +1,5 @@
-//! What to build and how to run it: a pure function of a model's header, a host and its measured limits.
+//! Recommendation of a build and run-time settings: a pure function of a model's header, a host and its measured
+//! limits.
 
 pub mod fit;
 pub mod kv;
@@ -30,63 +31,63 @@ use settings::Runtime;
 use speed::Speed;
 use variant::BuildAdvice;
 
-/// What a recommendation is made from.
+/// Inputs of a recommendation.
 pub struct Question<'a> {
-    /// The model.
+    /// Facts about the model.
     pub model: &'a ModelFacts,
-    /// Its file, as a command names it.
+    /// Path of the model file, as a command names it.
     pub path: &'a str,
-    /// The machine.
+    /// Machine to recommend for.
     pub host: &'a Host,
-    /// Its measured limits, where they are known.
+    /// Measured limits of the machine, if they are known.
     pub roofline: Option<&'a Roofline>,
-    /// Presets, of which the first that matches is taken.
+    /// Presets, of which the first that matches is used.
     pub presets: &'a [Preset],
-    /// Build profiles that are there.
+    /// Names of the build profiles that exist.
     pub profiles: &'a [String],
-    /// Tokens of the context, where the user wants a number of them.
+    /// Tokens of the context, if the user asked for a number.
     pub n_ctx: Option<u32>,
 }
 
-/// The machine, as far as it mattered.
+/// Description of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HostSummary {
-    /// Its CPU.
+    /// Name of the CPU.
     pub cpu: String,
-    /// Cores that the process may use.
+    /// Number of cores that the process may use.
     pub cores: u32,
-    /// What bounds them.
+    /// Limit that determines the number of cores.
     pub bound_by: String,
 }
 
-/// What to build and how to run it.
+/// Recommended build and settings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Recommendation {
-    /// The model.
+    /// Facts about the model.
     pub model: ModelFacts,
-    /// The machine.
+    /// Description of the machine.
     pub host: HostSummary,
-    /// Whether the model fits.
+    /// Result of the memory check.
     pub fit: Fit,
-    /// Which build.
+    /// Recommended build.
     pub build: BuildAdvice,
-    /// How to run it.
+    /// Recommended run-time settings.
     pub runtime: Runtime,
-    /// The command for that, where it can run.
+    /// Command that runs the model; `None` if it cannot run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// What speed there can be.
+    /// Upper bounds of the speed.
     pub speed: Speed,
-    /// What goes to the GPU, where there is one.
+    /// Layers to put on the GPUs; `None` if there is no GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offload: Option<Offload>,
-    /// Which quantisation.
+    /// Recommended quantisation.
     pub quantisation: Advice,
-    /// What the reader should know.
+    /// Remarks for the reader.
     pub notes: Vec<String>,
 }
 
-/// Answers `question`.
+/// Returns the recommendation for `question`.
 pub fn recommend(question: &Question<'_>) -> Recommendation {
     let Question { model, host, roofline, presets, profiles, n_ctx, .. } = *question;
     let budget = threads::budget(host, Policy::default());
@@ -96,19 +97,19 @@ pub fn recommend(question: &Question<'_>) -> Recommendation {
     let mut context = settings::wished_context(model, preset, n_ctx);
     let wished = context.value;
     let mut fit = Fit::of(model, host, wished, n_ubatch);
-    // A shorter context that keeps the weights in memory is better than a longer one that does not, unless it was
-    // asked for.
+    // Unless the user asked for a number, prefer a shorter context that keeps the weights in memory to a longer one
+    // that does not.
     if let Some(largest) = fit.largest_context.filter(|largest| *largest < context.value)
         && n_ctx.is_none()
     {
         context.value = largest;
-        context.reason = "the longest with which the weights stay in memory".to_string();
+        context.reason = "the longest context with which the weights stay in memory".to_string();
         fit = Fit::of(model, host, largest, n_ubatch);
     }
     let runtime = Runtime::choose(model, preset, &budget, context, &fit);
     let threads = (runtime.decode_threads.value, runtime.prefill_threads.value);
     let n_ctx = runtime.n_ctx.value;
-    // A context that is too long for main memory may be none for the GPU's.
+    // A context that is too long for main memory may still fit into the GPUs' memory.
     let whole = Offload::of(model, host, wished, n_ubatch).filter(Offload::is_whole);
     let offload = whole.or_else(|| Offload::of(model, host, n_ctx, n_ubatch));
     let quantisation =
@@ -134,16 +135,19 @@ fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<
     let (model, host) = (question.model, question.host);
     let mut notes = model.notes.clone();
     if fit.verdict > FitVerdict::FitsWithoutRepack && fit.fits_when_idle {
-        notes.push("it would fit if nothing else ran on this machine: close what takes memory".to_string());
+        notes.push(
+            "the model would fit if nothing else ran on this machine: close programs that use much memory"
+                .to_string(),
+        );
     }
     if fit.verdict == FitVerdict::DoesNotFit && fit.need.buffers() > fit.memory.usable {
         let what = "the KV cache and the buffers alone do not fit";
         notes.push(match fit.largest_context {
             Some(largest) => format!(
-                "{what}, because the context is of {} tokens: {largest} are the most that fit; give -c {largest} or less",
+                "{what}, because the context has {} tokens; at most {largest} fit: use -c {largest} or less",
                 fit.need.n_ctx
             ),
-            None => format!("{what}: a shorter context (-c) needs less"),
+            None => format!("{what}: use a shorter context (-c)"),
         });
     }
     let n_ctx = u64::from(runtime.n_ctx.value);
@@ -152,13 +156,14 @@ fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<
         model.trained_context.filter(|trained| n_ctx > trained.div_ceil(step).saturating_mul(step))
     {
         notes.push(format!(
-            "a context of {n_ctx} tokens is longer than the {trained} that it was trained for: its text gets worse"
+            "the context has {n_ctx} tokens, but the model was trained for {trained}: the quality of its text \
+             decreases"
         ));
     }
     if let Some(offload) = offload {
         if offload.gpus > 1 {
             notes.push(format!(
-                "the {} GPUs share the layers, as the engine does by itself (--split-mode layer)",
+                "the {} GPUs share the layers, which is the engine's default (--split-mode layer)",
                 offload.gpus
             ));
         }
@@ -168,8 +173,8 @@ fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<
             more => notes.push(format!("{more} more GPUs are left out: they have no room for a layer")),
         }
         notes.push(
-            "fit, threads and speeds are those of a run on the CPU; how much of the GPU's memory is free was not looked \
-             at, and its speed is not known"
+            "fit, threads and speeds are for a run on the CPU; the GPU's speed and the free part of its memory \
+             are not known"
                 .to_string(),
         );
     }
@@ -177,8 +182,7 @@ fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<
         && (roofline.cpu_quota != host.limits.cpu_quota || roofline.affinity != host.limits.affinity)
     {
         notes.push(
-            "the machine's limits were measured with other CPUs or another quota than the process has now: measure \
-             again"
+            "the machine's limits were measured with other CPUs or another quota than now: measure them again"
                 .to_string(),
         );
     }

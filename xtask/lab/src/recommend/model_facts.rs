@@ -1,4 +1,4 @@
-//! What a model's header says about its size and its work.
+//! Size and work of a model, from its header.
 
 use anyhow::{Result, bail};
 use build_info::Bytes;
@@ -10,102 +10,103 @@ use super::kv::Kv;
 /// `LLAMA_MAX_LAYERS` of llama-hparams.h.
 const MAX_LAYERS: u64 = 512;
 
-/// Where the keys of a model's header are read.
+/// Access to the keys of a model's header.
 pub trait Metadata {
-    /// The text under `key`.
+    /// Returns the text under `key`.
     fn text(&self, key: &str) -> Option<String>;
-    /// The whole numbers under `key`: one for a number, all for an array.
+    /// Returns the integers under `key`: one for a number, all for an array.
     fn numbers(&self, key: &str) -> Option<Vec<u64>>;
-    /// The whole number under `key`; of an array the first.
+    /// Returns the integer under `key`, or the first one of an array.
     fn number(&self, key: &str) -> Option<u64> {
         self.numbers(key)?.first().copied()
     }
 }
 
-/// One tensor, without its data.
+/// Tensor without its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its name, `blk.0.attn_q.weight`.
+    /// Name, such as `blk.0.attn_q.weight`.
     pub name: String,
-    /// Elements of a row first.
+    /// Dimensions; the first is the number of elements in a row.
     pub dims: Vec<u64>,
     /// Type of its data.
     pub kind: GgmlType,
 }
 
 impl Tensor {
-    /// Number of its weights.
+    /// Returns the number of its weights.
     pub fn elements(&self) -> u64 {
         self.dims.iter().fold(1, |product: u64, dim| product.saturating_mul(*dim))
     }
 
-    /// Elements of a row.
+    /// Returns the number of elements in a row.
     pub fn row(&self) -> u64 {
         self.dims.first().copied().unwrap_or(1)
     }
 
-    /// Size of its data as `kind`; without a whole number of blocks in a row as much as F16 takes.
+    /// Returns the size of its data in bytes as `kind`. If a row is not a whole number of blocks, this is the size as
+    /// F16.
     pub fn bytes_as(&self, kind: GgmlType) -> u64 {
         let rows = self.elements() / self.row().max(1);
         kind.bytes_of(self.row()).unwrap_or(self.row().saturating_mul(2)).saturating_mul(rows)
     }
 
-    /// Size of its data.
+    /// Returns the size of its data in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes_as(self.kind)
     }
 
-    /// The layer that it belongs to.
+    /// Returns the layer that it belongs to, if any.
     pub fn layer(&self) -> Option<u64> {
         self.name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
     }
 
-    /// Whether it is the weights of all experts of a layer, of which a token uses some.
+    /// True if it holds the weights of all experts of a layer, of which a token uses some.
     pub fn is_experts(&self) -> bool {
         self.name.contains("_exps.")
     }
 
-    /// Whether one row of it is taken for a token, rather than all of it multiplied.
+    /// True if a token needs only one row of it, not a multiplication with all of it.
     fn is_lookup(&self) -> bool {
         ["token_embd.weight", "per_layer_token_embd.weight", "position_embd.weight"]
             .contains(&self.name.as_str())
     }
 }
 
-/// A mixture of experts.
+/// Mixture of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Experts {
-    /// Experts of a layer.
+    /// Number of experts in a layer.
     pub count: u64,
-    /// Of them, those that a token uses.
+    /// Number of experts that a token uses.
     pub used: u64,
 }
 
-/// How much of the file one type takes.
+/// Share of the file that one type takes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TypeShare {
-    /// As ggml spells it: `q4_K`.
+    /// ggml's name of the type, such as `q4_K`.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// Size of the tensors of this type.
     pub bytes: Bytes,
-    /// Of all tensors' size, 0 to 1.
+    /// Fraction of the size of all tensors, 0 to 1.
     pub share: f64,
 }
 
-/// Multiply-adds that one token of a prompt takes in the layers' matrices, by the type of the weights.
+/// Multiply-adds in the layers' matrices for one token of a prompt, by the type of the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Macs {
-    /// Of quantised weights: done with 8-bit integers.
+    /// Multiply-adds with quantised weights, computed with 8-bit integers.
     pub quantised: u64,
-    /// Of F16 and BF16.
+    /// Multiply-adds with F16 and BF16 weights.
     pub half: u64,
-    /// Of F32.
+    /// Multiply-adds with F32 weights.
     pub single: u64,
 }
 
 impl Macs {
-    /// All of them.
+    /// Returns the sum of all multiply-adds.
     pub fn total(self) -> u64 {
         self.quantised.saturating_add(self.half).saturating_add(self.single)
     }
@@ -120,82 +121,87 @@ impl Macs {
     }
 }
 
-/// A model, as far as its size and its speed depend on it.
+/// Facts about a model that determine its size and speed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelFacts {
-    /// `general.name`, or the file's.
+    /// `general.name`, or the name of the file.
     pub name: String,
     /// `general.architecture`.
     pub architecture: String,
-    /// File type, `Q4_K_M`; else the type that takes most of the file.
+    /// File type, such as `Q4_K_M`, or else the type that takes most of the file.
     pub quantisation: String,
     /// Number of weights.
     pub parameters: u64,
-    /// Weights that a token uses; less than all in a mixture of experts.
+    /// Number of weights that a token uses; fewer than all in a mixture of experts.
     pub active_parameters: u64,
     /// Size of all tensors.
     pub weights: Bytes,
-    /// Size of the experts' tensors among them.
+    /// Size of the experts' tensors, which `weights` includes.
     pub expert_weights: Bytes,
     /// Types by size, the largest first.
     pub types: Vec<TypeShare>,
-    /// Layers.
+    /// Number of layers.
     pub layers: u64,
     /// Width of the residual stream.
     pub embedding: u64,
     /// Width of the feed-forward network, or of one expert.
     pub feed_forward: u64,
-    /// Attention heads of the first layer.
+    /// Number of attention heads in the first layer.
     pub heads: u64,
-    /// Attention heads that share keys and values, of the first layer.
+    /// Number of heads with keys and values in the first layer.
     pub kv_heads: u64,
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub vocabulary: u64,
-    /// Whether the embedding is the output matrix too.
+    /// True if the embedding is also the output matrix.
     pub tied: bool,
-    /// Tokens of the context that it was trained for.
+    /// Tokens of the context that it was trained for; `None` if the header does not say.
     pub trained_context: Option<u64>,
-    /// The mixture of experts, where it is one.
+    /// Mixture of experts, if it is one.
     pub experts: Option<Experts>,
-    /// Weights read from memory to decode one token.
+    /// Bytes of weights that are read from memory to decode one token.
     pub bytes_per_token: Bytes,
-    /// Work of one token of a prompt.
+    /// Work for one token of a prompt.
     pub prefill_macs: Macs,
     /// Keys and values of a token.
     pub kv: Kv,
-    /// What could not be told, and what that does to the figures.
+    /// Values that could not be determined, with the effect on the figures.
     pub notes: Vec<String>,
-    /// The tensors themselves.
+    /// Tensors of the model.
     #[serde(skip)]
     pub tensors: Vec<Tensor>,
 }
 
 impl ModelFacts {
-    /// The facts in a header. `fallback_name` is for a model that bears no name.
+    /// Reads the facts from a header. `fallback_name` is used for a model without a name.
     ///
     /// # Errors
-    /// When it is no language model: no architecture, no layers, no tensors; or more layers than llama.cpp takes.
+    /// The header is not that of a language model (no architecture, no layers or no tensors), or the model has more
+    /// layers than llama.cpp supports.
     pub fn read(metadata: &dyn Metadata, tensors: Vec<Tensor>, fallback_name: &str) -> Result<Self> {
         let Some(architecture) = metadata.text("general.architecture") else {
             bail!(
-                "{fallback_name} names no architecture (general.architecture), so it is no language model; give the \
-                 model's own GGUF file"
+                "{fallback_name} is not a language model: its header lacks general.architecture\nhint: use the \
+                 GGUF file of a model"
             );
         };
         let key = |name: &str| format!("{architecture}.{name}");
         let Some(layers) = metadata.number(&key("block_count")).filter(|layers| *layers > 0) else {
             bail!(
-                "{fallback_name} says of no layers ({}): a vocabulary or an adapter is no model to run",
+                "{fallback_name} has no layers ({}), so it is a vocabulary or an adapter, not a model",
                 key("block_count")
             );
         };
         if layers > MAX_LAYERS {
             bail!(
-                "{fallback_name} has {layers} layers, and llama.cpp takes {MAX_LAYERS} at most: it is damaged"
+                "{fallback_name} is damaged: its header has {layers} layers, but llama.cpp supports at most \
+                 {MAX_LAYERS}"
             );
         }
         if tensors.is_empty() {
-            bail!("{fallback_name} has no weights: give the model itself, of a split one the first part");
+            bail!(
+                "{fallback_name} has no weights\nhint: use the file of the model, or the first part of a split \
+                 model"
+            );
         }
         let number = |name: &str| metadata.number(&key(name)).unwrap_or(0);
         let (count, used) = (number("expert_count"), number("expert_used_count"));
@@ -206,7 +212,7 @@ impl ModelFacts {
         let mut notes = kv.notes.clone();
         if count > 0 && experts.is_none() {
             notes.push(format!(
-                "it has {count} experts and does not say how many a token uses: all are counted as used"
+                "the header has {count} experts but not the number that a token uses: all are counted as used"
             ));
         }
         let vocabulary = tensors
@@ -256,7 +262,7 @@ impl ModelFacts {
         })
     }
 
-    /// The same model with its tensors of other types.
+    /// Returns the same model with tensors of other types.
     pub fn with_types(&self, quantisation: &str, tensors: Vec<Tensor>) -> Self {
         let work = TokenWork::of(&tensors, self.experts, self.tied);
         let expert = tensors.iter().filter(|tensor| tensor.is_experts()).map(Tensor::bytes);
@@ -272,12 +278,12 @@ impl ModelFacts {
         }
     }
 
-    /// Bits that a weight takes on average.
+    /// Returns the average number of bits per weight.
     pub fn bits_per_weight(&self) -> f64 {
         8.0 * self.weights.0 as f64 / self.parameters.max(1) as f64
     }
 
-    /// Size of the tensors of layer `layer`, and of the experts among them.
+    /// Returns the size of the tensors of layer `layer`, and the part of it that belongs to experts.
     pub fn layer_bytes(&self, layer: u64) -> (u64, u64) {
         let of = |experts: bool| {
             let own = self.tensors.iter().filter(|tensor| tensor.layer() == Some(layer));
@@ -287,7 +293,7 @@ impl ModelFacts {
     }
 }
 
-/// What one token costs.
+/// Work and memory traffic of one token.
 struct TokenWork {
     bytes: u64,
     active: u64,
@@ -310,7 +316,7 @@ impl TokenWork {
             };
             work.bytes = work.bytes.saturating_add(bytes);
             work.active = work.active.saturating_add(used(tensor.elements()));
-            // The output matrix works on the last token of a prompt only.
+            // The output matrix is applied to the last token of a prompt only.
             if tensor.layer().is_some() && tensor.dims.len() > 1 {
                 work.macs.add(tensor.kind, used(tensor.elements()));
             }
@@ -337,7 +343,7 @@ fn type_shares(tensors: &[Tensor]) -> Vec<TypeShare> {
     kinds.into_iter().map(share).collect()
 }
 
-/// `numerator / denominator` of `value`, without overflow; all of it where the denominator is 0.
+/// Returns `value` × `numerator` / `denominator` without overflow; `value` itself if `denominator` is 0.
 pub fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
     if denominator == 0 {
         return value;
@@ -345,7 +351,7 @@ pub fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
     u64::try_from(u128::from(value) * u128::from(numerator) / u128::from(denominator)).unwrap_or(u64::MAX)
 }
 
-/// A sum that stays at the greatest number there is: a damaged header must not stop the program.
+/// Returns a sum that saturates at the maximum, because a damaged header must not cause a panic.
 pub fn sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }

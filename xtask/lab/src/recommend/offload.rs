@@ -1,5 +1,5 @@
-//! How many layers the GPUs can take: in closed form, by the sizes of layers. The engine asks llama.cpp for what each
-//! number of layers takes and searches (`llama::fit::choose`), which needs the GPU.
+//! Number of layers that fit on the GPUs, computed from the sizes of the layers. The engine instead asks llama.cpp
+//! for the memory of each number of layers and searches (`llama::fit::choose`), which needs the GPU.
 
 use build_info::host::Gpu;
 use build_info::{Bytes, Host};
@@ -8,35 +8,36 @@ use serde::Serialize;
 use super::fit::{compute_buffer, reserve};
 use super::model_facts::ModelFacts;
 
-/// What of the model goes to the GPU.
+/// Part of the model that goes to the GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Offload {
-    /// The GPUs, in words: those with room for a layer, which share them; the largest where none has.
+    /// Names of the GPUs that have room for a layer and share the layers; the largest GPU if none has room.
     pub gpu: String,
-    /// How many they are.
+    /// Number of these GPUs.
     pub gpus: u64,
-    /// Memory on them together. How much of it is free is not known.
+    /// Total memory of these GPUs. The free part of it is not known.
     pub memory: Bytes,
-    /// What is left to the driver and to the screen, of all of them.
+    /// Total memory that is left to the driver and the screen.
     pub reserve: Bytes,
-    /// Keys and values of all layers at this context.
+    /// Size of the KV cache of all layers at this context.
     pub kv: Bytes,
-    /// Buffers of a graph, on all of them.
+    /// Total size of the compute buffers on these GPUs.
     pub compute: Bytes,
-    /// The largest layer with its keys and values.
+    /// Size of the largest layer with its keys and values.
     pub layer: Bytes,
-    /// Layers that fit, the output matrix counted as one more, as llama.cpp counts.
+    /// Number of layers that fit. As in llama.cpp, the output matrix counts as one more layer.
     pub layers: u64,
-    /// All there are, counted so.
+    /// Number of all layers, counted in the same way.
     pub of_layers: u64,
-    /// Of a mixture of experts: layers whose experts stay in main memory when all else is on the GPU, if that fits.
+    /// For a mixture of experts: number of layers whose experts stay in main memory while everything else is on the
+    /// GPUs, if that fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layers_with_experts_on_cpu: Option<u64>,
 }
 
 impl Offload {
-    /// Of `model` on the GPUs of `host`; `None` where there is none. The engine shares layers among all of them, by what is
-    /// free of each.
+    /// Computes the offload of `model` to the GPUs of `host`; `None` if there is no GPU. The engine distributes
+    /// layers over all of them in proportion to their free memory.
     pub fn of(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32) -> Option<Self> {
         let compute = compute_buffer(model, n_ctx, n_ubatch);
         let kv = model.kv.f16.0.saturating_mul(n_ctx.into());
@@ -51,11 +52,11 @@ impl Offload {
         let sum = |of: &dyn Fn(&&Gpu) -> u64| gpus.iter().map(of).fold(0, u64::saturating_add);
         let count = gpus.len() as u64;
         let fit = sum(&|gpu| room(gpu).checked_div(largest).unwrap_or(0)).min(model.layers);
-        // A layer lies on one of them: each but the last may have room left for no more than a part of one.
+        // A layer is not split between GPUs, so each GPU except the last may have unusable room of up to one layer.
         let room = sum(&room).saturating_sub((count - 1).saturating_mul(largest));
         let in_layers = layers.iter().fold(0u64, |all, (layer, _)| all.saturating_add(*layer));
-        // What belongs to no layer: the output matrix. The embedding stays in main memory, but for a tied one, which is
-        // there twice.
+        // The output matrix belongs to no layer. The embedding stays in main memory; a tied one is held in both
+        // places.
         let output = output_bytes(model);
         let experts_on_cpu = experts_on_cpu(&layers, room.checked_sub(kv), output);
         let whole = sum3(in_layers, kv, output);
@@ -75,13 +76,13 @@ impl Offload {
         })
     }
 
-    /// Whether the whole model is on the GPU.
+    /// True if the whole model fits on the GPUs.
     pub fn is_whole(&self) -> bool {
         self.layers == self.of_layers
     }
 }
 
-/// `2 × NVIDIA L4 and NVIDIA A10`.
+/// Lists the GPUs in words: `2 × NVIDIA L4 and NVIDIA A10`.
 fn names(gpus: &[&Gpu]) -> String {
     let mut names: Vec<&str> = gpus.iter().map(|gpu| gpu.name.as_str()).collect();
     names.sort_unstable();
@@ -97,7 +98,8 @@ fn output_bytes(model: &ModelFacts) -> u64 {
     model.tensors.iter().find(|tensor| tensor.name == name).map_or(0, |tensor| tensor.bytes())
 }
 
-/// The fewest layers whose experts must stay behind for all else to fit into `room`.
+/// Returns the minimum number of layers whose experts must stay in main memory for everything else to fit into
+/// `room`.
 fn experts_on_cpu(layers: &[(u64, u64)], room: Option<u64>, output: u64) -> Option<u64> {
     let mut need = layers.iter().fold(output, |all, (layer, _)| all.saturating_add(*layer));
     let room = room?;

@@ -8,34 +8,34 @@ use build_info::Bytes;
 use gguf::memory::CTX_STEP;
 use serde::Deserialize;
 
-/// Settings for the machines that it matches; `None` leaves a setting to the engine's own rule.
+/// Settings for the machines that the preset matches. A setting of `None` is left to the engine's own rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preset {
-    /// Name: that of its file.
+    /// Name of the preset, from its file name.
     pub name: String,
-    /// One line for people.
+    /// Description in one line.
     pub description: String,
     cores: RangeInclusive<u32>,
     memory: RangeInclusive<u64>,
-    /// What it sets.
+    /// Settings of the preset.
     pub settings: Settings,
 }
 
-/// What a preset sets.
+/// Run-time settings of a preset.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// Tokens of the context.
     pub n_ctx: Option<u32>,
-    /// Tokens in one call.
+    /// Maximum number of tokens in one call.
     pub n_batch: Option<u32>,
-    /// Tokens in one graph.
+    /// Maximum number of tokens in one graph.
     pub n_ubatch: Option<u32>,
-    /// Part of the usable cores that decode takes, above 0 and at most 1.
+    /// Fraction of the usable cores that decode takes, above 0 and at most 1.
     pub decode_share: Option<f64>,
-    /// Whether the weights are mapped rather than read.
+    /// True if the weights are memory-mapped instead of read.
     pub mmap: Option<bool>,
-    /// Whether they are pinned in memory.
+    /// True if the weights are locked in memory.
     pub mlock: Option<bool>,
 }
 
@@ -65,7 +65,7 @@ struct Range {
 }
 
 impl Preset {
-    /// Whether it is meant for a process with `cores` usable cores and `memory`.
+    /// True if it is meant for a process with `cores` usable cores and this much `memory`.
     pub fn matches(&self, cores: u32, memory: Bytes) -> bool {
         self.cores.contains(&cores) && self.memory.contains(&memory.0)
     }
@@ -78,7 +78,7 @@ impl Preset {
         let bytes = |gib: u32| u64::from(gib) << 30;
         let memory = min.map_or(0, bytes)..=max.map_or(u64::MAX, bytes);
         if cores.is_empty() || memory.is_empty() {
-            bail!("it matches no machine: a `min` is above its `max`");
+            bail!("the preset matches no machine: a `min` is above its `max`");
         }
         check(&settings)?;
         Ok(Self { name: name.to_string(), description, cores, memory, settings })
@@ -88,26 +88,26 @@ impl Preset {
 fn check(settings: &Settings) -> Result<()> {
     let zero = [settings.n_ctx, settings.n_batch, settings.n_ubatch].contains(&Some(0));
     if zero {
-        bail!("n_ctx, n_batch and n_ubatch are numbers of tokens, so at least 1");
+        bail!("n_ctx, n_batch and n_ubatch must be at least 1 token");
     }
     if settings.n_ctx.is_some_and(|n_ctx| !n_ctx.is_multiple_of(CTX_STEP)) {
-        bail!("n_ctx is no multiple of {CTX_STEP}, which llama.cpp would round it up to");
+        bail!("n_ctx must be a multiple of {CTX_STEP}, because llama.cpp would round it up");
     }
     if let (Some(batch), Some(ubatch)) = (settings.n_batch, settings.n_ubatch)
         && ubatch > batch
     {
-        bail!("n_ubatch {ubatch} is above n_batch {batch}: a graph takes at most what a call brings");
+        bail!("n_ubatch {ubatch} is above n_batch {batch}, but a graph cannot have more tokens than a call");
     }
     if settings.decode_share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
-        bail!("decode_share is a part of the cores: above 0, at most 1");
+        bail!("decode_share must be above 0 and at most 1");
     }
     if settings.mlock == Some(true) && settings.mmap == Some(false) {
-        bail!("mlock pins what is mapped: it goes with mmap = true");
+        bail!("mlock = true needs mmap = true");
     }
     Ok(())
 }
 
-/// All presets of `folder`, by name.
+/// Loads all presets of `folder`, sorted by name.
 pub fn load(folder: &Path) -> Result<Vec<Preset>> {
     let entries = std::fs::read_dir(folder)
         .with_context(|| format!("cannot list the presets in {}", folder.display()))?;
@@ -121,7 +121,7 @@ pub fn load(folder: &Path) -> Result<Vec<Preset>> {
         let text =
             build::fs::text(&path).with_context(|| format!("cannot read the preset {}", path.display()))?;
         let preset = Preset::parse(&name, &text)
-            .with_context(|| format!("cannot understand the preset {}", path.display()))?;
+            .with_context(|| format!("cannot parse the preset {}", path.display()))?;
         presets.push(preset);
     }
     presets.sort_by(|a, b| a.name.cmp(&b.name));
@@ -159,12 +159,12 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_told() {
         let cases = [
-            ("[match]\n[settings]\nn_ctx = 1000", "no multiple of 256"),
+            ("[match]\n[settings]\nn_ctx = 1000", "a multiple of 256"),
             ("[match]\n[settings]\nn_ctx = 0", "at least 1"),
             ("[match]\n[settings]\nn_batch = 128\nn_ubatch = 256", "above n_batch"),
             ("[match]\n[settings]\ndecode_share = 0.0", "above 0"),
             ("[match]\n[settings]\ndecode_share = nan", "above 0"),
-            ("[match]\n[settings]\nmmap = false\nmlock = true", "goes with mmap"),
+            ("[match]\n[settings]\nmmap = false\nmlock = true", "needs mmap = true"),
             ("[match]\n[settings]\nthreads = 4", "unknown field `threads`"),
             ("[match]\ncores = { min = 4, max = 2 }\n[settings]", "no machine"),
             ("[match]\ncores = 4\n[settings]", "invalid type"),

@@ -1,4 +1,4 @@
-//! A recommendation for people: 80 columns.
+//! Recommendation as text of 80 columns.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::Recommendation;
 use super::fit::FitVerdict;
 use super::quant::Choice;
 
-/// Columns of the text.
+/// Width of the text in columns.
 const WIDTH: u16 = 80;
 
 impl fmt::Display for Recommendation {
@@ -22,7 +22,7 @@ impl fmt::Display for Recommendation {
         if let Some(offload) = &self.offload {
             let of = if offload.gpus > 1 { format!(" of {} GPUs", offload.gpus) } else { String::new() };
             let mut text = format!(
-                "{} of {} layers: {}{of} less {} for the driver and {} of buffers; a layer takes {}",
+                "{} of {} layers fit into {}{of}, less {} for the driver and {} for buffers; a layer takes {}",
                 offload.layers,
                 offload.of_layers,
                 offload.memory,
@@ -31,7 +31,9 @@ impl fmt::Display for Recommendation {
                 offload.layer
             );
             if let Some(behind) = offload.layers_with_experts_on_cpu {
-                text.push_str(&format!("; all of them with the experts of {behind} in main memory"));
+                text.push_str(&format!(
+                    "; all layers fit with the experts of {behind} layers in main memory"
+                ));
             }
             facts.push(("GPU", text));
         }
@@ -47,7 +49,7 @@ impl fmt::Display for Recommendation {
             writeln!(f, "{command}")?;
             writeln!(f)?;
         }
-        let header = ["type", "size", "bits", "fits", "decode ≤", "+ppl", "rearranged"];
+        let header = ["type", "size", "bits", "fits", "decode ≤", "+ppl", "repacked"];
         write!(f, "{}", table(Some(&header), self.quantisation.choices.iter().map(row)))
     }
 }
@@ -66,7 +68,7 @@ impl Recommendation {
         );
         if let Some(experts) = model.experts {
             text.push_str(&format!(
-                ", {} of {} experts: {} parameters a token",
+                ", {} of {} experts: {} parameters per token",
                 experts.used,
                 experts.count,
                 count(model.active_parameters)
@@ -99,10 +101,10 @@ impl Recommendation {
             _ => (Bytes(0), need.once()),
         };
         if copied > Bytes(0) {
-            text.push_str(&format!(", {copied} rearranged copy"));
+            text.push_str(&format!(", {copied} repacked copy"));
         }
         text.push_str(&format!(
-            "; {all} in all, {} usable ({} left to the system)",
+            "; {all} in total, {} usable ({} reserved for the system)",
             memory.usable, memory.reserve
         ));
         match self.fit.largest_context {
@@ -117,7 +119,7 @@ impl Recommendation {
         let (Some(decode), Some(full), Some(prefill)) = (speed.decode, speed.decode_full, speed.prefill)
         else {
             return format!(
-                "{}; a token of decode reads {}, one of prefill takes {} multiply-adds",
+                "{}; a token of decode reads {}, a token of prefill takes {} multiply-adds",
                 speed.how,
                 Bytes(speed.bytes_per_token),
                 count(speed.macs_per_token)
@@ -184,11 +186,11 @@ fn table(header: Option<&[&str]>, rows: impl IntoIterator<Item = Vec<String>>) -
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-    // An empty header is an empty line.
+    // An empty header would print an empty line.
     lines.join("\n").trim_start_matches('\n').to_string()
 }
 
-/// Three digits, as a person says them: `8.03 B`, `494 M`.
+/// Formats a number with three digits and a unit: `8.03 B`, `494 M`.
 fn count(number: u64) -> String {
     let (value, unit) = match number {
         1_000_000_000.. => (number as f64 / 1e9, " B"),
@@ -199,7 +201,7 @@ fn count(number: u64) -> String {
     format!("{}{unit}", figure(value))
 }
 
-/// Three digits.
+/// Formats a value with three digits.
 fn figure(value: f64) -> String {
     match value {
         value if value >= 99.95 => format!("{value:.0}"),

@@ -1,4 +1,4 @@
-//! Quantisations: how large a model of this shape is in each, and which to take.
+//! Quantisations: the size of a model in each, and which one to take.
 
 use build_info::{Bytes, Host, Roofline};
 use serde::Serialize;
@@ -9,50 +9,50 @@ use super::mixture::{self, Quant};
 use super::model_facts::{ModelFacts, Tensor, sum};
 use super::speed::decode_ceiling;
 
-/// One quantisation of the model's shape.
+/// Model in one quantisation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
-    /// As llama-quantize takes it.
+    /// Name that llama-quantize takes.
     pub quant: &'static str,
     /// Size of the weights.
     pub weights: Bytes,
-    /// Bits that a weight takes on average.
+    /// Average number of bits per weight.
     pub bits_per_weight: f64,
-    /// How it fits with the context that is recommended.
+    /// Result of the memory check with the recommended context.
     pub verdict: FitVerdict,
-    /// Tokens a second of decode, at most.
+    /// Upper bound of decode in tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode: Option<f64>,
-    /// By how much it raised the perplexity of Llama-3-8B, as llama.cpp publishes it.
+    /// Increase of the perplexity of Llama-3-8B, as llama.cpp publishes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub perplexity_rise: Option<f64>,
-    /// Part of the weights that the CPU's kernels have in a rearranged form, 0 to 1.
+    /// Fraction of the weights that the CPU backend repacks, 0 to 1.
     pub repacked_share: f64,
-    /// Matrices whose rows are no whole blocks of the type, and which get another.
+    /// Number of matrices that get another type because their rows are not whole blocks of this one.
     pub fallbacks: usize,
 }
 
-/// What to take.
+/// Recommended quantisation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// The most exact that fits.
+    /// Most precise quantisation that fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub most_exact: Option<&'static str>,
-    /// The usual one, where it fits; else the next smaller that does.
+    /// Usual quantisation if it fits, or else the next smaller one that does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usual: Option<&'static str>,
-    /// In words.
+    /// Recommendation in words.
     pub text: String,
-    /// What is against the model's present types on this CPU.
+    /// Disadvantages of the model's present types on this CPU.
     pub warnings: Vec<String>,
-    /// All that were reckoned with, the largest first.
+    /// Quantisations that were considered, the largest first.
     pub choices: Vec<Choice>,
 }
 
-/// The type that is mostly given away: below it the published loss of quality grows fast.
+/// Type that is most often published: below it, the published loss of quality grows fast.
 const USUAL: &str = "Q4_K_M";
 
-/// The quantisations of `model` on `host`.
+/// Compares the quantisations of `model` on `host`.
 pub fn advise(
     model: &ModelFacts,
     host: &Host,
@@ -67,7 +67,7 @@ pub fn advise(
         let mixed = mixture::quantise(model, quant);
         let need = Need::of(&mixed.model, host, need.n_ctx, n_ubatch, kv::F16);
         let verdict = need.verdict(usable);
-        // What is read from the disk is not bound by memory.
+        // If weights are read from the disk, memory bandwidth is not the limit.
         let bandwidth = bandwidth.filter(|_| verdict <= FitVerdict::FitsWithoutRepack);
         Choice {
             quant: quant.name,
@@ -92,8 +92,8 @@ pub fn advise(
     Advice { most_exact, usual, text, warnings: warnings(model, host, &choices), choices }
 }
 
-/// What to do where no quantisation fits with a context of `n_ctx` tokens: a shorter context, of the usual quantisation
-/// or the next smaller one that has any, else a smaller model.
+/// Returns the advice if no quantisation fits with a context of `n_ctx` tokens. It is a shorter context, with the
+/// usual quantisation or the next smaller one for which a context fits, or else a smaller model.
 fn none_fits(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32, usable: Bytes) -> String {
     let from_usual = mixture::QUANTS.iter().skip_while(|quant| quant.name != USUAL);
     let mut shorter = from_usual.filter_map(|quant| {
@@ -102,39 +102,39 @@ fn none_fits(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32, usable:
         Some((quant.name, largest))
     });
     match shorter.next() {
-        Some((quant, largest)) => format!(
-            "none fits with a context of {n_ctx} tokens: {quant} does with {largest} at most, so give -c {largest} or less"
-        ),
-        None => "no quantisation of this model fits: take a smaller model".to_string(),
+        Some((quant, largest)) => {
+            format!("none fits with a context of {n_ctx} tokens; {quant} fits with -c {largest} or less")
+        }
+        None => "no quantisation of this model fits: use a smaller model".to_string(),
     }
 }
 
 fn in_words(model: &ModelFacts, most_exact: &str, usual: &str, verdict: FitVerdict) -> String {
     let mut text = if most_exact == usual {
-        format!("{usual} is all that fits")
+        format!("only {usual} fits")
     } else {
-        format!("{usual} for speed, {most_exact} is the most exact that fits")
+        format!("{usual} for speed; {most_exact} is the most precise that fits")
     };
     if verdict > FitVerdict::FitsWithoutRepack {
         text = format!("{} does not stay in memory; {text}", model.quantisation);
     } else if usual == model.quantisation {
-        text = format!("stay with {usual}; {most_exact} is the most exact that fits");
+        text = format!("keep {usual}; {most_exact} is the most precise that fits");
     }
     if usual != USUAL {
-        text.push_str(&format!("; below {USUAL} a smaller model is mostly the better choice"));
+        text.push_str(&format!("; a smaller model is usually better than a type below {USUAL}"));
     }
     text
 }
 
-/// What the CPU's kernels and the shape make of the types in the file.
+/// Returns the warnings about the types in the file, given the CPU's kernels and the model's shape.
 fn warnings(model: &ModelFacts, host: &Host, choices: &[Choice]) -> Vec<String> {
     let mut warnings = Vec::new();
     let matrices = || model.tensors.iter().filter(|tensor| mixture::is_quantised_by_type(tensor));
     let odd = matrices().filter(|tensor| !tensor.row().is_multiple_of(256)).count();
     if odd > 0 {
         warnings.push(format!(
-            "{odd} of {} matrices have rows that are no multiple of 256: K-quants fall back there to Q5_0, Q5_1 or Q8_0, \
-             which are larger, and of which only Q8_0 and Q4_0 are ever rearranged for the CPU",
+            "{odd} of {} matrices have rows that are not a multiple of 256: for them, K-quants fall back to \
+             Q4_0, Q5_0, Q5_1 or Q8_0, which are larger; llama.cpp never repacks Q5_0 and Q5_1 for the CPU",
             matrices().count()
         ));
     }
@@ -145,13 +145,14 @@ fn warnings(model: &ModelFacts, host: &Host, choices: &[Choice]) -> Vec<String> 
     let best = best.max_by(|a, b| a.repacked_share.total_cmp(&b.repacked_share));
     match best.filter(|_| rearranged < all / 2) {
         Some(best) if best.repacked_share > 0.0 => warnings.push(format!(
-            "llama.cpp rearranges {:.0} % of the layers' quantised weights for this CPU, the others use its general \
-             kernels: measure against {}, of which it rearranges most",
+            "llama.cpp repacks {:.0} % of the layers' quantised weights for this CPU, and the others use its \
+             general kernels: compare with {}, of which it repacks most",
             100.0 * rearranged as f64 / all.max(1) as f64,
             best.quant
         )),
         Some(_) => warnings.push(
-            "this CPU lacks the instruction sets (AVX2, on ARM dot products) that llama.cpp's rearranged kernels need"
+            "this CPU lacks the instruction sets (AVX2, or dot products on ARM) that llama.cpp's repacked \
+             kernels need"
                 .to_string(),
         ),
         None => {}

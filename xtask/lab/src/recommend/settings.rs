@@ -1,4 +1,4 @@
-//! Run-time settings, each with its reason.
+//! Run-time settings with their reasons.
 
 use build_info::{Bytes, ThreadBudget};
 use gguf::memory::CTX_STEP;
@@ -9,17 +9,17 @@ use super::kv;
 use super::model_facts::ModelFacts;
 use super::preset::Preset;
 
-/// The engine's own defaults, which are llama.cpp's but for the context.
+/// Defaults of the engine, which are llama.cpp's except for the context.
 const N_CTX: u32 = 4096;
 const N_BATCH: u32 = 2048;
 const N_UBATCH: u32 = 512;
 
-/// A value and why it is this.
+/// Value with its reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChosenValue<T> {
-    /// The value.
+    /// Chosen value.
     pub value: T,
-    /// Why.
+    /// Reason for the value.
     pub reason: String,
 }
 
@@ -30,23 +30,23 @@ fn chosen<T>(value: T, reason: impl Into<String>) -> ChosenValue<T> {
 /// Settings of `anneal run`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Runtime {
-    /// The preset that they come from; the engine's own rules where there is none.
+    /// Preset that the settings come from; `None` for the engine's own rules.
     pub preset: Option<String>,
     /// Tokens of the context, `-c`.
     pub n_ctx: ChosenValue<u32>,
-    /// Tokens in one call, `-b`.
+    /// Maximum number of tokens in one call, `-b`.
     pub n_batch: ChosenValue<u32>,
-    /// Tokens in one graph, `--ubatch-size`.
+    /// Maximum number of tokens in one graph, `--ubatch-size`.
     pub n_ubatch: ChosenValue<u32>,
-    /// Threads that generate, `-t`.
+    /// Threads for decode, `-t`.
     pub decode_threads: ChosenValue<u32>,
-    /// Threads that read the prompt, `--threads-batch`.
+    /// Threads for prefill, `--threads-batch`.
     pub prefill_threads: ChosenValue<u32>,
-    /// Whether the weights are mapped, `--load-mode`.
+    /// True if the weights are memory-mapped, `--load-mode`.
     pub mmap: ChosenValue<bool>,
-    /// Whether they are pinned, `--load-mode`.
+    /// True if the weights are locked in memory, `--load-mode`.
     pub mlock: ChosenValue<bool>,
-    /// Whether weights are rearranged for the CPU, else `--no-repack`.
+    /// True if weights are repacked for the CPU; otherwise `--no-repack`.
     pub repack: ChosenValue<bool>,
     /// Type of the KV cache, `--cache-type-k` and `--cache-type-v`.
     pub kv_type: ChosenValue<&'static str>,
@@ -54,12 +54,12 @@ pub struct Runtime {
     pub flash_attention: ChosenValue<&'static str>,
 }
 
-/// Tokens of a graph, which the fit must know first.
+/// Returns the maximum number of tokens in one graph, which the memory check needs first.
 pub fn n_ubatch(preset: Option<&Preset>) -> u32 {
     preset.and_then(|preset| preset.settings.n_ubatch).unwrap_or(N_UBATCH)
 }
 
-/// The context to try first: what is asked for, the preset's or the engine's, no longer than the model was trained for.
+/// Returns the context to try first: the user's, the preset's or the engine's, at most the trained context.
 pub fn wished_context(model: &ModelFacts, preset: Option<&Preset>, asked: Option<u32>) -> ChosenValue<u32> {
     let round = |tokens: u32| tokens.clamp(1, u32::MAX - CTX_STEP).next_multiple_of(CTX_STEP);
     let rounded = |tokens: u32, reason: &str| match round(tokens) {
@@ -70,18 +70,22 @@ pub fn wished_context(model: &ModelFacts, preset: Option<&Preset>, asked: Option
         }
     };
     if let Some(asked) = asked {
-        return rounded(asked, "asked for");
+        return rounded(asked, "requested");
     }
     let (wish, reason) = match preset.and_then(|preset| preset.settings.n_ctx) {
-        Some(n_ctx) => (n_ctx, "the preset's"),
-        None => (N_CTX, "the engine's default: room for a conversation"),
+        Some(n_ctx) => (n_ctx, "from the preset"),
+        None => (N_CTX, "the engine's default: enough for a conversation"),
     };
     let trained = model.trained_context.and_then(|trained| u32::try_from(trained).ok()).unwrap_or(u32::MAX);
-    if trained < wish { rounded(trained, "what the model was trained for") } else { chosen(wish, reason) }
+    if trained < wish {
+        rounded(trained, "the context that the model was trained for")
+    } else {
+        chosen(wish, reason)
+    }
 }
 
 impl Runtime {
-    /// For a model that fits like this.
+    /// Chooses the settings for a model that fits as `fit` says.
     pub fn choose(
         model: &ModelFacts,
         preset: Option<&Preset>,
@@ -91,18 +95,18 @@ impl Runtime {
     ) -> Self {
         let from = preset.map(|preset| preset.settings.clone()).unwrap_or_default();
         let batch = |value: Option<u32>, default: u32| match value {
-            Some(value) => chosen(value, "the preset's"),
-            None => chosen(default, "llama.cpp's own"),
+            Some(value) => chosen(value, "from the preset"),
+            None => chosen(default, "llama.cpp's default"),
         };
         let mmap = match fit.verdict {
             FitVerdict::Fits | FitVerdict::FitsWithoutRepack => {
-                "the weights are the file's own pages: started again at once"
+                "the weights are pages of the file, so the next start is fast"
             }
-            _ => "the weights do not fit at once: what is mapped can be dropped and read again",
+            _ => "the weights do not all fit: mapped pages can be dropped and read again",
         };
         let mlock = match fit.verdict {
             FitVerdict::Fits => "the weights stay in memory without it",
-            _ => "pinned weights would leave no memory to the rest, or could not be pinned at all",
+            _ => "locked weights would leave too little memory, or could not be locked at all",
         };
         Self {
             preset: preset.map(|preset| preset.name.clone()),
@@ -112,17 +116,17 @@ impl Runtime {
             decode_threads: decode_threads(from.decode_share, budget),
             prefill_threads: chosen(
                 budget.prefill,
-                format!("all usable cores ({}): prefill is bound by arithmetic", budget.bound_by),
+                format!("all usable cores ({}): arithmetic limits prefill", budget.bound_by),
             ),
             mmap: chosen(from.mmap.unwrap_or(true) || fit.verdict > FitVerdict::FitsWithoutRepack, mmap),
             mlock: chosen(from.mlock.unwrap_or(false) && fit.verdict == FitVerdict::Fits, mlock),
             repack: repack(fit),
             kv_type: kv_type(model, fit),
-            flash_attention: chosen("auto", "on where the device has it; a quantised V cache needs it"),
+            flash_attention: chosen("auto", "on if the device supports it; a quantised V cache needs it"),
         }
     }
 
-    /// `auto`'s explicit spelling: `mmap`, `mmap_mlock` or `none`.
+    /// Returns the explicit value of `--load-mode` that `auto` stands for: `mmap`, `mmap_mlock` or `none`.
     pub fn load_mode(&self) -> &'static str {
         match (self.mmap.value, self.mlock.value) {
             (true, true) => "mmap_mlock",
@@ -131,10 +135,11 @@ impl Runtime {
         }
     }
 
-    /// The command that runs the model in `path` so, with the build of `profile`. Where the model is wholly on a GPU, with a context
-    /// of `on_gpu` tokens, what it says of the CPU is left out; which layers go there is the profile's default.
+    /// Returns the command that runs the model in `path` with these settings and the build of `profile`. `on_gpu` is
+    /// the context of a model that is wholly on GPUs; its command omits the CPU settings. The profile's default
+    /// decides which layers go to the GPU.
     pub fn command(&self, path: &str, profile: &str, on_gpu: Option<u32>) -> String {
-        // Only a zero byte cannot be quoted, and no path has one.
+        // Only a NUL byte cannot be quoted, and no path contains one.
         let path = shlex::try_quote(path).unwrap_or(path.into());
         let anneal = format!("target/anneal/{profile}/bin/anneal");
         let mut flags: Vec<String> = [&anneal, "run", "-m", &path].map(String::from).to_vec();
@@ -161,9 +166,9 @@ fn decode_threads(share: Option<f64>, budget: &ThreadBudget) -> ChosenValue<u32>
         Some(share) => {
             let threads = ((f64::from(budget.cores) * share).round() as u32).clamp(1, budget.cores.max(1));
             let why = if threads == budget.cores {
-                "the preset's: all cores"
+                "from the preset: all cores"
             } else {
-                "the preset's: decode waits for memory, and a part of the cores fills it"
+                "from the preset: memory limits decode, and some of the cores are enough to use it fully"
             };
             chosen(threads, why)
         }
@@ -178,18 +183,18 @@ fn repack(fit: &Fit) -> ChosenValue<bool> {
     let need = &fit.need;
     match fit.verdict {
         _ if need.repacked == Bytes(0) => {
-            chosen(true, "the engine's default; llama.cpp rearranges none of these types on this CPU")
+            chosen(true, "the engine's default; llama.cpp repacks none of these types on this CPU")
         }
         FitVerdict::Fits => chosen(
             true,
             format!(
-                "{} are copied; decode is mostly faster, prefill often slower: `anneal bench` tells",
+                "{} are copied; decode is usually faster and prefill often slower: measure with `anneal bench`",
                 need.repacked
             ),
         ),
         _ => chosen(
             false,
-            format!("the rearranged copy would take {} more, and cannot be dropped", need.repacked),
+            format!("the repacked copy would take {} more, and cannot be dropped", need.repacked),
         ),
     }
 }
@@ -199,11 +204,12 @@ fn kv_type(model: &ModelFacts, fit: &Fit) -> ChosenValue<&'static str> {
     let reason = match q8_0 {
         Some(longer) if q8_0 > f16 => {
             format!(
-                "exact; q8_0 would allow {longer} tokens, at a small loss: `--cache-type-k q8_0 --cache-type-v q8_0`"
+                "precise; q8_0 would allow {longer} tokens, with a small loss: `--cache-type-k q8_0 \
+                 --cache-type-v q8_0`"
             )
         }
-        _ if model.kv.per_token(kv::Q8_0).is_none() => "rows are no whole blocks of q8_0".to_string(),
-        _ => "exact; nothing is gained by a smaller one".to_string(),
+        _ if model.kv.per_token(kv::Q8_0).is_none() => "rows are not whole blocks of q8_0".to_string(),
+        _ => "precise; a smaller type has no advantage".to_string(),
     };
     chosen("f16", reason)
 }

@@ -1,13 +1,13 @@
-//! Shapes of models that need not be there: what their authors' config.json says.
+//! Shapes of models that do not have to be on this machine, from their authors' config.json.
 
 use gguf::GgmlType;
 
 use super::model_facts::{Metadata, Tensor};
 
-/// A model's shape.
+/// Shape of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// The name that it is asked for by.
+    /// Name that `--shape` takes.
     pub name: &'static str,
     architecture: &'static str,
     vocabulary: u64,
@@ -18,7 +18,7 @@ pub struct Shape {
     head: u64,
     /// Width of the feed-forward network, or of one expert.
     feed_forward: u64,
-    /// Experts of a layer, and those that a token uses.
+    /// Number of experts in a layer, and number of experts that a token uses.
     experts: Option<(u64, u64)>,
     context: u64,
     tied: bool,
@@ -32,7 +32,8 @@ const fn qwen2(name: &'static str, sizes: [u64; 7], context: u64, tied: bool) ->
     dense(name, "qwen2", sizes, context, tied)
 }
 
-/// `sizes`: vocabulary, embedding, layers, heads, heads of keys and values, width of a head, feed-forward.
+/// Creates a shape without experts. `sizes` are vocabulary, embedding, layers, heads, heads of keys and values, width
+/// of a head, feed-forward.
 const fn dense(
     name: &'static str,
     architecture: &'static str,
@@ -57,7 +58,7 @@ const fn dense(
     }
 }
 
-/// All shapes, the smallest first.
+/// Known shapes, the smallest first.
 pub const SHAPES: &[Shape] = &[
     qwen2("qwen2.5-0.5b", [151_936, 896, 24, 14, 2, 64, 4864], 32_768, true),
     llama("llama-3.2-1b", [128_256, 2048, 16, 32, 8, 64, 8192], 131_072, true),
@@ -80,13 +81,13 @@ pub const SHAPES: &[Shape] = &[
     llama("llama-3.3-70b", [128_256, 8192, 80, 64, 8, 128, 28_672], 131_072, false),
 ];
 
-/// The shape called `name`.
+/// Returns the shape called `name`.
 pub fn find(name: &str) -> Option<&'static Shape> {
     SHAPES.iter().find(|shape| shape.name == name)
 }
 
 impl Shape {
-    /// Its tensors as F16, by llama.cpp's names.
+    /// Returns its tensors as F16, with llama.cpp's names.
     pub fn tensors(&self) -> Vec<Tensor> {
         let mut tensors = Vec::new();
         let mut put = |name: String, dims: &[u64]| {

@@ -1,4 +1,4 @@
-//! What the machine's measured limits leave of speed: ceilings, not promises.
+//! Upper bounds of the speed, from the machine's measured limits. They are no predictions.
 
 use build_info::Roofline;
 use build_info::roofline::Rates;
@@ -7,36 +7,36 @@ use serde::Serialize;
 use super::fit::FitVerdict;
 use super::model_facts::{Macs, ModelFacts};
 
-/// The most that a model can reach on a machine.
+/// Upper bounds of a model's speed on a machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Speed {
-    /// Tokens a second of decode with an empty context, at most.
+    /// Upper bound of decode with an empty context, in tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode: Option<f64>,
-    /// The same when the context is full.
+    /// Upper bound of decode with a full context, in tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode_full: Option<f64>,
-    /// Tokens a second of prefill, at most.
+    /// Upper bound of prefill, in tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefill: Option<f64>,
-    /// Bandwidth that decode is reckoned with, bytes a second.
+    /// Memory bandwidth assumed for decode, in bytes per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_bytes: Option<f64>,
-    /// Bytes that a token of decode reads: weights, and keys and values of a full context.
+    /// Bytes of weights that a token of decode reads.
     pub bytes_per_token: u64,
-    /// See `bytes_per_token`.
+    /// Bytes of keys and values that a token of decode reads when the context is full.
     pub kv_bytes_at_full_context: u64,
     /// Multiply-adds of a token of prefill, without attention.
     pub macs_per_token: u64,
-    /// How it was reckoned, or what is missing for it.
+    /// Method of the computation, or what is missing for it.
     pub how: String,
 }
 
-/// How to get a roofline.
+/// Advice on how to measure a roofline.
 pub const MEASURE: &str = "measure the machine's limits with `anneal bench --roofline`";
 
 impl Speed {
-    /// Of `model` on a machine with these limits; `threads` are those of decode and of prefill.
+    /// Computes the bounds of `model` on a machine with these limits; `threads` are those of decode and of prefill.
     pub fn of(
         model: &ModelFacts,
         roofline: Option<&Roofline>,
@@ -53,13 +53,13 @@ impl Speed {
             bytes_per_token: model.bytes_per_token.0,
             kv_bytes_at_full_context: kv,
             macs_per_token: model.prefill_macs.total(),
-            how: format!("bandwidth unknown: {MEASURE}, then ask again"),
+            how: format!("bandwidth unknown: {MEASURE}, then run this command again"),
         };
         let rates = |threads| roofline.and_then(|roofline| roofline.at(threads)).copied();
         let (Some(decode), Some(prefill)) = (rates(threads.0), rates(threads.1)) else { return speed };
         if verdict >= FitVerdict::StreamsFromDisk {
             speed.how =
-                "weights come from the disk: its speed is the ceiling, and was not measured".to_string();
+                "weights are read from the disk, whose speed is the limit and was not measured".to_string();
             return speed;
         }
         speed.read_bytes = positive(decode.read_bytes);
@@ -67,26 +67,27 @@ impl Speed {
         speed.decode_full = decode_ceiling(decode.read_bytes, model.bytes_per_token.0, kv);
         speed.prefill = prefill_ceiling(&prefill, model.prefill_macs);
         if speed.decode.is_none() {
-            speed.how = format!("the measured limits make no sense: {MEASURE} again");
+            speed.how = format!("the measured limits are invalid: {MEASURE} again");
             return speed;
         }
         speed.how = format!(
-            "measured bandwidth of {} threads over the bytes of a token; measured multiply-adds of {} threads over those \
-             of a token; at most, not to be expected",
+            "bandwidth of {} threads divided by the bytes of a token, and multiply-adds of {} threads divided \
+             by those of a token; upper bounds, not predictions",
             decode.threads, prefill.threads
         );
         speed
     }
 }
 
-/// Tokens a second when each reads `weights` and `kv` bytes once, at `read_bytes` bytes a second.
+/// Returns tokens per second if each token reads `weights` and `kv` bytes once, at `read_bytes` bytes per second.
 pub fn decode_ceiling(read_bytes: f64, weights: u64, kv: u64) -> Option<f64> {
     let bytes = weights.saturating_add(kv);
     positive(positive(read_bytes)? / bytes as f64)
 }
 
-/// Tokens a second when each takes `macs`: quantised weights at the rate of 8-bit integers, half precision at that of
-/// bf16 where the CPU multiplies it, else of 32-bit floats. The parts follow each other, so their times add up.
+/// Returns tokens per second if each token takes `macs`. Quantised weights are computed at the rate of 8-bit
+/// integers, half precision at the rate of bf16 if the CPU multiplies it, and everything else at the rate of 32-bit
+/// floats. The parts run one after the other, so their times are added.
 pub fn prefill_ceiling(rates: &Rates, macs: Macs) -> Option<f64> {
     let seconds = |macs: u64, rate: f64| if macs == 0 { 0.0 } else { macs as f64 / rate };
     let half = rates.bf16_macs.unwrap_or(rates.f32_macs).max(rates.f32_macs);
@@ -98,7 +99,7 @@ pub fn prefill_ceiling(rates: &Rates, macs: Macs) -> Option<f64> {
     positive(1.0 / all.iter().sum::<f64>())
 }
 
-/// `value` when it is a speed: above zero and not without end.
+/// Returns `value` if it is a valid speed: above zero and finite.
 fn positive(value: f64) -> Option<f64> {
     (value.is_finite() && value > 0.0).then_some(value)
 }

@@ -1,4 +1,4 @@
-//! The model of a recommendation: that of a file, whose header is read, or a known one.
+//! Model of a recommendation: a file whose header is read, or a known shape.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::mixture;
 use super::model_facts::{Metadata, ModelFacts, Tensor};
 use super::shapes;
 
-/// The facts of the model at `path`, all parts of it.
+/// Reads the facts about the model at `path`, including all parts of a split model.
 pub fn read_model(path: &Path) -> Result<ModelFacts> {
     let first = GgufFile::open(path)?;
     let others = first.other_parts()?;
@@ -33,21 +33,24 @@ impl Metadata for Header<'_> {
     }
 
     fn numbers(&self, key: &str) -> Option<Vec<u64>> {
-        // A file that can no longer be read was removed a moment ago: as if the key were not there.
+        // A file that can no longer be read was removed a moment ago; treat the key as absent.
         self.0.numbers(key).ok().flatten()
     }
 }
 
-/// The facts of a known model as `quant`.
+/// Returns the facts about a known model as `quant`.
 pub fn model_of_shape(name: &str, quant: &str) -> Result<ModelFacts> {
     let quant = quant.to_ascii_uppercase();
     let Some(shape) = shapes::find(name) else {
         let names: Vec<&str> = shapes::SHAPES.iter().map(|shape| shape.name).collect();
-        return Err(exit::usage(format!("no shape {name:?}: there are {}", names.join(", "))));
+        return Err(exit::usage(format!("unknown shape {name:?}\nhint: shapes are {}", names.join(", "))));
     };
     let Some(quant) = mixture::find(&quant) else {
         let names: Vec<&str> = mixture::QUANTS.iter().map(|quant| quant.name).collect();
-        return Err(exit::usage(format!("no quantisation {quant:?} here: there are {}", names.join(", "))));
+        return Err(exit::usage(format!(
+            "unknown quantisation {quant:?}\nhint: quantisations are {}",
+            names.join(", ")
+        )));
     };
     let model = ModelFacts::read(shape, shape.tensors(), name)?;
     Ok(mixture::quantise(&model, quant).model)

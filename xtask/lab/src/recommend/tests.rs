@@ -1,4 +1,5 @@
-//! Answers for every machine of the fixtures; files beside hold formulas against figures worked out by hand or reported by llama.cpp.
+//! Recommendations for every machine of the fixtures. The files of this folder compare formulas with values that were
+//! computed by hand or reported by llama.cpp.
 
 mod docs;
 mod gpus;
@@ -39,7 +40,7 @@ fn presets() -> Vec<Preset> {
     preset::load(&root().join("profiles/runtime")).unwrap()
 }
 
-/// Those of today: a new one must not change what was recommended here.
+/// Returns a fixed list of profiles, so that a new profile does not change these recommendations.
 fn profiles() -> Vec<String> {
     ["native", "native-blas", "native-lto", "portable"].map(String::from).to_vec()
 }
@@ -59,7 +60,8 @@ fn answer(
     recommend(&Question { model, path, host, roofline, presets: &presets, profiles: &profiles, n_ctx })
 }
 
-/// A machine whose threads together read 10 GB/s each, and do 100, 20 and 40 G multiply-adds a second each.
+/// Returns limits of a machine on which all threads together read 10 GB/s per thread and do 100, 20 and 40 G
+/// multiply-adds per second per thread.
 fn roofline(cpu: &str) -> Roofline {
     let rates = |threads: u32| Rates {
         threads,
@@ -116,7 +118,7 @@ fn the_machines_of_the_issue_come_out_as_stated() {
             assert_eq!(runtime.preset.as_deref(), Some(preset));
         }
     }
-    // No preset: the engine's own policy and defaults.
+    // Without a preset, the engine's own policy and defaults apply.
     let runtime = answer(&shape("llama-3.1-8b", "Q4_K_M"), &host("i7-12700k"), None, None).runtime;
     assert_eq!((runtime.preset, runtime.decode_threads.value, runtime.prefill_threads.value), (None, 6, 8));
     assert_eq!((runtime.n_ctx.value, runtime.n_batch.value, runtime.n_ubatch.value), (4096, 2048, 512));

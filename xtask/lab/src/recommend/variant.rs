@@ -1,4 +1,4 @@
-//! Which build for which model on which machine: the table of docs/src/tune/recommend.md.
+//! Choice of a build for a model and a machine: the table of docs/src/tune/recommend.md.
 
 use build_info::Host;
 use serde::Serialize;
@@ -6,20 +6,20 @@ use serde::Serialize;
 use super::model_facts::ModelFacts;
 use super::offload::Offload;
 
-/// One row of the table.
+/// Row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct VariantRow {
     /// Name in profiles/build.
     pub profile: &'static str,
     /// Model and machine that it is for.
     pub models: &'static str,
-    /// What its main part runs on.
+    /// Processor that its main part runs on.
     pub runs_on: &'static str,
-    /// Why, and what speaks against it.
+    /// Reason for choosing it, and its disadvantages.
     pub why: &'static str,
 }
 
-/// All variants: those of the CPU first.
+/// All variants; those for the CPU come first.
 pub const VARIANTS: &[VariantRow] = &[
     VariantRow {
         profile: "native",
@@ -29,93 +29,94 @@ pub const VARIANTS: &[VariantRow] = &[
     },
     VariantRow {
         profile: "portable",
-        models: "every model, to be taken to other x86-64-v3 machines",
+        models: "every model, for other x86-64-v3 machines",
         runs_on: "CPU",
-        why: "one program for all; slower where a CPU has more than AVX2",
+        why: "one program for all; slower on CPUs with more than AVX2",
     },
     VariantRow {
         profile: "native-lto",
         models: "every model",
         runs_on: "CPU",
-        why: "no difference to `native` was measured: only after `bench compare` showed one here",
+        why: "no difference from `native` was measured: use it only if `bench compare` shows one on this \
+              machine",
     },
     VariantRow {
         profile: "native-blas",
         models: "F16, BF16 and F32, prompts of hundreds of tokens",
         runs_on: "CPU",
-        why: "was slower than `native` where it was measured: only after `bench compare` here",
+        why: "was slower than `native` where it was measured: use it only after `bench compare` on this machine",
     },
     VariantRow {
         profile: "cuda-dense",
-        models: "dense, quantised, all of it in the GPU's memory",
+        models: "dense, quantised, wholly in the GPU's memory",
         runs_on: "GPU",
-        why: "kernels that multiply quantised weights as they are; the one to begin with",
+        why: "kernels that multiply quantised weights directly; a good first choice",
     },
     VariantRow {
         profile: "cuda-cublas-dense",
-        models: "dense, F16, BF16 or F32, all of it in the GPU's memory",
+        models: "dense, F16, BF16 or F32, wholly in the GPU's memory",
         runs_on: "GPU",
-        why: "cuBLAS for weights that need not be unpacked, as in cuda-dense; also for prompts of quantised ones",
+        why: "cuBLAS for unquantised weights, as in cuda-dense, and also for prefill of quantised ones",
     },
     VariantRow {
         profile: "cuda-mmq-moe",
-        models: "mixture of experts, all of it in the GPU's memory",
+        models: "mixture of experts, wholly in the GPU's memory",
         runs_on: "GPU",
-        why: "quantised kernels for all products; those of cuda-dense but on Volta",
+        why: "quantised kernels for all products; differs from cuda-dense only on Volta",
     },
     VariantRow {
         profile: "cuda-hybrid",
         models: "half of the layers or more in the GPU's memory",
         runs_on: "GPU, rest CPU",
-        why: "the CPU's layers set the pace: fewer of them is what counts",
+        why: "the CPU's layers limit the speed, so as many layers as possible go to the GPU",
     },
     VariantRow {
         profile: "cpu-cuda-hybrid",
-        models: "less than half of the layers in the GPU's memory, or the experts outside it",
+        models: "less than half of the layers in the GPU's memory, or experts outside it",
         runs_on: "CPU, rest GPU",
         why: "attention and prefill on the GPU, most weights in main memory",
     },
     VariantRow {
         profile: "cpu-hybrid",
-        models: "a GPU that takes no layer at all",
+        models: "a GPU too small for any layer",
         runs_on: "CPU",
-        why: "weights and decode on the CPU; the GPU helps with long prompts at most",
+        why: "weights and decode on the CPU; the GPU only helps with long prompts",
     },
 ];
 
-/// Which build to make.
+/// Recommended build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BuildAdvice {
-    /// A profile that is there.
+    /// Name of a profile that exists.
     pub profile: &'static str,
-    /// The command that builds it.
+    /// Command that builds it.
     pub command: String,
-    /// Why.
+    /// Reason for the choice.
     pub reason: String,
-    /// The variant that would suit better, and is not there yet.
+    /// Variant that would be better and does not exist yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned: Option<&'static str>,
     /// All variants.
     pub variants: Vec<Status>,
 }
 
-/// A variant, and whether there is such a profile.
+/// Variant, and whether its profile exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// The variant.
+    /// Row of the variant.
     #[serde(flatten)]
     pub variant: VariantRow,
-    /// Whether it can be built.
+    /// True if its profile exists and can be built.
     pub there: bool,
 }
 
-/// The table, with what of it is there.
+/// Returns the table, with a mark on the variants that exist.
 pub fn statuses(profiles: &[String]) -> Vec<Status> {
     let there = |name: &str| profiles.iter().any(|profile| profile == name);
     VARIANTS.iter().map(|variant| Status { variant: *variant, there: there(variant.profile) }).collect()
 }
 
-/// Chooses a build; `profiles` are those that are there.
+/// Chooses a build; `profiles` are those that exist.
 pub fn choose(
     model: &ModelFacts,
     host: &Host,
@@ -138,10 +139,10 @@ pub fn choose(
     if there(wanted) {
         return advice(wanted, why, None);
     }
-    advice("native", format!("{cpu}. {wanted} would suit better ({why}), and is not there yet"), Some(wanted))
+    advice("native", format!("{cpu}. {wanted} would be better ({why}), but does not exist yet"), Some(wanted))
 }
 
-/// The variant for a machine with a GPU.
+/// Returns the variant for a machine with a GPU.
 fn of_gpu(model: &ModelFacts, offload: &Offload) -> (&'static str, String) {
     let layers =
         format!("{} of {} layers fit into the memory of {}", offload.layers, offload.of_layers, offload.gpu);

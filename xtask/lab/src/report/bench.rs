@@ -1,4 +1,4 @@
-//! What rows of `anneal bench` show: speed over threads, share of the roof, evenness of the times.
+//! Sections about rows of `anneal bench`: speed over threads, share of the roofline, variation of the times.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,8 @@ use report::{Block, Curves, Plot, PlotKind, Point, Roof, Series, Spread, Spreads
 
 use super::rows::TestRow;
 
-/// Rows of one test under one set of settings, by threads. Of a test that was repeated the last stays.
+/// Returns the rows of one test under one set of settings, sorted by threads. If a test was repeated, the last run
+/// counts.
 fn curve(rows: &[&TestRow]) -> Vec<(f64, f64, f64)> {
     let mut newest: BTreeMap<u64, &TestRow> = BTreeMap::new();
     for row in rows {
@@ -21,7 +22,8 @@ fn curve(rows: &[&TestRow]) -> Vec<(f64, f64, f64)> {
     newest.into_iter().map(|(threads, row)| (threads as f64, row.speed.0, row.speed.1)).collect()
 }
 
-/// A plot for each model and kind of test that was run with several numbers of threads; a table of what was not.
+/// Returns a plot for each model and kind of test that ran with several numbers of threads, and a table of the other
+/// tests.
 pub fn threads(rows: &[TestRow]) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut alone: Vec<&TestRow> = Vec::new();
@@ -30,7 +32,7 @@ pub fn threads(rows: &[TestRow]) -> Vec<Block> {
             rows.iter().filter(|row| row.model == model && row.kind() == kind).collect();
         let mut groups: BTreeMap<(String, String), Vec<&TestRow>> = BTreeMap::new();
         for row in &of_kind {
-            // Threads of prefill follow those of the test; they tell no curve from another.
+            // By default, prefill uses the same number of threads as the test; it does not distinguish curves.
             let settings = row.apart(&of_kind, &["prefill threads"]);
             groups.entry((row.test(), settings)).or_default().push(row);
         }
@@ -54,7 +56,7 @@ pub fn threads(rows: &[TestRow]) -> Vec<Block> {
     blocks
 }
 
-/// Model and kind of test, each once, in the order of the rows.
+/// Returns each model and kind of test once, in the order of the rows.
 fn kinds(rows: &[TestRow]) -> Vec<(String, &'static str)> {
     let mut seen = BTreeSet::new();
     let all = rows.iter().map(|row| (row.model.clone(), row.kind()));
@@ -67,7 +69,7 @@ fn thread_plot(model: &str, kind: &str, series: Vec<Series>) -> Plot {
         title: format!("{model}: {kind}"),
         caption:
             "Mean tokens per second by number of threads; bars are one standard deviation of the samples to \
-                  either side. Rows of one file were measured one after the other, not in turns."
+             either side. Rows of one file were measured one after the other, not interleaved."
                 .to_string(),
         kind: PlotKind::Curves(Curves {
             x: "threads".to_string(),
@@ -94,7 +96,7 @@ fn table(rows: &[&TestRow]) -> Table {
     }
 }
 
-/// The limits of the machine, and the tests that know their share of them.
+/// Returns the limits of the machine, and the tests whose share of them is known.
 pub fn roofline(rows: &[TestRow], rooflines: &[Roofline]) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for roofline in rooflines {
@@ -110,9 +112,10 @@ pub fn roofline(rows: &[TestRow], rooflines: &[Roofline]) -> Vec<Block> {
         blocks.push(Block::Plot(Plot {
             name: format!("roofline {}", roofline.cpu),
             title: format!("{}, {} threads", roofline.cpu, most.threads),
-            caption: "The slope is what memory gives, the flat lines what the vector units manage; nothing can lie above \
-                      them. Decode takes each weight once and sits left, prefill takes it once for a whole graph and sits \
-                      right. Of each test the run that came nearest to its roof, and its share of it."
+            caption: "The slope is the limit of memory, the flat lines are the limits of the vector units; no \
+                      point can lie above them. Decode reads each weight once per token, so it is on the left; \
+                      prefill reads it once per graph, so it is on the right. Each test is shown by its run \
+                      that is nearest to its roof, with its share of the roof."
                 .to_string(),
             kind: PlotKind::Roofline(report::Roofline { bandwidth: most.read_bytes, roofs, points }),
         }));
@@ -121,7 +124,7 @@ pub fn roofline(rows: &[TestRow], rooflines: &[Roofline]) -> Vec<Block> {
     blocks
 }
 
-/// Of each test of each model by each build the row that is nearest to its roof.
+/// Returns, for each test of each model by each build, the row that is nearest to its roof.
 fn best<'a>(rows: impl Iterator<Item = &'a TestRow>) -> Vec<&'a TestRow> {
     let mut best: Vec<&TestRow> = Vec::new();
     let share = |row: &TestRow| row.roof.as_ref().map_or(0.0, |roof| roof.0);
@@ -138,8 +141,9 @@ fn best<'a>(rows: impl Iterator<Item = &'a TestRow>) -> Vec<&'a TestRow> {
     best
 }
 
-/// Where a test lies: its share of the roof that bounds it, at as many multiply-adds for each byte as it does. The row
-/// does not say these; a weight is one multiply-add, and is read once for all tokens of a graph.
+/// Returns the position of a test in the roofline plot: its share of the limiting roof, at its ratio of multiply-adds
+/// to bytes. The row does not contain these numbers. Each weight is one multiply-add, and is read once for all tokens
+/// of a graph.
 fn point(row: &TestRow, roofline: &Roofline) -> Option<Point> {
     let (share, bound) = row.roof.as_ref()?;
     let threads = if row.case.1 == 0 { row.prefill_threads } else { row.threads };
@@ -148,7 +152,7 @@ fn point(row: &TestRow, roofline: &Roofline) -> Option<Point> {
     let together = match row.case {
         (prompt, 0, _) => prompt.min(row.ubatch.max(1)).max(1) as f64,
         (0, _, _) => 1.0,
-        // Prompt and answer in one figure are no point.
+        // A test of prompt and answer together has no single position.
         _ => return None,
     };
     let intensity = weights / bytes * together;
@@ -161,7 +165,8 @@ fn point(row: &TestRow, roofline: &Roofline) -> Option<Point> {
     Some(Point { name, intensity, macs, share: Some(*share) })
 }
 
-/// The multiply-adds that the engine held the row against: of floats where the weights are, halves computed as floats.
+/// Returns the rate of multiply-adds that the engine compared the row with: that of the weights' float type, or of
+/// 8-bit integers for quantised weights. F16 counts as F32, as does BF16 if the CPU does not multiply it.
 fn compute(row: &TestRow, rates: &Rates) -> f64 {
     match row.floats {
         "BF16" => rates.bf16_macs.unwrap_or(rates.f32_macs),
@@ -185,7 +190,7 @@ fn rates(roofline: &Roofline) -> Table {
     Table { header: header.map(str::to_string).to_vec(), rows: roofline.rates.iter().map(row).collect() }
 }
 
-/// How even the times of tokens are, and how long the first one takes.
+/// Returns the variation of the times of tokens, and the time to the first token.
 pub fn jitter(rows: &[TestRow]) -> Vec<Block> {
     let all: Vec<&TestRow> =
         rows.iter().filter(|row| !row.first_token.is_empty() || row.token_times.is_some()).collect();
@@ -209,18 +214,18 @@ pub fn jitter(rows: &[TestRow]) -> Vec<Block> {
         let at = |share: f64| quantile(&row.first_token, share) / 1e6;
         Spread { group: row.model.clone(), label: label(row), p50: at(0.5), p95: at(0.95), p99: at(0.99) }
     });
-    let few = "Of few samples the slowest are all there is";
+    let few = "With few samples, high percentiles are the slowest sample";
     let plots = [
         (
             "Time of a token",
-            "The dot is the median, the thick bar ends at the 95th percentile, the thin one at the 99th; \
-          the figures are these three."
+            "The dot is the median, the thick bar ends at the 95th percentile, and the thin one at the 99th; \
+             the table has these three values."
                 .to_string(),
             tokens.collect::<Vec<_>>(),
         ),
         (
             "Time to the first token",
-            format!("The same of the times until the first token, over the samples. {few}."),
+            format!("Times to the first token over the samples, drawn in the same way. {few}."),
             first.collect(),
         ),
     ];

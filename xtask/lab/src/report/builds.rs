@@ -1,17 +1,17 @@
-//! Builds by their records, and what profiles and BOLT did to them.
+//! Sections about builds, and about the effects of PGO and BOLT on them.
 
 use build_info::optimized::{Gain, Interval as Ratio};
 use build_info::{BuildInfo, Bytes};
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 
-/// What a build is, in words that tell it from the others.
+/// Returns a description of a build that distinguishes it from the others.
 pub fn name(info: &BuildInfo) -> String {
     let pgo = if info.pgo.is_some() { " + PGO" } else { "" };
     let bolt = if info.bolt.is_some() { " + BOLT" } else { "" };
     format!("{}{pgo}{bolt}", info.profile)
 }
 
-/// A row for each build.
+/// Returns a table with one row for each build.
 pub fn blocks(builds: &[BuildInfo]) -> Vec<Block> {
     if builds.is_empty() {
         return Vec::new();
@@ -20,8 +20,9 @@ pub fn blocks(builds: &[BuildInfo]) -> Vec<Block> {
         ["build", "plan", "compiler", "llama.cpp", "LTO", "BLAS", "program", "gate", "smoke test", "date"];
     let rows = builds.iter().map(row).collect();
     let table = Table { header: header.map(str::to_string).to_vec(), rows };
-    let about = "The gate compares logits with a scalar build's: the worst mean KL divergence of its cases is shown. The \
-                 smoke test runs a tiny model, its speeds are a sign of life and no benchmark.";
+    let about = "The gate compares logits with a scalar build's; the worst mean KL divergence of its cases is \
+                 shown. The smoke test runs a tiny model; its speeds show that the build works and are no \
+                 benchmark.";
     vec![Block::Table(table), Block::Text(about.to_string())]
 }
 
@@ -51,11 +52,11 @@ fn row(info: &BuildInfo) -> Vec<String> {
     ]
 }
 
-/// What was won, or would have been, by profiles and by BOLT.
+/// Returns the gains of PGO and BOLT, including those that were rejected.
 pub fn gains(builds: &[BuildInfo]) -> Vec<Block> {
     let mut blocks = Vec::new();
     for info in builds {
-        for (gain, what) in [(&info.gain, "against"), (&info.rejected, "what was tried on it, against")] {
+        for (gain, what) in [(&info.gain, "against"), (&info.rejected, "variant and its baseline")] {
             if let Some(gain) = gain {
                 blocks.push(Block::Plot(gain_plot(info, gain, what)));
             }
@@ -87,7 +88,8 @@ fn gain_plot(info: &BuildInfo, gain: &Gain, what: &str) -> Plot {
         name: format!("gain {} {what}", name(info)),
         title: format!("{}, {what} {}", name(info), gain.against),
         caption: format!(
-            "How many times as fast, medians of {pairs} paired run{} with 95 % intervals; right of 1 is faster. {}. {kept}",
+            "Speed as a multiple of the baseline's, medians of {pairs} paired run{} with 95 % intervals; right \
+             of 1 is faster. {}. {kept}",
             if pairs == 1 { "" } else { "s" },
             gain.verdict
         ),
@@ -100,7 +102,7 @@ fn details(info: &BuildInfo) -> Vec<Vec<String>> {
     let mut add = |what: &str, figure: String| rows.push(vec![name(info), what.to_string(), figure]);
     if let Some(pgo) = &info.pgo {
         let coverage = &pgo.coverage;
-        add("hot functions that the profile knows", format!("{} of {}", coverage.hot_counted, coverage.hot));
+        add("hot functions with a profile", format!("{} of {}", coverage.hot_counted, coverage.hot));
         add("functions run in training", format!("{} of {}", coverage.counted, coverage.functions));
         if let Some(training) = &pgo.training {
             add("trained on", format!("{}; {}", training.workloads.join(", "), training.models.join(", ")));
@@ -111,9 +113,9 @@ fn details(info: &BuildInfo) -> Vec<Vec<String>> {
         let less = |change: &build_info::optimized::Change| format!("{:.1} % fewer", 100.0 * change.less());
         add("taken branches after BOLT", less(&layout.taken_branches));
         add("instructions after BOLT", less(&layout.instructions));
-        add("functions laid out anew", format!("{} of {} hot", layout.reordered, layout.hot_functions));
+        add("functions reordered", format!("{} of {} hot", layout.reordered, layout.hot_functions));
         add(
-            "hot code kept together",
+            "hot code placed together",
             format!("{} of {}", layout.hot_bytes, together(layout.hot_bytes, layout.cold_bytes)),
         );
         add("size of the program", format!("{} before, {} after", bolt.size_before, bolt.size_after));

@@ -1,4 +1,4 @@
-//! Builds side by side.
+//! Section about comparisons of builds.
 
 use build::compare::comparison::{Comparison, Figure};
 use build::compare::{Phase, Quantity};
@@ -6,7 +6,7 @@ use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 
 use super::words::count;
 
-/// Conditions, a plot for each phase, and the table of all.
+/// Returns the conditions, a plot for each phase, and a table of all results.
 pub fn blocks(comparisons: &[(String, Comparison)]) -> Vec<Block> {
     let mut blocks = Vec::new();
     for (name, comparison) in comparisons {
@@ -21,16 +21,16 @@ pub fn blocks(comparisons: &[(String, Comparison)]) -> Vec<Block> {
     blocks
 }
 
-/// How it was measured, in a paragraph.
+/// Describes the measurement in a paragraph.
 fn conditions(comparison: &Comparison) -> String {
     let Comparison { provenance, threads, pairs, warm_up_rounds, rounds, .. } = comparison;
     let day = provenance.date.get(..10).unwrap_or(&provenance.date);
     let warm = match warm_up_rounds {
         0 => String::new(),
-        n => format!(", {n} more to warm up"),
+        n => format!(", {n} more for warm-up"),
     };
     let done = match rounds.len() {
-        // Comparisons of older programs say nothing of their rounds.
+        // Comparisons of older programs do not contain the number of rounds.
         0 => count(*pairs, "round"),
         n if n == *pairs => count(n, "round"),
         n => format!("{n} of {}", count(*pairs, "round")),
@@ -41,7 +41,9 @@ fn conditions(comparison: &Comparison) -> String {
         text.push_str(&format!(" {}.", capital(&remark)));
     }
     if let Some((median, most)) = comparison.disturbance() {
-        text.push_str(&format!(" Others kept {median:.2} cores busy, {most:.2} in the worst round."));
+        text.push_str(&format!(
+            " Other processes kept {median:.2} cores busy, {most:.2} in the worst round."
+        ));
     }
     text
 }
@@ -53,7 +55,7 @@ fn capital(words: &str) -> String {
 
 fn builds(comparison: &Comparison) -> Table {
     let said = |text: &Option<String>| text.clone().unwrap_or_default();
-    // What only profiles for GPUs have is no column of the others' tables.
+    // Omit the column if no build has defaults, which only profiles for GPUs have.
     let are_told = comparison.builds.iter().any(|build| !build.defaults.is_empty());
     let row = |(number, build): (usize, &build::compare::comparison::Contender)| {
         let mut row = vec![
@@ -90,14 +92,14 @@ fn overall(name: &str, comparison: &Comparison) -> Option<Plot> {
         name: format!("{name} overall"),
         title: "Prefill and decode of all models".to_string(),
         caption: format!(
-            "{} The geometric mean of all ratios of a round.",
+            "{} Geometric mean of all ratios of a round.",
             reading(Quantity::Rate, baseline(comparison))
         ),
         kind: PlotKind::Intervals(Intervals { rows }),
     })
 }
 
-/// One plot for each phase, its rows by size and model.
+/// Returns one plot for each phase, with its rows by size and model.
 fn phases(name: &str, comparison: &Comparison) -> Vec<Plot> {
     let of_phase = |phase: Phase| {
         let figures: Vec<&Figure> =
@@ -132,7 +134,7 @@ fn rows(comparison: &Comparison, figure: &Figure) -> Vec<Interval> {
         .collect()
 }
 
-/// A build has one colour in all plots of a comparison.
+/// Returns the number of a build, so that it has one colour in all plots of a comparison.
 fn number_of(comparison: &Comparison, build: &str) -> usize {
     comparison.builds.iter().position(|other| other.name == build).unwrap_or(1).saturating_sub(1)
 }
@@ -144,7 +146,7 @@ fn baseline(comparison: &Comparison) -> &str {
 fn reading(quantity: Quantity, baseline: &str) -> String {
     let side = match quantity {
         Quantity::Rate => "right of 1 is faster",
-        Quantity::Time => "times turned round, so right of 1 is faster",
+        Quantity::Time => "ratios of times are inverted, so right of 1 is faster",
         Quantity::Size => "left of 1 is smaller",
     };
     format!("Medians of paired ratios to {baseline} with 95 % intervals: {side}.")

@@ -1,4 +1,4 @@
-//! What is shown when no file is named.
+//! Files that are shown if the user names none.
 
 use std::path::{Path, PathBuf};
 
@@ -9,14 +9,14 @@ use build::workspace::Workspace;
 
 use super::inputs::Inputs;
 
-/// The current builds, what lies in target/anneal/results, and what this user's programs learned of the machine. A file
-/// that is not understood is told of and left aside: nobody asked for it by name.
+/// Reads the current builds, the files in target/anneal/results, and this user's records of the machine. A file that
+/// cannot be read is skipped with a warning, because the user did not name it.
 pub fn gather(workspace: &Workspace, ui: &Ui) -> Result<Inputs> {
     let current = Builds::of(workspace).all()?.into_iter().filter(|found| found.current_of.is_some());
     let mut files: Vec<PathBuf> = current.map(|found| found.path.join("build_info.json")).collect();
     files.extend(results(&workspace.anneal().join("results")));
     let optimisation = workspace.anneal().join("optimize.json");
-    // There only as long as the newer one is not finished.
+    // This file exists only until the newer optimisation is finished.
     files.push(crate::optimize::record::last(&optimisation));
     files.push(optimisation);
     if let Some(state) = host::state::folder() {
@@ -25,13 +25,13 @@ pub fn gather(workspace: &Workspace, ui: &Ui) -> Result<Inputs> {
     let mut inputs = Inputs::default();
     for file in files.into_iter().filter(|file| file.exists()) {
         if let Err(error) = inputs.read(&file) {
-            ui.warn(format_args!("{error:#}; it is left out"));
+            ui.warn(format_args!("skipping a file: {error:#}"));
         }
     }
     Ok(inputs)
 }
 
-/// JSON files in `folder`, by name; none of a folder that is not there.
+/// Returns the JSON files in `folder`, sorted by name; empty if the folder does not exist.
 fn results(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let is_result = |path: &PathBuf| {

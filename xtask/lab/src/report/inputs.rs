@@ -1,4 +1,4 @@
-//! What a page is made from.
+//! Inputs of a page.
 
 use std::path::PathBuf;
 
@@ -9,53 +9,54 @@ use serde_json::Value;
 use super::rows::TestRow;
 use crate::serving::Served;
 
-/// What was found, each with the stem of its file's name where people have to tell one from the other.
+/// Measurements that were read. Those that readers have to tell apart have the stem of their file's name.
 #[derive(Debug, Default)]
 pub struct Inputs {
-    /// `cargo xtask detect`.
+    /// Results of `cargo xtask detect`.
     pub(super) hosts: Vec<Host>,
     /// Records of builds.
     pub(super) builds: Vec<BuildInfo>,
-    /// `bench compare`.
+    /// Results of `bench compare`.
     pub(super) comparisons: Vec<(String, Comparison)>,
-    /// `bench serve`.
+    /// Results of `bench serve`.
     pub(super) servers: Vec<(String, Served)>,
-    /// `anneal bench`.
+    /// Rows of `anneal bench`.
     pub(super) rows: Vec<TestRow>,
-    /// `anneal bench --roofline`.
+    /// Results of `anneal bench --roofline`.
     pub(super) rooflines: Vec<Roofline>,
-    /// Entries of tuning records, as they are: fields that are not known here are left aside.
+    /// Entries of tuning records, unparsed, so that unknown fields are ignored.
     pub(super) tunings: Vec<Value>,
-    /// `bench build`, `bench overhead`, `bench first-minutes`, `optimize`, `validate`: tables without plots.
+    /// Results of `bench build`, `bench overhead`, `bench first-minutes`, `optimize` and `validate`: tables without
+    /// plots.
     pub(super) others: Vec<(String, Other)>,
-    /// The files that were read.
+    /// Files that were read.
     pub(super) files: Vec<PathBuf>,
 }
 
-/// Results that are shown as a table.
+/// Result that is shown as a table.
 #[derive(Debug)]
 pub(super) enum Other {
-    /// `bench build`.
+    /// Result of `bench build`.
     BuildTimes(Value),
-    /// `bench overhead`.
+    /// Result of `bench overhead`.
     Overhead(Value),
-    /// `bench first-minutes`.
+    /// Result of `bench first-minutes`.
     FirstMinutes(Value),
-    /// `optimize`.
+    /// Result of `optimize`.
     Optimisation(Value),
-    /// `validate`.
+    /// Result of `validate`.
     Validation(Value),
-    /// `validate --steps`.
+    /// Result of `validate --steps`.
     Steps(Value),
 }
 
 impl Inputs {
-    /// Whether there is nothing at all.
+    /// True if there is nothing to show.
     pub fn is_empty(&self) -> bool {
         self.hosts.is_empty() && self.builds.is_empty() && self.measured_nothing()
     }
 
-    /// Whether there are builds and machines at most.
+    /// True if there are no measurements: at most builds and machines.
     pub fn measured_nothing(&self) -> bool {
         self.comparisons.is_empty()
             && self.servers.is_empty()

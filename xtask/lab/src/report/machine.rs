@@ -1,4 +1,4 @@
-//! The machines that the figures are of.
+//! Section about the machines that were measured.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use report::{Block, Table};
 use super::inputs::Inputs;
 use super::words::count;
 
-/// One sentence: what the page is made of.
+/// Returns one sentence on the inputs of the page.
 pub fn lead(inputs: &Inputs) -> String {
     let parts = [
         (inputs.builds.len(), "build"),
@@ -30,10 +30,13 @@ pub fn lead(inputs: &Inputs) -> String {
         Some((last, [])) => last.clone(),
         Some((last, others)) => format!("{} and {last}", others.join(", ")),
     };
-    format!("Of {made}, read from {}. Nothing here was measured anew.", count(inputs.files.len(), "file"))
+    format!(
+        "Made from {made}, read from {}. No measurement was repeated for this page.",
+        count(inputs.files.len(), "file")
+    )
 }
 
-/// The hosts of builds and of `detect`, and the machines that measurements name.
+/// Returns the hosts of builds and of `detect`, and the machines that measurements name.
 pub fn blocks(inputs: &Inputs, hostname: bool) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut shown: Vec<Vec<Vec<String>>> = Vec::new();
@@ -41,7 +44,7 @@ pub fn blocks(inputs: &Inputs, hostname: bool) -> Vec<Block> {
     let built = inputs.builds.iter().map(|info| (&info.host, info.hostname.as_deref()));
     for (host, name) in hosts.chain(built) {
         let rows = facts(host, name, hostname);
-        // Memory that happened to be free when a build was made does not make another machine.
+        // Hosts that differ only in the memory that was free at the time of a build are the same machine.
         if !shown.contains(&rows) {
             let header = vec!["of the machine".to_string(), String::new()];
             blocks.push(Block::Table(Table { header, rows: rows.clone() }));
@@ -50,7 +53,7 @@ pub fn blocks(inputs: &Inputs, hostname: bool) -> Vec<Block> {
     }
     let machines = machines(inputs);
     if machines.len() > 1 {
-        let more = "The figures are of more than one machine; they are not to be compared with each other:";
+        let more = "The figures come from more than one machine; do not compare them with each other:";
         blocks.push(Block::Text(more.to_string()));
     }
     if !machines.is_empty() {
@@ -61,8 +64,8 @@ pub fn blocks(inputs: &Inputs, hostname: bool) -> Vec<Block> {
     blocks
 }
 
-/// Machines by their words, with what was measured there. Some files name the CPU alone, others tell more of the same
-/// machine: the longer words stay.
+/// Returns the descriptions of machines, each with what was measured on it. Some files name only the CPU, others give
+/// a longer description of the same machine; the longer description is used.
 fn machines(inputs: &Inputs) -> Vec<(String, String)> {
     let mut all: Vec<(String, BTreeSet<String>)> = Vec::new();
     let mut add = |machine: &str, what: String| {
@@ -101,7 +104,7 @@ fn facts(host: &Host, name: Option<&str>, hostname: bool) -> Vec<Vec<String>> {
     let budget = threads::budget(host, Policy::Max);
     let level = cpu.x86_64_level.map_or(String::new(), |level| format!(", x86-64-v{level}"));
     let cores = format!(
-        "{} of {}, {} logical CPUs; {} for threads, bound by {}",
+        "{} of {}, {} logical CPUs; {} for threads, limited by {}",
         count(host.topology.cores.len(), "core"),
         count(host.topology.packages(), "package"),
         host.topology.logical_cpus(),

@@ -1,4 +1,5 @@
-//! One page of what was measured: reads files by what they hold, and lays them out. The `report` crate draws it.
+//! Page with all measurements: reads files, recognises their kind by content, and lays out the page. The `report`
+//! crate draws it.
 
 mod bench;
 mod builds;
@@ -25,14 +26,14 @@ pub use inputs::Inputs;
 pub use read::read_all;
 pub use write::Page;
 
-/// The page of `inputs`. Sections that would be empty are left out.
+/// Lays out the page of `inputs`. Sections that would be empty are left out.
 pub fn page(inputs: &Inputs, hostname: bool) -> ReportPage {
     let sections = [
         ("Host", machine::blocks(inputs, hostname)),
         ("Builds", builds::blocks(&inputs.builds)),
         ("Comparisons", compared::blocks(&inputs.comparisons)),
         ("Servers", servers::blocks(&inputs.servers)),
-        ("What settings did", tuned::blocks(&inputs.tunings)),
+        ("Effects of settings", tuned::blocks(&inputs.tunings)),
         ("Threads", bench::threads(&inputs.rows)),
         ("Roofline", bench::roofline(&inputs.rows, &inputs.rooflines)),
         ("Jitter", bench::jitter(&inputs.rows)),
@@ -42,7 +43,7 @@ pub fn page(inputs: &Inputs, hostname: bool) -> ReportPage {
     ];
     let filled = sections.into_iter().filter(|(_, blocks)| !blocks.is_empty());
     let mut report = ReportPage {
-        title: "What was measured".to_string(),
+        title: "Measurements".to_string(),
         lead: machine::lead(inputs),
         sections: filled.map(|(title, blocks)| Section { title: title.to_string(), blocks }).collect(),
     };

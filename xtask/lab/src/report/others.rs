@@ -1,5 +1,5 @@
-//! Results that are tables: times of builds and of commands, rankings, checks. Read field by field, because their
-//! writers go on growing.
+//! Sections that are tables: times of builds and of commands, rankings, validations. They are read field by field,
+//! because the formats keep growing.
 
 use measure::{Ratio, median};
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
@@ -10,7 +10,7 @@ use super::inputs::Other;
 use super::tuned;
 
 impl Other {
-    /// The file.
+    /// Returns the content of the file.
     pub fn value(&self) -> &Value {
         match self {
             Other::BuildTimes(value)
@@ -23,18 +23,18 @@ impl Other {
     }
 }
 
-/// A heading and a table for each.
+/// Returns a heading and a table for each result.
 pub fn blocks(others: &[(String, Other)]) -> Vec<Block> {
     others
         .iter()
         .flat_map(|(name, other)| {
             let about = match other {
-                Other::BuildTimes(_) => "building llama.cpp by a stage, against plain cmake and ninja",
-                Other::Overhead(_) => "what the orchestrator itself takes",
-                Other::FirstMinutes(_) => "what newcomers and contributors wait for",
-                Other::Optimisation(_) => "which build is the fastest",
-                Other::Validation(_) => "whether a build may take another's place",
-                Other::Steps(_) => "which of several changes may stay",
+                Other::BuildTimes(_) => "building llama.cpp by the stages, against plain cmake and ninja",
+                Other::Overhead(_) => "overhead of xtask",
+                Other::FirstMinutes(_) => "waiting times of newcomers and contributors",
+                Other::Optimisation(_) => "fastest build",
+                Other::Validation(_) => "validation of a replacement",
+                Other::Steps(_) => "validation of several changes",
             };
             let mut blocks = vec![Block::Heading(format!("{name}: {about}"))];
             blocks.extend(match other {
@@ -50,7 +50,7 @@ pub fn blocks(others: &[(String, Other)]) -> Vec<Block> {
         .collect()
 }
 
-/// The median of a list of seconds.
+/// Formats the median of a list of seconds.
 fn seconds(value: &Value, name: &str) -> String {
     let all: Vec<f64> = list(value, name).iter().filter_map(Value::as_f64).collect();
     if all.is_empty() { String::new() } else { format!("{:.1} s", median(&all)) }
@@ -64,7 +64,7 @@ fn build_times(value: &Value) -> Vec<Block> {
         ratio(&value["ratio"]),
     ];
     vec![table(
-        &["profile", "by xtask", "by plain cmake and ninja", "ratio of times, below 1 is faster"],
+        &["profile", "by xtask", "with plain cmake and ninja", "ratio of times, below 1 is faster"],
         vec![row],
     )]
 }
@@ -94,7 +94,7 @@ fn ranking(value: &Value) -> Vec<Block> {
         |row: &Value, name: &str| row[name].as_f64().map_or(String::new(), |speed| format!("{speed:.1} t/s"));
     let ranking = list(value, "ranking");
     if ranking.is_empty() {
-        return vec![Block::Text("It is not finished.".to_string())];
+        return vec![Block::Text("The optimisation is not finished.".to_string())];
     }
     let rows: Vec<Vec<String>> = ranking
         .iter()
@@ -118,7 +118,7 @@ fn ranking(value: &Value) -> Vec<Block> {
         blocks.push(Block::Plot(Plot {
             name: "ranking".to_string(),
             title: format!("Builds against {}, for {}", words(value, "baseline"), words(value, "objective")),
-            caption: "Prompt and answer together, medians with 95 % intervals: right of 1 is faster."
+            caption: "Prompt and answer together, medians with 95 % intervals; right of 1 is faster."
                 .to_string(),
             kind: PlotKind::Intervals(Intervals { rows: intervals }),
         }));
@@ -138,7 +138,7 @@ fn checks(value: &Value) -> Vec<Block> {
     unfinished(value).into_iter().chain(said).chain([table]).collect()
 }
 
-/// The steps of `validate --steps`.
+/// Returns the steps of `validate --steps`.
 fn steps(value: &Value) -> Vec<Block> {
     let rows = list(value, "steps").iter().map(|step| {
         let state = match (step["kept"].as_bool(), step["verdict"].as_str()) {
@@ -154,10 +154,10 @@ fn steps(value: &Value) -> Vec<Block> {
     unfinished(value).into_iter().chain([table]).collect()
 }
 
-/// That a record was written before its end, and why.
+/// Returns a remark if the record is incomplete, with the reason.
 fn unfinished(value: &Value) -> Option<Block> {
     let stopped = words(value, "stopped");
-    (!stopped.is_empty()).then(|| Block::Text(format!("It is not finished: {stopped}.")))
+    (!stopped.is_empty()).then(|| Block::Text(format!("The measurement is not finished: {stopped}.")))
 }
 
 fn table(header: &[&str], rows: Vec<Vec<String>>) -> Block {

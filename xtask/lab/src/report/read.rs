@@ -1,4 +1,4 @@
-//! Reads a file and finds out by its content what it is.
+//! Reader of measurement files that recognises their kind by content.
 
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,11 @@ use super::inputs::{Inputs, Other};
 use super::rows::TestRow;
 use super::validate_results;
 
-/// What a file may be.
+/// Kinds of files that can be read.
 const KINDS: &str = "a comparison (bench compare --raw), bench serve --out, bench build, bench overhead, bench first-minutes, rows \
                      of anneal bench -o json or jsonl, a roofline, a tuning record, build_info.json, optimize, validate, or a machine (detect)";
 
-/// Reads the files that were named, in their order. The first that is not understood ends it.
+/// Reads the files that the user named, in their order. Stops at the first that cannot be read.
 pub fn read_all(files: &[PathBuf]) -> Result<Inputs> {
     let mut inputs = Inputs::default();
     for file in files {
@@ -25,11 +25,12 @@ pub fn read_all(files: &[PathBuf]) -> Result<Inputs> {
 }
 
 impl Inputs {
-    /// Takes what `path` holds. Nothing of a file that is not understood as a whole.
+    /// Adds the content of `path`. If any part of the file is invalid, nothing of it is added.
     pub fn read(&mut self, path: &Path) -> Result<()> {
         let mut read = Inputs::default();
         let text = build::fs::text(path).with_context(|| format!("cannot read {}", path.display()))?;
-        read.take_text(path, &text).with_context(|| format!("cannot report {}", path.display()))?;
+        read.take_text(path, &text)
+            .with_context(|| format!("cannot include {} in the report", path.display()))?;
         self.hosts.append(&mut read.hosts);
         self.builds.append(&mut read.builds);
         self.comparisons.append(&mut read.comparisons);
@@ -44,7 +45,7 @@ impl Inputs {
 
     fn take_text(&mut self, path: &Path, text: &str) -> Result<()> {
         match serde_json::from_str::<Value>(text) {
-            Ok(Value::Array(values)) if values.is_empty() => bail!("it is an empty list"),
+            Ok(Value::Array(values)) if values.is_empty() => bail!("the file contains an empty list"),
             Ok(Value::Array(values)) => {
                 for (number, value) in values.into_iter().enumerate() {
                     self.take(path, value).with_context(|| format!("entry {} of the list", number + 1))?;
@@ -56,13 +57,13 @@ impl Inputs {
         }
     }
 
-    /// One JSON object a line.
+    /// Reads a file with one JSON object per line.
     fn take_lines(&mut self, path: &Path, text: &str, whole: serde_json::Error) -> Result<()> {
         let lines = || text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let Some((_, first)) = lines().next() else { bail!("it is empty") };
-        // Of a damaged JSON file no line stands alone.
+        // If the first line of a damaged JSON file is not valid by itself, the file is not JSON lines.
         if lines().count() < 2 || serde_json::from_str::<Value>(first).is_err() {
-            return Err(whole).context("it is no JSON, or damaged");
+            return Err(whole).context("the file is damaged or not JSON");
         }
         for (number, line) in lines() {
             let at = || format!("line {}", number + 1);
@@ -111,7 +112,7 @@ impl Inputs {
             } else if has(&["base", "steps", "result"]) {
                 Other::Steps
             } else {
-                bail!("it holds none of what can be shown: {KINDS}");
+                bail!("unknown kind of file\nhint: supported are {KINDS}");
             };
             let ranking = value["ranking"].as_array().into_iter().flatten();
             validate_results::check_all(ranking.map(|row| &row["against_base"]).chain([&value["ratio"]]))?;
@@ -123,11 +124,11 @@ impl Inputs {
     fn take_tunings(&mut self, value: Value) -> Result<()> {
         let version = value["schema_version"].as_str().unwrap_or_default();
         if version.split('.').next() != Some("1") {
-            bail!("it is a tuning record of version {version:?}, and this program reads 1");
+            bail!("the tuning record has version {version:?}, but this program reads 1");
         }
         match value["entries"].as_array() {
             Some(entries) => entries.iter().try_for_each(|entry| self.take_tuning(entry.clone())),
-            None => bail!("it is a damaged tuning record: its entries are no list"),
+            None => bail!("the tuning record is damaged: its entries are not a list"),
         }
     }
 
@@ -142,5 +143,5 @@ impl Inputs {
 }
 
 fn parse<T: DeserializeOwned>(value: Value, what: &str) -> Result<T> {
-    serde_json::from_value(value).with_context(|| format!("it looks like {what}, and is damaged"))
+    serde_json::from_value(value).with_context(|| format!("the file looks like {what}, but is damaged"))
 }

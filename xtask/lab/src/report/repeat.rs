@@ -1,4 +1,4 @@
-//! The commands that would measure it all again.
+//! Section with the commands that repeat all measurements.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,8 @@ use report::Block;
 use super::inputs::Inputs;
 use super::rows::TestRow;
 
-/// Builds first, then what was measured with them, then this page; each command once. Folders are left out.
+/// Returns the commands for builds, for the measurements with them, and for this page, each command once. Folders are
+/// left out.
 pub fn blocks(inputs: &Inputs) -> Vec<Block> {
     let mut commands: Vec<String> = inputs.builds.iter().map(build).collect();
     commands.extend((!inputs.rooflines.is_empty()).then(|| "anneal bench --roofline".to_string()));
@@ -39,7 +40,7 @@ fn build(info: &BuildInfo) -> String {
     }
 }
 
-/// Settings that are flags of `anneal bench`, with the flag.
+/// Settings that are flags of `anneal bench`, with the flags.
 const FLAGS: [(&str, &str); 9] = [
     ("batch", "-b"),
     ("ubatch", "-ub"),
@@ -52,10 +53,11 @@ const FLAGS: [(&str, &str); 9] = [
     ("prefill threads", "-tb"),
 ];
 
-/// What rows have in common that one command measures: model, repetitions, path, whether builds took turns, and flags.
+/// Properties that rows of one command share: model, repetitions, path, whether several builds were interleaved, and
+/// flags.
 type Group<'a> = (&'a str, usize, bool, bool, String);
 
-/// One command for all rows of a model that were repeated as often, on one path, with the same flags.
+/// Returns one command for all rows of a model with the same repetitions, path and flags.
 fn bench(rows: &[TestRow]) -> Vec<String> {
     let all: Vec<&TestRow> = rows.iter().collect();
     let mut groups: BTreeMap<Group<'_>, Vec<&TestRow>> = BTreeMap::new();
@@ -98,11 +100,11 @@ fn bench(rows: &[TestRow]) -> Vec<String> {
     groups.into_iter().map(command).collect()
 }
 
-/// The flags for those settings of `row` that are not the same in all rows: what all have in common is taken for the
-/// default.
+/// Returns the flags for those settings of `row` that are not equal in all rows. Settings that all rows share are
+/// taken for the defaults.
 fn flags(row: &TestRow, all: &[&TestRow]) -> String {
     let differing = FLAGS.iter().filter_map(|(name, flag)| Some((flag, row.differing(name, all)?)));
-    // Threads of prefill are those of decode unless they are named.
+    // By default, prefill uses the threads of decode.
     let named = differing.filter(|(flag, value)| **flag != "-tb" || *value != row.threads.to_string());
     let word = |flag: &str, value: &str| match (flag, value) {
         ("-fa", "-1") => "auto".to_string(),
@@ -113,7 +115,7 @@ fn flags(row: &TestRow, all: &[&TestRow]) -> String {
     named.map(|(flag, value)| format!(" {flag} {}", word(flag, value))).collect()
 }
 
-/// As a shell takes it for one word. What no shell takes, as a NUL, is left out of the page anyway.
+/// Quotes a word for a shell. A word that no shell can take, such as one with a NUL, becomes `''`.
 fn quoted(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| "''".to_string(), std::borrow::Cow::into_owned)
 }

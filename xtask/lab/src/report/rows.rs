@@ -1,5 +1,5 @@
-//! Rows of `anneal bench -o json`. They have llama-bench's fields, of which few are needed, and Anneal's own, of which
-//! older programs do not write all: whatever is not there is not shown.
+//! Rows of `anneal bench -o json`. They have llama-bench's fields, of which few are needed, and Anneal's own. Older
+//! programs do not write all of them; a missing field is not shown.
 
 use std::collections::BTreeSet;
 
@@ -7,49 +7,49 @@ use anyhow::{Context, Result, bail};
 use build_info::BenchRow;
 use serde_json::Value;
 
-/// One test.
+/// Test in a row of `anneal bench`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TestRow {
-    /// Name of the model's file, without folder and ending.
+    /// Name of the model's file, without folder and extension.
     pub model: String,
-    /// Prompt tokens, generated tokens, tokens in the context before.
+    /// Prompt tokens, generated tokens, and tokens in the context before the test.
     pub case: (u64, u64, u64),
-    /// Whether it went from text to text.
+    /// True if it went from text to text.
     pub end_to_end: bool,
-    /// Threads.
+    /// Threads of the test.
     pub threads: u64,
     /// Threads of prefill.
     pub prefill_threads: u64,
-    /// The kind of floats that the weights are, `F16`; empty of quantised ones.
+    /// Type of float weights, such as `F16`; empty for quantised weights.
     pub floats: &'static str,
-    /// Tokens in one graph.
+    /// Maximum number of tokens in one graph.
     pub ubatch: u64,
     /// Mean and standard deviation of tokens per second.
     pub speed: (f64, f64),
-    /// Repetitions.
+    /// Number of repetitions.
     pub samples: usize,
-    /// Parameters, and bytes of all weights.
+    /// Number of parameters, and bytes of all weights.
     pub size: (f64, f64),
-    /// The CPU.
+    /// Name of the CPU.
     pub cpu: String,
-    /// Share of the roof, and whether that is `memory` or `compute`.
+    /// Share of the roof, and its kind: `memory` or `compute`.
     pub roof: Option<(f64, String)>,
     /// Times to the first token, in nanoseconds.
     pub first_token: Vec<f64>,
-    /// Percentiles 50, 95, 99 of the time of a token, and its standard deviation, in nanoseconds.
+    /// Percentiles 50, 95 and 99 of the time of a token, and its standard deviation, in nanoseconds.
     pub token_times: Option<[f64; 4]>,
     /// Settings in which rows may differ, with their names.
     pub settings: Vec<(&'static str, String)>,
-    /// When it was measured.
+    /// Date of the measurement.
     pub date: String,
 }
 
-/// The setting that names the build, where several took turns.
+/// Name of the setting that holds the build, if several builds were interleaved.
 pub const BUILD: &str = "build";
 
-/// Fields by which two rows of one test may differ, and how they are called here.
+/// Fields in which two rows of one test may differ, with the names that the page uses.
 const SETTINGS: [(&str, &str); 16] = [
-    // What `cargo xtask bench --builds` puts in front.
+    // `cargo xtask bench --builds` adds this field.
     ("build", BUILD),
     ("build_commit", "llama.cpp"),
     ("n_batch", "batch"),
@@ -69,12 +69,12 @@ const SETTINGS: [(&str, &str); 16] = [
 ];
 
 impl TestRow {
-    /// Takes it from JSON.
+    /// Parses a row from JSON.
     pub fn take(value: Value) -> Result<Self> {
         let row: BenchRow = serde_json::from_value(value).context("a damaged row of anneal bench")?;
-        let Some(speed) = row.avg_ts else { bail!("a row of anneal bench whose avg_ts is no number") };
+        let Some(speed) = row.avg_ts else { bail!("a row of anneal bench has no number avg_ts") };
         let Some(threads) = row.n_threads.map(u64::from) else {
-            bail!("a row of anneal bench whose n_threads is no number")
+            bail!("a row of anneal bench has no number n_threads")
         };
         let fields = serde_json::to_value(&row)?;
         let whole = |number: Option<u32>| number.map_or(0, u64::from);
@@ -105,7 +105,7 @@ impl TestRow {
         })
     }
 
-    /// What the test is: `prefill 512`, `decode 128 @ 4096`, `512 + 128`.
+    /// Returns the name of the test: `prefill 512`, `decode 128 @ 4096`, `512 + 128`.
     pub fn test(&self) -> String {
         let (prompt, generate, depth) = self.case;
         let depth = if depth > 0 { format!(" @ {depth}") } else { String::new() };
@@ -117,7 +117,7 @@ impl TestRow {
         format!("{name}{depth}{}", if self.end_to_end { ", text to text" } else { "" })
     }
 
-    /// What of a run it measures: tests of one kind are in one plot.
+    /// Returns the kind of the test; tests of one kind share a plot.
     pub fn kind(&self) -> &'static str {
         match self.case {
             _ if self.end_to_end => "text to text",
@@ -127,7 +127,7 @@ impl TestRow {
         }
     }
 
-    /// Those of its settings that are not the same in all of `rows`, in words, without those named in `but`.
+    /// Returns in words those of its settings that are not equal in all of `rows`, without those named in `but`.
     pub fn apart(&self, rows: &[&TestRow], but: &[&str]) -> String {
         let names = SETTINGS.iter().map(|(_, name)| name).filter(|name| !but.contains(name));
         let differing = names.filter_map(|name| Some((name, self.differing(name, rows)?)));
@@ -135,13 +135,13 @@ impl TestRow {
         words.join(", ")
     }
 
-    /// The value of a setting that is not the same in all of `rows`.
+    /// Returns the value of a setting if it is not equal in all of `rows`.
     pub fn differing(&self, name: &str, rows: &[&TestRow]) -> Option<&str> {
         let values: BTreeSet<&str> = rows.iter().filter_map(|row| row.setting(name)).collect();
         self.setting(name).filter(|value| !value.is_empty() && values.len() > 1)
     }
 
-    /// The build, where the row names one.
+    /// Returns the name of the build, or an empty string if the row has none.
     pub fn build(&self) -> &str {
         self.setting(BUILD).unwrap_or_default()
     }
@@ -151,13 +151,14 @@ impl TestRow {
     }
 }
 
-/// The kind of floats in llama.cpp's name of a model, as in `llama 1B F16` and `llama 1B Q4_K - Medium`.
+/// Returns the type of floats in llama.cpp's name of a model. It is `F16` for `llama 1B F16`, and empty for `llama 1B
+/// Q4_K - Medium`.
 fn floats(name: &str) -> &'static str {
     let kinds = ["BF16", "F16", "F32"];
     kinds.into_iter().find(|kind| name.split_whitespace().any(|word| word == *kind)).unwrap_or_default()
 }
 
-/// A file's name without folder and ending.
+/// Returns a file's name without folder and extension.
 fn stem(path: &str) -> String {
     let name = path.rsplit(['/', '\\']).next().unwrap_or_default();
     name.strip_suffix(".gguf").unwrap_or(name).to_string()

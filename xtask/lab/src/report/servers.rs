@@ -1,4 +1,4 @@
-//! Servers side by side: `bench serve`.
+//! Section about comparisons of servers: `bench serve`.
 
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 
@@ -6,10 +6,10 @@ use super::words::count;
 use crate::serving::Served;
 use crate::serving::figures::{ServerOutcome, show};
 
-/// What is drawn: the rest is in the table.
+/// Figures that are plotted; the table has the others.
 const DRAWN: [&str; 3] = ["all clients", "first token p50", "between tokens p99"];
 
-/// Conditions, a plot of what clients notice, and the table of all.
+/// Returns the conditions, a plot of the figures that clients notice, and a table of all results.
 pub fn blocks(servers: &[(String, Served)]) -> Vec<Block> {
     let mut blocks = Vec::new();
     for (name, served) in servers {
@@ -28,26 +28,30 @@ fn conditions(served: &Served) -> String {
     let Served { provenance, model, threads, prompt, generate, requests, pairs, .. } = served;
     let day = provenance.date.get(..10).unwrap_or(&provenance.date);
     let requests = count(*requests as usize, "request");
-    let warm = if served.warm_prefix { ", which begin alike" } else { "" };
+    let warm = if served.warm_prefix { "with a shared prefix" } else { "" };
     let threads = count(*threads as usize, "thread");
     format!(
-        "{day}, {}: {model}, {threads}, {requests} of each client with {prompt} tokens of prompt{warm} and {generate} of answer, \
-         {}. Ratios are of speeds, and of times turned round, so above 1 {} is faster; of sizes as they are.",
+        "{day}, {}: {model}, {threads}, {requests} of each client with {prompt} tokens of prompt{warm} and \
+         {generate} of answer, {}. Ratios of times are inverted, so for speeds and times, above 1 means that \
+         {} is faster; ratios of sizes are not inverted.",
         provenance.machine,
         count(*pairs, "round"),
         ours(served),
     )
 }
 
-/// What makes the figures less worth.
+/// Returns the circumstances that make the figures less reliable.
 fn trouble(served: &Served) -> Option<String> {
     let unequal = served.equal.as_ref().filter(|equal| !equal.is_whole()).map(|equal| {
-        format!("Of {} tokens to one prompt the servers gave the same first {}.", equal.asked, equal.same)
+        format!(
+            "Of {} tokens for one prompt, the servers returned the same first {}.",
+            equal.asked, equal.same
+        )
     });
     let (failed, words) = served.failed();
     let failed = (failed > 0).then(|| {
         format!(
-            "{} went wrong, and the figures are of the others: {}.",
+            "{} failed, so the figures cover only the others: {}.",
             count(failed, "request"),
             words.join("; ")
         )
@@ -60,7 +64,7 @@ fn ours(served: &Served) -> &str {
     served.programs.first().map_or("ours", |program| program.name.as_str())
 }
 
-/// What is compared of a figure: ours, and each other one with its ratio.
+/// Returns the results of a figure that are compared: our own, and each other one with its ratio.
 fn others(results: &[ServerOutcome]) -> impl Iterator<Item = (&ServerOutcome, [f64; 3])> {
     results.iter().skip(1).filter_map(|other| {
         let ratio = other.ratio?;
@@ -90,9 +94,11 @@ fn plot(name: &str, served: &Served) -> Option<Plot> {
     }
     (!rows.is_empty()).then(|| Plot {
         name: format!("{name} servers"),
-        title: format!("{} and other servers, by clients at a time", ours(served)),
-        caption: "Medians of paired ratios with 95 % intervals, times turned round: right of 1 is faster."
-            .to_string(),
+        title: format!("{} and other servers, by number of concurrent clients", ours(served)),
+        caption:
+            "Medians of paired ratios with 95 % intervals; ratios of times are inverted, so right of 1 is \
+             faster."
+                .to_string(),
         kind: PlotKind::Intervals(Intervals { rows }),
     })
 }
@@ -106,7 +112,7 @@ fn table(served: &Served) -> Table {
         let compared: Vec<[String; 4]> = figure.results[1..]
             .iter()
             .map(|other| {
-                // None where a round is missing: there are no pairs.
+                // There is no ratio if a round is missing, because then there are no pairs.
                 let ratio = other.ratio.map_or(String::new(), |ratio| ratio.to_string());
                 let verdict = other.verdict.clone().unwrap_or_default();
                 [other.program.clone(), show(&figure.unit, other.median), ratio, verdict]

@@ -1,4 +1,4 @@
-//! From files to a page.
+//! Tests from files to a page.
 
 use std::path::Path;
 
@@ -58,7 +58,7 @@ fn a_file_is_what_its_content_says() {
         (lines.join("\n"), &["Host", "Threads", "Jitter", "Commands to repeat"]),
         (format!("{}\n\n", lines[0]), &["Host", "Threads", "Jitter", "Commands to repeat"]),
         (roofline().to_string(), &["Host", "Roofline", "Commands to repeat"]),
-        (tuning().to_string(), &["Host", "What settings did", "Commands to repeat"]),
+        (tuning().to_string(), &["Host", "Effects of settings", "Commands to repeat"]),
         (
             json!({"checks": [{"name": "speed", "state": "passed", "said": "1.0"}], "subjects": [], "verdict": "accept"})
                 .to_string(),
@@ -113,7 +113,7 @@ fn all_published_results_are_understood() {
     }
 }
 
-/// What clients notice is drawn, against each other server; all else stands in the table.
+/// Figures that clients notice are plotted against each other server; the table has all others.
 #[test]
 fn servers_are_drawn_and_tabled() {
     let inputs = read_all(&[docs("by-hand/serve-tiny-zen4.json")]).unwrap();
@@ -124,7 +124,7 @@ fn servers_are_drawn_and_tabled() {
     let figure = &inputs.servers[0].1.figures[0];
     let (own, ratio) = (&figure.results[0], figure.results[1].ratio.unwrap());
     for expected in [
-        "Of 1 comparison of servers, read from".to_string(),
+        "Made from 1 comparison of servers, read from".to_string(),
         format!("| {} | all clients | {:.0} t/s | llama-server |", figure.clients, own.median),
         format!("{:.3} [{:.3}, {:.3}]", ratio.median, ratio.low, ratio.high),
         "outside libllama".to_string(),
@@ -134,9 +134,12 @@ fn servers_are_drawn_and_tabled() {
     }
     assert_eq!(report.plots().count(), 1);
     assert!(!markdown.contains("the same first"), "{markdown}");
-    // What makes figures less worth is said.
+    // Circumstances that make figures less reliable are reported.
     let unequal = page(&read_all(&[docs("by-hand/serve-qwen-zen4.json")]).unwrap(), false).markdown("plots");
-    assert!(unequal.contains("Of 32 tokens to one prompt the servers gave the same first 1."), "{unequal}");
+    assert!(
+        unequal.contains("Of 32 tokens for one prompt, the servers returned the same first 1."),
+        "{unequal}"
+    );
 }
 
 #[test]
@@ -148,15 +151,15 @@ fn what_is_not_understood_is_named_and_nothing_of_it_is_taken() {
     let cases: [(&str, &str); 14] = [
         ("", "it is empty"),
         ("\n \n", "it is empty"),
-        ("{", "no JSON, or damaged"),
-        (half, "no JSON, or damaged"),
-        ("{\"a\": NaN}", "no JSON, or damaged"),
-        ("7", "none of what can be shown"),
+        ("{", "damaged or not JSON"),
+        (half, "damaged or not JSON"),
+        ("{\"a\": NaN}", "damaged or not JSON"),
+        ("7", "unknown kind of file"),
         ("[]", "an empty list"),
         ("[{}]", "entry 1 of the list"),
-        ("{\"avg_ts\": \"x\", \"n_threads\": 1}", "avg_ts is no number"),
-        ("{\"avg_ts\": 1, \"n_threads\": -1}", "n_threads is no number"),
-        ("{\"figures\": [], \"builds\": [], \"threads\": 1}", "looks like a comparison, and is damaged"),
+        ("{\"avg_ts\": \"x\", \"n_threads\": 1}", "no number avg_ts"),
+        ("{\"avg_ts\": 1, \"n_threads\": -1}", "no number n_threads"),
+        ("{\"figures\": [], \"builds\": [], \"threads\": 1}", "looks like a comparison, but is damaged"),
         ("{\"entries\": [], \"schema_version\": \"2.0\"}", "version \"2.0\""),
         ("{\"rates\": 1, \"affinity\": [], \"cpu\": 1}", "looks like a roofline"),
         (&second_is_damaged, "line 2"),
@@ -223,16 +226,16 @@ fn what_a_file_says_of_its_ratios_is_what_they_say() {
     let mut tuned = tuning();
     tuned["entries"][0]["confirmation"]["total"] = bad.clone();
     let cases = [
-        (with(-1.0, -2.0, 0.0), "a ratio of -1 [-2, 0] cannot be"),
-        (with(0.0, 0.0, 0.0), "cannot be"),
-        (with(1.3, 1.1, 1.2), "cannot be"),
-        (stranger, "\"nobody\", which is none of its builds"),
-        (strange_server, "\"nobody\", which is none of its programs"),
-        (of_servers(1.3, 1.1, 1.2), "cannot be"),
-        (strange_figure, "beauty with 1 clients: no such thing is measured"),
-        (turned, "ours does not come first"),
-        (json!({"ranking": [{"name": "native", "against_base": bad}]}), "cannot be"),
-        (tuned, "cannot be"),
+        (with(-1.0, -2.0, 0.0), "the ratio -1 [-2, 0] is impossible"),
+        (with(0.0, 0.0, 0.0), "is impossible"),
+        (with(1.3, 1.1, 1.2), "is impossible"),
+        (stranger, "\"nobody\" does not belong to any listed build"),
+        (strange_server, "\"nobody\" does not belong to any listed program"),
+        (of_servers(1.3, 1.1, 1.2), "is impossible"),
+        (strange_figure, "beauty with 1 clients: unknown figure"),
+        (turned, "our server is not the first"),
+        (json!({"ranking": [{"name": "native", "against_base": bad}]}), "is impossible"),
+        (tuned, "is impossible"),
     ];
     for (value, expected) in cases {
         let error = format!("{:#}", inputs(&[&value.to_string()]).unwrap_err());
@@ -254,7 +257,7 @@ fn a_row_of_threads_is_a_curve_and_points_lie_at_their_share_of_the_roof() {
         .iter()
         .find_map(|kind| if let report::PlotKind::Roofline(roof) = kind { Some(roof) } else { None });
     let points = &roof.unwrap().points;
-    // 1e9 weights in 5e8 bytes: two multiply-adds a byte, and 512 times as many for a prompt of 512.
+    // 1e9 weights in 5e8 bytes: two multiply-adds per byte, and 512 times as many for a prompt of 512.
     assert_eq!((points[0].intensity, points[0].macs), (2.0, 0.5 * 1e10 * 2.0));
     assert_eq!((points[1].intensity, points[1].macs), (1024.0, 0.5 * 8e11));
 }
@@ -299,7 +302,7 @@ fn a_page_is_written_whole_and_the_plots_of_the_last_one_are_gone() {
         Page { report }.write(folder.path()).unwrap()
     };
     let first = write(&files);
-    // Somebody else's, one of them by a name like ours.
+    // Files of other people, one of them with a name like ours.
     for name in ["mine.svg", "99-mine.svg"] {
         std::fs::write(folder.path().join("plots").join(name), "keep").unwrap();
     }
@@ -311,18 +314,18 @@ fn a_page_is_written_whole_and_the_plots_of_the_last_one_are_gone() {
     let mut expected = second.plots.clone();
     expected.extend(["99-mine.svg", "mine.svg"].map(|name| folder.path().join("plots").join(name)));
     assert_eq!(there, expected);
-    // Other people's pages stay.
+    // Other people's pages are kept.
     for name in ["report.html", "report.md"] {
         let other = tempfile::tempdir().unwrap();
         std::fs::write(other.path().join(name), "<!doctype html>\n# What I measured\n").unwrap();
         let report = page(&read_all(&files[..1]).unwrap(), false);
         let error = Page { report }.write(other.path()).unwrap_err().to_string();
-        assert!(error.contains(name) && error.contains("is no report of ours"), "{error}");
+        assert!(error.contains(name) && error.contains("is not a report of Anneal"), "{error}");
         let names: Vec<_> =
             std::fs::read_dir(other.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, [name]);
     }
-    // Every picture of the Markdown is there.
+    // Every picture of the Markdown exists.
     let markdown = std::fs::read_to_string(second.markdown).unwrap();
     let pictures: Vec<&str> =
         markdown.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect();
@@ -357,7 +360,7 @@ fn what_is_not_finished_says_so() {
             json!({"base": {}, "steps": [step], "result": {}, "stopped": stopped}),
             vec![stopped, "decode is slower"],
         ),
-        (json!({"ranking": []}), vec!["It is not finished"]),
+        (json!({"ranking": []}), vec!["is not finished"]),
     ];
     for (value, expected) in cases {
         let markdown = page(&inputs(&[&value.to_string()]).unwrap(), false).markdown("plots");
@@ -429,7 +432,7 @@ fn one_machine_in_more_and_in_fewer_words_is_one() {
 fn floats_lie_under_the_roof_of_floats() {
     let mut half = row("m", 512, 0, 1, 100.0);
     half["model_type"] = json!("llama 1B F16");
-    // The prompt is evaluated by other threads than the answer.
+    // Prefill uses another number of threads than decode.
     half["n_threads_batch"] = json!(2);
     let report = page(&inputs(&[&half.to_string(), &roofline().to_string()]).unwrap(), false);
     let point = report.plots().find_map(|plot| match &plot.kind {

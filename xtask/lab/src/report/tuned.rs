@@ -1,11 +1,11 @@
-//! What was tuned: the settings that were chosen, and how they compare with the defaults. Entries are read field by
-//! field, so that those of other versions are shown as far as they go.
+//! Section about tuning: the chosen settings, and how they compare with the defaults. Entries are read field by
+//! field, so that those of other versions are shown as far as they are understood.
 
 use build_info::Bytes;
 use report::{Block, Interval, Intervals, Plot, PlotKind, Table};
 use serde_json::Value;
 
-/// A table of what was chosen, and a plot of the intervals behind each.
+/// Returns a table of the chosen settings, and a plot of the intervals behind each.
 pub fn blocks(entries: &[Value]) -> Vec<Block> {
     if entries.is_empty() {
         return Vec::new();
@@ -19,7 +19,7 @@ pub fn blocks(entries: &[Value]) -> Vec<Block> {
     blocks
 }
 
-/// Architecture, layers and quantisation.
+/// Returns architecture, layers and quantisation.
 fn model(entry: &Value) -> String {
     let model = &entry["key"]["model"];
     let words = |name: &str| model[name].as_str().unwrap_or("?").to_string();
@@ -42,7 +42,7 @@ fn row(entry: &Value) -> Vec<String> {
     vec![
         model(entry),
         objective(entry).to_string(),
-        if chosen.is_empty() { "the defaults stay".to_string() } else { chosen.join(", ") },
+        if chosen.is_empty() { "the defaults are kept".to_string() } else { chosen.join(", ") },
         total.map_or(String::new(), |[median, low, high]| format!("{median:.3} [{low:.3}, {high:.3}]")),
         entry["seconds"].as_f64().map_or(String::new(), |seconds| format!("{seconds:.0} s")),
         date.get(..10).unwrap_or(date).to_string(),
@@ -59,7 +59,7 @@ fn setting(name: &str, value: &Value) -> String {
     format!("{} {value}", name.replace('_', " "))
 }
 
-/// Median, lower and upper end.
+/// Returns median, lower end and upper end.
 pub fn ratio(value: &Value) -> Option<[f64; 3]> {
     Some([value["median"].as_f64()?, value["low"].as_f64()?, value["high"].as_f64()?])
 }
@@ -81,14 +81,14 @@ fn confirmation(entry: &Value) -> Option<Plot> {
         name: format!("tuned {} {}", model(entry), objective(entry)),
         title: format!("{}, tuned for {}", model(entry), objective(entry)),
         caption:
-            "The settings that were found, together, against the defaults: medians of paired runs with 95 % \
-                  intervals; right of 1 is faster."
+            "All chosen settings together, against the defaults: medians of paired runs with 95 % intervals; \
+             right of 1 is faster."
                 .to_string(),
         kind: PlotKind::Intervals(Intervals { rows }),
     })
 }
 
-/// What each single setting did on the way.
+/// Returns a plot of the effect of each single setting during the search.
 fn candidates(entry: &Value) -> Option<Plot> {
     let stages = entry["stages"].as_array()?;
     let rows: Vec<Interval> = stages
@@ -105,9 +105,10 @@ fn candidates(entry: &Value) -> Option<Plot> {
     (!rows.is_empty()).then(|| Plot {
         name: format!("settings {} {}", model(entry), objective(entry)),
         title: format!("{}, for {}: one setting at a time", model(entry), objective(entry)),
-        caption: "Each candidate against the best until then, at the time of prompt and answer together: right of 1 is \
-                  faster. Those that were dropped at first sight have wide intervals or none."
-            .to_string(),
+        caption:
+            "Each candidate against the best setting so far, by the time of prompt and answer together; right \
+             of 1 is faster. Candidates that were dropped early have wide intervals or none."
+                .to_string(),
         kind: PlotKind::Intervals(Intervals { rows }),
     })
 }

@@ -1,4 +1,4 @@
-//! Sees that what a file says of its figures is so: whoever wrote it may have been mistaken, or have altered it.
+//! Validation of the figures in a file, which may be wrong by mistake or may have been altered.
 
 use anyhow::{Context, Result, bail};
 use build::compare::comparison::{Comparison, Figure};
@@ -9,13 +9,13 @@ use super::tuned;
 use crate::serving::Served;
 use crate::serving::figures::reading;
 
-/// Refuses ratios that cannot be, and builds that nobody entered. What is said of a ratio is what the ratio says,
-/// whatever the file does.
+/// Rejects impossible ratios, and results of builds that the comparison does not list. Verdicts are computed from the
+/// ratios again, whatever the file says.
 pub fn judge(comparison: &mut Comparison) -> Result<()> {
     let Comparison { builds, figures, overall, .. } = comparison;
     let known = |build: &str| match builds.iter().any(|own| own.name == build) {
         true => Ok(()),
-        false => bail!("it tells of {build:?}, which is none of its builds"),
+        false => bail!("the result of {build:?} does not belong to any listed build"),
     };
     for figure in figures {
         let title = figure.title();
@@ -40,23 +40,25 @@ fn judge_figure(figure: &mut Figure) -> Result<()> {
     Ok(())
 }
 
-/// The same of servers.
+/// Validates the result of `bench serve` in the same way.
 pub fn judge_servers(served: &mut Served) -> Result<()> {
     let Served { programs, figures, .. } = served;
     for figure in figures {
         let name = format!("{} with {} clients", figure.name, figure.clients);
         let title = || name.clone();
-        // As it is measured, whatever the file says.
-        let Some((quantity, unit)) = reading(&figure.name) else {
-            bail!("{name}: no such thing is measured")
-        };
+        // Take quantity and unit from the definition of the figure, whatever the file says.
+        let Some((quantity, unit)) = reading(&figure.name) else { bail!("{name}: unknown figure") };
         (figure.quantity, figure.unit) = (quantity, unit.to_string());
         if figure.results.first().map(|own| &own.program) != programs.first().map(|own| &own.name) {
-            bail!("{name}: ours does not come first");
+            bail!("{name}: our server is not the first");
         }
         for result in &mut figure.results {
             if !programs.iter().any(|own| own.name == result.program) {
-                bail!("{}: it tells of {:?}, which is none of its programs", title(), result.program);
+                bail!(
+                    "{}: the result of {:?} does not belong to any listed program",
+                    title(),
+                    result.program
+                );
             }
             if let Some(ratio) = &result.ratio {
                 check(ends(ratio)).with_context(title)?;
@@ -67,7 +69,7 @@ pub fn judge_servers(served: &mut Served) -> Result<()> {
     Ok(())
 }
 
-/// The same of records that are read field by field: a ratio of `values`, where they have one.
+/// Checks the ratios among `values`, for records that are read field by field.
 pub fn check_all<'a>(values: impl IntoIterator<Item = &'a Value>) -> Result<()> {
     values.into_iter().filter_map(tuned::ratio).try_for_each(check)
 }
@@ -76,15 +78,15 @@ fn ends(ratio: &Ratio) -> [f64; 3] {
     [ratio.median, ratio.low, ratio.high]
 }
 
-/// Of positive values, in their order. A hair's breadth is rounding.
+/// Checks that the values are positive and ordered. A tiny difference may come from rounding.
 fn check([median, low, high]: [f64; 3]) -> Result<()> {
     let hair = 1e-9 * high.abs();
     let sound = low > 0.0 && low <= median + hair && median <= high + hair && high.is_finite();
     match sound {
         true => Ok(()),
         false => bail!(
-            "a ratio of {median} [{low}, {high}] cannot be: ratios of speeds and sizes are above 0, and the \
-                        median lies in its interval"
+            "the ratio {median} [{low}, {high}] is impossible: ratios of speeds and sizes are above 0, and the \
+             median lies in its interval"
         ),
     }
 }

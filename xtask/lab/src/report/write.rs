@@ -1,4 +1,4 @@
-//! Puts the page into its folder.
+//! Output of the page into its folder.
 
 use std::path::{Path, PathBuf};
 
@@ -8,34 +8,35 @@ use build::{overwrite_guard, process};
 use report::ReportPage;
 use serde::Serialize;
 
-/// A page that is to be written.
+/// Page that is to be written.
 pub struct Page {
-    /// What is on it.
+    /// Content of the page.
     pub report: ReportPage,
 }
 
-/// Where everything is.
+/// Paths of the written files.
 #[derive(Debug, Serialize)]
 pub struct Written {
-    /// The page.
+    /// Path of the page as HTML.
     pub html: PathBuf,
-    /// The same as Markdown.
+    /// Path of the page as Markdown.
     pub markdown: PathBuf,
-    /// The plots.
+    /// Paths of the plots.
     pub plots: Vec<PathBuf>,
 }
 
 impl Page {
-    /// Writes all of it into `folder`, the page last: it never shows a plot that is not there. Plots of an earlier page
-    /// that are not part of this one are removed; files of other people stay, and end it.
+    /// Writes all files into `folder`, the page last, so that the page never refers to a missing plot. Plots of an
+    /// earlier page that are not part of this one are removed. A file that Anneal did not write is kept and causes an
+    /// error.
     pub fn write(&self, folder: &Path) -> Result<Written> {
         let (page, markdown) = (folder.join("report.html"), folder.join("report.md"));
-        // A folder of somebody's documents may have one of this name.
-        overwrite_guard::check(&page, "no report of ours", report::is_page)?;
+        // Somebody's documents may include a file of this name.
+        overwrite_guard::check(&page, "not a report of Anneal", report::is_page)?;
         let title = format!("# {}\n", self.report.title);
-        overwrite_guard::check(&markdown, "no report of ours", |text| text.starts_with(&title))?;
+        overwrite_guard::check(&markdown, "not a report of Anneal", |text| text.starts_with(&title))?;
         let plots = folder.join("plots");
-        std::fs::create_dir_all(&plots).with_context(|| format!("cannot make {}", plots.display()))?;
+        std::fs::create_dir_all(&plots).with_context(|| format!("cannot create {}", plots.display()))?;
         let html = self.report.html();
         let earlier = named(&markdown, &plots);
         let mut written = Vec::new();
@@ -54,7 +55,7 @@ impl Page {
     }
 }
 
-/// The plots in `folder` that the page `markdown` shows: ours alone, whatever else lies there.
+/// Returns the plots in `folder` that the page `markdown` shows, and no other files.
 fn named(markdown: &Path, folder: &Path) -> Vec<PathBuf> {
     let text = std::fs::read_to_string(markdown).unwrap_or_default();
     let names = text.split("](plots/").skip(1).filter_map(|rest| rest.split(')').next());

@@ -1,4 +1,4 @@
-//! Before the stopwatch: whether two servers say the same.
+//! Check, before the measurement, that two servers give the same answers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
@@ -12,32 +12,32 @@ use serde_json::{Value, json};
 
 use super::server::{Server, ServerKind};
 
-/// How long an answer may take.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How far two servers say the same to one prompt, greedily.
+/// Agreement of two servers' greedy answers to one prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Equal {
-    /// Tokens that were asked for.
+    /// Number of tokens that were requested.
     pub asked: usize,
-    /// Tokens that are the same from the first on.
+    /// Number of equal tokens before the first difference.
     pub same: usize,
 }
 
 impl Equal {
-    /// Of two answers.
+    /// Compares two answers.
     pub fn of(one: &[u32], other: &[u32]) -> Self {
         let same = one.iter().zip(other).take_while(|(one, other)| one == other).count();
         Self { asked: one.len().max(other.len()), same }
     }
 
-    /// Whether all are the same.
+    /// True if all tokens are equal.
     pub fn is_whole(&self) -> bool {
         self.same == self.asked
     }
 }
 
-/// The tokens that `server` says to `prompt`, greedily, with nothing from its cache.
+/// Returns the tokens of `server`'s greedy answer to `prompt`, without its prompt cache.
 pub fn tokens(server: &Server, kind: ServerKind, prompt: &[u32], count: u32) -> Result<Vec<u32>> {
     let answer = match (kind, &server.socket) {
         (ServerKind::Anneal, Some(socket)) => line(socket, &request(prompt, count))?,
@@ -48,28 +48,29 @@ pub fn tokens(server: &Server, kind: ServerKind, prompt: &[u32], count: u32) -> 
             });
             let request = http("POST", "/completion", body.to_string().as_bytes());
             let (status, body) = fetch(&server.http, &request, PATIENCE).map_err(anyhow::Error::msg)?;
-            let answer: Value = serde_json::from_slice(&body)
-                .with_context(|| format!("/completion: status {status}, and no JSON"))?;
+            let answer: Value = serde_json::from_slice(&body).with_context(|| {
+                format!("/completion: the body of the response with status {status} is not JSON")
+            })?;
             answer
         }
     };
-    read_tokens(&answer).with_context(|| format!("{} tells no tokens", server.line()))
+    read_tokens(&answer).with_context(|| format!("{} returned no tokens", server.line()))
 }
 
-/// A request for an answer in one line.
+/// Returns a request for an answer in one line.
 pub fn request(prompt: &[u32], count: u32) -> Value {
     json!({
         "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": true, "cache_prompt": false,
     })
 }
 
-/// The tokens in an answer.
+/// Reads the tokens of an answer.
 pub fn read_tokens(answer: &Value) -> Result<Vec<u32>> {
     let tokens = answer.get("tokens").and_then(Value::as_array);
     let tokens = tokens.and_then(|tokens| {
         tokens.iter().map(|token| token.as_u64().and_then(|token| u32::try_from(token).ok())).collect()
     });
-    tokens.ok_or_else(|| anyhow!("it said {:.200}", answer.to_string()))
+    tokens.ok_or_else(|| anyhow!("the response was {:.200}", answer.to_string()))
 }
 
 /// Sends a line of JSON and reads one.
@@ -78,7 +79,7 @@ pub fn line(socket: &Address, request: &Value) -> Result<Value> {
     wire.write_all(format!("{request}\n").as_bytes()).context("cannot send")?;
     let mut line = String::new();
     BufReader::new(wire).read_line(&mut line).context("cannot read the answer")?;
-    serde_json::from_str(&line).with_context(|| format!("an answer that is no JSON: {line:.200}"))
+    serde_json::from_str(&line).with_context(|| format!("the response is not JSON: {line:.200}"))
 }
 
 #[cfg(test)]

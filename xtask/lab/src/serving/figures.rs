@@ -1,4 +1,4 @@
-//! What a race of servers told: figures with ratios, and all that they are made of.
+//! Results of a race of servers: figures with ratios, and the runs that they are computed from.
 
 use std::fmt::Display;
 
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 use super::equal::Equal;
 use super::sample::Sample;
 
-/// The result. docs/src/tune/measuring.md describes the fields.
+/// Result of `bench serve`. docs/src/tune/measuring.md describes the fields.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Served {
-    /// Date, command, machine.
+    /// Date, command and machine of the measurement.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// A remark.
+    /// Remark of the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Why it ended before all rounds were measured.
+    /// Reason why it ended before all rounds were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
     /// Name of the model's file.
@@ -33,85 +33,86 @@ pub struct Served {
     pub generate: u32,
     /// Requests of each client.
     pub requests: u32,
-    /// Whether prompts begin alike and may come from the cache.
+    /// True if prompts share a prefix that the servers may cache.
     pub warm_prefix: bool,
-    /// Rounds that were asked for, after one that is not counted.
+    /// Number of rounds that were requested, not counting the warm-up round.
     pub pairs: usize,
-    /// What took part: ours first.
+    /// Programs that took part; ours is the first.
     pub programs: Vec<Contender>,
-    /// How each was started.
+    /// Command line of each server.
     pub commands: Vec<String>,
-    /// Whether both said the same to one prompt.
+    /// Agreement of both servers' answers to one prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equal: Option<Equal>,
-    /// What was measured, ours against each other one.
+    /// Figures that compare our server with each of the others.
     pub figures: Vec<Figure>,
-    /// All runs, in their order; published results may leave them out, since the samples are in the figures.
+    /// All runs in their order. Published results may omit them, because the figures contain the samples.
     #[serde(default)]
     pub runs: Vec<Run>,
 }
 
-/// One thing that was measured with so many clients.
+/// Quantity measured with a number of clients.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
-    /// Clients at a time.
+    /// Number of concurrent clients.
     pub clients: u32,
-    /// What it is.
+    /// Name of the quantity.
     pub name: String,
-    /// Unit of median and samples.
+    /// Unit of the median and the samples.
     pub unit: String,
-    /// How it reads.
+    /// Kind of the quantity.
     pub quantity: Quantity,
-    /// Ours first.
+    /// Results of the programs; ours is the first.
     pub results: Vec<ServerOutcome>,
 }
 
-/// What one program reached.
+/// Result of one program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServerOutcome {
     /// Name of the program.
     pub program: String,
     /// Median of the samples.
     pub median: f64,
-    /// Ours against this one: of speeds, and of times turned round, so that above 1 ours is faster; of sizes as they are.
+    /// Ratio of ours to this one. Speeds and sizes are compared directly and times are inverted, so that a ratio
+    /// above 1 means that ours is faster, or larger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Ratio>,
-    /// What may be said of it.
+    /// Verdict on the ratio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
-    /// One value a round.
+    /// One value per round.
     pub samples: Vec<f64>,
 }
 
-/// One run of one program.
+/// Run of one program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// Its round.
+    /// Round of the run; round 0 is the warm-up.
     pub round: usize,
-    /// Clients at a time.
+    /// Number of concurrent clients.
     pub clients: u32,
     /// Name of the program.
     pub program: String,
-    /// What it told.
+    /// Values that the run measured.
     pub told: ServingFigures,
 }
 
-/// What a program told.
+/// Values that a run measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServingFigures {
-    /// A server.
+    /// Values of a server.
     Served(Box<Sample>),
-    /// `anneal bench`, by itself.
+    /// Values of `anneal bench`, run by itself.
     Bench {
-        /// Tokens per second behind a prompt of the same length.
+        /// Decode speed in tokens per second, at a depth equal to the prompt's length.
         decode_per_second: f64,
         /// Milliseconds to load the model.
         load_ms: f64,
     },
 }
 
-/// Something that a run tells.
+/// Definition of a figure.
 struct Measure {
     name: &'static str,
     unit: &'static str,
@@ -119,7 +120,7 @@ struct Measure {
     read: fn(&ServingFigures) -> Option<f64>,
 }
 
-/// A value of a server's run.
+/// Reads a value of a server's run.
 macro_rules! served {
     ($sample:ident => $value:expr) => {
         |told| match told {
@@ -129,7 +130,7 @@ macro_rules! served {
     };
 }
 
-/// In the order of tables.
+/// Definitions of the figures, in the order of tables.
 const MEASURES: [Measure; 10] = [
     Measure {
         name: "all clients",
@@ -202,13 +203,13 @@ const MEASURES: [Measure; 10] = [
     },
 ];
 
-/// How the figure of this name reads, and its unit.
+/// Returns the quantity and the unit of the figure called `name`.
 pub fn reading(name: &str) -> Option<(Quantity, &'static str)> {
     let measure = MEASURES.iter().find(|measure| measure.name == name)?;
     Some((measure.quantity, measure.unit))
 }
 
-/// The figures of `runs`, of which those of round 0 do not count; the first of `programs` is ours.
+/// Computes the figures of `runs`, without those of round 0. The first of `programs` is ours.
 pub fn figures(runs: &[Run], programs: &[Contender]) -> Vec<Figure> {
     let mut clients: Vec<u32> = Vec::new();
     for run in runs {
@@ -249,7 +250,7 @@ pub fn figures(runs: &[Run], programs: &[Contender]) -> Vec<Figure> {
 }
 
 fn outcome(measure: &Measure, program: &str, samples: Vec<f64>, ours: Option<&Vec<f64>>) -> ServerOutcome {
-    // Pairs are of one round: where one has no value, none can be made.
+    // Pairs are made within a round; if a round lacks a value, there are no pairs.
     let ours = ours.filter(|ours| ours.len() == samples.len());
     let ratio = ours.map(|ours| measure.quantity.ratio(ours, &samples));
     ServerOutcome {
@@ -262,7 +263,7 @@ fn outcome(measure: &Measure, program: &str, samples: Vec<f64>, ours: Option<&Ve
 }
 
 impl Served {
-    /// For a terminal: a row for each figure and each program that ours stands against.
+    /// Returns a table for a terminal, with a row for each figure and each program that ours is compared with.
     pub fn table(&self) -> impl Display {
         let ours = self.programs.first().map_or("", |program| program.name.as_str());
         let mut rows = Vec::new();
@@ -291,14 +292,14 @@ impl Served {
         }
     }
 
-    /// What a reader should know of it.
+    /// Returns remarks that a reader of the result should know.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         if let Some(equal) = &self.equal {
             let Equal { asked, same } = equal;
             remarks.push(match equal.is_whole() {
-                true => format!("both gave the same {asked} tokens to one prompt"),
-                false => format!("of {asked} tokens to one prompt the first {same} are the same"),
+                true => format!("both returned the same {asked} tokens for one prompt"),
+                false => format!("of {asked} tokens for one prompt, the first {same} are the same"),
             });
         }
         let cores = self.runs.iter().filter_map(|run| match &run.told {
@@ -306,11 +307,11 @@ impl Served {
             _ => None,
         });
         let most = cores.fold(0.0, f64::max);
-        remarks.push(format!("the clients themselves took {most:.2} cores at most"));
+        remarks.push(format!("the clients themselves used at most {most:.2} cores"));
         remarks
     }
 
-    /// Requests that went wrong, and some of their words.
+    /// Returns the number of failed requests, and some of their error messages.
     pub fn failed(&self) -> (usize, Vec<String>) {
         let (mut failed, mut words) = (0, Vec::new());
         for run in &self.runs {
@@ -326,7 +327,7 @@ impl Served {
     }
 }
 
-/// A value with its unit.
+/// Formats a value with its unit.
 pub fn show(unit: &str, value: f64) -> String {
     match (unit, value) {
         ("bytes", _) => Bytes(value as u64).to_string(),
@@ -368,7 +369,7 @@ mod tests {
             let mut add = |program: &str, told| {
                 runs.push(Run { round, clients: 4, program: program.to_string(), told });
             };
-            // The round that is not counted would turn everything round.
+            // The warm-up round would reverse the result if it counted.
             let turned = if round == 0 { 0.01 } else { 1.0 };
             add("ours", sample(120.0 * jitter * turned, 8.0, 1 << 20, Some(15.0)));
             add("theirs", sample(100.0 * jitter, 10.0, 2 << 20, None));
@@ -434,7 +435,7 @@ mod tests {
             assert!(table.contains(words), "{words} is not in\n{table}");
         }
         let remarks = served.remarks().join("\n");
-        assert!(remarks.contains("of 8 tokens to one prompt the first 3 are the same"), "{remarks}");
+        assert!(remarks.contains("of 8 tokens for one prompt, the first 3 are the same"), "{remarks}");
         assert_eq!(served.failed(), (0, vec![]));
     }
 }

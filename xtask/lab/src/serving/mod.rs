@@ -1,4 +1,4 @@
-//! Servers as programs that are started, asked by many clients, and held against each other.
+//! Measurement of servers: programs that are started, queried by many clients and compared with each other.
 
 mod equal;
 pub mod figures;

@@ -1,4 +1,4 @@
-//! Prompts as tokens: the same for both servers, of one length, and none like another.
+//! Prompts as tokens: the same for both servers, of one length, and all different.
 
 use std::path::Path;
 
@@ -6,28 +6,29 @@ use anyhow::{Context, Result, bail};
 use gguf::GgufFile;
 use load::Ask;
 
-/// Tokens at the end of a prompt that are its own where all prompts begin alike.
+/// Number of tokens at the end of a prompt that are its own if all prompts share a prefix.
 pub const OWN: u32 = 8;
 
-/// Draws tokens that are text.
+/// Generator of prompts that consist of ordinary text tokens.
 #[derive(Clone, Debug)]
 pub struct Prompts {
     /// Ordinary tokens of the vocabulary.
     tokens: Vec<u32>,
     /// Tokens of a prompt.
     length: u32,
-    /// Whether prompts begin alike, and may be found in the server's cache.
+    /// True if prompts share a prefix, which the server may have in its cache.
     warm: bool,
 }
 
 impl Prompts {
-    /// Of the vocabulary in `model`.
+    /// Reads the vocabulary of `model`.
     pub fn of(model: &Path, length: u32, warm: bool) -> Result<Self> {
         let file =
             GgufFile::open(model).with_context(|| format!("cannot use the model {}", model.display()))?;
         // 1 is a normal token (`enum llama_token_type`): no control token, no unused one.
         let kinds = file.numbers("tokenizer.ggml.token_type")?;
-        let kinds = kinds.with_context(|| format!("{} tells no types of its tokens", model.display()))?;
+        let kinds =
+            kinds.with_context(|| format!("{} does not contain the types of its tokens", model.display()))?;
         let tokens: Vec<u32> =
             (0u32..).zip(&kinds).filter(|(_, kind)| **kind == 1).map(|(token, _)| token).collect();
         Self::new(tokens, length, warm)
@@ -35,12 +36,12 @@ impl Prompts {
 
     fn new(tokens: Vec<u32>, length: u32, warm: bool) -> Result<Self> {
         if tokens.len() < 2 {
-            bail!("its vocabulary has {} ordinary tokens: too few to make prompts of", tokens.len());
+            bail!("its vocabulary has {} ordinary tokens, which are too few for prompts", tokens.len());
         }
         Ok(Self { tokens, length, warm })
     }
 
-    /// The prompt of number `seed`.
+    /// Returns the prompt of number `seed`.
     pub fn prompt(&self, seed: u64) -> Vec<u32> {
         let shared = if self.warm { self.length.saturating_sub(OWN) } else { 0 };
         let (mut common, mut own) = (Random(0x5eed), Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0xab));
@@ -49,7 +50,8 @@ impl Prompts {
             .collect()
     }
 
-    /// Requests of so many clients, for `tokens` each. `round` makes them others than those before.
+    /// Returns the requests of each client, for `tokens` tokens each. `round` makes them differ from those of other
+    /// rounds.
     pub fn clients(&self, round: u64, clients: u32, requests: u32, tokens: u32) -> Vec<Vec<Ask>> {
         let ask = |client: u32, request: u32| {
             let seed = (round << 40) | (u64::from(client) << 20) | u64::from(request);
@@ -59,12 +61,12 @@ impl Prompts {
     }
 }
 
-/// Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014.
+/// SplitMix64. Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
 #[derive(Clone, Copy, Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next number.
+    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -73,7 +75,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, 0 if `n` is 0.
+    /// Returns a number below `n`, or 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.draw()) * n as u128) >> 64) as usize
     }
@@ -104,7 +106,7 @@ mod tests {
                     assert!(warm || alike < 4, "{alike}");
                 }
             }
-            // The same again, for the other server.
+            // The other server gets the same prompts.
             assert_eq!(prompts.clients(1, 3, 2, 4), prompts.clients(1, 3, 2, 4));
         }
         assert!(Prompts::new(vec![1], 4, false).is_err());

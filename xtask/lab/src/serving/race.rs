@@ -1,4 +1,4 @@
-//! Servers in turns: with each number of clients, round after round.
+//! Race of servers, interleaved: round after round, with each number of clients.
 
 use std::path::{Path, PathBuf};
 
@@ -19,18 +19,18 @@ use super::prompts::Prompts;
 use super::sample::{ClientLoad, sample};
 use super::server::{MeasuredServer, Server, Settings};
 
-/// What is measured.
+/// Settings of a race.
 #[derive(Clone, Debug)]
 pub struct Race {
-    /// The servers, ours first.
+    /// Servers to measure; ours is the first.
     pub subjects: Vec<MeasuredServer>,
-    /// Whether `anneal bench` of our build takes part where there is one client.
+    /// True if `anneal bench` of our build takes part when there is one client.
     pub bench: bool,
-    /// The model.
+    /// Path of the model.
     pub model: PathBuf,
-    /// Clients at a time, one number after the other.
+    /// Numbers of concurrent clients, measured one after the other.
     pub clients: Vec<u32>,
-    /// Most slots; more clients than these wait for one another.
+    /// Maximum number of slots; more clients than these wait for one another.
     pub most_slots: u32,
     /// Tokens of a prompt.
     pub prompt: u32,
@@ -38,30 +38,30 @@ pub struct Race {
     pub generate: u32,
     /// Requests of each client.
     pub requests: u32,
-    /// Rounds after one that is not counted.
+    /// Number of rounds after the warm-up round.
     pub pairs: usize,
-    /// Threads.
+    /// Threads of the servers.
     pub threads: u32,
-    /// Whether prompts begin alike and may come from the cache.
+    /// True if prompts share a prefix that the servers may cache.
     pub warm_prefix: bool,
-    /// How servers are spoken to, where they can be.
+    /// Interface to use, for servers that support it.
     pub interface: Interface,
-    /// Where to keep the result, from round to round.
+    /// Path of the result, which is updated after each round.
     pub out: Option<PathBuf>,
-    /// What the result says of itself.
+    /// Provenance for the result.
     pub provenance: Provenance,
-    /// A remark.
+    /// Remark for the result.
     pub note: Option<String>,
 }
 
-/// What takes part in a turn.
+/// Participant of a round.
 enum Turn<'a> {
     Server(&'a MeasuredServer),
     Bench,
 }
 
 impl Race {
-    /// Says before the long part what cannot work.
+    /// Reports invalid settings before the long part.
     pub fn check(&self) -> Result<()> {
         let usage = |why: String| Err(exit::usage(why));
         if self.prompt == 0
@@ -70,27 +70,27 @@ impl Race {
             || self.pairs == 0
             || self.threads == 0
         {
-            return usage(
-                "a run needs a token of prompt, a token of answer, a request, a pair and a thread"
-                    .to_string(),
-            );
+            return usage("-p, -n, -r, --pairs and --threads must be at least 1".to_string());
         }
         if self.clients.is_empty() || self.clients.iter().any(|number| !(1..=4096).contains(number)) {
             return usage("--clients: use numbers from 1 to 4096".to_string());
         }
         if self.context(self.slots(*self.clients.iter().max().unwrap_or(&1))).is_none() {
-            return usage("so many slots of so many tokens are more than a context can hold".to_string());
+            return usage("the context would be too large: use fewer slots or fewer tokens".to_string());
         }
         if let [ours, theirs, ..] = self.subjects.as_slice()
             && ours.name() == theirs.name()
         {
-            return usage(format!("both are called {}: give one a label, LABEL=PATH", ours.name()));
+            return usage(format!(
+                "both servers are called {}\nhint: give one a label: LABEL=PATH",
+                ours.name()
+            ));
         }
         if !std::fs::metadata(&self.model)
             .with_context(|| format!("no model {}", self.model.display()))?
             .is_file()
         {
-            anyhow::bail!("the model {} is no file", self.model.display());
+            anyhow::bail!("the model {} is not a file", self.model.display());
         }
         self.out.as_deref().map_or(Ok(()), build::overwrite_guard::check_record)
     }
@@ -99,8 +99,8 @@ impl Race {
         clients.min(self.most_slots).max(1)
     }
 
-    /// Tokens of a context for `slots`: each has room for its prompt, its answer, and what a server keeps free. Those of
-    /// llama-server have a part each.
+    /// Returns the tokens of the context for `slots`. Each slot has room for its prompt, its answer and a margin that
+    /// servers keep free. llama-server divides its context among the slots.
     fn context(&self, slots: u32) -> Option<u32> {
         const FREE: u32 = 64;
         let one =
@@ -125,7 +125,7 @@ impl Race {
         format!("{} bench", self.subjects[0].name())
     }
 
-    /// Runs it. When a server fails, or the user stops it, what was measured until then is in the file.
+    /// Runs the race. If a server fails or the user stops the race, the file contains the measurements so far.
     pub fn run(&self, ui: &Ui) -> Result<Served> {
         self.check()?;
         let prompts = Prompts::of(&self.model, self.prompt, self.warm_prefix)?;
@@ -133,7 +133,7 @@ impl Race {
         served.equal = self.equal(&prompts, &mut served.commands)?;
         let steps = (self.pairs + 1) * self.clients.len();
         let mut done = 0;
-        // Round 0 warms the page cache and the clock up.
+        // Round 0 warms up the page cache and the clock.
         for round in 0..=self.pairs {
             for &clients in &self.clients {
                 if let Err(error) = self.turns(round, clients, &prompts, &mut served.runs) {
@@ -144,8 +144,8 @@ impl Race {
                 progress.step(done as u64, steps as u64, "runs with so many clients");
             }
             served.figures = figures(&served.runs, &served.programs);
-            served.stopped =
-                (round < self.pairs).then(|| format!("{round} of {} rounds were complete then", self.pairs));
+            served.stopped = (round < self.pairs)
+                .then(|| format!("{round} of {} rounds were complete by then", self.pairs));
             if round > 0 {
                 self.keep(&served)?;
             }
@@ -182,7 +182,7 @@ impl Race {
         }
     }
 
-    /// What both say to one prompt; and how each is started, for the result.
+    /// Compares the answers of both servers to one prompt. Also appends to `commands` how each server was started.
     fn equal(&self, prompts: &Prompts, commands: &mut Vec<String>) -> Result<Option<Equal>> {
         let prompt = prompts.prompt(u64::MAX);
         let mut said = Vec::new();
@@ -198,7 +198,7 @@ impl Race {
         })
     }
 
-    /// Everyone once, in this round's order.
+    /// Runs every participant once, in this round's order.
     fn turns(&self, round: usize, clients: u32, prompts: &Prompts, runs: &mut Vec<Run>) -> Result<()> {
         let mut all: Vec<Turn<'_>> = self.subjects.iter().map(Turn::Server).collect();
         if self.bench && clients == 1 {
@@ -207,7 +207,7 @@ impl Race {
         let mut told = Vec::new();
         schedule::turns(round, all.len(), |number| {
             process::check_interrupted()?;
-            // In the order in which they ran, as the record has them.
+            // Keep the order in which they ran, for the record.
             told.push(match &all[number] {
                 Turn::Server(subject) => {
                     let work = ClientLoad {
@@ -226,12 +226,12 @@ impl Race {
             });
             Ok::<_, anyhow::Error>(())
         })?;
-        // Of a round that was not finished nothing counts.
+        // An unfinished round does not count.
         runs.extend(told.into_iter().map(|(program, told)| Run { round, clients, program, told }));
         Ok(())
     }
 
-    /// `anneal bench` behind a prompt of the same length, and the time that loading takes.
+    /// Runs `anneal bench` at a depth equal to the prompt's length, and measures the time to load the model.
     fn bench(&self) -> Result<ServingFigures> {
         let build = CandidateBuild { program: MeasuredProgram::Anneal, ..self.subjects[0].build.clone() };
         let request = RunRequest {
@@ -255,7 +255,7 @@ impl Race {
         }
     }
 
-    /// `error` with the place of what was measured before it; where there is none, it is shown.
+    /// Adds to `error` the path of the measurements so far. If there is no file, prints the measurements.
     fn keep_part(&self, error: anyhow::Error, mut served: Served, ui: &Ui) -> anyhow::Error {
         served.figures = figures(&served.runs, &served.programs);
         if served.figures.is_empty() {
@@ -270,12 +270,14 @@ impl Race {
         };
         match self.keep(&served) {
             Ok(()) => error.context(format!("not finished; what was measured is in {}", path.display())),
-            Err(second) => error.context(format!("not finished, and not kept: {second:#}")),
+            Err(second) => {
+                error.context(format!("not finished, and the measurements could not be written: {second:#}"))
+            }
         }
     }
 }
 
-/// A command without the folders of this machine.
+/// Removes the folders of this machine from a command.
 fn without_folders(line: &str) -> String {
     let name = |word: &'_ str| {
         Path::new(word).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned())
@@ -330,7 +332,7 @@ mod tests {
     fn every_slot_has_room_for_its_prompt_and_answer() {
         let folder = tempfile::tempdir().unwrap();
         let race = race(folder.path());
-        // 200 + 64 + 64 in parts of 256.
+        // 200 + 64 + 64, rounded up to a multiple of 256.
         for (clients, slots, context) in [(1, 1, 512), (16, 16, 8192), (100, 64, 32768)] {
             let settings = race.settings(clients);
             assert_eq!((settings.slots, settings.context, settings.clients), (slots, context, clients));
@@ -344,11 +346,11 @@ mod tests {
         assert!(base.check().is_ok());
         let twice = vec![base.subjects[0].clone(), base.subjects[0].clone()];
         let cases: [(Race, &str); 7] = [
-            (Race { pairs: 0, ..base.clone() }, "a pair"),
+            (Race { pairs: 0, ..base.clone() }, "--pairs"),
             (Race { clients: vec![], ..base.clone() }, "--clients"),
             (Race { clients: vec![0], ..base.clone() }, "--clients"),
-            (Race { prompt: u32::MAX, ..base.clone() }, "more than a context"),
-            (Race { subjects: twice, ..base.clone() }, "both are called a"),
+            (Race { prompt: u32::MAX, ..base.clone() }, "context would be too large"),
+            (Race { subjects: twice, ..base.clone() }, "both servers are called a"),
             (Race { model: folder.path().join("gone"), ..base.clone() }, "no model"),
             (Race { out: Some(folder.path().join("none/o.json")), ..base }, "no folder"),
         ];

@@ -1,4 +1,4 @@
-//! One run of one server with so many clients.
+//! Single run of one server with a number of clients.
 
 use std::time::{Duration, Instant};
 
@@ -11,65 +11,65 @@ use serde::{Deserialize, Serialize};
 use super::prompts::Prompts;
 use super::server::{MeasuredServer, Server, Settings};
 
-/// How long a client waits for a byte.
+/// Time limit of a client for the next byte.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Tokens of a warm-up request.
+/// Number of tokens of a warm-up request.
 const WARM_UP: u32 = 8;
 
-/// What the clients ask for.
+/// Requests of the clients.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLoad<'a> {
-    /// Their prompts.
+    /// Generator of the prompts.
     pub prompts: &'a Prompts,
-    /// Number of the round: prompts are others in each.
+    /// Number of the round; prompts differ between rounds.
     pub round: u64,
-    /// Clients at a time.
+    /// Number of concurrent clients.
     pub clients: u32,
-    /// Requests of each.
+    /// Requests of each client.
     pub requests: u32,
     /// Tokens to generate.
     pub generate: u32,
-    /// How the server is spoken to, where it can be.
+    /// Interface to use, for servers that support it.
     pub interface: Interface,
 }
 
-/// What one run told. Times are milliseconds but where a name says otherwise.
+/// Measurements of one run. Times are in milliseconds unless the name says otherwise.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// From the server's start until it said that it is ready.
+    /// Time from the server's start until it was ready.
     pub ready_ms: f64,
-    /// Resident memory then, in bytes.
+    /// Resident memory when it was ready, in bytes.
     pub idle_bytes: u64,
-    /// Resident memory after the last answer.
+    /// Resident memory after the last answer, in bytes.
     pub after_bytes: u64,
-    /// The most that was resident.
+    /// Peak of the resident memory, in bytes.
     pub peak_bytes: u64,
-    /// Tokens of all clients per second, prompts included in the time.
+    /// Tokens of all clients per second; the time includes the prompts.
     pub tokens_per_second: f64,
-    /// Tokens of one stream per second, from its first piece to its last: the median of the streams.
+    /// Tokens per second of one stream from its first piece to its last: the median of all streams.
     pub stream_per_second: f64,
-    /// To the first piece: median and 99th percentile of the requests.
+    /// Time to the first piece: median and 99th percentile of the requests.
     pub first_ms: [f64; 2],
-    /// Between two pieces: median and 99th percentile of all.
+    /// Time between two pieces: median and 99th percentile of all.
     pub between_ms: [f64; 2],
-    /// Time in which no batch was evaluated for each token, in microseconds, where the server counts.
+    /// Time per token in which no batch was evaluated, in microseconds; `None` if the server does not measure it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outside_us: Option<f64>,
-    /// Cores that the clients took.
+    /// Number of cores that the clients used.
     pub client_cores: f64,
-    /// Requests that went wrong.
+    /// Number of failed requests.
     pub failed: usize,
-    /// Some of their words.
+    /// Some of the error messages, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,
-    /// What else ran on the machine.
+    /// Load of the machine by other processes.
     pub machine: Round,
-    /// Every answer.
+    /// All answers.
     pub drive: Drive,
 }
 
-/// Starts a server, warms it up, lets the clients ask, looks at it, and stops it.
+/// Starts a server, warms it up, runs the clients, takes readings, and stops the server.
 pub fn sample(subject: &MeasuredServer, settings: &Settings, work: &ClientLoad<'_>) -> Result<Sample> {
     let mut server = Server::start(subject, settings)?;
     let idle = memory(server.pid()).map_or(0, |(resident, _)| resident);
@@ -80,7 +80,7 @@ pub fn sample(subject: &MeasuredServer, settings: &Settings, work: &ClientLoad<'
         clients: work.prompts.clients(round, work.clients, requests, tokens),
         patience: PATIENCE,
     };
-    // Of a number of its own: what it leaves in the cache is no prompt of those that count.
+    // A round number of its own, so that the warm-up prompts left in the cache are not those of measured requests.
     server.drive(&plan(1 << 20 | work.round, 1, WARM_UP.min(work.generate)))?;
     let batches = batch_seconds(&server);
     let (watch, cpu, began) = (Watch::start(), process::own_cpu_time(), Instant::now());
@@ -93,7 +93,7 @@ pub fn sample(subject: &MeasuredServer, settings: &Settings, work: &ClientLoad<'
     });
     let (after, peak) = memory(server.pid()).unwrap_or_default();
     let ready_ms = server.ready_ms;
-    server.stop().with_context(|| format!("{} does not end", subject.name()))?;
+    server.stop().with_context(|| format!("cannot stop {}", subject.name()))?;
     let (first, between) = (drive.first_ms(), drive.between_ms());
     let errors = drive.errors();
     Ok(Sample {
@@ -114,7 +114,7 @@ pub fn sample(subject: &MeasuredServer, settings: &Settings, work: &ClientLoad<'
     })
 }
 
-/// Some of the words, each once.
+/// Returns some of the messages, each once.
 fn distinct(errors: &[&str]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for error in errors {
@@ -125,17 +125,17 @@ fn distinct(errors: &[&str]) -> Vec<String> {
     found
 }
 
-/// Seconds in which `server` evaluated batches so far.
+/// Returns the seconds in which `server` has evaluated batches so far.
 fn batch_seconds(server: &Server) -> Option<f64> {
     metric(&server.get("/metrics").ok()?, "anneal_batch_seconds_total")
 }
 
-/// The value of `name` in a page of Prometheus's text format.
+/// Returns the value of `name` in a page of Prometheus's text format.
 pub fn metric(page: &str, name: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Bytes that are resident, and the most that were.
+/// Returns the resident bytes of a process, and their peak.
 pub fn memory(pid: u32) -> Option<(u64, u64)> {
     Some((process::resident(pid)?, ProcFolder::of(pid).peak_resident()?))
 }

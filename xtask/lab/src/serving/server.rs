@@ -1,4 +1,4 @@
-//! A server as a process: started, waited for, looked at, stopped.
+//! Server process: start, wait until ready, query, stop.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -19,45 +19,45 @@ use load::answer::fetch;
 use load::request::http;
 use load::{Address, Drive, Interface, LoadPlan};
 
-/// How long a server may take to load its model.
+/// Time limit for a server to load its model.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How often it is asked whether it is ready.
+/// Interval between queries until the server is ready.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How long it may take to end.
+/// Time limit for a server to end.
 const END: Duration = Duration::from_secs(20);
 
-/// Lines of a failed server that an error shows.
+/// Number of lines of a failed server's output that an error shows.
 const TAIL: usize = 15;
 
-/// A program that serves.
+/// Kind of server program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerKind {
-    /// `anneal serve`
+    /// The `anneal serve` command.
     Anneal,
-    /// llama.cpp's own.
+    /// The `llama-server` program of llama.cpp.
     LlamaServer,
 }
 
-/// A server to measure.
+/// Server to measure.
 #[derive(Clone, Debug)]
 pub struct MeasuredServer {
-    /// Its program, and what is known of the build.
+    /// Program of the server, with its build.
     pub build: CandidateBuild,
-    /// What it is.
+    /// Kind of the server.
     pub kind: ServerKind,
 }
 
 impl MeasuredServer {
-    /// The one that `text` names: a profile, the path of a build folder or of a program, or LABEL=PATH.
+    /// Finds the server that `text` names: a profile, the path of a build folder or of a program, or LABEL=PATH.
     pub fn named(workspace: &Workspace, text: &str) -> Result<Self> {
         let build = CandidateBuild::named(workspace, text)?;
         let name = build.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let kind = match name.as_str() {
             "llama-bench" => {
                 return Err(exit::usage(format!(
-                    "{text}: llama-bench serves nobody; name llama-server or a build"
+                    "{text}: llama-bench is not a server\nhint: use llama-server or a build"
                 )));
             }
             name if name.starts_with("llama-server") => ServerKind::LlamaServer,
@@ -66,32 +66,32 @@ impl MeasuredServer {
         Ok(Self { build, kind })
     }
 
-    /// As figures and errors name it.
+    /// Returns the name that figures and errors use.
     pub fn name(&self) -> &str {
         &self.build.name
     }
 }
 
-/// How a server is started.
+/// Settings that a server is started with.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The model.
+    /// Path of the model.
     pub model: PathBuf,
     /// Threads of both phases.
     pub threads: u32,
-    /// Requests at a time.
+    /// Number of concurrent requests.
     pub slots: u32,
-    /// Clients that come at a time.
+    /// Number of concurrent clients.
     pub clients: u32,
     /// Tokens of the context, for all slots together.
     pub context: u32,
-    /// Whether prompts may begin with what an earlier one left in the cache.
+    /// True if prompts may reuse a prefix that an earlier one left in the cache.
     pub reuse: bool,
-    /// A configuration for `anneal serve`.
+    /// Path of a configuration for `anneal serve`.
     pub config: Option<PathBuf>,
 }
 
-/// The arguments of the program.
+/// Returns the arguments of the program.
 pub fn arguments(kind: ServerKind, settings: &Settings, port: u16, socket: &Path) -> Vec<String> {
     let Settings { model, threads, slots, clients, context, reuse, config } = settings;
     let mut words: Vec<String> = Vec::new();
@@ -103,7 +103,7 @@ pub fn arguments(kind: ServerKind, settings: &Settings, port: u16, socket: &Path
             add("--listen", format!("127.0.0.1:{port}"));
             add("--socket", text(socket));
             add("--slots", slots.to_string());
-            // Nobody is to be sent away.
+            // No request should be rejected because the queue is full.
             add("--queue", clients.max(&64).to_string());
             if let Some(config) = config {
                 add("--config", text(config));
@@ -114,12 +114,12 @@ pub fn arguments(kind: ServerKind, settings: &Settings, port: u16, socket: &Path
             add("--host", "127.0.0.1".to_string());
             add("--port", port.to_string());
             add("--parallel", slots.to_string());
-            // A thread for each connection, and some to be asked how it is.
+            // One thread per connection, and some for health checks.
             add("--threads-http", (clients + 4).to_string());
-            // As quiet as ours: warnings and errors.
+            // As quiet as `anneal serve`: warnings and errors.
             add("--log-verbosity", "2".to_string());
             if !reuse {
-                // Memory for prompts that are not asked for again.
+                // Disable the cache in memory, because prompts are not repeated.
                 add("--cache-ram", "0".to_string());
             }
         }
@@ -154,18 +154,18 @@ impl ServerFolder {
     }
 }
 
-/// The last lines that a server printed.
+/// Last lines that a server printed.
 type Tail = Arc<Mutex<VecDeque<String>>>;
 
-/// A server that answers.
+/// Running server.
 pub struct Server {
     running: Running,
     line: String,
-    /// Where it speaks HTTP.
+    /// Address of its HTTP interface.
     pub http: Address,
-    /// Where it takes lines of JSON.
+    /// Address of its socket for JSON lines; `None` for llama-server.
     pub socket: Option<Address>,
-    /// Milliseconds from its start until it said that it is ready.
+    /// Milliseconds from its start until it was ready.
     pub ready_ms: f64,
     tail: Tail,
     ended: bool,
@@ -201,7 +201,7 @@ impl Server {
             ended: false,
             _place: place,
         };
-        server.wait(started).with_context(|| format!("{} does not come up", subject.name()))?;
+        server.wait(started).with_context(|| format!("{} did not become ready", subject.name()))?;
         Ok(server)
     }
 
@@ -221,14 +221,14 @@ impl Server {
         }
     }
 
-    /// An error where it has ended.
+    /// Returns an error if the server has ended.
     pub fn check(&mut self) -> Result<()> {
         let line = &self.line;
         if let Some(status) =
             self.running.child.try_wait().with_context(|| format!("cannot wait for {line}"))?
         {
             self.ended = true;
-            // Its last words may still be on their way.
+            // Its last output may still be in the pipe.
             std::thread::sleep(Duration::from_millis(50));
             bail!("{} ended with {status}{}", self.line, self.said());
         }
@@ -241,17 +241,17 @@ impl Server {
         process::last_lines(&lines, TAIL)
     }
 
-    /// The command, as one would type it.
+    /// Returns the command line that started it.
     pub fn line(&self) -> &str {
         &self.line
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.running.child.id()
     }
 
-    /// Where it is spoken to by `interface`; llama-server knows no lines.
+    /// Returns the address for `interface`, and the interface that is used; llama-server does not support JSON lines.
     pub fn address(&self, interface: Interface) -> (Address, Interface) {
         match (interface, &self.socket) {
             (Interface::Lines, Some(socket)) => (socket.clone(), Interface::Lines),
@@ -259,7 +259,7 @@ impl Server {
         }
     }
 
-    /// Lets clients ask as `plan` says. On ctrl-C the server is ended, and with it what it was asked.
+    /// Runs the clients of `plan`. On ctrl-C the server is killed, which also ends its requests.
     pub fn drive(&mut self, plan: &LoadPlan) -> Result<Drive> {
         let over = AtomicBool::new(false);
         let child = &self.running.child;
@@ -282,7 +282,7 @@ impl Server {
         Ok(drive)
     }
 
-    /// A page by GET.
+    /// Sends a GET request for `path` and returns the body.
     pub fn get(&self, path: &str) -> Result<String> {
         let (status, body) = fetch(&self.http, &http("GET", path, b""), Duration::from_secs(30))
             .map_err(anyhow::Error::msg)
@@ -293,10 +293,10 @@ impl Server {
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// Asks it to end, and waits.
+    /// Asks the server to end, and waits.
     ///
     /// # Errors
-    /// Where it does not end in time; it is ended all the same.
+    /// The server does not end in time; it is killed in this case.
     pub fn stop(mut self) -> Result<ExitStatus> {
         self.ended = true;
         process::stop(&self.running.child, false);
@@ -322,13 +322,14 @@ impl Drop for Server {
     }
 }
 
-/// One that nobody listens on now.
+/// Returns a port on which nothing listens at the moment.
 fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port on the loopback")?;
-    Ok(listener.local_addr().context("no free port on the loopback")?.port())
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .context("cannot find a free port on the loopback interface")?;
+    Ok(listener.local_addr().context("cannot find a free port on the loopback interface")?.port())
 }
 
-/// Reads all the while: a full pipe would stop the server.
+/// Reads continuously, because a full pipe would block the server.
 fn keep_tail(stream: Option<Box<dyn Read + Send>>, tail: &Tail) {
     let (Some(stream), tail) = (stream, Arc::clone(tail)) else { return };
     std::thread::spawn(move || {
@@ -392,7 +393,7 @@ mod tests {
             config: None,
         };
         let error = format!("{:#}", Server::start(&subject, &settings).err().unwrap());
-        for words in ["odd does not come up", "exit status: 1", "printed nothing"] {
+        for words in ["odd did not become ready", "exit status: 1", "printed nothing"] {
             assert!(error.contains(words), "{words} is not in: {error}");
         }
     }

@@ -1,5 +1,5 @@
-//! Many requests of all kinds, good and bad, at one server for long: whether answers stay right, slots come free and
-//! memory stays.
+//! Long run of many requests of all kinds, valid and invalid, against one server. It checks that answers stay right,
+//! slots become free and memory does not grow.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,80 +26,81 @@ use abuse::LONGEST;
 use known::{Deviation, Known, SampledAnswer};
 use visit::Visit;
 
-/// What memory may grow by after the warm-up, as a part of 1.
+/// Maximum growth of memory after the warm-up, as a fraction.
 const GROWTH: f64 = 0.05;
 
-/// How long slots may take to come free at the end.
+/// Time limit for slots to become free at the end.
 const SETTLE: Duration = Duration::from_secs(15);
 
-/// Wrong answers that are kept in words.
+/// Maximum number of wrong answers that are recorded in words.
 const KEPT: usize = 20;
 
-/// What to do.
+/// Settings of a soak.
 #[derive(Clone, Debug)]
 pub struct Soak {
-    /// The server.
+    /// Server to soak.
     pub subject: MeasuredServer,
-    /// The model.
+    /// Path of the model.
     pub model: PathBuf,
-    /// Requests in all.
+    /// Total number of requests.
     pub requests: u64,
-    /// Clients at a time.
+    /// Number of concurrent clients.
     pub clients: u32,
     /// Threads of the server.
     pub threads: u32,
-    /// What the result says of itself.
+    /// Provenance for the result.
     pub provenance: Provenance,
 }
 
-/// What became of it.
+/// Result of a soak.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Soaked {
-    /// Date, command, machine.
+    /// Date, command and machine of the soak.
     #[serde(flatten)]
     pub provenance: Provenance,
     /// Name of the model's file.
     pub model: String,
-    /// Requests that were sent.
+    /// Number of requests that were sent.
     pub requests: u64,
-    /// Clients at a time.
+    /// Number of concurrent clients.
     pub clients: u32,
-    /// How long it took.
+    /// Seconds that the soak took.
     pub seconds: f64,
-    /// How many there were of each kind.
+    /// Number of requests of each kind.
     pub kinds: BTreeMap<String, u64>,
-    /// Answers that were to be known, and were right.
+    /// Number of answers that were known in advance and were right.
     pub right: u64,
-    /// Answers that took another of two nearly equal tokens, and went on rightly from there.
+    /// Number of answers that took the other of two nearly equal tokens and continued correctly.
     pub near_ties: u64,
-    /// How much less likely such a token was at most than the other, when the server was asked alone: natural logarithms.
+    /// Largest difference of log probability (natural logarithm) between such a token and the likelier one, when the
+    /// server was queried alone.
     #[serde(default)]
     pub widest_tie: f64,
-    /// Requests that the server was too busy for.
+    /// Number of requests that the server refused because it was busy.
     pub busy: u64,
-    /// Answers that were wrong; of many the first.
+    /// Wrong answers; at most the first ones.
     pub wrong: Vec<String>,
-    /// How many there were.
+    /// Number of wrong answers.
     pub wrong_count: u64,
     /// Resident bytes after a tenth of the requests.
     pub warm_bytes: u64,
     /// Resident bytes at the end.
     pub end_bytes: u64,
-    /// Requests that were sent, and resident bytes then.
+    /// Number of requests that were sent, with the resident bytes at that time.
     pub memory: Vec<(u64, u64)>,
-    /// Slots that were busy when nobody asked any more.
+    /// Slots that were still busy after all clients had ended.
     pub stuck_slots: f64,
-    /// Requests that waited then.
+    /// Requests that were still waiting after all clients had ended.
     pub waiting: f64,
-    /// Connections that were open then, but for the one that asked.
+    /// Connections that were still open after all clients had ended, except the one of this query.
     pub connections: f64,
-    /// How the server ended when it was asked to.
+    /// Way in which the server ended when it was asked to.
     pub end: String,
-    /// What is wrong with it; nothing where all is well.
+    /// Problems that were found; empty if there are none.
     pub complaints: Vec<String>,
 }
 
-/// What the clients have in common.
+/// State that the clients share.
 struct Shared<'a> {
     server: &'a Server,
     known: &'a [Known],
@@ -109,7 +110,7 @@ struct Shared<'a> {
     tally: Mutex<Tally>,
 }
 
-/// Requests that were sent, and resident bytes then.
+/// Number of requests that were sent, with the resident bytes at that time.
 type MemoryReading = Vec<(u64, u64)>;
 
 #[derive(Default)]
@@ -119,12 +120,12 @@ struct Tally {
     busy: u64,
     wrong: Vec<String>,
     wrong_count: u64,
-    /// Answers that are not the known ones: looked at when it is quiet.
+    /// Answers that differ from the known ones; they are judged when the server is idle.
     doubtful: Vec<(usize, SampledAnswer)>,
 }
 
 impl Soak {
-    /// Runs it.
+    /// Runs the soak.
     pub fn run(&self, ui: &Ui) -> Result<Soaked> {
         let place = ServerFolder::new()?;
         let config = place.path().join("server_config.toml");
@@ -154,7 +155,7 @@ impl Soak {
         Ok(soaked)
     }
 
-    /// Lets the clients come; what they saw, how memory went, and how many requests there were.
+    /// Runs the clients. Returns their results, the readings of memory, and the number of requests.
     fn visits(&self, server: &mut Server, known: &[Known], ui: &Ui) -> Result<(Tally, MemoryReading, u64)> {
         let (mut samples, mut progress) = (Vec::new(), ui.progress("soak"));
         let shared = Shared {
@@ -178,7 +179,7 @@ impl Soak {
                 progress.step(done, self.requests, "requests");
                 match memory(shared.server.pid()) {
                     Some((resident, _)) if resident > 0 => samples.push((done, resident)),
-                    // It is gone.
+                    // The server has ended.
                     _ => shared.stop.store(true, Ordering::Relaxed),
                 }
                 if process::interrupted() {
@@ -194,7 +195,7 @@ impl Soak {
         Ok((tally, thinned(samples), begun))
     }
 
-    /// Looks at the server now that it is quiet.
+    /// Examines the server when it is idle.
     fn look(
         &self,
         server: &Server,
@@ -212,7 +213,7 @@ impl Soak {
                 Deviation::Tie(less) => (near_ties, widest_tie) = (near_ties + 1, widest_tie.max(less)),
                 Deviation::Wrong(why) => {
                     let known = &known[number].tokens;
-                    tally.blame(format!("prompt {number}: {why}: {:?} in place of {known:?}", answer.tokens));
+                    tally.blame(format!("prompt {number}: {why}: {:?} instead of {known:?}", answer.tokens));
                 }
             }
         }
@@ -269,11 +270,12 @@ fn client_loop(shared: &Shared<'_>, client: u64) {
     }
 }
 
-/// Waits until nothing runs; slots that are busy, requests that wait, connections that are open all the same.
+/// Waits until nothing runs. Returns the slots that are still busy, the requests that still wait, and the connections
+/// that are still open.
 fn settle(server: &Server) -> Result<(f64, f64, f64)> {
     let begun = Instant::now();
     loop {
-        let page = server.get("/metrics").context("the server does not answer at the end")?;
+        let page = server.get("/metrics").context("the server did not respond at the end")?;
         let value = |name: &str| metric(&page, name).unwrap_or(f64::NAN);
         let (busy, waiting) = (value("anneal_slots_busy"), value("anneal_requests_waiting"));
         let connections = value("anneal_connections") - 1.0;
@@ -284,13 +286,13 @@ fn settle(server: &Server) -> Result<(f64, f64, f64)> {
     }
 }
 
-/// Resident bytes after a tenth of the requests.
+/// Returns the resident bytes after a tenth of the requests.
 fn warm(samples: &[(u64, u64)], requests: u64) -> u64 {
     let warm = samples.iter().find(|(done, _)| *done >= requests / 10);
     warm.or(samples.last()).map_or(0, |(_, resident)| *resident)
 }
 
-/// So many samples that they can be looked at.
+/// Reduces the samples to at most about 500.
 fn thinned(samples: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let step = samples.len().div_ceil(500).max(1);
     samples.into_iter().step_by(step).collect()
@@ -302,41 +304,43 @@ fn complaints(soaked: &Soaked) -> Vec<String> {
         complaints.push(format!("{} answers were wrong", soaked.wrong_count));
     }
     if soaked.right == 0 {
-        complaints.push("not one answer was right".to_string());
+        complaints.push("no answer was right".to_string());
     }
-    // A value that is not there is no reason to be content.
+    // A missing metric is NaN, which differs from 0 and so counts as a problem.
     if soaked.stuck_slots != 0.0 || soaked.waiting != 0.0 {
         complaints.push(format!(
-            "{} slots were busy and {} requests waiting when nobody asked any more",
+            "{} slots were still busy and {} requests still waiting after all clients had ended",
             soaked.stuck_slots, soaked.waiting
         ));
     }
     if soaked.connections > 0.0 {
-        complaints.push(format!("{} connections were open when nobody asked any more", soaked.connections));
+        complaints
+            .push(format!("{} connections were still open after all clients had ended", soaked.connections));
     }
     let growth = soaked.growth();
-    // Not a number where nothing is known of it.
+    // The growth is NaN if it is unknown.
     if growth.is_nan() || growth > GROWTH {
         complaints.push(format!("memory grew by {:.1} % after the warm-up", 100.0 * growth));
     }
     if soaked.end != "exit code 0" {
-        complaints.push(format!("asked to end, it ended with {}", soaked.end));
+        complaints.push(format!("after SIGTERM, the server ended with {}", soaked.end));
     }
     complaints
 }
 
 impl Soaked {
-    /// What memory grew by after the warm-up, as a part of 1.
+    /// Returns the growth of memory after the warm-up, as a fraction.
     pub fn growth(&self) -> f64 {
         self.end_bytes as f64 / self.warm_bytes as f64 - 1.0
     }
 
-    /// For people.
+    /// Formats the result for people.
     pub fn text(&self) -> String {
         let kinds: Vec<String> = self.kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         let mut text = format!(
-            "{} requests by {} clients in {:.1} s: {}\n{} answers right, {} of them by another of two nearly equal \
-             tokens (at most {:.4} apart), {} wrong, {} refused as busy\nmemory {} after the warm-up, {} at the end ({:+.1} %); {} slots stuck; {}",
+            "{} requests by {} clients in {:.1} s: {}\n{} answers right, {} of them with the other of two \
+             nearly equal tokens (at most {:.4} apart), {} wrong, {} refused as busy\nmemory {} after the \
+             warm-up, {} at the end ({:+.1} %); {} slots stuck; {}",
             self.requests,
             self.clients,
             self.seconds,
@@ -397,9 +401,9 @@ mod tests {
         assert_eq!(complaints(&soaked()), Vec::<String>::new());
         let cases: [(Soaked, &str); 8] = [
             (Soaked { wrong_count: 2, ..soaked() }, "2 answers were wrong"),
-            (Soaked { right: 0, ..soaked() }, "not one answer"),
-            (Soaked { stuck_slots: 1.0, ..soaked() }, "1 slots were busy"),
-            (Soaked { waiting: f64::NAN, ..soaked() }, "NaN requests waiting"),
+            (Soaked { right: 0, ..soaked() }, "no answer was right"),
+            (Soaked { stuck_slots: 1.0, ..soaked() }, "1 slots were still busy"),
+            (Soaked { waiting: f64::NAN, ..soaked() }, "NaN requests still waiting"),
             (Soaked { connections: 3.0, ..soaked() }, "3 connections"),
             (Soaked { end_bytes: 106 << 20, ..soaked() }, "grew by 6.0 %"),
             (Soaked { warm_bytes: 0, end_bytes: 0, ..soaked() }, "memory grew"),

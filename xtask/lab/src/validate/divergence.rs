@@ -1,4 +1,5 @@
-//! How far the logits of two engines are apart, read row by row: those of a real vocabulary take hundreds of megabytes.
+//! Difference between the logits of two engines. The files are read row by row, because those of a real vocabulary
+//! take hundreds of megabytes.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -9,25 +10,25 @@ use build_info::gate::{GateLimits, Mode};
 use build_info::{kld, logits};
 use serde::{Deserialize, Serialize};
 
-/// What a comparison of all positions found. Figures that are no numbers are absent.
+/// Result of comparing all positions. A figure that would be NaN is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Divergence {
-    /// How the tokens were fed.
+    /// Method by which the tokens were fed.
     pub mode: Mode,
-    /// Positions compared.
+    /// Number of positions that were compared.
     pub positions: u32,
     /// Mean KL divergence of B from A, in nats.
     pub mean_kld: Option<f64>,
-    /// The greatest of any position.
+    /// Largest KL divergence of any position, in nats.
     pub max_kld: Option<f64>,
-    /// Share of positions where both find the same token the most likely.
+    /// Fraction of positions at which both have the same likeliest token.
     pub top1: f64,
-    /// Whether each gave numbers only.
+    /// True for each side whose logits are all valid numbers.
     pub finite: [bool; 2],
 }
 
 impl Divergence {
-    /// Whether B is as near to A as a build must be to the gate's reference.
+    /// True if B is as close to A as a build must be to the gate's reference.
     pub fn is_inside(&self, limits: &GateLimits) -> bool {
         self.mean_kld.is_some_and(|kld| limits.hold(kld, self.top1))
     }
@@ -38,7 +39,7 @@ pub fn compare(a: &Path, b: &Path, mode: Mode) -> Result<Divergence> {
     let (mut a, mut b) = (Rows::open(a)?, Rows::open(b)?);
     if a.tokens != b.tokens || a.row.len() != b.row.len() {
         bail!(
-            "A evaluated {} tokens of {} and B {} of {}, and not the same ones: their tokenizers differ",
+            "the tokenizers differ: A evaluated {} tokens of {} and B {} of {}, and they are not the same",
             a.tokens.len(),
             a.row.len(),
             b.tokens.len(),
@@ -50,7 +51,7 @@ pub fn compare(a: &Path, b: &Path, mode: Mode) -> Result<Divergence> {
         let (ours, theirs) = (b.next()?, a.next()?);
         let both = [theirs, ours];
         for (finite, row) in finite.iter_mut().zip(both) {
-            // Minus infinity is a token that never comes.
+            // Minus infinity is valid: it marks a token that never occurs.
             *finite &= row.iter().all(|value| value.is_finite() || *value == f32::NEG_INFINITY);
         }
         let found = kld::compare(std::iter::once((kld::log_softmax(theirs), ours)));
@@ -65,7 +66,7 @@ pub fn compare(a: &Path, b: &Path, mode: Mode) -> Result<Divergence> {
     Ok(Divergence { mode, positions, mean_kld, max_kld, top1: equal / count, finite })
 }
 
-/// A file of logits, as it is read.
+/// Reader of a file of logits.
 struct Rows {
     file: BufReader<File>,
     tokens: Vec<u32>,
@@ -77,18 +78,21 @@ struct Rows {
 impl Rows {
     fn open(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
-        let file = File::open(path).with_context(|| format!("cannot open the logits {name}"))?;
-        let size = file.metadata().with_context(|| format!("cannot look at {name}"))?.len();
+        let file = File::open(path).with_context(|| format!("cannot open the file of logits {name}"))?;
+        let size = file.metadata().with_context(|| format!("cannot read the size of {name}"))?.len();
         let mut file = BufReader::with_capacity(1 << 20, file);
         let mut header = [0; 16];
-        file.read_exact(&mut header).with_context(|| format!("{name} is cut off"))?;
+        file.read_exact(&mut header).with_context(|| format!("{name} is truncated"))?;
         let number =
             |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let (vocabulary, rows) = (number(8) as usize, number(12) as usize);
-        // As announced, before memory is asked for.
+        // Check the size before allocating memory for the announced number of rows.
         let expected = (vocabulary as u64 + 1).saturating_mul(4 * rows as u64).saturating_add(16);
         if header[..8] != logits::MAGIC || vocabulary == 0 || size != expected {
-            bail!("{name} is no whole file of logits: {size} bytes, and its header announces {expected}");
+            bail!(
+                "{name} is not a complete file of logits: it has {size} bytes, but its header requires \
+                 {expected}"
+            );
         }
         let mut bytes = vec![0; 4 * rows];
         file.read_exact(&mut bytes).with_context(|| format!("cannot read {name}"))?;
@@ -130,7 +134,7 @@ mod tests {
         assert_eq!((same.positions, same.mean_kld, same.top1), (2, Some(0.0), 1.0));
         assert!(same.is_inside(&limits) && same.finite == [true; 2]);
 
-        // ln 3 on top of even: 1/2 ln(1/2 / 3/4) + 1/2 ln(1/2 / 1/4), at one of two positions.
+        // ln 3 against equal logits: 1/2 ln(1/2 / 3/4) + 1/2 ln(1/2 / 1/4), at one of two positions.
         let other = file(folder.path(), "c", &[(1, [3f32.ln(), 0.0]), (2, [1.0, 0.0])]);
         let found = compare(&a, &other, Mode::Prefill).unwrap();
         let expected = 0.5 * 0.5 * (4.0f64 / 3.0).ln();
@@ -152,7 +156,8 @@ mod tests {
         std::fs::write(&cut, &std::fs::read(&a).unwrap()[..24]).unwrap();
         let huge = folder.path().join("huge");
         std::fs::write(&huge, [&b"ALOGITS1"[..], &[0xff; 8]].concat()).unwrap();
-        for (other, words) in [(tokens, "tokenizers differ"), (cut, "no whole file"), (huge, "no whole file")]
+        for (other, words) in
+            [(tokens, "tokenizers differ"), (cut, "not a complete file"), (huge, "not a complete file")]
         {
             let error = compare(&a, &other, Mode::Prefill).unwrap_err();
             assert!(error.to_string().contains(words), "{error:#}");

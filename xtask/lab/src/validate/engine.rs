@@ -1,4 +1,4 @@
-//! Runs an engine while it is watched.
+//! Execution of an engine while it is monitored.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,26 +14,27 @@ use build::process::pipes::{drain, last_said, line_without_folders, read};
 
 use super::subject::{Side, Subject};
 
-/// Lines of a failed program that an error shows.
+/// Number of lines of a failed program's output that an error shows.
 const TAIL: usize = 8;
 
-/// A tuning record that is not there: nothing is tuned, and the engine says nothing of it.
+/// Path of a tuning record that does not exist, so that the engine uses no tuning and prints nothing about it.
 const NO_TUNING: &str = "/nonexistent/anneal-tuning.json";
 
-/// How often a run is looked at while it prints nothing.
+/// Interval between checks of a run that prints nothing.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How long a run may take.
+/// Time limit of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Stay(Option<Duration>);
 
 impl Stay {
-    /// As long as it wants: ctrl-C ends it.
+    /// Returns no limit; only ctrl-C ends the run.
     pub fn forever() -> Self {
         Self(None)
     }
 
-    /// What B is given for what took A so long: that it hangs is to be told, and not that it is slow.
+    /// Returns the limit of B's run, given that A's took `a` seconds. The limit detects a B that hangs, not one that
+    /// is slow.
     pub fn after(a: f64) -> Self {
         Self(Some(
             Duration::from_secs(60)
@@ -41,46 +42,46 @@ impl Stay {
         ))
     }
 
-    /// So long.
+    /// Returns a limit of `time`.
     #[cfg(test)]
     pub fn for_at_most(time: Duration) -> Self {
         Self(Some(time))
     }
 }
 
-/// Something to look at while an engine runs.
+/// Event while an engine runs.
 pub enum EngineEvent<'a> {
-    /// It printed this on standard output.
+    /// The engine printed these bytes on standard output.
     Output(&'a [u8]),
-    /// Time passed.
+    /// Time passed without output.
     Tick,
 }
 
-/// A run that ended well.
+/// Run that succeeded.
 pub struct Ended {
-    /// What it printed.
+    /// Standard output of the run.
     pub stdout: Vec<u8>,
-    /// How long it took.
+    /// Seconds that the run took.
     pub seconds: f64,
 }
 
-/// An engine did not do what it was asked: of B that is a verdict.
+/// Failure of an engine. If the engine is B's, this is a verdict.
 #[derive(Debug)]
 pub struct Broken {
-    /// Whose engine.
+    /// Side of the engine.
     pub side: Side,
-    /// What it exited with, if it did by itself.
+    /// Exit code; `None` if the engine did not exit by itself.
     pub code: Option<i32>,
     why: String,
 }
 
 impl Broken {
-    /// `side` broke for this reason.
+    /// Creates a failure of `side` with this reason.
     pub fn new(side: Side, why: String) -> Self {
         Self { side, code: None, why }
     }
 
-    /// Whether it did not understand what it was asked.
+    /// True if the engine did not understand its arguments.
     pub fn is_usage(&self) -> bool {
         self.code == Some(i32::from(exit::USAGE))
     }
@@ -94,12 +95,12 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Runs the engine of `subject` with `arguments`, the command first, and its own flags. `each` hears of what it prints
-/// as it comes, with the number of the process.
+/// Runs the engine of `subject` with `arguments`, which begin with the command, and with the subject's own flags.
+/// Calls `each` with the process id and with output as it arrives.
 ///
 /// # Errors
-/// [`Broken`] when it cannot be started, fails, is killed or stays too long; another error when the disk is full, which
-/// is no engine's fault; an interruption when the user stopped it.
+/// [`Broken`] if the engine cannot be started, fails, is killed or exceeds its time limit. Another error if the disk
+/// is full, which is not the engine's fault. An interruption if the user stopped it.
 pub fn run(
     subject: &Subject,
     arguments: Vec<OsString>,
@@ -109,12 +110,13 @@ pub fn run(
     process::check_interrupted()?;
     let mut command = Command::new(subject.program());
     command.args(arguments).args(&subject.flags);
-    // `run` would take what the user tuned, `bench` and `logits` do not: all of them are to run with the same settings.
+    // Of the engine's commands, only `run` uses the tuning record. Without it, all commands run with the same
+    // settings.
     command.env("ANNEAL_TUNING", NO_TUNING);
     let line = line_without_folders(&command);
     let broken = |why: String| anyhow::Error::from(Broken::new(subject.side, why));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // A group of its own: ctrl-C reaches us alone, and we stop it.
+    // Put the engine into a process group of its own: ctrl-C then reaches only this program, which stops the engine.
     command.process_group(0);
     let started = Instant::now();
     let mut child = command.spawn().map_err(|error| broken(format!("cannot start {line}: {error}")))?;
@@ -152,7 +154,7 @@ pub fn run(
     if !status.success() {
         let why = format!("{line} ended with {status}{}", last_said(&stderr, TAIL));
         if why.contains("No space left on device") {
-            bail!("{why}\n  the disk is full: free some space, then run the same again");
+            bail!("{why}\nhint: the disk is full; free some space and run the same command again");
         }
         return Err(Broken { side: subject.side, code: status.code(), why }.into());
     }
@@ -180,7 +182,7 @@ mod tests {
             ("echo broken >&2; exit 3", "exit status: 3; its last lines:\n    broken"),
             ("kill -SEGV $$", "signal: 11"),
             ("sleep 100", "did not end within"),
-            // Who never pauses is looked at, too.
+            // A program that prints without pause is checked, too.
             ("while :; do echo sleep; done", "did not end within"),
         ];
         for (script, words) in cases {

@@ -1,6 +1,6 @@
-//! What the GPUs did in the timed laps: B must not fall back to the CPU, nor let the GPU wait more than A does.
+//! GPU use in the timed laps. B must not fall back to the CPU, and must not let the GPU wait longer than A does.
 //!
-//! The driver's utilisation is the share of the time in which a kernel ran. What is left of a token's time is what the GPU
+//! The driver's utilisation is the fraction of time in which a kernel ran. During the rest of a token's time, the GPU
 //! waited for the host.
 
 use build_info::BenchRow;
@@ -12,26 +12,27 @@ use super::speed::{DISTURBED, Lap, Rules, Speed, half, most_memory};
 use super::subject::About;
 use super::verdict::{Check, CheckState};
 
-/// Share of the time that a GPU is busy from which on it is at work for us; a desktop takes less.
+/// Utilisation from which a GPU counts as working for the engine; a desktop uses less.
 const GPU_AT_WORK: f64 = 0.1;
 
-/// Where the layers of a model are, by the settings that `anneal bench` tells.
+/// Placement of a model's layers, from the settings that `anneal bench` reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Placement {
-    /// Layers that GPUs take: none where it is 0, all where it is negative.
+    /// Number of layers on GPUs: 0 for none, negative for all.
     pub n_gpu_layers: i64,
-    /// The GPUs that may: `auto`, `none`, or names with a slash between two.
+    /// GPUs that may be used: `auto`, `none`, or names separated by slashes.
     pub devices: String,
-    /// The GPUs that the engine finds, in words; empty where it finds none.
+    /// GPUs that the engine finds, in words; empty if it finds none.
     pub gpu_info: String,
-    /// How they share: by `layer`, one after the other; by `row` or `tensor`, all at once; or `none`, one of them alone.
+    /// Distribution over the GPUs: by `layer`, so that they work one after the other; by `row` or `tensor`, so that
+    /// they work at the same time; or `none`, so that one GPU works alone.
     pub split_mode: String,
-    /// That one's place among those that may.
+    /// Index of that GPU among those that may be used.
     pub main_gpu: usize,
 }
 
 impl Placement {
-    /// The placement that `row` tells. `None` of an engine that is too old to tell all of it.
+    /// Reads the placement from `row`. Returns `None` if the engine is too old to report all of it.
     pub fn of(row: &BenchRow) -> Option<Self> {
         Some(Self {
             n_gpu_layers: row.n_gpu_layers?,
@@ -42,12 +43,12 @@ impl Placement {
         })
     }
 
-    /// Whether any are on one.
+    /// True if any layers are on a GPU.
     pub fn is_on_gpu(&self) -> bool {
         self.n_gpu_layers != 0 && self.devices != "none" && !self.gpu_info.is_empty()
     }
 
-    /// Those of `gpus` that may hold layers; all, where it cannot be said which.
+    /// Returns those of `gpus` that may hold layers; all of them if that cannot be determined.
     fn held<'a>(&self, gpus: &'a [GpuUse]) -> Vec<&'a GpuUse> {
         let number = |name: &str| name.to_ascii_uppercase().strip_prefix("CUDA")?.parse::<usize>().ok();
         let of = |number: usize| gpus.iter().find(|gpu| gpu.number == Some(number));
@@ -60,16 +61,16 @@ impl Placement {
     }
 }
 
-/// Whether it can be said which of several CUDA means.
+/// True if CUDA's numbering of several GPUs is known.
 fn are_numbered(gpus: &[GpuUse]) -> bool {
     gpus.len() < 2 || gpus.iter().all(|gpu| gpu.number.is_some())
 }
 
-/// What is to be said of the GPUs in all phases. `driver`: whether NVIDIA's is loaded.
+/// Returns the checks of GPU use in all phases. `driver` is true if NVIDIA's driver is loaded.
 pub fn checks(speeds: &[Speed], subjects: &[About], driver: bool, rules: &Rules) -> Vec<Check> {
     let computes = [0, 1].map(|side| computes(speeds, subjects, side));
     if !driver && computes[0] && !speeds.is_empty() {
-        // As it is with GPUs of others: their drivers are not asked.
+        // This is the case for GPUs of other vendors, whose drivers are not queried.
         let said = "not measured: no NVIDIA driver is loaded";
         return vec![Check::new("GPU use", CheckState::Told, said.to_string())];
     }
@@ -84,18 +85,18 @@ pub fn checks(speeds: &[Speed], subjects: &[About], driver: bool, rules: &Rules)
     checks
 }
 
-/// Why cards count that may be others'.
+/// Returns a remark if GPUs are counted that other processes may use.
 fn unnumbered(speeds: &[Speed]) -> Option<Check> {
     let mut laps = speeds.iter().flat_map(|speed| speed.laps.iter().flatten());
     laps.any(|lap| !are_numbered(&lap.usage.gpus)).then(|| {
-        let said = "all count: which of them CUDA means cannot be said, since they are not alike or MIG has cut them up; \
-                    set CUDA_DEVICE_ORDER=PCI_BUS_ID";
+        let said = "all count, because CUDA's numbering is unknown: the GPUs differ, or MIG has partitioned \
+                    them; set CUDA_DEVICE_ORDER=PCI_BUS_ID";
         Check::new("GPUs", CheckState::Told, said.to_string())
     })
 }
 
-/// Whether layers of a side are on a GPU. That its engine finds one is not enough: the flags may leave it idle, and what the
-/// driver tells is then the doing of others. An engine that is too old to tell uses what it finds.
+/// True if a side has layers on a GPU. Finding a GPU is not enough: the flags may leave it idle, and its utilisation
+/// then comes from other processes. An engine that is too old to report its placement uses every GPU that it finds.
 pub fn computes(speeds: &[Speed], subjects: &[About], side: usize) -> bool {
     let laps = || speeds.iter().flat_map(|speed| &speed.laps[side]);
     let mut told = laps().filter_map(|lap| lap.placement.as_ref()).peekable();
@@ -105,20 +106,21 @@ pub fn computes(speeds: &[Speed], subjects: &[About], side: usize) -> bool {
     }
 }
 
-/// Whether an engine finds a GPU; an older one that is linked for some does not tell, and may.
+/// True if an engine finds a GPU. An older engine that is linked for GPUs does not report them and may find one.
 fn has_gpu(about: &About) -> bool {
     about.gpus.as_ref().is_none_or(|gpus| !gpus.is_empty())
 }
 
-/// The GPUs of a lap that may hold layers.
+/// Returns the GPUs of a lap that may hold layers.
 fn held(lap: &Lap) -> Vec<GpuUse> {
     let gpus = &lap.usage.gpus;
     let held = lap.placement.as_ref().map(|placement| placement.held(gpus));
     held.map_or_else(|| gpus.clone(), |held| held.into_iter().cloned().collect())
 }
 
-/// Busy, power and clock of those in a lap. Where layers are shared one GPU works after the other, and how busy they are is the
-/// sum; else the busiest counts. Of a card that was lost in it nothing counts.
+/// Returns the combined utilisation, power and clock of a lap's GPUs. If layers are distributed, the GPUs work one
+/// after the other and their utilisations are added; otherwise the busiest one counts. Returns `None` if a GPU was
+/// lost during the lap.
 fn lap(lap: &Lap) -> Option<GpuUse> {
     let gpus = held(lap);
     let all = together(&gpus).filter(|all| all.fault.is_none())?;
@@ -128,7 +130,7 @@ fn lap(lap: &Lap) -> Option<GpuUse> {
     Some(GpuUse { utilisation, ..all })
 }
 
-/// Why a card stopped telling in a lap.
+/// Returns the reason why a GPU stopped reporting during a lap.
 fn fault(lap: &Lap) -> Option<String> {
     held(lap).into_iter().find_map(|gpu| gpu.fault)
 }
@@ -137,12 +139,12 @@ fn of(speed: &Speed, side: usize, pick: impl Fn(&Lap, &GpuUse) -> Option<f64>) -
     speed.median(side, |of| pick(of, &lap(of)?))
 }
 
-/// The most memory of those GPUs in use in a run of a side, by whomever.
+/// Returns the peak of the GPUs' memory in use during a side's runs, by all processes.
 fn memory(speed: &Speed, side: usize) -> Option<u64> {
     speed.laps[side].iter().filter_map(|lap| together(&held(lap))?.memory_peak).max()
 }
 
-/// B's utilisation against A's, round by round.
+/// Returns B's utilisation as a multiple of A's, round by round.
 fn ratio(speed: &Speed) -> Option<Ratio> {
     let busy = |of: &Lap| lap(of)?.utilisation;
     let pairs = speed.laps[0].iter().zip(&speed.laps[1]).filter_map(|(a, b)| busy(a).zip(busy(b)));
@@ -150,8 +152,8 @@ fn ratio(speed: &Speed) -> Option<Ratio> {
     (a.len() >= FEWEST_PAIRS).then(|| measure::ratio(&b, &a))
 }
 
-/// How busy the GPUs were, with what they took for it; `computes`: whether A and B have layers there. Where it must be known and
-/// is not, that is said.
+/// Checks the utilisation of the GPUs, and shows their power and clock. `computes` is true for each side that has
+/// layers on a GPU. If the utilisation is required and unknown, the check reports that.
 fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
     let name = format!("GPU, {}", speed.phase);
     let show = |side: usize| {
@@ -166,23 +168,23 @@ fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
     let check = |state, said: String| Check::new(&*name, state, said).with(show(0), show(1));
     let [of_a, of_b] = computes;
     if !of_a {
-        // What is busy there is so for others.
+        // Any utilisation comes from other processes.
         return busy(0).or(busy(1)).map(|_| check(CheckState::Told, "A uses no GPU".to_string()));
     }
     if !of_b {
-        let reason = format!("B leaves all layers to the CPU in {}, and A has some on a GPU", speed.phase);
+        let reason = format!("B leaves all layers to the CPU in {}, but A has some on a GPU", speed.phase);
         return Some(check(CheckState::Failed, "CPU fallback".to_string()).because(reason));
     }
     let Some((a, b)) = busy(0).zip(busy(1)) else { return Some(not_measured(check, speed, rules)) };
     if a >= GPU_AT_WORK && b < a / 10.0 {
         return Some(check(CheckState::Failed, "CPU fallback".to_string()).because(format!(
-            "B leaves the GPU idle in {} ({:.0} % busy), on which A computes ({:.0} %): it falls back to the CPU",
+            "B falls back to the CPU in {}: the GPU is {:.0} % busy, but {:.0} % with A",
             speed.phase,
             100.0 * b,
             100.0 * a
         )));
     }
-    // A card that is lost in the last lap, too: what it told before is not all that there is to tell.
+    // This includes a GPU that was lost in the last lap: its earlier readings are incomplete.
     if speed.laps.iter().flatten().any(|lap| fault(lap).is_some()) {
         return Some(not_measured(check, speed, rules));
     }
@@ -198,22 +200,22 @@ fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
             check.because(format!("B keeps the GPU less busy in {}: {ratio}{idle}", speed.phase))
         }
         CheckState::Unclear => check.because(format!(
-            "too little is known of how busy the GPU is in {}: {ratio}; measure more rounds (--pairs, and --precision 0 \
-             for all)",
+            "the GPU use in {} is not known precisely enough: {ratio}; measure more rounds (--pairs, and \
+             --precision 0 for all)",
             speed.phase
         )),
         _ => check,
     })
 }
 
-/// As with CPU time: an interval that is wide enough passes nothing.
+/// Judges a ratio of utilisation. As with CPU time, a wide interval does not pass.
 fn judge(ratio: &Ratio, least: f64) -> (CheckState, &'static str) {
     if ratio.high < least {
         (CheckState::Failed, "less busy")
     } else if ratio.low < least && half(ratio) > 2.0 * DISTURBED {
         (CheckState::Unclear, "disturbed")
     } else if ratio.median < least {
-        (CheckState::Unclear, "perhaps less")
+        (CheckState::Unclear, "possibly less")
     } else if ratio.low > 1.0 {
         (CheckState::Passed, "busier")
     } else {
@@ -221,26 +223,31 @@ fn judge(ratio: &Ratio, least: f64) -> (CheckState, &'static str) {
     }
 }
 
-/// With a tolerance of everything nothing could fail, and nothing has to be known.
+/// Returns the check for a missing measurement. With a tolerance of 1 or more nothing can fail, so nothing has to be
+/// measured.
 fn not_measured(check: impl Fn(CheckState, String) -> Check, speed: &Speed, rules: &Rules) -> Check {
     let mut laps = speed.laps.iter().flatten();
     let why = match laps.clone().find_map(fault) {
         Some(fault) => fault,
         None if laps.any(|lap| lap.usage.gpus.is_empty()) => {
-            "the driver does not answer or shows no GPU (`cargo xtask doctor` says why)".to_string()
+            "the driver does not respond or reports no GPU (`cargo xtask doctor` shows the reason)"
+                .to_string()
         }
-        None => "the driver does not tell how busy this card is, or in too few rounds that last more than a second"
-            .to_string(),
+        None => {
+            "the driver does not report the GPU's utilisation, or does so in too few rounds of more than a \
+             second"
+                .to_string()
+        }
     };
     let why = format!("not measured: {why}");
     if rules.gpu_tolerance >= 1.0 {
         return check(CheckState::Told, why);
     }
-    let reason = format!("GPU use in {} is {why}; --gpu-tolerance 1 goes without it", speed.phase);
+    let reason = format!("GPU use in {} is {why}; --gpu-tolerance 1 does not require it", speed.phase);
     check(CheckState::Unclear, "not measured".to_string()).because(reason)
 }
 
-/// How long the GPU waits in a token.
+/// Returns the time per token in which the GPU waits.
 fn idle(speed: &Speed) -> Option<Check> {
     let milliseconds = |side: usize| {
         of(speed, side, |lap, gpu| {
@@ -271,7 +278,8 @@ mod tests {
         Rules { decisive: Vec::new(), accept_equal: false, cpu_tolerance: 0.02, gpu_tolerance }
     }
 
-    /// Twenty rounds at 100 t/s with a GPU that is so busy, for A and for B; `None`: it does not tell.
+    /// Returns twenty rounds at 100 t/s with these utilisations of A and B; `None` for a driver that does not report
+    /// it.
     fn speed(a: Option<f64>, b: Option<f64>, noise: f64, fault: Option<&str>) -> Speed {
         let mut speed = Speed::new(Phase::Decode, 128, 1);
         for round in 0..20 {
@@ -306,15 +314,15 @@ mod tests {
     fn b_must_not_let_the_gpu_wait_more() {
         use CheckState::{Failed, Passed, Told, Unclear};
         let cases = [
-            // Busy with A, with B, noise, tolerance.
+            // Utilisation with A, with B, noise, tolerance.
             (0.87, 0.90, 0.0, 0.02, Passed, "busier"),
             (0.87, 0.87, 0.005, 0.02, Passed, "not less"),
             (0.87, 0.86, 0.0, 0.02, Passed, "not less"),
             (0.87, 0.80, 0.005, 0.02, Failed, "less busy"),
             (0.87, 0.80, 0.005, 0.10, Passed, "not less"),
-            (0.87, 0.84, 0.02, 0.02, Unclear, "perhaps less"),
+            (0.87, 0.84, 0.02, 0.02, Unclear, "possibly less"),
             (0.87, 0.87, 0.2, 0.02, Unclear, "disturbed"),
-            // What falls back to the CPU is told as such, whatever is tolerated.
+            // A fallback to the CPU is reported as such with any tolerance.
             (0.87, 0.0, 0.0, 1.0, Failed, "CPU fallback"),
             (0.02, 0.0, 0.0, 0.02, Told, ""),
             (0.0, 0.9, 0.0, 0.02, Told, ""),
@@ -358,10 +366,10 @@ mod tests {
             speed
         };
         let cases = [
-            (speed(None, None, 0.0, None), "does not tell how busy"),
-            (speed(Some(0.9), None, 0.0, None), "does not tell how busy"),
+            (speed(None, None, 0.0, None), "does not report the GPU's utilisation"),
+            (speed(Some(0.9), None, 0.0, None), "does not report the GPU's utilisation"),
             (speed(Some(0.9), Some(0.9), 0.0, Some(lost)), "GPU is lost"),
-            (none(), "shows no GPU"),
+            (none(), "reports no GPU"),
         ];
         for (speed, why) in cases {
             let speeds = [speed];
@@ -373,14 +381,14 @@ mod tests {
                 "{check:?}"
             );
             assert!(check.reason.as_ref().unwrap().contains(why), "{check:?}");
-            // Who tolerates everything is told, and goes on.
+            // With full tolerance the result is reported, and the validation continues.
             let found = checks(&speeds, &[about(&["H100"]), about(&["H100"])], true, &rules(1.0));
             let check = named(&found, "GPU, decode").unwrap();
             assert!(check.state == CheckState::Told && check.said.contains(why), "{check:?}");
         }
     }
 
-    /// As `anneal bench` tells it of so many layers on these devices.
+    /// Returns the placement that `anneal bench` reports for this many layers on these devices.
     fn placement(n_gpu_layers: i64, devices: &str, gpu_info: &str) -> Option<Placement> {
         let (devices, gpu_info) = (devices.to_string(), gpu_info.to_string());
         Some(Placement { n_gpu_layers, devices, gpu_info, split_mode: "layer".to_string(), main_gpu: 0 })
@@ -391,7 +399,7 @@ mod tests {
         use CheckState::{Failed, Passed, Told};
         let (auto, cpu) = (|| placement(-1, "auto", "H100"), || placement(0, "auto", "H100"));
         let cases = [
-            // A's placement, B's, whether A's engine finds a GPU, what is to be said.
+            // Placement of A, of B, whether A's engine finds a GPU, and the expected check.
             (None, None, false, Told, "A uses no GPU"),
             (cpu(), cpu(), true, Told, "A uses no GPU"),
             (cpu(), auto(), true, Told, "A uses no GPU"),
@@ -402,7 +410,7 @@ mod tests {
             (placement(7, "CUDA0", "H100"), None, true, Failed, "less busy"),
         ];
         for (a, b, finds, state, word) in cases {
-            // A neighbour keeps it busy by half, and by less while B runs.
+            // A neighbour keeps the GPU half busy, and less busy while B runs.
             let mut speed = speed(Some(0.5), Some(0.3), 0.0, None);
             for (side, placement) in [&a, &b].into_iter().enumerate() {
                 speed.laps[side].iter_mut().for_each(|lap| lap.placement = placement.clone());
@@ -412,7 +420,7 @@ mod tests {
             let check = named(&found, "GPU, decode").unwrap();
             assert_eq!(check.state, state, "{a:?} {b:?}: {check:?}");
             assert!(check.said.ends_with(word), "{check:?}");
-            // B's utilisation says so, too, where the engine does not.
+            // B's utilisation shows it if the engine does not.
             speed.laps[1].iter_mut().for_each(|lap| lap.usage.gpus[0].utilisation = Some(0.5));
             let found = checks(&[speed], &subjects, true, &rules(0.02));
             let passed = named(&found, "GPU, decode").unwrap().state == Passed;
@@ -430,13 +438,13 @@ mod tests {
         };
         let gpus = |busy: [f64; 3]| busy.into_iter().enumerate().map(gpu).collect::<Vec<_>>();
         let cases = [
-            // Devices, how they share, the main one, busy in all, watts.
+            // Devices, distribution, main GPU, combined utilisation, watts.
             ("auto", "layer", 0, 0.9, 300.0),
             ("CUDA0/CUDA2", "layer", 0, 0.6, 200.0),
             ("cuda2", "layer", 0, 0.2, 100.0),
             ("auto", "row", 0, 0.4, 300.0),
             ("auto", "none", 1, 0.3, 100.0),
-            // What cannot be told by CUDA's names is looked for on all.
+            // A device that CUDA's names do not identify counts all GPUs.
             ("Vulkan0", "layer", 0, 0.9, 300.0),
             ("CUDA7", "row", 0, 0.4, 300.0),
         ];
@@ -453,7 +461,7 @@ mod tests {
             let found = lap(of).unwrap();
             assert!((found.utilisation.unwrap() - busy).abs() < 1e-9, "{devices} {found:?}");
             assert_eq!(found.watts, Some(watts), "{devices}");
-            // Of prefill, which keeps several busy at once, no more than the whole.
+            // In prefill, several GPUs are busy at once; the sum is limited to 1.
             of.usage.gpus = gpus([0.9; 3]);
             assert!(lap(of).unwrap().utilisation.unwrap() <= 1.0);
         }
@@ -462,7 +470,7 @@ mod tests {
     #[test]
     fn of_cards_without_cudas_number_all_count_and_that_is_said() {
         let subjects = [about(&["H100", "T4"]), about(&["H100", "T4"])];
-        // Devices, how they share, busy in all with numbers and without.
+        // Devices, distribution, combined utilisation with numbers and without.
         let cases = [("CUDA1", "none", 0.3, 0.9), ("CUDA1", "layer", 0.3, 1.0), ("auto", "none", 0.9, 0.9)];
         for (devices, split_mode, with, without) in cases {
             // In CUDA's order, and in the driver's.

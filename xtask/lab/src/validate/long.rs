@@ -1,7 +1,7 @@
-//! One long generation of each: does memory grow, do speed and CPU use drift?
+//! Long generation with A and with B: checks the growth of memory and the drift of speed and CPU use.
 //!
-//! A context that fills up makes every engine slower and its key-value cache larger, so B is held against A, and not
-//! against a flat line.
+//! As a context fills up, every engine becomes slower and its KV cache larger. Therefore B is compared with A, not
+//! with a constant.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,33 +19,34 @@ use super::output::{SEED, TEMPERATURE};
 use super::subject::Subject;
 use super::verdict::{Check, CheckState};
 
-/// Seconds between samples, at first.
+/// Initial interval between samples, in seconds.
 const EVERY: f64 = 0.1;
 
-/// Fewer samples in a quarter of the run tell nothing of it.
+/// Minimum number of samples in a quarter of the run for its figures to count.
 const FEWEST: usize = 3;
 
-/// Memory that B may grow by more than A: pages come in twos of megabytes, and allocators keep some back.
+/// Maximum growth of B's memory beyond A's, in bytes. Huge pages have two megabytes, and allocators keep some memory
+/// back.
 const GROWTH: f64 = (16 << 20) as f64;
 
-/// The same as a part of A's most memory.
+/// Maximum growth of B's memory beyond A's, as a fraction of A's peak.
 const GROWTH_PART: f64 = 0.02;
 
-/// Part of A's change of speed, or of CPU use, that B's may differ by. A run of minutes is one sample: on a machine
-/// with others on it two runs of one build differ by several per cent.
+/// Maximum difference between A's and B's change of speed or CPU use, as a fraction of A's. A run of minutes is one
+/// sample: on a machine with other load, two runs of one build differ by several per cent.
 const DRIFT: f64 = 0.10;
 
-/// Cores that others may keep busy before a drift is laid at their door.
+/// Number of cores that other processes may use before they are assumed to cause a drift.
 const OTHERS: f64 = 0.25;
 
-/// The state of a run at one moment.
+/// State of a run at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LongSample {
-    /// Since the first token.
+    /// Seconds since the first token.
     pub seconds: f64,
-    /// Bytes of text until then; in the end also [`LongSample::tokens`].
+    /// Bytes of text until then. [`LongSample::tokens`] is computed from them at the end.
     pub bytes: usize,
-    /// Tokens until then, by the bytes of all.
+    /// Tokens until then, estimated from the bytes of text.
     pub tokens: f64,
     /// CPU seconds, user and system, since the process was started.
     pub cpu_seconds: f64,
@@ -53,57 +54,57 @@ pub struct LongSample {
     pub resident: u64,
 }
 
-/// One run.
+/// Single run of one engine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LongRun {
-    /// From the first token to the last.
+    /// Seconds from the first token to the last.
     pub seconds: f64,
-    /// Of the whole process, the loading of the model included.
+    /// Seconds of the whole process, including loading the model.
     pub process_seconds: f64,
-    /// Tokens per second in each quarter of the tokens; empty of a run that was too short.
+    /// Tokens per second in each quarter of the tokens; empty if the run was too short.
     pub speed: Vec<f64>,
-    /// CPUs kept busy in each quarter.
+    /// Number of CPUs kept busy in each quarter.
     pub cpus: Vec<f64>,
-    /// Bytes that its memory grew by over the last three quarters, by a line through the samples.
+    /// Growth of memory over the last three quarters in bytes, by linear regression of the samples.
     pub growth: Option<f64>,
-    /// The most memory seen.
+    /// Peak of the resident memory in bytes.
     pub most: u64,
-    /// What else ran on the machine.
+    /// Load of the machine by other processes.
     pub round: Round,
-    /// What each NVIDIA GPU did meanwhile, the loading of the model included; empty where none computes.
+    /// Use of each NVIDIA GPU, including the time of loading the model; empty if none computes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuUse>,
-    /// What it was like meanwhile.
+    /// Samples in their order.
     pub samples: Vec<LongSample>,
-    /// The CPUs and the GPUs meanwhile, where one computes.
+    /// Trace of the CPUs and the GPUs, if a GPU computes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
 }
 
-/// Both.
+/// Runs of both sides.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Long {
-    /// Tokens of each.
+    /// Tokens of each run.
     pub tokens: u32,
-    /// A's run and B's, as far as they came; twice, where B failed in the first ones.
+    /// A's run and B's, as far as they were completed; then A's and B's second runs, if B failed in the first.
     pub runs: Vec<LongRun>,
 }
 
-/// What both generate from.
+/// Input of the generations.
 #[derive(Clone, Copy)]
 pub struct Text<'a> {
-    /// The model.
+    /// Path of the model.
     pub model: &'a Path,
-    /// The prompt's file, and its tokens.
+    /// Path of the prompt's file, and its number of tokens.
     pub prompt: (&'a Path, usize),
-    /// Tokens that follow.
+    /// Tokens to generate.
     pub tokens: u32,
-    /// Whom to ask for what the GPUs do meanwhile, where one computes.
+    /// NVIDIA's driver to query during the run, if a GPU computes.
     pub driver: Option<&'a LibrarySource>,
 }
 
-/// Runs A, then B; where B fails by that, B and A once more, since one run of minutes is one sample. What was measured
-/// is in `long` also when it fails. `tell` hears how many of how many runs are done.
+/// Runs A, then B. If B fails, runs B and A once more, because one run of minutes is only one sample. `long` receives
+/// the measurements even if a run fails. Calls `tell` with the number of completed runs and of all runs.
 pub fn run(
     subjects: [&Subject; 2],
     text: Text<'_>,
@@ -157,7 +158,7 @@ fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
     let ended = engine::run(subject, arguments, stay, &mut |pid, event| {
         if let EngineEvent::Output(bytes) = event {
             recorder.heard(bytes.len());
-            // From the first text on: what the prompt takes is no decode.
+            // Start at the first text: prefill is not part of decode.
             if tracer.is_none() {
                 tracer = driver.map(|driver| TraceWatch::start(driver.clone(), trace::EVERY));
             }
@@ -165,9 +166,11 @@ fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
         recorder.look(|| resident(pid).zip(cpu_seconds(pid)));
     })?;
     if recorder.bytes == 0 {
-        return Err(
-            Broken::new(subject.side, format!("{tokens} tokens were asked for, and no text came")).into()
-        );
+        return Err(Broken::new(
+            subject.side,
+            format!("requested {tokens} tokens, but the engine printed no text"),
+        )
+        .into());
     }
     let trace = tracer.map(|tracer| tracer.end(recorder.end));
     let run = recorder.finish(tokens, watch.stop());
@@ -175,14 +178,14 @@ fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
     Ok(LongRun { process_seconds: ended.seconds, gpus, trace, ..run })
 }
 
-/// Takes samples as time passes.
+/// Recorder that takes samples as time passes.
 #[derive(Default)]
 struct Recorder {
     bytes: usize,
     first: Option<Instant>,
-    /// Of the last sample.
+    /// Seconds of the last sample.
     last: f64,
-    /// Of the last text.
+    /// Seconds of the last text.
     end: f64,
     every: f64,
     samples: Vec<LongSample>,
@@ -202,7 +205,7 @@ impl Recorder {
         if seconds - self.last < self.every.max(EVERY) && !self.samples.is_empty() {
             return;
         }
-        // Of a process that has ended nothing is told.
+        // An ended process has no readings.
         let Some((resident, cpu_seconds)) = read() else { return };
         self.last = seconds;
         self.add(LongSample { seconds, bytes: self.bytes, tokens: 0.0, cpu_seconds, resident });
@@ -240,7 +243,7 @@ impl LongRun {
         Self { seconds, process_seconds, speed, cpus, growth, most, round, gpus, samples, trace }
     }
 
-    /// How the last quarter stands to the first.
+    /// Returns the last quarter's value as a multiple of the first quarter's.
     fn drift(values: &[f64]) -> Option<f64> {
         values.first().zip(values.last()).map(|(first, last)| last / first).filter(|drift| drift.is_finite())
     }
@@ -250,7 +253,7 @@ impl LongRun {
     }
 }
 
-/// Tokens per second and CPUs busy in a quarter of the tokens.
+/// Returns tokens per second and busy CPUs in a quarter of the tokens.
 fn part(samples: &[LongSample], tokens: f64, quarter: u32) -> Option<(f64, f64)> {
     let from = tokens * f64::from(quarter) / 4.0;
     let inside: Vec<&LongSample> = samples
@@ -266,7 +269,7 @@ fn part(samples: &[LongSample], tokens: f64, quarter: u32) -> Option<(f64, f64)>
         .then(|| ((last.tokens - first.tokens) / seconds, (last.cpu_seconds - first.cpu_seconds) / seconds))
 }
 
-/// Of the line through `points` that leaves the least squares.
+/// Returns the slope of the least-squares line through `points`.
 fn slope(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let mean = |pick: fn(&(f64, f64)) -> f64| points.iter().map(pick).sum::<f64>() / count;
@@ -278,7 +281,7 @@ fn slope(points: &[(f64, f64)]) -> f64 {
 }
 
 impl Long {
-    /// What is to be said of it.
+    /// Returns the checks of the runs.
     pub fn checks(&self) -> Vec<Check> {
         let mut pairs = self.runs.chunks_exact(2).map(|pair| self.of(&pair[0], &pair[1]));
         let Some(mut checks) = pairs.next() else { return Vec::new() };
@@ -290,25 +293,24 @@ impl Long {
                     check.state = CheckState::Unclear;
                     let name = &check.name;
                     check.reason =
-                        Some(format!("the {name} of one long run of B failed, and that of another did not"));
+                        Some(format!("the {name} check failed in one long run of B, but not in the other"));
                 }
             }
         }
         checks
     }
 
-    /// The same of one pair.
+    /// Returns the checks of one pair of runs.
     fn of(&self, a: &LongRun, b: &LongRun) -> Vec<Check> {
         let title = format!("long run, {} tokens", self.tokens);
         let show =
             |run: &LongRun| format!("{:.1} t/s", f64::from(self.tokens) / run.seconds.max(f64::MIN_POSITIVE));
-        let whole =
-            Check::new(title, CheckState::Told, "both came to their end".to_string()).with(show(a), show(b));
+        let whole = Check::new(title, CheckState::Told, "both completed".to_string()).with(show(a), show(b));
         if a.speed.is_empty() || b.speed.is_empty() {
-            let short = Check::new("drift", CheckState::Unclear, "too short to tell".to_string());
+            let short = Check::new("drift", CheckState::Unclear, "too short for a verdict".to_string());
             return vec![
                 whole,
-                short.because("the long run was too short to tell of drift: raise --long".to_string()),
+                short.because("the long run was too short to measure drift: increase --long".to_string()),
             ];
         }
         let mut checks = vec![whole];
@@ -330,29 +332,29 @@ fn memory(a: &LongRun, b: &LongRun) -> Option<Check> {
         |state, said: &str| Check::new("memory growth", state, said.to_string()).with(show(of_a), show(of_b));
     Some(if of_b - of_a > most {
         check(CheckState::Failed, "grows").because(format!(
-            "B's memory grows: {} over the last three quarters of the long run, where A's grew {}",
+            "B's memory grows: {} over the last three quarters of the long run, but A's by {}",
             show(of_b),
             show(of_a)
         ))
     } else {
-        check(CheckState::Passed, "as A's or less")
+        check(CheckState::Passed, "not more than A's")
     })
 }
 
-/// B's change from the first quarter to the last, against A's.
+/// Compares B's change from the first quarter to the last with A's.
 fn drift(name: &str, a: &LongRun, b: &LongRun, pick: impl Fn(&LongRun) -> &Vec<f64>) -> Option<Check> {
     let (of_a, of_b) = LongRun::drift(pick(a)).zip(LongRun::drift(pick(b)))?;
     let show = |drift: f64| format!("{:+.1} %", 100.0 * (drift - 1.0));
     let against = of_b / of_a;
     let check = |state, said: String| Check::new(name, state, said).with(show(of_a), show(of_b));
-    // A B that gets slower less than A is no worse for it; CPU use may drift neither way.
+    // A B that slows down less than A is fine. CPU use may drift in neither direction.
     let worse = against < 1.0 - DRIFT || (name != "t/s drift" && against > 1.0 + DRIFT);
     Some(if !worse {
         check(CheckState::Passed, format!("{against:.3}"))
     } else if a.is_disturbed() || b.is_disturbed() {
         let elsewhere = [a, b].map(|run| run.round.cores_busy_elsewhere.unwrap_or_default());
         check(CheckState::Unclear, "disturbed".to_string()).because(format!(
-            "the machine was too disturbed to tell of the {name}: others kept {:.2} cores busy",
+            "the machine was too disturbed to measure the {name}: other processes kept {:.2} cores busy",
             median(&elsewhere)
         ))
     } else {
@@ -370,7 +372,8 @@ mod tests {
     use super::super::testing::Stage;
     use super::*;
 
-    /// A run of 10,000 tokens that slows down to `slow`, uses `cpus` in the end and leaks so many bytes a token.
+    /// Returns a run of 10,000 tokens that slows down to `slow`, uses `cpus` at the end and leaks `leak` bytes per
+    /// token.
     fn run(slow: f64, cpus: f64, leak: f64, elsewhere: f64) -> LongRun {
         let (mut seconds, mut cpu_seconds, mut samples) = (0.0, 5.0, Vec::new());
         for step in 0..=100 {

@@ -1,7 +1,8 @@
-//! The acceptance run: may B take A's place?
+//! Validation: decides if B may replace A.
 //!
-//! Output first, since a fast engine that says something else is of no use; then speed and CPU time of each phase in
-//! turn; then, where it is asked for, a long run of each. docs/src/tune/validating.md says what is judged and why.
+//! Output is checked first, because a fast engine with other output is useless. Then speed and CPU time of each phase
+//! are measured, with A and B interleaved, and on request a long run of each. docs/src/tune/validating.md describes
+//! the criteria.
 
 mod divergence;
 mod engine;
@@ -41,80 +42,81 @@ use self::speed::Speed;
 use self::subject::{About, wrong_flags};
 use self::verdict::{Check, CheckState};
 
-/// What is to be done.
+/// Settings of a validation.
 #[derive(Clone, Debug)]
 pub struct ValidateOptions {
-    /// The model.
+    /// Path of the model.
     pub model: PathBuf,
     /// Tokens and rounds of the race.
     pub sizes: Sizes,
-    /// What is raced.
+    /// Phases to measure.
     pub phases: Vec<Phase>,
-    /// What is accepted.
+    /// Criteria for acceptance.
     pub rules: Rules,
     /// Tokens of the answers that are compared.
     pub answer: u32,
-    /// Tokens of the long run, where there is one.
+    /// Tokens of the long run; `None` for no long run.
     pub long: Option<u32>,
-    /// Whether to go on when B has failed already.
+    /// True to continue after B has failed a check.
     pub keep_going: bool,
 }
 
-/// Everything that was found, with all samples.
+/// Record of a validation, with all samples.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// Date, command, machine.
+    /// Date, command and machine of the validation.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// What is to be done with B; absent until it is known.
+    /// Verdict on B; `None` until it is known.
     pub verdict: Option<Verdict>,
-    /// Why.
+    /// Reasons for the verdict.
     pub reasons: Vec<String>,
-    /// Why it is not complete.
+    /// Reason why the record is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
-    /// Name of the model's file, without its ending.
+    /// Name of the model's file, without extension.
     pub model: String,
-    /// The builds and their flags, as far as they were looked at.
+    /// Builds with their flags, as far as they were inspected.
     pub subjects: Vec<About>,
-    /// What made this a bad moment to measure.
+    /// Circumstances that made this a bad moment to measure.
     pub conditions: Vec<Condition>,
-    /// Line by line.
+    /// Checks in the order of the page.
     pub checks: Vec<Check>,
-    /// What the engines said.
+    /// Comparison of the engines' output.
     pub output: Option<Output>,
-    /// How fast they were.
+    /// Speed of each phase.
     pub speed: Vec<Speed>,
-    /// A run that was watched moment by moment, where a GPU computes and there was no long one.
+    /// Monitored decode of each side, if a GPU computes and there was no long run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steady: Option<Long>,
-    /// The long run.
+    /// Result of the long run.
     pub long: Option<Long>,
 }
 
-/// A and B, and what is done with them.
+/// Inputs of a validation.
 pub struct Validation<'a> {
-    /// What there is.
+    /// Baseline.
     pub a: &'a Subject,
-    /// What is to replace it.
+    /// Candidate that is to replace A.
     pub b: &'a Subject,
-    /// How.
+    /// Settings of the validation.
     pub options: &'a ValidateOptions,
-    /// Where the record is kept as it grows.
+    /// Path of the record, which is updated during the run.
     pub out: Option<&'a Path>,
-    /// A folder for what the engines read and write.
+    /// Folder for files that the engines read and write.
     pub scratch: &'a Path,
-    /// NVIDIA's driver, where it is loaded.
+    /// NVIDIA's driver, if it is loaded.
     pub driver: Option<LibrarySource>,
-    /// What the record says of itself.
+    /// Provenance for the record.
     pub provenance: Provenance,
 }
 
 impl Validation<'_> {
-    /// Runs it.
+    /// Runs the validation.
     ///
     /// # Errors
-    /// When A does not work, or the user stops it. A B that does not work is not accepted.
+    /// A does not work, or the user stopped the validation. A B that does not work is not an error; it is not
+    /// accepted.
     pub fn run(&self, ui: &Ui) -> Result<Record> {
         let mut record = Record {
             provenance: self.provenance.clone(),
@@ -179,7 +181,7 @@ impl Validation<'_> {
         }
         let computes = [0, 1].iter().any(|side| gpu::computes(&record.speed, &record.subjects, *side));
         let driver = self.driver.as_ref().filter(|_| computes);
-        // Nobody has to wait for minutes to hear of a null result again.
+        // After a failure, skip the long part: the verdict is already known.
         if (long.is_none() && driver.is_none()) || (self.has_failed(record) && !keep_going) {
             return Ok(());
         }
@@ -204,7 +206,7 @@ impl Validation<'_> {
     fn checks(&self, record: &Record) -> Vec<Check> {
         let mut checks = devices(&record.subjects);
         checks.extend(record.output.iter().flat_map(Output::checks));
-        // One phase alone may be slower or equal where another is yet to come.
+        // One phase alone may be slower or equal while another is still to come.
         let all = record.speed.len() == self.options.phases.len();
         let speed = speed::checks(&record.speed, &self.options.rules);
         checks.extend(speed.into_iter().filter(|check| all || check.name != "faster"));
@@ -222,14 +224,14 @@ impl Validation<'_> {
         }
     }
 
-    /// A record that cannot be written is no reason to lose what was measured: the page is printed all the same.
+    /// Writes the record. If that fails, it only warns: the measurements continue and the page is printed anyway.
     fn keep_or_warn(&self, record: &Record, ui: &Ui) {
         if let Err(error) = self.keep(record) {
-            ui.warn(format_args!("the record is not kept: {error:#}"));
+            ui.warn(format_args!("cannot write the record: {error:#}"));
         }
     }
 
-    /// `error` with the place of what was measured before it; where there is none, it is shown.
+    /// Adds to `error` the path of the measurements so far. If there is no file, prints the measurements.
     fn keep_part(&self, error: anyhow::Error, mut record: Record, ui: &Ui) -> anyhow::Error {
         let why =
             if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
@@ -242,23 +244,25 @@ impl Validation<'_> {
         };
         match self.keep(&record) {
             Ok(()) => error.context(format!("not finished; what was measured is in {}", path.display())),
-            Err(second) => error.context(format!("not finished, and not kept: {second:#}")),
+            Err(second) => {
+                error.context(format!("not finished, and the measurements could not be written: {second:#}"))
+            }
         }
     }
 }
 
-/// `B: why` without the side, which is said already.
+/// Removes the side from a message of the form `B: why`, because the caller already names it.
 fn strip(text: &str) -> &str {
     text.split_once(": ").map_or(text, |(_, why)| why)
 }
 
-/// A device that A computes on and B does not find: the model would be computed by the CPU instead, without a word.
+/// Checks that B finds every device that A computes on; otherwise the CPU would compute the model without a warning.
 fn devices(subjects: &[About]) -> Vec<Check> {
     let [a, b] = subjects else { return Vec::new() };
     let Some((of_a, of_b)) = a.gpus.as_ref().zip(b.gpus.as_ref()) else {
-        let unclear = Check::new("devices", CheckState::Unclear, "not told".to_string());
+        let unclear = Check::new("devices", CheckState::Unclear, "unknown".to_string());
         return vec![unclear.because(
-            "an engine is linked for GPUs and too old to tell its devices: build it again".to_string(),
+            "an engine is linked for GPUs but too old to report its devices: build it again".to_string(),
         )];
     };
     let mut left = of_b.clone();
@@ -280,8 +284,7 @@ fn devices(subjects: &[About]) -> Vec<Check> {
     if lost.is_empty() {
         return vec![check(CheckState::Passed, "none is missing")];
     }
-    let reason =
-        format!("B falls back to the CPU: it does not find {}, on which A computes", lost.join(", "));
+    let reason = format!("B falls back to the CPU: it does not find {}, which A uses", lost.join(", "));
     vec![check(CheckState::Failed, "CPU fallback").because(reason)]
 }
 
@@ -334,7 +337,8 @@ mod tests {
         }
     }
 
-    /// From the engines to the verdict, with a driver that answers by a script: what B's runs see is written by B.
+    /// Runs everything from the engines to the verdict, with a script as the driver. B's engine writes what the
+    /// driver reports during B's runs.
     #[test]
     fn gpus_are_judged_with_everything_else() {
         const CARD: &str =
@@ -343,7 +347,7 @@ mod tests {
         let busy = |percent: u32| told(&format!(" utilisation {percent}"));
         let lost = "device\n name NVIDIA H100\n total 81559\n used 900 -15\n utilisation 90 -15\n";
         let cases = [
-            // What the driver tells while B runs, the verdict, a word of the reasons.
+            // Reading of the driver while B runs, verdict, and a word of the reasons.
             (busy(90), Verdict::Accepted, ""),
             (busy(70), Verdict::NotAccepted, "B keeps the GPU less busy in decode: 0.7"),
             (lost.to_string(), Verdict::CannotTell, "GPU is lost"),
@@ -351,7 +355,7 @@ mod tests {
         for (of_b, verdict, words) in cases {
             let (stage, driver) = (testing::Stage::new(), host::nvml::testing::Fake::new(""));
             let script = format!("{}.script", driver.path().display());
-            // At once: a driver that begins while its script is written shows no card.
+            // Write the whole file at once: a driver that starts while its script is being written shows no GPU.
             let plan = |speed: u32, told: &str| {
                 format!(
                     "speed={speed} gpu=H100 pause=0.02 work=200000\ncat > '{script}.new' <<'END'\n{told}END\n\
@@ -367,7 +371,7 @@ mod tests {
                     generate: 64,
                     pairs: 6,
                     precision: 0.0,
-                    // A script has no time before.
+                    // The script's readings are not averages over time.
                     settles: Duration::ZERO,
                 },
                 phases: vec![Phase::Decode],

@@ -1,4 +1,4 @@
-//! Whether B says what A says, and each says the same twice.
+//! Comparison of the output of A and B, and of two runs of each.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use super::engine::{self, Broken, Stay};
 use super::subject::{Side, Subject};
 use super::verdict::{Check, CheckState};
 
-/// What the engines go on from, and whose logits are compared: prose, code, numbers and other scripts.
+/// Text that the engines continue from, and whose logits are compared: prose, code, numbers and other scripts.
 pub const TEXT: &str = include_str!("text.txt");
 
-/// Bytes of [`TEXT`] that are the prompt.
+/// Number of bytes of [`TEXT`] that form the prompt.
 const PROMPT: usize = 400;
 
-/// Positions at which logits are compared when the tokens differ: a single other token is 0.2 % of them.
+/// Number of positions at which logits are compared if the tokens differ; one different token is 0.2 % of them.
 const POSITIONS: usize = 512;
 
-/// When the tokens are the same, logits are only looked at for what is no number.
+/// Number of positions if the tokens are equal. Logits are then only checked for invalid numbers.
 const FEW_POSITIONS: usize = 64;
 
 /// Seed of the sampled run.
@@ -30,28 +30,28 @@ pub const SEED: &str = "1";
 /// Temperature of the sampled run.
 pub const TEMPERATURE: &str = "0.8";
 
-/// What the engines said.
+/// Output of the engines.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Output {
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: usize,
-    /// The most likely tokens after it, of A and of B.
+    /// Greedy tokens after the prompt, of A and of B.
     pub greedy: [Vec<i64>; 2],
-    /// Of these equal, from the first on.
+    /// Number of equal greedy tokens before the first difference.
     pub equal: usize,
-    /// Whether each gave the same most likely tokens a second time.
+    /// True for each side that gave the same greedy tokens a second time.
     pub repeatable: [bool; 2],
-    /// Whether each drew the same tokens a second time from the same seed.
+    /// True for each side that drew the same tokens a second time from the same seed.
     pub seeded: [bool; 2],
-    /// How far the logits of a text are apart.
+    /// Divergence of B's logits from A's on a text, in each mode.
     pub divergence: Vec<Divergence>,
-    /// How far A's logits are from A's own, where the same text is fed as a whole and token by token: what rounding alone
-    /// does to this model. Only where the tokens differ.
+    /// Divergence between A's logits for the same text fed as a whole and fed token by token: the effect of rounding
+    /// alone. `None` unless the tokens differ.
     #[serde(default)]
     pub own: Option<Divergence>,
 }
 
-/// What of `anneal run --json` is read.
+/// Fields of the output of `anneal run --json` that are used.
 #[derive(Deserialize)]
 struct Said {
     prompt_tokens: usize,
@@ -59,20 +59,20 @@ struct Said {
     stop: String,
 }
 
-/// What the runs have in common.
+/// Inputs that the runs share.
 pub struct Talk<'a> {
     /// A and B.
     pub subjects: [&'a Subject; 2],
-    /// The model.
+    /// Path of the model.
     pub model: &'a Path,
     /// Tokens of each answer.
     pub tokens: u32,
-    /// A folder of our own.
+    /// Private folder for files.
     pub folder: &'a Path,
 }
 
 impl Talk<'_> {
-    /// Lets both answer; `tell` hears how many of how many runs are done.
+    /// Runs both engines and compares their output. Calls `tell` with the number of completed runs and of all runs.
     pub fn run(&self, mut tell: impl FnMut(u64, u64)) -> Result<Output> {
         let prompt = self.write("prompt.txt", beginning(PROMPT))?;
         let (mut firsts, mut repeatable, mut seeded) = (Vec::new(), [true; 2], [true; 2]);
@@ -112,7 +112,7 @@ impl Talk<'_> {
         };
         let modes = if same { &[Mode::Prefill][..] } else { &[Mode::Prefill, Mode::Decode] };
         let positions = if same { FEW_POSITIONS } else { POSITIONS };
-        // As many bytes as should give so many tokens.
+        // Estimate the number of bytes for this many tokens.
         let bytes = positions * PROMPT / prompt_tokens.max(1);
         let text = self.write("text.txt", beginning(bytes))?;
         for &mode in modes {
@@ -143,10 +143,7 @@ impl Talk<'_> {
         arguments.extend(sampling.iter().map(OsString::from));
         let ended = engine::run(subject, arguments, stay, &mut |_, _| {})?;
         let said: Said = serde_json::from_slice(&ended.stdout).map_err(|error| {
-            Broken::new(
-                subject.side,
-                format!("anneal run --json printed no result that can be read: {error}"),
-            )
+            Broken::new(subject.side, format!("cannot parse the output of anneal run --json: {error}"))
         })?;
         if said.stop != "length" || said.tokens.len() != self.tokens as usize {
             let (tokens, asked) = (said.tokens.len(), self.tokens);
@@ -160,7 +157,7 @@ impl Talk<'_> {
         self.folder.join(format!("{side}-{mode}.logits"))
     }
 
-    /// Files with the logits that A and B give for `text`.
+    /// Writes the logits of A and of B for `text`, and returns the paths of the files.
     fn logits(&self, text: &Path, mode: Mode) -> Result<[PathBuf; 2]> {
         let mut stay = Stay::forever();
         let files = self.subjects.map(|subject| self.file(subject.side, mode));
@@ -177,7 +174,7 @@ impl Talk<'_> {
     }
 }
 
-/// The first so many bytes of the text, in whole characters; all of it if there are fewer.
+/// Returns the first `bytes` bytes of the text, cut at a character boundary; all of it if it is shorter.
 pub fn beginning(bytes: usize) -> &'static str {
     let mut end = bytes.min(TEXT.len());
     while !TEXT.is_char_boundary(end) {
@@ -187,12 +184,12 @@ pub fn beginning(bytes: usize) -> &'static str {
 }
 
 impl Output {
-    /// What is to be said of it.
+    /// Returns the checks of the output.
     pub fn checks(&self) -> Vec<Check> {
         vec![self.same(), self.repeats(), self.numbers()]
     }
 
-    /// How near B's logits have to be to A's.
+    /// Returns the maximum difference of B's logits from A's.
     fn limits(&self) -> GateLimits {
         match self.own {
             Some(Divergence { mean_kld: Some(kld), top1, positions, .. }) => {
@@ -202,7 +199,7 @@ impl Output {
         }
     }
 
-    /// Whether B's output may stand for A's.
+    /// Checks that B's output can replace A's.
     fn same(&self) -> Check {
         let (tokens, equal) = (self.greedy[0].len(), self.equal);
         let row = |state, said: String| {
@@ -216,20 +213,21 @@ impl Output {
             Some(Divergence { mean_kld: Some(kld), top1, .. }) => {
                 format!("KLD {kld:.1e}, top-1 {:.1} %", 100.0 * top1)
             }
-            _ => "logits that are no numbers".to_string(),
+            _ => "invalid logits (NaN or infinite)".to_string(),
         };
         let limits = self.limits();
         let inside =
             !self.divergence.is_empty() && self.divergence.iter().all(|found| found.is_inside(&limits));
         let by_itself = limits != GateLimits::GATE;
         if inside {
-            let measure = if by_itself { "as near as A to itself" } else { "inside the gate" };
+            let measure = if by_itself { "as close as A to itself" } else { "within the gate's limits" };
             return row(CheckState::Passed, format!("{measure}: {figures}"));
         }
-        let whence = if by_itself { ", as A differs from itself when it is fed token by token" } else { "" };
+        let whence = if by_itself { ", the divergence of A from itself if fed token by token" } else { "" };
         let reason = format!(
-            "B's output is not A's: {equal} of {tokens} greedy tokens are equal, and {figures}; accepted are a mean KL \
-             divergence of {:.0e} nats and the same best token at {:.1} % of the positions{whence}",
+            "B's output differs from A's: {equal} of {tokens} greedy tokens are equal, {figures}; the limits \
+             are a mean KL divergence of {:.0e} nats and the same best token at {:.1} % of the \
+             positions{whence}",
             limits.mean_kld,
             100.0 * limits.top1
         );
@@ -243,12 +241,12 @@ impl Output {
             |state, said: &str| Check::new("repeatable", state, said.to_string()).with(word(0), word(1));
         let of = |side: usize| match (self.repeatable[side], self.seeded[side]) {
             (false, _) => "greedy tokens",
-            _ => "tokens of the same seed",
+            _ => "tokens from the same seed",
         };
         match Side::BOTH.into_iter().enumerate().rev().find(|(side, _)| !yes(*side)) {
             None => check(CheckState::Passed, "greedy and seeded"),
             Some((side, name)) => check(CheckState::Failed, "unstable")
-                .because(format!("{name} is unstable: two runs of one engine gave other {}", of(side))),
+                .because(format!("{name} is unstable: two runs of one engine gave different {}", of(side))),
         }
     }
 
@@ -259,13 +257,13 @@ impl Output {
             |state, said: &str| Check::new("finite logits", state, said.to_string()).with(word(0), word(1));
         match Side::BOTH.into_iter().enumerate().rev().find(|(side, _)| !finite(*side)) {
             None => check(CheckState::Passed, "no NaN"),
-            Some((_, name)) => check(CheckState::Failed, "no numbers")
-                .because(format!("{name} gives logits that are no numbers (NaN or infinite)")),
+            Some((_, name)) => check(CheckState::Failed, "invalid")
+                .because(format!("{name} computes invalid logits (NaN or infinite)")),
         }
     }
 }
 
-/// The less the worse.
+/// Returns a rank for a divergence; a lower rank is worse.
 fn rank(found: &Divergence) -> f64 {
     found.mean_kld.map_or(f64::NEG_INFINITY, |kld| -kld)
 }
@@ -301,9 +299,9 @@ mod tests {
     fn equal_tokens_or_near_logits_are_accepted() {
         let cases = [
             (&[1, 2, 3], Some(0.0), CheckState::Passed, "identical"),
-            (&[1, 2, 4], Some(1e-6), CheckState::Passed, "inside the gate: KLD 1.0e-6"),
+            (&[1, 2, 4], Some(1e-6), CheckState::Passed, "within the gate's limits: KLD 1.0e-6"),
             (&[1, 2, 4], Some(1e-3), CheckState::Failed, "KLD 1.0e-3"),
-            (&[0, 0, 0], None, CheckState::Failed, "no numbers"),
+            (&[0, 0, 0], None, CheckState::Failed, "invalid logits"),
         ];
         for (b, kld, state, words) in cases {
             let check = output(b, kld).same();
@@ -320,11 +318,11 @@ mod tests {
             Some(Divergence { mode: Mode::Decode, top1, ..divergence })
         };
         let cases = [
-            (5e-3, 0.96, own(8e-3, 0.95), CheckState::Passed, "as near as A to itself: KLD 5.0e-3"),
+            (5e-3, 0.96, own(8e-3, 0.95), CheckState::Passed, "as close as A to itself: KLD 5.0e-3"),
             (9e-3, 0.96, own(8e-3, 0.95), CheckState::Failed, "KLD 9.0e-3"),
             (5e-3, 0.90, own(8e-3, 0.95), CheckState::Failed, "top-1 90.0 %"),
-            // The gate's limits hold at least, and where A's own logits are no numbers.
-            (1e-5, 0.999, own(1e-9, 1.0), CheckState::Passed, "inside the gate"),
+            // The gate's limits are the minimum, and apply if A's own logits are not valid numbers.
+            (1e-5, 0.999, own(1e-9, 1.0), CheckState::Passed, "within the gate's limits"),
             (1e-3, 0.999, own(f64::NAN, 0.1), CheckState::Failed, "KLD 1.0e-3"),
         ];
         for (kld, top1, own, state, words) in cases {
@@ -344,15 +342,15 @@ mod tests {
         assert!(found.checks().iter().all(|check| check.state == CheckState::Passed));
         found.seeded[1] = false;
         let reason = found.repeats().reason.unwrap();
-        assert_eq!(reason, "B is unstable: two runs of one engine gave other tokens of the same seed");
+        assert_eq!(reason, "B is unstable: two runs of one engine gave different tokens from the same seed");
         let nan = output(&[1, 2, 3], None).numbers();
-        assert!(nan.reason.unwrap().starts_with("B gives logits"));
+        assert!(nan.reason.unwrap().starts_with("B computes invalid logits"));
     }
 
     #[test]
     fn the_text_is_long_enough_and_cut_between_characters() {
         assert!(beginning(PROMPT).is_ascii() && beginning(PROMPT).len() == PROMPT);
-        // 512 tokens of a real vocabulary take some 2,000 bytes.
+        // 512 tokens of a real vocabulary take about 2,000 bytes.
         assert!(TEXT.len() > 2500, "{}", TEXT.len());
         for bytes in 0..=TEXT.len() + 1 {
             assert!(beginning(bytes).len() <= bytes);

@@ -1,4 +1,4 @@
-//! The result on one page: what is decided, why, and each check.
+//! Result on one page: verdict, reasons and checks.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use build::ui;
 use super::Record;
 use super::verdict::{Check, CheckState};
 
-/// Columns of a page.
+/// Width of a page in columns.
 const WIDTH: usize = 80;
 
-/// A record, for people.
+/// Record, formatted for people.
 pub struct Page<'a>(pub &'a Record);
 
 impl fmt::Display for Page<'_> {
@@ -31,7 +31,7 @@ impl fmt::Display for Page<'_> {
         write_wrapped(f, "model    ", &record.model)?;
         write_wrapped(f, "machine  ", &record.provenance.machine)?;
         if !record.speed.is_empty() {
-            // Each phase ends as soon as it is known well enough.
+            // Each phase ends as soon as it is known precisely enough.
             let sizes = record.speed.iter().map(|speed| {
                 let (phase, tokens, pairs) = (speed.phase, speed.tokens, speed.laps[0].len());
                 format!("{phase} of {tokens} tokens x {} in {pairs} pairs", speed.repetitions)
@@ -52,7 +52,7 @@ impl fmt::Display for Page<'_> {
         let mut table = ui::columns(&["check", "A", "B", "B against A", ""], rows);
         table.set_width(WIDTH as u16);
         table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
-        // Without the blanks that fill the last column.
+        // Remove the spaces that pad the last column.
         for line in table.to_string().lines() {
             writeln!(f, "{}", line.trim_end())?;
         }
@@ -69,7 +69,7 @@ fn mark(state: CheckState) -> &'static str {
     }
 }
 
-/// `text` behind `lead` in lines that fit the page; those after the first are set in by as much.
+/// Writes `text` after `lead` in lines that fit the page, with the following lines indented by the width of `lead`.
 fn write_wrapped(f: &mut fmt::Formatter<'_>, lead: &str, text: &str) -> fmt::Result {
     let indent = " ".repeat(lead.chars().count());
     let mut line = lead.to_string();
@@ -89,7 +89,7 @@ fn write_wrapped(f: &mut fmt::Formatter<'_>, lead: &str, text: &str) -> fmt::Res
 }
 
 impl Record {
-    /// A line of the checks by its name.
+    /// Returns the check called `name`.
     pub fn check(&self, name: &str) -> Option<&Check> {
         self.checks.iter().find(|check| check.name == name)
     }

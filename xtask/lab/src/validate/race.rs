@@ -1,4 +1,4 @@
-//! A and B in turn, round after round, each in a run of `anneal bench`.
+//! Race of A and B: interleaved runs of `anneal bench`, round after round.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -15,35 +15,37 @@ use super::gpu::Placement;
 use super::speed::{Lap, Speed, TokenTimes};
 use super::subject::Subject;
 
-/// What one sample should last at least: the kernel tells CPU time in hundredths of a second.
+/// Minimum duration of a sample in seconds, because the kernel counts CPU time in hundredths of a second.
 const SECONDS: f64 = 1.0;
 
-/// The same on a GPU, in times of what its looks take to settle: two of three are left to look at.
+/// Minimum duration of a sample on a GPU, as a multiple of the time after which readings settle. Two thirds of the
+/// sample remain for readings.
 const SETTLED: f64 = 3.0;
 
-/// Most repetitions in a second of a sample.
+/// Maximum number of repetitions per second of a sample.
 const REPETITIONS: f64 = 500.0;
 
-/// Less CPU time than this in a sample says nothing: ten steps of the kernel's clock.
+/// Minimum CPU time of a sample in seconds: ten steps of the kernel's clock. Less is not significant.
 const LEAST_CPU: f64 = 0.1;
 
-/// How it is measured.
+/// Sizes of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Prompt tokens.
+    /// Prompt tokens of a repetition of prefill.
     pub prompt: u32,
-    /// Generated tokens.
+    /// Generated tokens of a repetition of decode.
     pub generate: u32,
-    /// Rounds.
+    /// Maximum number of rounds.
     pub pairs: usize,
-    /// Half the interval's width that is narrow enough.
+    /// Half the width of an interval that is narrow enough to stop.
     pub precision: f64,
-    /// How old a look at a GPU has to be to tell of its lap alone. The driver's figures are means of the time before: of two
-    /// that are as busy, the faster one, whose lap is the shorter, would look less so.
+    /// Time after the start of a lap from which a reading of the GPU describes this lap alone. The driver reports
+    /// averages over the preceding time. Without the delay, of two engines with equal GPU use the faster one, whose
+    /// lap is shorter, would appear to use the GPU less.
     pub settles: Duration,
 }
 
-/// What one run of `anneal bench` measured.
+/// Measurements of one run of `anneal bench`.
 struct BenchFigures {
     /// Mean time of a repetition in nanoseconds.
     nanoseconds: f64,
@@ -55,7 +57,7 @@ struct BenchFigures {
     seconds: f64,
 }
 
-/// The times of single tokens; `None` of a test that generates none.
+/// Returns the times of single tokens; `None` for a test that generates none.
 fn token_times(row: &BenchRow) -> Option<TokenTimes> {
     Some(TokenTimes {
         p50: row.tpot_p50_ns? as f64,
@@ -65,8 +67,8 @@ fn token_times(row: &BenchRow) -> Option<TokenTimes> {
     })
 }
 
-/// Measures `phase`, and what the GPUs of `driver` do meanwhile; `tell` hears of each round. What was measured is in `speed`
-/// also when it fails.
+/// Measures `phase`, and the use of the GPUs of `driver`. Calls `tell` after each run. `speed` receives the
+/// measurements even if a run fails.
 pub fn race(
     phase: Phase,
     subjects: [&Subject; 2],
@@ -79,7 +81,8 @@ pub fn race(
     let tokens = if phase == Phase::Prefill { sizes.prompt } else { sizes.generate };
     let gpus = driver.map(|driver| (driver, sizes.settles));
     let mut bench = Bench { phase, model, tokens, repetitions: 1, gpus, stay: Stay::forever() };
-    // How often is as often as takes a second, or what a GPU wants; A's first run also tells how long is too long for B.
+    // Choose the number of repetitions so that a sample lasts as long as the CPU clock or the GPU requires. A's first
+    // run also sets the time limit for B.
     let first = bench.run(subjects[0])?;
     let wanted = lasts(driver.is_some(), first.placement.as_ref(), sizes.settles);
     let repetitions = (wanted * 1e9 / first.nanoseconds.max(1.0)).ceil().clamp(1.0, REPETITIONS * wanted);
@@ -102,7 +105,8 @@ pub fn race(
     Ok(())
 }
 
-/// Seconds that a sample should last. An engine that is too old to tell where its layers are may have some on a GPU.
+/// Returns the seconds that a sample should last. An engine that is too old to report its layers may have some on a
+/// GPU.
 fn lasts(driver: bool, placement: Option<&Placement>, settles: Duration) -> f64 {
     match driver && placement.is_none_or(Placement::is_on_gpu) {
         true => SECONDS.max(SETTLED * settles.as_secs_f64()),
@@ -110,14 +114,14 @@ fn lasts(driver: bool, placement: Option<&Placement>, settles: Duration) -> f64 
     }
 }
 
-/// A run of `anneal bench`.
+/// Settings of a run of `anneal bench`.
 #[derive(Clone, Copy)]
 struct Bench<'a> {
     phase: Phase,
     model: &'a Path,
     tokens: u32,
     repetitions: u32,
-    /// Whom to ask for what the GPUs do, and how old a look has to be.
+    /// Driver to query for the use of the GPUs, and the time after which its readings settle.
     gpus: Option<(&'a LibrarySource, Duration)>,
     stay: Stay,
 }
@@ -125,7 +129,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn lap(&self, subject: &Subject) -> Result<Lap> {
         let BenchFigures { tokens_per_second, token_times, placement, usage, .. } = self.run(subject)?;
-        // The warm-up is another repetition of a prompt, and one token of a generation.
+        // The warm-up is one more repetition of a prompt, or one token of a generation.
         let warm_up = if self.phase == Phase::Prefill { self.tokens } else { 1 };
         let tokens = f64::from(self.repetitions) * f64::from(self.tokens) + f64::from(warm_up);
         let cpu = usage.cpu_user.zip(usage.cpu_system).map(|(user, system)| user + system);
@@ -133,8 +137,8 @@ impl Bench<'_> {
         Ok(Lap { tokens_per_second, cpu_seconds, token_times, placement, usage })
     }
 
-    /// Three tests, of which the second counts: the first ends when the model is loaded, and in the third the process
-    /// still lives while what the second used is read.
+    /// Runs three tests, of which the second counts. The end of the first shows that the model is loaded. The third
+    /// keeps the process alive while the resources that the second used are read.
     fn run(&self, subject: &Subject) -> Result<BenchFigures> {
         let (prompts, generations) = match self.phase {
             Phase::Prefill => (format!("1,{},1", self.tokens), "0".to_string()),
@@ -161,14 +165,16 @@ impl Bench<'_> {
         let line = ended.stdout.split(|byte| *byte == b'\n').nth(1).unwrap_or_default();
         let broken = |why: String| Broken::new(subject.side, why);
         let unread = |why: String| {
-            broken(format!("anneal bench printed no second line of JSON that can be read: {why}"))
+            broken(format!("cannot parse the second line of the output of anneal bench: {why}"))
         };
         let row: BenchRow = serde_json::from_slice(line).map_err(|error| unread(error.to_string()))?;
         let (Some(nanoseconds), Some(tokens_per_second)) = (row.avg_ns, row.avg_ts) else {
-            return Err(unread("it has no numbers avg_ns and avg_ts".to_string()).into());
+            return Err(unread("avg_ns or avg_ts is missing".to_string()).into());
         };
         if tokens_per_second <= 0.0 {
-            return Err(broken(format!("anneal bench told {tokens_per_second} t/s of {}", self.phase)).into());
+            return Err(
+                broken(format!("anneal bench reported {tokens_per_second} t/s for {}", self.phase)).into()
+            );
         }
         Ok(BenchFigures {
             nanoseconds: nanoseconds as f64,

@@ -1,4 +1,4 @@
-//! How fast each phase is, and what it costs in CPU time: what was measured, and what is accepted of it.
+//! Speed and CPU time of each phase: the measurements, and the criteria for acceptance.
 
 use build::compare::Phase;
 use measure::race::Finish;
@@ -8,78 +8,80 @@ use serde::{Deserialize, Serialize};
 use super::gpu::Placement;
 use super::verdict::{Check, CheckState};
 
-/// A machine on which smaller differences than this cannot be expected to show is too disturbed to find none.
+/// Noise above which a machine is too disturbed for the verdict that there is no difference.
 pub(super) const DISTURBED: f64 = 0.05;
 
-/// What is accepted.
+/// Criteria for acceptance.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Phases that have to be faster, each of them; if none is named, one of all, and none slower.
+    /// Phases that must each be faster; if empty, one of all phases must be faster, and none slower.
     pub decisive: Vec<Phase>,
-    /// Whether no difference is enough.
+    /// True if no difference is enough.
     pub accept_equal: bool,
-    /// Part of A's CPU time per token by which B's may be shown to be more.
+    /// Fraction of A's CPU time per token by which B's may be shown to be higher.
     pub cpu_tolerance: f64,
-    /// Part of A's GPU use by which B's may be shown to be less; from 1 on only a fallback to the CPU is judged.
+    /// Fraction of A's GPU use by which B's may be shown to be lower; from 1 on, only a fallback to the CPU is
+    /// judged.
     pub gpu_tolerance: f64,
 }
 
-/// One run of one engine.
+/// Run of one engine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Lap {
-    /// Mean of its repetitions.
+    /// Mean tokens per second of its repetitions.
     pub tokens_per_second: f64,
-    /// For a thousand tokens, user and system. Absent where the kernel does not tell, or the time was too short.
+    /// CPU seconds per thousand tokens, user and system. `None` if the kernel does not report it, or the time was too
+    /// short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
-    /// From token to token; absent of prefill.
+    /// Times between tokens; `None` for prefill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_times: Option<TokenTimes>,
-    /// Where its layers were; absent of an engine that is too old to tell.
+    /// Placement of its layers; `None` if the engine is too old to report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// What was used while the phase was measured, its warm-up included.
+    /// Resources used during the phase, including its warm-up.
     pub usage: Usage,
 }
 
-/// How long it takes from token to token, in nanoseconds.
+/// Time from one token to the next, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenTimes {
-    /// Median.
+    /// Median, in nanoseconds.
     pub p50: f64,
-    /// Percentile 95.
+    /// Percentile 95, in nanoseconds.
     pub p95: f64,
-    /// Percentile 99.
+    /// Percentile 99, in nanoseconds.
     pub p99: f64,
-    /// Standard deviation.
+    /// Standard deviation, in nanoseconds.
     pub deviation: f64,
 }
 
-/// One phase.
+/// Measurements of one phase.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Speed {
-    /// Which one.
+    /// Phase that was measured.
     pub phase: Phase,
     /// Tokens of one repetition.
     pub tokens: u32,
-    /// Repetitions in a sample.
+    /// Number of repetitions in a sample.
     pub repetitions: u32,
-    /// Why it ended; absent where it did not end by itself.
+    /// Reason why it ended; `None` if it was interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
-    /// B's speed against A's.
+    /// B's speed as a multiple of A's.
     pub ratio: Option<Ratio>,
-    /// B's CPU time per token against A's.
+    /// B's CPU time per token as a multiple of A's.
     pub cpu_ratio: Option<Ratio>,
-    /// The smallest difference of speed that could be expected to show.
+    /// Smallest difference of speed that the measurement could be expected to show.
     pub floor: Option<f64>,
-    /// The smallest difference of CPU time that could be expected to show.
+    /// Smallest difference of CPU time that the measurement could be expected to show.
     pub cpu_floor: Option<f64>,
-    /// Rounds that count, of A and of B.
+    /// Laps that count, of A and of B.
     pub laps: [Vec<Lap>; 2],
-    /// The first round, which does not count, and those in which A was disturbed.
+    /// Laps that do not count: those of the first round, and of rounds in which A was disturbed.
     pub dropped: [Vec<Lap>; 2],
-    /// What else ran on the machine in the rounds that count.
+    /// Load by other processes in the rounds that count.
     pub rounds: Vec<Round>,
 }
 
@@ -100,7 +102,7 @@ impl Speed {
         }
     }
 
-    /// Parts the laps that count from the others, and compares.
+    /// Separates the laps that count from the others, and computes the ratios.
     pub(super) fn sort_out(&mut self, finish: Finish) {
         let [a, b] = std::mem::take(&mut self.laps);
         for (a, b) in a.into_iter().zip(b) {
@@ -138,13 +140,13 @@ impl Speed {
         self.ratio.map_or("too few pairs", |ratio| ratio.verdict())
     }
 
-    /// Whether no difference shown means little.
+    /// True if the noise is so high that no difference shown means little.
     fn is_disturbed(&self) -> bool {
         let wide = self.ratio.is_some_and(|ratio| half(&ratio) > DISTURBED);
         wide || self.side() == "too few pairs" || self.floor.is_none_or(|floor| floor > DISTURBED)
     }
 
-    /// The speed itself.
+    /// Checks the speed.
     fn fast(&self, rules: &Rules) -> Check {
         let show = |side: usize| {
             self.median(side, |lap| Some(lap.tokens_per_second))
@@ -174,48 +176,51 @@ impl Speed {
     fn disturbance(&self) -> String {
         match (self.floor, self.ratio) {
             (Some(floor), _) if floor > DISTURBED => format!(
-                "the machine was too disturbed to tell of {}: no difference below {:.0} % could be expected to show",
+                "the machine was too disturbed to measure {}: differences below {:.0} % would not show",
                 self.phase,
                 100.0 * floor
             ),
-            // A was steady: the noise is B's own, or came while B ran.
+            // A was steady, so the noise is B's own, or it occurred only while B ran.
             (Some(_), Some(ratio)) if half(&ratio) > DISTURBED => format!(
-                "B was too unsteady to tell of {}: it is known to {:.0} % only: {ratio}",
+                "B was too unsteady to measure {}: its speed is known to within {:.0} % only: {ratio}",
                 self.phase,
                 100.0 * half(&ratio)
             ),
-            _ => format!("there are too few pairs to tell of {}", self.phase),
+            _ => format!("there are too few pairs for a verdict on {}", self.phase),
         }
     }
 
-    /// The CPU time per token: B must not be shown to take more of it than the tolerance allows. Where it rather does,
-    /// and the interval reaches below, nothing can be told: an interval that is wide enough would pass everything.
+    /// Checks the CPU time per token: B must not be shown to use more than the tolerance allows. If B probably uses
+    /// more and the interval reaches below the limit, the result is unclear; otherwise a wide interval would always
+    /// pass.
     fn cheap(&self, rules: &Rules) -> Check {
         let name = format!("CPU, {}", self.phase);
         let show = |side: usize| {
             self.median(side, |lap| lap.cpu_seconds).map_or(String::new(), |cpu| format!("{:.3} ms/t", cpu))
         };
         let Some(ratio) = self.cpu_ratio.filter(|ratio| ratio.pairs >= measure::FEWEST_PAIRS) else {
-            return Check::new(name, CheckState::Unclear, "too short to tell".to_string()).because(format!(
-                "the CPU time of {} was too short to tell: let it last, with a larger -p or -n or a larger model",
-                self.phase
-            ));
+            return Check::new(name, CheckState::Unclear, "too short for a verdict".to_string()).because(
+                format!(
+                    "the CPU time of {} was too short to measure: use a larger -p or -n, or a larger model",
+                    self.phase
+                ),
+            );
         };
         let check =
             |state, word: &str| Check::new(&*name, state, format!("{ratio} {word}")).with(show(0), show(1));
         let most = 1.0 + rules.cpu_tolerance;
         if ratio.low > most {
             check(CheckState::Failed, "more")
-                .because(format!("{} takes more CPU time a token: {ratio}", self.phase))
+                .because(format!("{} takes more CPU time per token: {ratio}", self.phase))
         } else if ratio.high > most
             && (half(&ratio) > 2.0 * DISTURBED || self.cpu_floor.is_none_or(|floor| floor > 2.0 * DISTURBED))
         {
             check(CheckState::Unclear, "disturbed")
-                .because(format!("the machine was too disturbed to tell of the CPU time of {}", self.phase))
+                .because(format!("the machine was too disturbed to measure the CPU time of {}", self.phase))
         } else if ratio.median > most {
-            check(CheckState::Unclear, "perhaps more").because(format!(
-                "{} takes rather more CPU time a token than is allowed, and too few rounds tell how much: {ratio}; \
-                 measure more of them (--pairs, and --precision 0 for all)",
+            check(CheckState::Unclear, "possibly more").because(format!(
+                "{} probably takes more CPU time per token than is allowed, but there are too few rounds for a \
+                 verdict: {ratio}; measure more (--pairs, and --precision 0 for all)",
                 self.phase
             ))
         } else if ratio.high < 1.0 {
@@ -225,7 +230,7 @@ impl Speed {
         }
     }
 
-    /// From token to token as the engine tells: what waits seldom and long shows in the slowest.
+    /// Shows the times between tokens as the engine reports them. Rare long waits appear in the slowest times.
     fn latency(&self) -> Option<Check> {
         let milliseconds = |side: usize, pick: fn(&TokenTimes) -> f64| {
             self.median(side, |lap| lap.token_times.as_ref().map(|times| pick(times) / 1e6))
@@ -239,18 +244,18 @@ impl Speed {
         Some(Check::new(format!("token, {}", self.phase), CheckState::Told, said).with(show(0)?, show(1)?))
     }
 
-    /// The most memory that a run of each had.
+    /// Returns the peak memory of a side's runs.
     fn peak(&self, side: usize) -> Option<u64> {
         self.laps[side].iter().filter_map(|lap| lap.usage.peak_memory).max()
     }
 }
 
-/// Half the width of its interval: how well it is known.
+/// Returns half the width of the interval, the precision of the ratio.
 pub(super) fn half(ratio: &Ratio) -> f64 {
     (ratio.high - ratio.low) / 2.0
 }
 
-/// What is to be said of all phases.
+/// Returns the checks of all phases.
 pub fn checks(speeds: &[Speed], rules: &Rules) -> Vec<Check> {
     let mut checks: Vec<Check> = speeds.iter().map(|speed| speed.fast(rules)).collect();
     if let Some(check) = none_faster(&checks, rules) {
@@ -262,7 +267,7 @@ pub fn checks(speeds: &[Speed], rules: &Rules) -> Vec<Check> {
     checks
 }
 
-/// The most that `of` tells of a side, over all phases, in bytes.
+/// Shows the maximum of `of` over all phases for each side, in bytes.
 pub(super) fn most_memory(
     name: &str,
     speeds: &[Speed],
@@ -275,7 +280,7 @@ pub(super) fn most_memory(
     Some(Check::new(name, CheckState::Told, said).with(show(a), show(b)))
 }
 
-/// Where no phase is decisive, one at least has to be faster.
+/// If no phase is decisive, checks that at least one is faster.
 fn none_faster(checks: &[Check], rules: &Rules) -> Option<Check> {
     let settled = checks.iter().any(|check| check.state != CheckState::Told);
     if rules.accept_equal || !rules.decisive.is_empty() || settled || checks.is_empty() {
@@ -290,15 +295,15 @@ fn none_faster(checks: &[Check], rules: &Rules) -> Option<Check> {
 mod tests {
     use super::*;
 
-    /// So many pairs with B `factor` times as fast, at `cpu` times the CPU time, with some noise.
+    /// Returns pairs in which B is `factor` times as fast, at `cpu` times the CPU time, with some noise.
     fn speed(phase: Phase, factor: f64, cpu: f64, noise: f64) -> Speed {
         speed_of(phase, factor, cpu, [noise; 2])
     }
 
-    /// The same with the noise of each.
+    /// Returns such pairs with separate noise for each side.
     fn speed_of(phase: Phase, factor: f64, cpu: f64, noise: [f64; 2]) -> Speed {
         let mut speed = Speed::new(phase, 64, 1);
-        // Neither side leads: of five ratios three lie above 1 and two further below.
+        // Neither side leads: of five ratios, three are slightly above 1 and two are further below.
         let steps = [[0.0, 1.0, -1.0, 2.0, -2.0], [2.0, -2.0, 1.0, -1.0, 0.0]];
         let wave = |side: usize, round: usize| 1.0 + noise[side] * steps[side][round % 5];
         let mut samples = vec![Vec::new(), Vec::new()];
@@ -339,7 +344,7 @@ mod tests {
     fn faster_somewhere_and_slower_nowhere_is_accepted() {
         use crate::validate::verdict::Verdict::{Accepted, CannotTell, NotAccepted};
         let cases = [
-            // Prefill, decode, CPU of decode, noise, decisive, equal is enough.
+            // Prefill, decode, CPU time of decode, noise, decisive phases, whether equal is accepted.
             (1.1, 1.1, 1.0, 0.002, &[][..], false, Accepted),
             (1.1, 1.0, 1.0, 0.002, &[], false, Accepted),
             (1.1, 0.95, 1.0, 0.002, &[], false, NotAccepted),
@@ -377,8 +382,8 @@ mod tests {
         let cases = [
             // Median, low, high.
             ([1.10, 1.021, 1.18], CheckState::Failed, "more"),
-            ([1.10, 1.019, 1.20], CheckState::Unclear, "perhaps more"),
-            ([1.021, 0.99, 1.05], CheckState::Unclear, "perhaps more"),
+            ([1.10, 1.019, 1.20], CheckState::Unclear, "possibly more"),
+            ([1.021, 0.99, 1.05], CheckState::Unclear, "possibly more"),
             ([1.02, 0.99, 1.05], CheckState::Passed, "not more"),
             ([1.00, 0.95, 1.05], CheckState::Passed, "not more"),
             ([1.00, 0.85, 1.15], CheckState::Unclear, "disturbed"),
@@ -394,7 +399,8 @@ mod tests {
 
     #[test]
     fn equal_cpu_times_are_accepted_as_a_rule_and_5_per_cent_more_hardly_ever() {
-        // Each lap 3 % off, one way or the other, as a quiet machine has it; the generator of Steele, Lea, Flood, 2014.
+        // Each lap is 3 % off in either direction, as on a quiet machine. The generator is SplitMix64 (Steele, Lea,
+        // Flood, 2014).
         let mut state = 7u64;
         let mut uniform = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -403,7 +409,7 @@ mod tests {
             z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             (z ^ (z >> 31)) as f64 / u64::MAX as f64
         };
-        // A triangle's standard deviation is 1 / √6 of half its width.
+        // The standard deviation of a triangular distribution is 1 / √6 of half its width.
         let mut lap = |cpu: f64| cpu * (1.0 + 0.03 * 6f64.sqrt() * (uniform() + uniform() - 1.0));
         let mut passed = |cpu: f64| {
             let races = 100;

@@ -1,5 +1,5 @@
-//! What a GPU's decode was like from its first token to its last: told of one watched run of each, and not judged. What is
-//! judged are the timed laps, which nothing that waits for a driver may disturb.
+//! Decode on a GPU from its first token to its last, from one monitored run of each side. It is shown and not judged.
+//! Verdicts are based on the timed laps, which queries of the driver must not disturb.
 
 use std::path::Path;
 
@@ -11,10 +11,11 @@ use measure::Trace;
 use super::long::{Long, LongRun};
 use super::verdict::{Check, CheckState};
 
-/// Tokens of the run where no long one is asked for: seconds, of which the driver's figures are means of parts.
+/// Tokens of the run if no long run is requested. It takes seconds, of which the driver's readings cover parts.
 const TOKENS: u32 = 1024;
 
-/// So many, or what has room behind the prompt in the context that the model was trained for: beyond it an engine may refuse.
+/// Returns [`TOKENS`], or fewer if the context that the model was trained for has less room after the prompt. An
+/// engine may refuse a longer context.
 pub fn tokens(model: &Path, prompt_tokens: usize) -> u32 {
     let room = |trained: u32| (trained as usize).saturating_sub(prompt_tokens + 1).max(1);
     trained_context(model)
@@ -29,7 +30,7 @@ fn trained_context(model: &Path) -> Option<u32> {
     file.u32(&format!("{architecture}.context_length")).filter(|trained| *trained > 0)
 }
 
-/// What is to be said of the first run of each.
+/// Returns the remarks on the first run of each side.
 pub fn checks(long: &Long) -> Vec<Check> {
     let [a, b, ..] = &long.runs[..] else { return Vec::new() };
     let Some((of_a, of_b)) = a.trace.as_ref().zip(b.trace.as_ref()) else { return Vec::new() };
@@ -43,7 +44,7 @@ pub fn checks(long: &Long) -> Vec<Check> {
     let missing =
         [(of_a, 'A'), (of_b, 'B')].into_iter().find_map(|(trace, side)| Some((missing(trace)?, side)));
     if let Some((why, side)) = missing {
-        let said = format!("not measured of {side}: {why}");
+        let said = format!("not measured for {side}: {why}");
         checks.push(Check::new("steady GPU", CheckState::Told, said));
         return checks;
     }
@@ -56,32 +57,33 @@ pub fn checks(long: &Long) -> Vec<Check> {
     checks
 }
 
-/// Figures of both, and B's against A's; "not measured" where one is not there.
+/// Shows the values of both sides, and B's as a multiple of A's; "not measured" for a missing value.
 fn row(name: &str, [a, b]: [Option<f64>; 2], show: impl Fn(f64) -> String) -> Check {
     let told = |value: Option<f64>| value.map_or("not measured".to_string(), &show);
     Check::new(name, CheckState::Told, against(a, b)).with(told(a), told(b))
 }
 
-/// B's as a multiple of A's; nothing where there is none.
+/// Formats B's value as a multiple of A's; empty if one is missing.
 fn against(a: Option<f64>, b: Option<f64>) -> String {
     a.zip(b).filter(|(a, _)| *a > 0.0).map_or(String::new(), |(a, b)| format!("{:.3}", b / a))
 }
 
-/// Why nothing is told of its GPUs: those that it lost are told of until then in the record alone.
+/// Returns the reason why the GPUs' readings are not shown. If a GPU was lost, only the record has its earlier
+/// readings.
 fn missing(trace: &Trace) -> Option<&str> {
     let fault = || trace.gpus.iter().find_map(|gpu| gpu.fault.as_deref());
     let short = || trace.moments.is_empty().then_some("the run was too short");
     trace.missing.as_deref().or_else(fault).or_else(short)
 }
 
-/// CPUs that the process kept busy.
+/// Returns the number of CPUs that the process kept busy.
 fn cpus(run: &LongRun) -> Option<f64> {
     let (first, last) = run.samples.first().zip(run.samples.last())?;
     let seconds = last.seconds - first.seconds;
     (seconds > 0.0).then(|| (last.cpu_seconds - first.cpu_seconds) / seconds)
 }
 
-/// Mean clock of the busiest GPU, the lowest that was seen, and how long what held it back.
+/// Shows the mean clock of the busiest GPU, its lowest clock, and the fraction of time for which it was throttled.
 fn clocks(traces: [&Trace; 2]) -> Check {
     let mean = |trace: &Trace| trace.mean(trace.busiest(), |gpu| gpu.sm_mhz.map(f64::from));
     let show = |trace: &Trace| {
@@ -94,7 +96,10 @@ fn clocks(traces: [&Trace; 2]) -> Check {
         reasons.dedup();
         let part = |reason: &str| {
             let looks = why().filter(|other| *other == reason).count();
-            format!("{:.0} % of it held back by {reason}", 100.0 * looks as f64 / of().count() as f64)
+            format!(
+                "throttled by {reason} for {:.0} % of the time",
+                100.0 * looks as f64 / of().count() as f64
+            )
         };
         let held: String = reasons.into_iter().map(|reason| format!(", {}", part(reason))).collect();
         format!("{mhz:.0} MHz, lowest {lowest}{held}")
@@ -103,7 +108,7 @@ fn clocks(traces: [&Trace; 2]) -> Check {
     Check::new("its SM clock", CheckState::Told, against(a, b)).with(show(traces[0]), show(traces[1]))
 }
 
-/// Bytes a token over PCIe, each way.
+/// Shows the bytes per token over PCIe, in each direction.
 fn pcie(runs: [&LongRun; 2], traces: [&Trace; 2], tokens: f64) -> Vec<Check> {
     let fault = traces.iter().flat_map(|trace| &trace.gpus).find_map(|gpu| gpu.pcie_fault.as_deref());
     if let Some(fault) = fault {
@@ -130,7 +135,8 @@ mod tests {
     use super::super::long::LongSample;
     use super::*;
 
-    /// A run of ten seconds that keeps so many CPUs busy, with a GPU that receives so many bytes a second.
+    /// Returns a run of ten seconds that keeps `cpus` CPUs busy, with a GPU that receives `received` bytes per
+    /// second.
     fn run(cpus: f64, received: f64) -> LongRun {
         let sample = |seconds: f64| LongSample {
             seconds,
@@ -185,10 +191,13 @@ mod tests {
         assert_eq!(told(&found, "busiest core")[0], "98 %");
         assert_eq!(told(&found, "steady GPU")[0], "90 % busy");
         assert_eq!(told(&found, "GPU memory, steady")[0], "10 GiB");
-        assert_eq!(told(&found, "its SM clock")[0], "1902 MHz, lowest 1200, 50 % of it held back by power");
+        assert_eq!(
+            told(&found, "its SM clock")[0],
+            "1902 MHz, lowest 1200, throttled by power for 50 % of the time"
+        );
         assert_eq!(told(&found, "PCIe to GPU"), ["1 KiB/t", "2 KiB/t", "2.000, an estimate"]);
         assert_eq!(told(&found, "PCIe from GPU")[0], "102 B/t");
-        // Without a watched run of both nothing is told.
+        // Unless both runs were monitored, nothing is shown.
         assert_eq!(checks(&Long { tokens: 100, runs: vec![run(1.0, 1.0)] }), []);
         let long = Long { tokens: 100, runs: vec![run(1.0, 1.0), LongRun { trace: None, ..run(1.0, 1.0) }] };
         assert_eq!(checks(&long), []);
@@ -217,13 +226,14 @@ mod tests {
             checks(&Long { tokens: 100, runs: vec![run(1.0, 1.0), b] })
         };
         let lost = with(|trace| trace.gpus[0].fault = Some("GPU is lost".to_string()));
-        assert_eq!(told(&lost, "steady GPU")[2], "not measured of B: GPU is lost");
+        assert_eq!(told(&lost, "steady GPU")[2], "not measured for B: GPU is lost");
         let refused = with(|trace| trace.missing = Some("the driver hangs".to_string()));
-        assert_eq!(told(&refused, "steady GPU")[2], "not measured of B: the driver hangs");
+        assert_eq!(told(&refused, "steady GPU")[2], "not measured for B: the driver hangs");
         let no_pcie = with(|trace| trace.gpus[0].pcie_fault = Some("Not Supported".to_string()));
         assert_eq!(told(&no_pcie, "PCIe")[2], "not measured: Not Supported");
         assert_eq!(told(&no_pcie, "steady GPU")[1], "90 % busy");
-        // Held back by heat at one look of ten, and by power at two. Without traffic of B's there is no ratio to estimate.
+        // Throttled by heat in one reading of ten, and by power in two. Without traffic of B's there is no ratio to
+        // estimate.
         let idle = with(|trace| {
             for (at, moment) in trace.moments.iter_mut().enumerate() {
                 let gpu = &mut moment.gpus[0];
@@ -233,7 +243,11 @@ mod tests {
         });
         assert_eq!(told(&idle, "PCIe to GPU")[1..], ["not measured", ""]);
         let clocks = &told(&idle, "its SM clock")[1];
-        assert!(clocks.ends_with("10 % of it held back by heat, 20 % of it held back by power"), "{clocks}");
+        assert!(
+            clocks
+                .ends_with("throttled by heat for 10 % of the time, throttled by power for 20 % of the time"),
+            "{clocks}"
+        );
         let no_clock = with(|trace| trace.moments.iter_mut().for_each(|moment| moment.gpus[0].sm_mhz = None));
         assert_eq!(told(&no_clock, "its SM clock")[1], "not measured");
     }

@@ -1,4 +1,5 @@
-//! `validate --steps`: changes one after another, each against the best so far, and those that pass stay.
+//! `validate --steps`: tries changes one after another, each against the best setting so far, and keeps those that
+//! pass.
 
 use std::fmt;
 use std::path::Path;
@@ -13,13 +14,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Record, Verdict, flags};
 
-/// A build, and what it is run with.
+/// Build and its flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
     /// Name of a file in profiles/build.
     pub profile: String,
-    /// Keys of the profile that are changed, as `--set` takes them.
+    /// Overrides of the profile's keys, as `--set` takes them.
     #[serde(default)]
     pub set: Vec<String>,
     /// Flags of the engine.
@@ -27,66 +28,66 @@ pub struct Setting {
     pub flags: String,
 }
 
-/// One change.
+/// Change to try.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// As results name it.
+    /// Name for the results.
     pub name: String,
-    /// Keys of the profile, in place of those that are set already.
+    /// Overrides of the profile's keys; they replace earlier overrides of the same keys.
     #[serde(default)]
     pub set: Vec<String>,
-    /// Flags of the engine, in place of those that are given already.
+    /// Flags of the engine; they replace the same flags given earlier.
     #[serde(default)]
     pub flags: String,
 }
 
-/// A file as it is written.
+/// Content of a plan file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepsFile {
-    /// Where to begin.
+    /// Setting to start from.
     pub base: Setting,
-    /// What to try, in this order.
+    /// Steps in the order in which they are tried.
     #[serde(default, rename = "step")]
     pub steps: Vec<Step>,
 }
 
-/// What became of a step.
+/// Result of a step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tried {
-    /// The step.
+    /// Step that was tried.
     #[serde(flatten)]
     pub step: Step,
-    /// Whether it stays.
+    /// True if the change is kept.
     pub kept: bool,
-    /// What was decided; absent of a step that could not be tried.
+    /// Verdict on the step; `None` if it could not be tried.
     pub verdict: Option<Verdict>,
-    /// Why.
+    /// Reasons for the verdict.
     pub reasons: Vec<String>,
-    /// All that was measured.
+    /// Record of the validation.
     pub record: Option<Record>,
 }
 
-/// What became of a plan.
+/// Result of a plan.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Walk {
-    /// Date, command, machine.
+    /// Date, command and machine of the validation.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// Where it began.
+    /// Setting that it started from.
     pub base: Setting,
-    /// The steps so far.
+    /// Results of the steps so far.
     pub steps: Vec<Tried>,
-    /// The best.
+    /// Best setting.
     pub result: Setting,
-    /// Why it is not complete.
+    /// Reason why the result is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
 }
 
 impl StepsFile {
-    /// Reads and checks a file: what cannot be built or split is told before anything is measured.
+    /// Reads and checks a plan file, so that errors in builds and flags are reported before anything is measured.
     pub fn read(path: &Path, profiles: &Path) -> Result<Self> {
         let text =
             build::fs::text(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
@@ -95,14 +96,11 @@ impl StepsFile {
             toml::from_str(&text).map_err(|error| wrong(error.to_string().trim().to_string()))?;
         plan.base.build(profiles)?;
         if plan.steps.is_empty() {
-            return Err(wrong("it has no [[step]]".to_string()));
+            return Err(wrong("the plan has no [[step]]".to_string()));
         }
         for (number, step) in plan.steps.iter().enumerate() {
             if step.set.is_empty() && step.flags.trim().is_empty() {
-                return Err(wrong(format!(
-                    "the step {:?} changes nothing: give it `set` or `flags`",
-                    step.name
-                )));
+                return Err(wrong(format!("the step {:?} changes nothing; add `set` or `flags`", step.name)));
             }
             if plan.steps[..number].iter().any(|other| other.name == step.name) {
                 return Err(wrong(format!("two steps are called {:?}", step.name)));
@@ -114,7 +112,7 @@ impl StepsFile {
 }
 
 impl Setting {
-    /// The profile with its keys: the name of its build, and the keys.
+    /// Returns the name of the profile's build, and its overrides.
     pub fn build(&self, profiles: &Path) -> Result<(String, Vec<Override>)> {
         let keys = self.set.iter().map(|text| text.parse().map_err(|why: String| exit::usage(why)));
         let keys = keys.collect::<Result<Vec<Override>>>()?;
@@ -122,7 +120,7 @@ impl Setting {
         Ok((profile::load_with(profiles, &self.profile, &keys)?.name, keys))
     }
 
-    /// This with the changes of `step`.
+    /// Returns this setting with the changes of `step`.
     pub fn with(&self, step: &Step) -> Result<Self> {
         let key = |text: &str| text.split(['=', ':']).next().unwrap_or_default().trim().to_string();
         let mut set = self.set.clone();
@@ -144,7 +142,7 @@ impl fmt::Display for Setting {
     }
 }
 
-/// Each flag with its values: what follows it up to the next word that begins with a dash and is no number.
+/// Groups each flag with its values: the words up to the next one that begins with a dash and is not a number.
 fn grouped(text: &str) -> Result<Vec<Vec<String>>> {
     let mut groups: Vec<Vec<String>> = Vec::new();
     for word in flags(text)? {
@@ -157,7 +155,7 @@ fn grouped(text: &str) -> Result<Vec<Vec<String>>> {
     Ok(groups)
 }
 
-/// Names of one flag of the engine: the long one, and what else it is called.
+/// Flags of the engine with several names: the long name, and its aliases.
 const NAMES: [(&str, &[&str]); 13] = [
     ("--threads", &["-t"]),
     ("--threads-batch", &["-tb", "--tb"]),
@@ -174,7 +172,7 @@ const NAMES: [(&str, &[&str]); 13] = [
     ("--model", &["-m"]),
 ];
 
-/// The flag of a group, without a value behind `=`; of one with several names the long one.
+/// Returns the flag of a group without a value after `=`, by its long name if it has several.
 fn name(group: &[String]) -> &str {
     let flag = group.first().map_or("", String::as_str);
     let name = flag.split_once('=').map_or(flag, |(name, _)| name);
@@ -182,7 +180,7 @@ fn name(group: &[String]) -> &str {
 }
 
 impl Walk {
-    /// Nothing tried yet.
+    /// Creates the result of a plan before any step was tried.
     pub fn new(provenance: Provenance, plan: &StepsFile) -> Self {
         Self {
             provenance,
@@ -193,11 +191,11 @@ impl Walk {
         }
     }
 
-    /// Takes the steps of `plan`. `judge` holds a setting against the best one; `keep` hears of every step.
+    /// Tries the steps of `plan`. `judge` compares a setting with the best one; `keep` is called after every step.
     ///
     /// # Errors
-    /// When the user stops it, or another build runs; a step that cannot be built or run is dropped, and the next is
-    /// tried.
+    /// The user stopped it, or another build is running. A step that cannot be built or run is not an error; it is
+    /// dropped, and the next one is tried.
     pub fn run(
         &mut self,
         plan: &StepsFile,
@@ -242,24 +240,24 @@ impl Walk {
         Ok(())
     }
 
-    /// Steps that stay.
+    /// Returns the number of steps that are kept.
     pub fn kept(&self) -> usize {
         self.steps.iter().filter(|step| step.kept).count()
     }
 
-    /// Whether nothing is known of any step: none could be built and run.
+    /// True if no step could be built and run.
     pub fn is_untried(&self) -> bool {
         self.steps.iter().all(|step| step.verdict.is_none())
     }
 
-    /// Whether a quieter machine might have kept one.
+    /// True if a quieter machine might have kept a step.
     pub fn is_unclear(&self) -> bool {
         self.steps.iter().any(|step| step.verdict == Some(Verdict::CannotTell))
     }
 }
 
 impl Tried {
-    /// What came of it, in a word.
+    /// Returns the result in one word.
     fn word(&self) -> &'static str {
         match (self.kept, self.verdict) {
             (true, _) => "kept",
@@ -269,7 +267,7 @@ impl Tried {
         }
     }
 
-    /// The ratios of a step that stays, the reason against another.
+    /// Returns the ratios of a step that is kept, or the reason against another.
     fn why(&self) -> String {
         let figures = || {
             let record = self.record.as_ref()?;
@@ -437,7 +435,7 @@ mod tests {
                 &*format!("{base}[[step]]\nname = \"x\"\nset = [\"treading=openmp\"]"),
                 "unknown field `treading`",
             ),
-            (&*format!("{base}[[step]]\nname = \"x\"\nflags = \"'-t 1\""), "quote is open"),
+            (&*format!("{base}[[step]]\nname = \"x\"\nflags = \"'-t 1\""), "quote is not closed"),
             (
                 "[base]\nprofile = \"nativ\"\n[[step]]\nname = \"x\"\nflags = \"-t 1\"",
                 "no build profile \"nativ\"",

@@ -1,4 +1,4 @@
-//! What is validated: a build, and the flags it is run with.
+//! Subject of a validation: a build, and the flags that it runs with.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::engine::{self, Broken, Stay};
 
-/// Flags that a validation gives itself: on one side only they would change what is compared.
+/// Flags that the validation sets itself. Set on one side only, they would change what is compared.
 const OWN: [&str; 29] = [
     "-m",
     "--model",
@@ -47,17 +47,17 @@ const OWN: [&str; 29] = [
     "--tokens",
 ];
 
-/// Which of the two.
+/// Side of a validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Side {
-    /// What there is.
+    /// The baseline.
     A,
-    /// What is to replace it.
+    /// The candidate that is to replace A.
     B,
 }
 
 impl Side {
-    /// Both, in the order of every array.
+    /// Both sides, in the order of every array.
     pub const BOTH: [Side; 2] = [Side::A, Side::B];
 }
 
@@ -70,31 +70,31 @@ impl fmt::Display for Side {
     }
 }
 
-/// A build with its flags.
+/// Build with its flags.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// Which one it is.
+    /// Side that it is on.
     pub side: Side,
-    /// The build.
+    /// Build to validate.
     pub build: CandidateBuild,
-    /// Flags of every run of it.
+    /// Flags of every run.
     pub flags: Vec<String>,
 }
 
-/// A subject, for the record.
+/// Description of a subject for the record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct About {
-    /// The build.
+    /// Description of the build.
     #[serde(flatten)]
     pub build: Contender,
-    /// Its flags.
+    /// Flags of every run.
     pub flags: Vec<String>,
-    /// Devices other than the CPU that it finds; absent where the engine tells none.
+    /// Devices other than the CPU that the engine finds; `None` if the engine does not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Vec<String>>,
 }
 
-/// What of `anneal info --json` is read.
+/// Fields of the output of `anneal info --json` that are used.
 #[derive(Deserialize)]
 struct Info {
     #[serde(default)]
@@ -106,68 +106,69 @@ struct Info {
 struct Device {
     kind: String,
     name: String,
-    /// What it is; older engines have it for its name.
+    /// Description of the device; older engines put it into the name.
     description: Option<String>,
 }
 
-/// `text` as a shell would split it.
+/// Splits `text` into flags as a shell would.
 pub fn flags(text: &str) -> Result<Vec<String>> {
-    shlex::split(text)
-        .ok_or_else(|| exit::usage(format!("the flags {text:?} cannot be split into words: a quote is open")))
+    shlex::split(text).ok_or_else(|| {
+        exit::usage(format!("cannot split the flags {text:?} into words: a quote is not closed"))
+    })
 }
 
 impl Subject {
-    /// The build that `text` names as `bench compare` does, with flags.
+    /// Finds the build that `text` names, as in `bench compare`, and adds the flags.
     pub fn named(workspace: &Workspace, side: Side, text: &str, flags: Vec<String>) -> Result<Self> {
         Self::new(side, CandidateBuild::named(workspace, text)?, flags)
     }
 
-    /// `build` with `flags`.
+    /// Creates a subject of `build` with `flags`.
     pub fn new(side: Side, build: CandidateBuild, flags: Vec<String>) -> Result<Self> {
         if build.program == MeasuredProgram::LlamaBench {
             return Err(exit::usage(format!(
-                "{side}: {} is llama-bench, which generates no text: validate takes engines (`anneal`)",
+                "{side}: {} is llama-bench, which generates no text; use an engine (`anneal`)",
                 build.name
             )));
         }
         if let Some(own) = flags.iter().find(|flag| is_own(flag)) {
             return Err(exit::usage(format!(
-                "{side}: {own} is validate's own to give: prompt, sampling and sizes are the same on both sides"
+                "{side}: {own} is set by validate itself, so that prompt, sampling and sizes are the same on \
+                 both sides"
             )));
         }
         if let Some(drafts) = flags.iter().find(|flag| is_of_drafts(flag)) {
             return Err(exit::usage(format!(
-                "{side}: {drafts}: speculative decoding is not validated: how fast it is depends on the text, and what is \
-                 compared here are builds and settings; measure it on your own text with anneal run"
+                "{side}: {drafts}: speculative decoding cannot be validated, because its speed depends on the \
+                 text\nhint: measure it on your own text with `anneal run`"
             )));
         }
         Ok(Self { side, build, flags })
     }
 
-    /// Whether both are the same program with the same flags.
+    /// True if both are the same program with the same flags.
     pub fn is_same(&self, other: &Self) -> bool {
         self.build.path == other.build.path && self.flags == other.flags
     }
 
-    /// Its name, with what it is run with: `native --no-repack`.
+    /// Returns its name with its flags: `native --no-repack`.
     pub fn title(&self) -> String {
         let words = std::iter::once(self.build.name.as_str()).chain(self.flags.iter().map(String::as_str));
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// Asks the engine what it finds, which also tells whether it starts and understands the flags.
+    /// Asks the engine for its devices, which also shows that it starts and understands the flags.
     pub fn look(&self) -> Result<About> {
         let arguments: Vec<OsString> = ["info", "--json"].map(OsString::from).into();
         let ended = engine::run(self, arguments, Stay::forever(), &mut |_, _| {}).map_err(wrong_flags)?;
-        let info: Info = serde_json::from_slice(&ended.stdout).with_context(|| {
-            format!("{}: {} info printed no JSON that can be read", self.side, self.build.name)
-        })?;
+        let info: Info = serde_json::from_slice(&ended.stdout)
+            .with_context(|| format!("{}: cannot parse the output of {} info", self.side, self.build.name))?;
         let gpus = match info.devices {
             Some(devices) => {
                 let gpus = devices.into_iter().filter(|device| device.kind == "gpu");
                 Some(gpus.map(|device| device.description.unwrap_or(device.name)).collect())
             }
-            // An older engine names what it was linked with, but not what that found.
+            // An older engine reports its backends, but not the devices that they found.
             None if info.backends.iter().any(|name| !["CPU", "BLAS"].contains(&name.as_str())) => None,
             None => Some(Vec::new()),
         };
@@ -175,13 +176,14 @@ impl Subject {
         Ok(About { build, flags: self.flags.clone(), gpus })
     }
 
-    /// The program.
+    /// Returns the path of the program.
     pub fn program(&self) -> &PathBuf {
         &self.build.path
     }
 }
 
-/// An engine that does not understand what it is asked is no worse for it: the flags are wrong.
+/// Turns the error of an engine that does not understand its arguments into wrong usage: the flags are wrong, not the
+/// engine.
 pub(super) fn wrong_flags(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<Broken>() {
         Some(broken) if broken.is_usage() => exit::usage(error.to_string()),
@@ -194,7 +196,7 @@ fn is_own(flag: &str) -> bool {
     OWN.contains(&name)
 }
 
-/// Whether `flag` asks for speculative decoding.
+/// True if `flag` enables speculative decoding.
 fn is_of_drafts(flag: &str) -> bool {
     ["--speculative", "--draft-", "--model-draft"].iter().any(|start| flag.starts_with(start))
 }

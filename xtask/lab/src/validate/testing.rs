@@ -1,4 +1,4 @@
-//! Engines that are scripts.
+//! Engines for tests that are scripts.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -7,26 +7,26 @@ use build::compare::CandidateBuild;
 
 use super::subject::{Side, Subject};
 
-/// A folder for them.
+/// Folder for the engines.
 pub struct Stage {
     folder: tempfile::TempDir,
 }
 
 impl Stage {
-    /// An empty one.
+    /// Creates an empty folder.
     pub fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// Its path.
+    /// Returns the path of the folder.
     pub fn folder(&self) -> &str {
         self.folder.path().to_str().unwrap()
     }
 
-    /// An engine that runs `script`.
+    /// Creates an engine that runs `script`.
     pub fn subject(&self, side: Side, script: &str) -> Subject {
         let path = self.folder.path().join(format!("engine-{side}"));
-        // By another process: a script that a forked child holds open for writing cannot be run.
+        // Another process writes the script: a script that a forked child holds open for writing cannot be run.
         let mut writer = Command::new("sh")
             .args(["-c", "cat > \"$0\" && chmod +x \"$0\""])
             .arg(&path)
@@ -38,7 +38,7 @@ impl Stage {
         Subject::new(side, CandidateBuild::at("engine", &path).unwrap(), Vec::new()).unwrap()
     }
 
-    /// The engine of xtask/lab/tests/validate.rs, as `plan` says.
+    /// Creates the engine of xtask/lab/tests/validate.rs that behaves as `plan` says.
     pub fn fake(&self, side: Side, plan: &str) -> Subject {
         let script = include_str!("../../tests/data/fake-anneal.sh");
         self.subject(side, &script.replace(". \"$(dirname \"$0\")/plan\"", plan))

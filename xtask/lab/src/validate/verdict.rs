@@ -1,69 +1,69 @@
-//! What is said in the end, from what each check says.
+//! Verdict on B, derived from the results of the checks.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How one check ended.
+/// Result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckState {
-    /// As it must be.
+    /// The criterion is met.
     Passed,
-    /// Told, and not judged.
+    /// The result is shown and not judged.
     Told,
-    /// Not as it must be.
+    /// The criterion is not met.
     Failed,
-    /// The machine was too disturbed, or the run too short, to tell.
+    /// The result is unclear, because the machine was too disturbed or the run too short.
     Unclear,
 }
 
-/// One line of the result.
+/// Line of the result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
-    /// What was looked at.
+    /// Name of the check.
     pub name: String,
-    /// How it ended.
+    /// Result of the check.
     pub state: CheckState,
-    /// What came out, in a word or a ratio.
+    /// Result in a word or a ratio.
     pub said: String,
-    /// A's figure.
+    /// Value of A.
     pub a: String,
-    /// B's figure.
+    /// Value of B.
     pub b: String,
-    /// Why B is not accepted for it.
+    /// Reason why B is not accepted because of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl Check {
-    /// A check without figures.
+    /// Creates a check without values.
     pub fn new(name: impl Into<String>, state: CheckState, said: String) -> Self {
         Self { name: name.into(), state, said, a: String::new(), b: String::new(), reason: None }
     }
 
-    /// With the figures of both.
+    /// Adds the values of both sides.
     pub fn with(mut self, a: String, b: String) -> Self {
         (self.a, self.b) = (a, b);
         self
     }
 
-    /// With a reason against B.
+    /// Adds a reason against B.
     pub fn because(mut self, reason: String) -> Self {
         self.reason = Some(reason);
         self
     }
 }
 
-/// What is to be done with B.
+/// Verdict on B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It may take A's place.
+    /// B may replace A.
     Accepted,
-    /// It may not.
+    /// B may not replace A.
     NotAccepted,
-    /// Another time, on a quieter machine.
+    /// The measurements do not decide; repeat them on a quieter machine.
     CannotTell,
 }
 
@@ -78,7 +78,8 @@ impl fmt::Display for Verdict {
 }
 
 impl Verdict {
-    /// One failure decides; what is unclear can only keep a B from being accepted. Of no checks nothing can be told.
+    /// Combines the checks. One failure decides. An unclear check only prevents acceptance. Without checks there is
+    /// no verdict.
     pub fn of(checks: &[Check]) -> Self {
         let any = |state| checks.iter().any(|check| check.state == state);
         if any(CheckState::Failed) {
@@ -90,7 +91,7 @@ impl Verdict {
         }
     }
 
-    /// The reasons behind it, what decides first.
+    /// Returns the reasons for the verdict, the deciding ones first.
     pub fn reasons(checks: &[Check]) -> Vec<String> {
         let of = |state: CheckState| {
             let checks = checks.iter().filter(move |check| check.state == state);

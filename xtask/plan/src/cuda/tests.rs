@@ -8,11 +8,11 @@ use crate::profile::Profile;
 use crate::reference_toolchain;
 use crate::testing::{host, plan_of, profile};
 
-/// The variants of docs/src/build/cuda-variants.md.
+/// Profiles of docs/src/build/cuda-variants.md.
 const VARIANTS: [&str; 6] =
     ["cuda-mmq-moe", "cuda-dense", "cuda-cublas-dense", "cuda-hybrid", "cpu-cuda-hybrid", "cpu-hybrid"];
 
-/// A Ryzen 7950X with `cards`: names, compute capabilities, drivers.
+/// Returns a Ryzen 7950X with `cards`: names, compute capabilities, drivers.
 fn machine(cards: &[(&str, &str, &str)]) -> Host {
     let card = |(name, capability, driver): &(&str, &str, &str)| Card {
         name: name.to_string(),
@@ -28,7 +28,7 @@ const RTX_4090: (&str, &str, &str) = ("NVIDIA GeForce RTX 4090", "8.9", "590.44.
 const H200: (&str, &str, &str) = ("NVIDIA H200", "9.0", "590.44.01");
 const V100: (&str, &str, &str) = ("Tesla V100", "7.0", "590.44.01");
 const K80: (&str, &str, &str) = ("NVIDIA K80", "3.7", "590.44.01");
-/// There are none of these two.
+/// GPU that does not exist, of a future compute capability. [`ODD`] does not exist either.
 const NEXT: (&str, &str, &str) = ("NVIDIA Next", "13.0", "690.44.01");
 const ODD: (&str, &str, &str) = ("NVIDIA Odd", "8.4", "590.44.01");
 const GTX_1080: (&str, &str, &str) = ("NVIDIA GeForce GTX 1080", "6.1", "570.133.07");
@@ -74,13 +74,13 @@ fn plans_of_all_variants_and_of_cards_of_four_generations() {
 #[test]
 fn the_first_toolkit_that_suits_the_card_and_its_driver_is_taken_with_a_compiler_that_it_takes() {
     let toolchain = reference_toolchain("x86_64").unwrap();
-    // Cards; the toolkit, its host compiler, the architectures.
+    // GPUs; the toolkit, its host compiler, the architectures.
     let cases = [
         // A driver of CUDA 12.8.
         (vec![RTX_4060_TI], "12.9.86", CompilerKind::Gcc, vec!["89-real"]),
         (vec![RTX_4090], "13.5.37", CompilerKind::Clang, vec!["89-real"]),
         (vec![H200, H200], "13.5.37", CompilerKind::Clang, vec!["90-real"]),
-        // CUDA 13 knows no Pascal.
+        // CUDA 13 does not support Pascal.
         (vec![GTX_1080], "12.9.86", CompilerKind::Gcc, vec!["61-real"]),
         (vec![RTX_4060_TI, GTX_1080], "12.9.86", CompilerKind::Gcc, vec!["61-real", "89-real"]),
     ];
@@ -91,7 +91,7 @@ fn the_first_toolkit_that_suits_the_card_and_its_driver_is_taken_with_a_compiler
     }
 }
 
-/// The mends: by ourselves, and where that cannot help.
+/// Fixes: the ones that `setup` makes, and those for cases in which it cannot help.
 const SETUP: &str = "`cargo xtask setup --cuda` installs CUDA 13.5 into this checkout";
 const PASCAL: &str =
     "CUDA 12 is the last that compiles for compute capability 5.0 to 7.2: install 12.9 from https://";
@@ -118,14 +118,14 @@ fn what_no_toolkit_can_make_is_told_before_anything_is_compiled() {
         (
             RTX_4090,
             &none,
-            "no CUDA toolkit: CUDA_HOME names none, and neither this checkout, the path, /usr/local/cuda nor /opt/cuda has one",
+            "cannot find a CUDA toolkit: CUDA_HOME is not set, and neither this checkout, the path, /usr/local/cuda nor /opt/cuda has one",
             SETUP,
         ),
         (
             RTX_4060_TI,
             &only(0),
-            "takes an NVIDIA driver of 580 or later, and NVIDIA GeForce RTX 4060 Ti has 570.133.07",
-            "580 or later (that of NVIDIA GeForce RTX 4060 Ti is 570.133.07): update it, or install CUDA 12 from https://",
+            "require NVIDIA driver 580 or later, but NVIDIA GeForce RTX 4060 Ti has 570.133.07",
+            "580 or later (NVIDIA GeForce RTX 4060 Ti has 570.133.07): update the driver, or install CUDA 12 from https://",
         ),
         (
             GTX_1080,
@@ -133,7 +133,7 @@ fn what_no_toolkit_can_make_is_told_before_anything_is_compiled() {
             "compute capabilities 7.5 to 12.1: too new for 6.1 (NVIDIA GeForce GTX 1080)",
             PASCAL,
         ),
-        (V100, &none, "no CUDA toolkit", PASCAL),
+        (V100, &none, "cannot find a CUDA toolkit", PASCAL),
         (K80, &both, "5.0 to 12.1: too new for 3.7 (NVIDIA K80)", "install 11.8 from https://"),
         (
             NEXT,
@@ -150,7 +150,7 @@ fn what_no_toolkit_can_make_is_told_before_anything_is_compiled() {
         let error = refusal(&profile("cuda-dense"), &machine(&[card]), toolchain);
         assert!(error.contains(words), "{error}");
         assert!(error.contains(mend), "{error}");
-        // What cannot help is not named as if it did.
+        // A command that cannot help is not suggested.
         assert!(mend != PASCAL || !error.contains("setup --cuda"), "{error}");
     }
 }
@@ -169,7 +169,7 @@ fn what_setup_would_install_for_nothing_is_refused_before() {
     check("cuda-dense+cuda_arch:all", &[], &torn).unwrap();
     check("cuda-dense", &[GTX_1080], &both).unwrap();
     for (toolchain, card, words) in
-        [(&none, GTX_1080, PASCAL), (&torn, V100, PASCAL), (&none, RTX_4060_TI, "update it")]
+        [(&none, GTX_1080, PASCAL), (&torn, V100, PASCAL), (&none, RTX_4060_TI, "update the driver")]
     {
         let error = format!("{:#}", check("cuda-dense", &[card], toolchain).unwrap_err());
         assert!(error.contains(words), "{error}");
@@ -189,29 +189,29 @@ fn the_toolkit_that_the_user_names_is_missed_where_it_is_not_taken() {
         fault: fault.map(str::to_string),
     };
     let with = |fault: Option<&str>| Toolchain { cuda_home: Some(named(fault)), ..both.clone() };
-    // The card, what is named, and the note.
+    // GPU, named architectures, and the note.
     let cases = [
         (RTX_4090, with(None), None),
         (
             RTX_4090,
             with(Some("there is no such folder")),
             Some(
-                "CUDA_HOME=/opt/x holds no toolkit (there is no such folder): that in /usr/local/cuda-13.5 is taken",
+                "CUDA_HOME=/opt/x contains no toolkit (there is no such folder): using the one in /usr/local/cuda-13.5",
             ),
         ),
         (
             GTX_1080,
             with(None),
             Some(
-                "CUDA_HOME=/opt/x holds CUDA 13.5.37, which does not do (it compiles for compute capabilities 7.5 to 12.1: too new \
-                 for 6.1 (NVIDIA GeForce GTX 1080)): that in /usr/local/cuda-12.9 is taken",
+                "CUDA_HOME=/opt/x contains CUDA 13.5.37, which is not suitable (it compiles for compute capabilities 7.5 to 12.1: too new \
+                 for 6.1 (NVIDIA GeForce GTX 1080)): using the one in /usr/local/cuda-12.9",
             ),
         ),
         (GTX_1080, both.clone(), None),
     ];
     for (card, toolchain, expected) in cases {
         let (_, notes) = cuda_of(&profile("cuda-dense"), &machine(&[card]), &toolchain).unwrap();
-        let found = notes.iter().find(|note| note.contains("is taken")).map(String::as_str);
+        let found = notes.iter().find(|note| note.contains("using the one in")).map(String::as_str);
         assert_eq!(found, expected, "{notes:?}");
     }
     let faulty = with(Some("it has no bin/nvcc"));
@@ -219,7 +219,7 @@ fn the_toolkit_that_the_user_names_is_missed_where_it_is_not_taken() {
     let only_new = Toolchain { cuda: vec![both.cuda[0].clone()], ..faulty };
     for toolchain in [none, only_new] {
         let error = refusal(&profile("cuda-dense"), &machine(&[GTX_1080]), &toolchain);
-        assert!(error.contains("CUDA_HOME=/opt/x holds none (it has no bin/nvcc)"), "{error}");
+        assert!(error.contains("CUDA_HOME=/opt/x contains none (it has no bin/nvcc)"), "{error}");
     }
 }
 
@@ -236,22 +236,22 @@ fn architectures_are_asked_of_the_cards_or_named() {
     assert_eq!(of(&["89"]), ["89-real"]);
     assert_eq!(of(&["90", "86", "90"]), ["86-real", "90-real"]);
     assert_eq!(of(&["100-virtual", "89-real"]), ["89-real", "100-virtual"]);
-    // As ggml makes it.
+    // The spelling follows ggml's changes.
     assert_eq!(of(&["120", "121-real", "120a-real", "100f"]), ["100f-real", "120a-real", "121a-real"]);
-    // Of all, the newest has PTX beside its binary.
+    // For `all`, the newest has PTX in addition to its binary.
     assert_eq!(
         of(&["all"]),
         ["75-real", "80-real", "86-real", "89-real", "90-real", "100-real", "103", "120a-real", "121a-real"]
     );
     let wrong: [(&[&str], &str); 8] = [
-        (&["native"], "the machine shows no NVIDIA GPU (`cargo xtask doctor` on it says why)"),
-        (&["0"], "\"0\" is no architecture"),
-        (&["9000"], "is no architecture"),
-        (&["900-virtual"], "is no architecture"),
-        (&["native", "89"], "stands alone"),
-        (&["sm_89"], "is no architecture"),
-        (&["89-ptx"], "is no architecture"),
-        (&[], "names no architecture"),
+        (&["native"], "the machine shows none (`cargo xtask doctor` shows the reason)"),
+        (&["0"], "\"0\" is not an architecture"),
+        (&["9000"], "is not an architecture"),
+        (&["900-virtual"], "is not an architecture"),
+        (&["native", "89"], "must be the only value"),
+        (&["sm_89"], "is not an architecture"),
+        (&["89-ptx"], "is not an architecture"),
+        (&[], "`cuda_arch` is empty"),
     ];
     for (arch, words) in wrong {
         let error = cuda_of(&with(arch), &nobody, &toolchain).unwrap_err();
@@ -263,7 +263,7 @@ fn architectures_are_asked_of_the_cards_or_named() {
 #[test]
 fn mmq_is_forced_where_that_changes_something_and_said_where_it_does_not() {
     let toolchain = reference_toolchain("x86_64").unwrap();
-    // CUDA 12 compiles for all of them. PTX of Pascal is what a Volta takes where there is nothing else for it.
+    // CUDA 12 compiles for all of them. A Volta uses PTX of Pascal if there is no other code for it.
     let cases = [
         ("50", false),
         ("60-virtual", false),
@@ -282,7 +282,7 @@ fn mmq_is_forced_where_that_changes_something_and_said_where_it_does_not() {
         let (cuda, notes) = cuda_of(&profile, &machine(&[]), &toolchain).unwrap();
         assert_eq!(cuda.mul_mat == CudaMulMat::Mmq, forced, "{architectures}");
         assert_eq!(
-            notes.iter().any(|note| note.contains("changes nothing but on Volta")),
+            notes.iter().any(|note| note.contains("only has an effect on Volta")),
             !forced,
             "{architectures}"
         );
@@ -323,7 +323,7 @@ fn builds_without_gpus_have_nothing_of_it_and_refuse_its_keys() {
     let set =
         crate::testing::load_with(&crate::testing::profiles(), "native", &["cuda_arch=89".parse().unwrap()]);
     let error = plan_of(&set.unwrap(), &machine(&[H200]), &toolchain).unwrap_err();
-    assert!(error.to_string().contains("`cuda_arch=89` takes `gpu = \"cuda\"`"), "{error}");
+    assert!(error.to_string().contains("`cuda_arch=89` requires `gpu = \"cuda\"`"), "{error}");
     for keys in ["cuda-dense+linkage:shared", "cuda-dense+compiler:zig+glibc:2.28"] {
         let error = plan_of(&profile(keys), &machine(&[H200]), &toolchain).unwrap_err();
         assert_eq!(exit::code_of(&error), 2, "{keys}: {error:#}");
@@ -357,16 +357,16 @@ fn what_a_variant_does_at_run_time_is_in_its_plan_and_makes_no_other_build() {
 fn defaults_that_a_build_cannot_obey_are_refused() {
     let toolchain = reference_toolchain("x86_64").unwrap();
     let cases = [
-        ("native+defaults.gpu_layers:all", Some("`defaults.gpu_layers = all` takes `gpu = \"cuda\"`")),
-        ("native+defaults.gpu_layers:3", Some("give --gpu-layers beside --rpc")),
-        ("native+defaults.cuda_graphs:false", Some("take `gpu = \"cuda\"`")),
+        ("native+defaults.gpu_layers:all", Some("`defaults.gpu_layers = all` requires `gpu = \"cuda\"`")),
+        ("native+defaults.gpu_layers:3", Some("use --gpu-layers with --rpc")),
+        ("native+defaults.cuda_graphs:false", Some("require `gpu = \"cuda\"`")),
         (
             "native+rpc:false+defaults.kv_offload:false",
-            Some("`defaults.kv_offload` takes `gpu = \"cuda\"`, or `rpc = true`"),
+            Some("`defaults.kv_offload` requires `gpu = \"cuda\"` or `rpc = true`"),
         ),
         ("native+defaults.kv_offload:false", None),
         ("native+defaults.gpu_layers:0+defaults.flash_attention:off", None),
-        ("cuda-trimmed+defaults.flash_attention:on", Some("the GPU has no kernel for it")),
+        ("cuda-trimmed+defaults.flash_attention:on", Some("the GPU would have no kernel for it")),
         ("cuda-dense+defaults.flash_attention:on+defaults.cuda_fusion:false", None),
     ];
     for (keys, words) in cases {

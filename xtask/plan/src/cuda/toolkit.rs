@@ -1,4 +1,4 @@
-//! Which of the toolkits that are here compiles a build, with which host compiler; and what to do where none does.
+//! Choice of the installed CUDA toolkit and its host compiler, and advice if none is suitable.
 
 use anyhow::{Result, anyhow};
 use base::exit;
@@ -11,7 +11,7 @@ use super::{Wanted, dotted, wanted};
 use crate::profile::{Gpu, Profile};
 use crate::tools::Tools;
 
-/// The first toolkit that does, and its host compiler.
+/// Returns the first suitable toolkit and its host compiler.
 pub(super) fn choose<'a>(
     wanted: &Wanted,
     host: &Host,
@@ -24,15 +24,16 @@ pub(super) fn choose<'a>(
     for cuda in &toolchain.cuda {
         match suits(cuda, wanted, host, tools, toolchain) {
             Ok(compiler) => {
-                // What the user names stands before all others.
+                // The toolkit that the user names has priority, so explain why it is not used.
                 let why = home.and_then(|home| match (&home.fault, refusals.first()) {
-                    (Some(fault), _) => Some(format!("{home} holds no toolkit ({fault})")),
-                    (None, Some((named, why))) => {
-                        Some(format!("{home} holds CUDA {}, which does not do ({why})", named.nvcc.version))
-                    }
+                    (Some(fault), _) => Some(format!("{home} contains no toolkit ({fault})")),
+                    (None, Some((named, why))) => Some(format!(
+                        "{home} contains CUDA {}, which is not suitable ({why})",
+                        named.nvcc.version
+                    )),
                     (None, None) => None,
                 });
-                notes.extend(why.map(|why| format!("{why}: that in {} is taken", cuda.root.display())));
+                notes.extend(why.map(|why| format!("{why}: using the one in {}", cuda.root.display())));
                 return Ok((cuda, compiler));
             }
             Err(why) => refusals.push((cuda, why)),
@@ -41,14 +42,15 @@ pub(super) fn choose<'a>(
     Err(none_does(toolchain, &refusals, &Mend::of(wanted, host)))
 }
 
-/// That there is no toolkit, with what is wrong with each.
+/// Returns the error that no toolkit is suitable, with the reason for each.
 fn none_does(toolchain: &Toolchain, refusals: &[(&Cuda, String)], mend: &Mend) -> anyhow::Error {
     let home = toolchain.cuda_home.as_ref();
-    let fault = home.and_then(|home| Some(format!("{home} holds none ({})", home.fault.as_ref()?)));
+    let fault = home.and_then(|home| Some(format!("{home} contains none ({})", home.fault.as_ref()?)));
     if refusals.is_empty() {
-        let named = fault.unwrap_or("CUDA_HOME names none".to_string());
+        let named = fault.unwrap_or("CUDA_HOME is not set".to_string());
         return anyhow!(
-            "no CUDA toolkit: {named}, and neither this checkout, the path, /usr/local/cuda nor /opt/cuda has one; {}",
+            "cannot find a CUDA toolkit: {named}, and neither this checkout, the path, /usr/local/cuda nor \
+             /opt/cuda has one\nhint: {}",
             mend.text
         );
     }
@@ -57,13 +59,14 @@ fn none_does(toolchain: &Toolchain, refusals: &[(&Cuda, String)], mend: &Mend) -
     };
     let fault = fault.map_or(String::new(), |fault| format!("  {fault}\n"));
     let refused: String = refusals.iter().map(refused).collect();
-    anyhow!("no CUDA toolkit here makes this build:\n{fault}{refused}{}", mend.text)
+    anyhow!("no installed CUDA toolkit is suitable for this build:\n{fault}{refused}hint: {}", mend.text)
 }
 
-/// Refuses what the toolkit that `setup` installs cannot make either, where no other is here: 1.1 GB would come for nothing.
+/// Refuses a profile that the toolkit of `setup` cannot build either, if no other toolkit is installed. This avoids a
+/// useless download of 1.1 GB.
 ///
 /// # Errors
-/// Wrong usage as [`super::plan`] has it, else what to install.
+/// Wrong usage as in [`super::plan`], or else advice on the toolkit to install.
 pub fn check_before_setup(profile: &Profile, host: &Host, toolchain: &Toolchain) -> Result<()> {
     if profile.gpu != Gpu::Cuda || toolchain.cuda.iter().any(Cuda::is_whole) {
         return Ok(());
@@ -78,49 +81,51 @@ pub fn check_before_setup(profile: &Profile, host: &Host, toolchain: &Toolchain)
     Err(none_does(toolchain, &torn, &mend))
 }
 
-/// What to do where no toolkit here makes a build.
+/// Advice if no installed toolkit is suitable.
 struct Mend {
-    /// Whether the one that `setup` installs does.
+    /// True if the toolkit that `setup` installs is suitable.
     by_setup: bool,
     text: String,
 }
 
 impl Mend {
-    /// For code for `wanted`, as far as it is known.
+    /// Returns the advice for code for the `wanted` architectures.
     fn of(wanted: &Wanted, host: &Host) -> Self {
         let (first, last) = CUDA_COMPILES_FOR;
         let by_hand =
-            "from https://developer.nvidia.com/cuda-toolkit-archive, and name its folder by CUDA_HOME";
+            "from https://developer.nvidia.com/cuda-toolkit-archive, and set CUDA_HOME to its folder";
         let other = |text| Self { by_setup: false, text };
         let numbers = || wanted.numbers().map(|(number, _)| number);
         let (major, minor) = (CUDA.major, CUDA.minor);
         if let Some(lowest) = numbers().min().filter(|lowest| *lowest < first) {
-            // CUDA's release notes, "Deprecated and Dropped Features": 12.0 has no 3.5 and 3.7 any more, 13.0 nothing before 7.5.
+            // Source: CUDA's release notes, "Deprecated and Dropped Features": 12.0 dropped 3.5 and 3.7, and 13.0
+            // everything before 7.5.
             let (major, newest, from, to) =
                 if lowest < 50 { (11, "11.8", 35, 37) } else { (12, "12.9", 50, 72) };
             return other(format!(
-                "CUDA {major} is the last that compiles for compute capability {} to {}: install {newest} {by_hand}",
+                "CUDA {major} is the last that compiles for compute capability {} to {}: install {newest} \
+                 {by_hand}",
                 dotted(from),
                 dotted(to)
             ));
         }
         if let Some(highest) = numbers().max().filter(|highest| *highest > last) {
             return other(format!(
-                "CUDA {major}.{minor}, which `cargo xtask setup --cuda` installs, compiles for {} at most: install one that compiles \
-                 for {} {by_hand}",
+                "CUDA {major}.{minor}, which `cargo xtask setup --cuda` installs, compiles for at most {}: \
+                 install one that compiles for {} {by_hand}",
                 dotted(last),
                 dotted(highest)
             ));
         }
         let needed = driver_at_least(major).unwrap_or_default();
         let setup = format!(
-            "`cargo xtask setup --cuda` installs CUDA {major}.{minor} into this checkout, which compiles for compute capability {} \
-             and later and takes a driver of {needed} or later",
+            "`cargo xtask setup --cuda` installs CUDA {major}.{minor} into this checkout, which compiles for \
+             compute capability {} and later and requires driver {needed} or later",
             dotted(first),
         );
         match host.gpus.iter().find(|gpu| is_older(gpu, needed)) {
             Some(gpu) => other(format!(
-                "{setup} (that of {} is {}): update it, or install CUDA 12 {by_hand}",
+                "{setup} ({} has {}): update the driver, or install CUDA 12 {by_hand}",
                 gpu.name, gpu.driver
             )),
             None => Self { by_setup: true, text: setup },
@@ -133,7 +138,7 @@ fn lacks(cuda: &Cuda) -> Option<String> {
     (!lacks.is_empty()).then(|| format!("it lacks {}", lacks.join(", ")))
 }
 
-/// Whether `cuda` does, with which host compiler; else why not.
+/// Returns the host compiler if `cuda` is suitable, or else the reason why it is not.
 fn suits(
     cuda: &Cuda,
     wanted: &Wanted,
@@ -168,8 +173,8 @@ fn suits(
         && let Some(gpu) = host.gpus.iter().find(|gpu| is_older(gpu, needed))
     {
         return Err(format!(
-            "what it makes takes an NVIDIA driver of {needed} or later, and {} has {}: update the driver, or take an older toolkit \
-             (CUDA_HOME names it)",
+            "its programs require NVIDIA driver {needed} or later, but {} has {}: update the driver, or set \
+             CUDA_HOME to an older toolkit",
             gpu.name, gpu.driver
         ));
     }
@@ -179,19 +184,16 @@ fn suits(
         let bounds = [("gcc", cuda.hosts.gcc), ("clang", cuda.hosts.clang)];
         let bounds: Vec<String> =
             bounds.into_iter().filter_map(|(family, newest)| Some(format!("{family} {}", newest?))).collect();
-        format!(
-            "none of the compilers here is old enough to be its host compiler (up to {})",
-            bounds.join(", ")
-        )
+        format!("no installed compiler is old enough to be its host compiler (up to {})", bounds.join(", "))
     })
 }
 
-/// The major number of the oldest driver for programs of a toolkit: that is what a card's description is held against.
+/// Returns the major number of the oldest driver for programs of a toolkit; only the major number is compared.
 fn driver_at_least(cuda: u32) -> Option<u32> {
     device::driver_at_least(cuda)?.split('.').next()?.parse().ok()
 }
 
-/// Whether the driver of `gpu` is older than the major number `needed`.
+/// True if the driver of `gpu` is older than the major number `needed`.
 fn is_older(gpu: &Card, needed: u32) -> bool {
     let driver = gpu.driver.split('.').next().and_then(|major| major.parse::<u32>().ok());
     driver.is_some_and(|driver| driver < needed)

@@ -1,7 +1,7 @@
-//! Files that are another name for a build: `inherits` and `set`, as `cargo xtask optimize` writes them.
+//! Files that are an alias of a build: `inherits` and `set`, as `cargo xtask optimize` writes them.
 //!
-//! The name of a profile is part of its plan, so a file that only says the same things is another build. One with `set`
-//! stands for exactly what `--set` makes of its parent: same plan, same hash, same folder.
+//! The name of a profile is part of its plan, so a copy of a file under another name is another build. A file with
+//! `set` instead stands for exactly what `--set` makes of its parent: the same plan, hash and folder.
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -9,12 +9,12 @@ use serde::Deserialize;
 use super::Files;
 use super::overrides::Override;
 
-/// What a file stands for.
+/// Build that a file stands for.
 #[derive(Debug)]
 pub(super) struct Alias {
-    /// The profile.
+    /// Name of the profile.
     pub inherits: String,
-    /// What overrides its keys.
+    /// Overrides of its keys.
     pub sets: Vec<Override>,
 }
 
@@ -27,23 +27,23 @@ struct AliasFile {
     set: Vec<String>,
 }
 
-/// What `name`, a file with `set`, stands for.
+/// Reads the alias `name`, a file with `set`.
 ///
 /// # Errors
-/// When it has a key of its own beside `set`, or one of `set` is none.
+/// The file has a key other than `inherits`, `description` and `set`, or `set` contains an unknown key.
 pub(super) fn of(files: &dyn Files, name: &str) -> Result<Alias> {
     let path = files.folder().join(format!("{name}.toml"));
     let text =
         files.text(name).with_context(|| format!("cannot read the build profile {}", path.display()))?;
     let file: AliasFile = toml::from_str(&text).with_context(|| {
         format!(
-            "cannot understand {}: with `set` it holds `inherits` and `description`, and no key",
+            "cannot parse {}: a file with `set` may only contain `inherits` and `description` in addition",
             path.display()
         )
     })?;
     let parse = |text: &String| match text.parse::<Override>() {
         Ok(overriding) => Ok(overriding),
-        Err(why) => bail!("{}: `set` holds {text:?}: {why}", path.display()),
+        Err(why) => bail!("{}: invalid entry {text:?} of `set`: {why}", path.display()),
     };
     Ok(Alias { sets: file.set.iter().map(parse).collect::<Result<_>>()?, inherits: file.inherits })
 }
@@ -80,7 +80,7 @@ mod tests {
         let mut other = mine.clone();
         other.alias = None;
         assert_eq!(other, same);
-        // One step further it is another build, and has no other name.
+        // With further overrides it is another build, and has no alias.
         let further = load_with(folder.path(), "mine", &["repack=false".parse().unwrap()]).unwrap();
         assert_eq!((further.name.as_str(), further.alias), ("native+lto:thin+repack:false", None));
     }
@@ -88,12 +88,20 @@ mod tests {
     #[test]
     fn what_stands_for_nothing_is_told() {
         let cases = [
-            ("key", "inherits = \"native\"\ndescription = \"x\"\nset = []\nlto = \"thin\"", "and no key"),
-            ("bad", "inherits = \"native\"\ndescription = \"x\"\nset = [\"lto\"]", "`set` holds \"lto\""),
-            ("typed", "inherits = \"native\"\ndescription = \"x\"\nset = 3", "cannot understand"),
+            (
+                "key",
+                "inherits = \"native\"\ndescription = \"x\"\nset = []\nlto = \"thin\"",
+                "may only contain",
+            ),
+            (
+                "bad",
+                "inherits = \"native\"\ndescription = \"x\"\nset = [\"lto\"]",
+                "invalid entry \"lto\" of `set`",
+            ),
+            ("typed", "inherits = \"native\"\ndescription = \"x\"\nset = 3", "cannot parse"),
             ("none", "inherits = \"absent\"\ndescription = \"x\"\nset = []", "absent"),
             ("ring", "inherits = \"ring\"\ndescription = \"x\"\nset = []", "in a circle"),
-            ("on", "inherits = \"two\"\ndescription = \"x\"\nset = []", "nothing can inherit"),
+            ("on", "inherits = \"two\"\ndescription = \"x\"\nset = []", "cannot inherit from"),
         ];
         let mut files: Vec<(&str, &str)> = cases.iter().map(|(name, text, _)| (*name, *text)).collect();
         files.push(("two", "inherits = \"native\"\ndescription = \"x\"\nset = []"));

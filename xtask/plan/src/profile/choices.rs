@@ -23,135 +23,135 @@ macro_rules! choice {
 choice!(
     /// Instruction sets that the compilers may use.
     Isa {
-        /// All of the build host's.
+        /// All instruction sets of the build host.
         Native = "native",
-        /// The psABI level of CPUs with SSE4.2 (Nehalem, 2008), for tests with kernels of older CPUs.
+        /// psABI level of CPUs with SSE4.2 (Nehalem, 2008), for tests with kernels of older CPUs.
         X86_64V2 = "x86-64-v2",
-        /// The psABI level that CPUs since Haswell have; its counterpart on other architectures.
+        /// psABI level of CPUs since Haswell; on other architectures, the corresponding level.
         X86_64V3 = "x86-64-v3",
-        /// That counterpart on aarch64.
+        /// Level on aarch64 that corresponds to x86-64-v3.
         Aarch64Dotprod = "armv8.2-a+dotprod",
-        /// The baseline for the program, and kernels for every kind of CPU beside it, of which one is loaded.
+        /// Baseline for the program, with kernels for every kind of CPU beside it, of which one is loaded.
         AllVariants = "all-variants",
-        /// None beyond the psABI's baseline, and no kernel that is written for one.
+        /// Only the psABI's baseline, without kernels written for any instruction set.
         Scalar = "scalar",
-        /// What llama.cpp chooses.
+        /// llama.cpp's own choice.
         Upstream = "upstream",
     }
 );
 choice!(
-    /// Which machines the program is for.
+    /// Machines that the program is for.
     Target {
-        /// Those of the architecture that builds it.
+        /// Machines of the architecture that builds it.
         Host = "host",
-        /// aarch64 with Linux, whatever builds it.
+        /// aarch64 with Linux, on any build host.
         Aarch64 = "aarch64-unknown-linux-gnu",
     }
 );
 choice!(
-    /// How the C++ compiler is chosen.
+    /// Choice of the C++ compiler.
     CompilerChoice {
-        /// clang 18 or later with lld, else gcc 11 or later.
+        /// clang 18 or later with lld, otherwise gcc 11 or later.
         Best = "best",
-        /// What CMake finds.
+        /// Compiler that CMake finds.
         System = "system",
-        /// The newest clang, 18 or later.
+        /// Newest clang, 18 or later.
         Clang = "clang",
-        /// The newest gcc, 11 or later.
+        /// Newest gcc, 11 or later.
         Gcc = "gcc",
-        /// The pinned zig: clang, for a glibc that is not here.
+        /// Pinned zig: clang, for a glibc other than this machine's.
         Zig = "zig",
     }
 );
 choice!(
-    /// How the engine links libllama.
+    /// Linkage of libllama.
     Linkage {
-        /// Into the program.
+        /// Libraries are linked into the program.
         Static = "static",
-        /// Beside the program.
+        /// Libraries are placed beside the program.
         Shared = "shared",
     }
 );
 choice!(
-    /// Who runs the threads.
+    /// Implementation of threads.
     Threading {
-        /// ggml's own pool.
+        /// ggml's own thread pool.
         Threadpool = "threadpool",
-        /// The compiler's own OpenMP runtime.
+        /// OpenMP runtime of the compiler.
         Openmp = "openmp",
-        /// What llama.cpp chooses: OpenMP where it is found.
+        /// llama.cpp's own choice: OpenMP if it is found.
         Upstream = "upstream",
     }
 );
 choice!(
-    /// BLAS.
+    /// Kind of BLAS library.
     Blas {
-        /// None.
+        /// No BLAS.
         Off = "off",
         /// OpenBLAS, as pkg-config finds it.
         Openblas = "openblas",
-        /// OpenBLAS, built here for this CPU from pinned sources.
+        /// OpenBLAS, built on this machine for its CPU from pinned sources.
         OpenblasSource = "openblas-source",
-        /// BLIS.
+        /// The BLIS library.
         Blis = "blis",
         /// Intel's MKL.
         Mkl = "mkl",
-        /// What llama.cpp chooses: none on Linux.
+        /// llama.cpp's own choice: none on Linux.
         Upstream = "upstream",
     }
 );
 choice!(
-    /// Which GPUs the program computes on, beside the CPU.
+    /// GPUs that the program computes on, in addition to the CPU.
     Gpu {
-        /// None.
+        /// No GPUs.
         Off = "off",
-        /// NVIDIA's.
+        /// NVIDIA's GPUs.
         Cuda = "cuda",
     }
 );
 choice!(
-    /// How quantised weights are multiplied with many tokens on NVIDIA's GPUs. Single tokens have kernels of their own
-    /// (MMVQ).
+    /// Kernels that multiply quantised weights with many tokens on NVIDIA's GPUs. Single tokens have kernels of their
+    /// own (MMVQ).
     CudaMulMat {
-        /// As llama.cpp chooses by the card: its own kernels (MMQ) on Turing and later, cuBLAS for large batches on Volta.
+        /// llama.cpp's choice by GPU: its own kernels (MMQ) on Turing and later, cuBLAS for large batches on Volta.
         Auto = "auto",
         /// Always MMQ.
         Mmq = "mmq",
-        /// Always cuBLAS, on weights that are unpacked first.
+        /// Always cuBLAS, on weights that are dequantised first.
         Cublas = "cublas",
     }
 );
 choice!(
     /// Link-time optimisation of ggml, libllama and the engine.
     Lto {
-        /// None across files.
+        /// No optimisation across files.
         Off = "off",
-        /// Functions are imported from other files by their summaries; parallel.
+        /// Functions are imported from other files by their summaries, in parallel.
         Thin = "thin",
-        /// The whole program as one file; slow, and one core does it.
+        /// The whole program is optimised as one file, which is slow and uses one core.
         Full = "full",
     }
 );
 
 choice!(
-    /// Which code a profile is gathered for and applied to.
+    /// Code that a PGO profile is recorded for and applied to.
     PgoScope {
         /// llama.cpp and the engine.
         All = "all",
         /// llama.cpp and the engine's C++ shim.
         Cpp = "cpp",
-        /// The engine's Rust.
+        /// Rust code of the engine.
         Rust = "rust",
     }
 );
 
 impl PgoScope {
-    /// Whether C++ is in it.
+    /// True if the scope includes C++.
     pub fn cpp(self) -> bool {
         self != PgoScope::Rust
     }
 
-    /// Whether Rust is in it.
+    /// True if the scope includes Rust.
     pub fn rust(self) -> bool {
         self != PgoScope::Cpp
     }

@@ -1,5 +1,5 @@
-//! The table `[defaults]` of a profile: its keys are those of the record, where unknown ones are another version's; here
-//! they are mistakes.
+//! Table `[defaults]` of a profile. Its keys are those of the record. The record allows unknown keys of other
+//! versions; a profile does not.
 
 use build_info::Defaults;
 use serde::de::Error;
@@ -10,11 +10,11 @@ pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Default
     let table = toml::Table::deserialize(deserializer)?;
     if let Some(unknown) = table.keys().find(|key| !Defaults::KEYS.contains(&key.as_str())) {
         return Err(D::Error::custom(format!(
-            "`defaults` has no key `{unknown}`: there are {}",
+            "`defaults` has no key `{unknown}`; the keys are {}",
             Defaults::KEYS.join(", ")
         )));
     }
-    // Key by key, so that the error names it: that of a table alone would not.
+    // Read the keys one by one, so that an error names the key; the error of a whole table would not.
     let mut all = Defaults::default();
     for (key, value) in table {
         let one = toml::Table::from_iter([(key.clone(), value)]);

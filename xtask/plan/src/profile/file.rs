@@ -1,4 +1,4 @@
-//! One file of a profile, as it is written.
+//! Single file of a profile, before inheritance is resolved.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use toml::Table;
 use super::choices::{Blas, CompilerChoice, CudaMulMat, Gpu, Isa, Linkage, Lto, Target, Threading};
 use super::{defaults, glibc};
 
-/// A file as it is written; every key may be left to the parent.
+/// Content of a file; every key may be inherited from the parent.
 pub(super) struct ProfileFile {
     pub keys: Keys,
     /// Keys that are switches.
@@ -18,10 +18,10 @@ pub(super) struct ProfileFile {
 }
 
 impl ProfileFile {
-    /// The file that holds `table`.
+    /// Parses a file from `table`.
     ///
     /// # Errors
-    /// A key that is unknown, or a value that cannot be understood.
+    /// A key is unknown, or a value is invalid.
     pub(super) fn from_table(mut table: Table) -> Result<Self, String> {
         let defaults = switches_of(&Switches::default());
         let mut switches = Table::new();
@@ -45,12 +45,12 @@ impl ProfileFile {
     }
 }
 
-/// `switches` as a profile has them.
+/// Returns `switches` as the keys of a profile.
 pub(super) fn switches_of(switches: &Switches) -> Table {
     Table::try_from(switches).expect("switches are plain values")
 }
 
-/// Keys that are no switches.
+/// Keys that are not switches.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Keys {

@@ -1,4 +1,4 @@
-//! `--set KEY=VALUE`: one key of a build profile in place of its file's, typed as the file's is.
+//! `--set KEY=VALUE`: overrides one key of a build profile. The value has the type that the key has in a file.
 
 use std::str::FromStr;
 
@@ -9,8 +9,8 @@ use toml::{Table, Value};
 
 use super::file::ProfileFile;
 
-/// One key and its value, as it is written: `threading=openmp`, `extra_flags=-fno-plt,-funroll-loops`. In the name of
-/// a profile a colon parts them, since `bench compare` knows LABEL=PATH.
+/// Key with its value as text: `threading=openmp`, `extra_flags=-fno-plt,-funroll-loops`. The name of a profile
+/// contains a colon instead of `=`, because `bench compare` uses LABEL=PATH.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Override {
     key: String,
@@ -27,7 +27,7 @@ impl FromStr for Override {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (key, value) = text.split_once(['=', ':']).ok_or("use KEY=VALUE, as in threading=openmp")?;
+        let (key, value) = text.split_once(['=', ':']).ok_or("use KEY=VALUE, such as threading=openmp")?;
         let (key, value) = (key.trim().to_string(), value.trim().to_string());
         let overriding = Override { key, value };
         overriding.parse()?;
@@ -36,15 +36,19 @@ impl FromStr for Override {
 }
 
 impl Override {
-    /// The override as a profile file that has this one key.
+    /// Returns the override as a profile file with this one key.
     pub(super) fn file(&self) -> Result<ProfileFile> {
         self.parse().map_err(|why| exit::usage(format!("--set {}={}: {why}", self.key, self.value)))
     }
 
-    /// A bare word is a string and words between commas are a list, so that a shell's quotes suffice.
+    /// Parses the value. A bare word is a string and words separated by commas are a list, so that the shell's quotes
+    /// are enough.
     fn parse(&self) -> Result<ProfileFile, String> {
         if matches!(self.key.as_str(), "inherits" | "description") {
-            return Err(format!("`{}` belongs to the file: name another profile, or write one", self.key));
+            return Err(format!(
+                "`{}` cannot be overridden; use another profile, or write a profile file",
+                self.key
+            ));
         }
         let written = toml::from_str::<Table>(&format!("value = {}", self.value)).ok();
         let list = || Value::Array(self.value.split(',').map(|word| Value::String(word.into())).collect());
@@ -57,14 +61,14 @@ impl Override {
         for value in readings.into_iter().flatten() {
             match ProfileFile::from_table(self.table(value)) {
                 Ok(file) => return Ok(file),
-                // The first reading is the closest to what was written.
+                // Report the error of the first interpretation, which is the closest to what the user wrote.
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
         Err(first_error.unwrap_or_default())
     }
 
-    /// `definitions.NAME=VALUE` reaches into the table.
+    /// Returns the table for this key. `definitions.NAME=VALUE` sets an entry of the table `definitions`.
     fn table(&self, value: Value) -> Table {
         match self.key.split_once('.') {
             Some((outer, inner)) => Table::from_iter([(
@@ -76,12 +80,12 @@ impl Override {
     }
 }
 
-/// A profile's name, and the overrides that are part of it.
+/// Splits a profile's name into the base name and the overrides.
 pub(super) fn split(name: &str) -> Result<(&str, Vec<Override>)> {
     if name.contains('~') {
         return Err(exit::usage(format!(
-            "{name:?} is what a build is called whose keys cannot stand in a file's name: write them out, as in \
-             --profile 'native+extra_flags:-fno-plt,-fwrapv'"
+            "{name:?} is the shortened name of a build and cannot be parsed\nhint: write the overrides out, as \
+             in --profile 'native+extra_flags:-fno-plt,-fwrapv'"
         )));
     }
     let mut parts = name.split('+');
@@ -93,25 +97,25 @@ pub(super) fn split(name: &str) -> Result<(&str, Vec<Override>)> {
     }
 }
 
-/// By key, whatever order they were given in: the order makes no other build.
+/// Sorts overrides by key, because their order does not change the build.
 pub(super) fn sorted(overrides: impl Iterator<Item = Override>) -> Result<Vec<Override>> {
     let mut all: Vec<Override> = overrides.collect();
     all.sort();
     all.dedup();
     match all.windows(2).find(|pair| pair[0].key == pair[1].key) {
         Some(pair) => Err(exit::usage(format!(
-            "`{}` is set to {} and to {}: name it once",
+            "`{}` is set twice, to {} and to {}",
             pair[0].key, pair[0].value, pair[1].value
         ))),
         None => Ok(all),
     }
 }
 
-/// Longest name; with the hash behind it, it still is a file name everywhere.
+/// Maximum length of the overrides in a name. With the hash after it, the name is a valid file name on every system.
 const LONGEST: usize = 160;
 
-/// `base` with its overrides, as a file may be called. What cannot stand in a file name is replaced, and told apart
-/// by a digest.
+/// Returns `base` with its overrides as a valid file name. Characters that file names cannot contain are replaced,
+/// and a digest keeps such names distinct.
 pub(super) fn name(base: &str, overrides: &[Override]) -> String {
     let exact = |set: &Override| format!("+{}:{}", set.key, set.value);
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -126,7 +130,7 @@ pub(super) fn name(base: &str, overrides: &[Override]) -> String {
     format!("{base}{name}")
 }
 
-/// The file's description, and what was changed.
+/// Returns the file's description, followed by the overrides.
 pub(super) fn description(of_file: String, overrides: &[Override]) -> String {
     let sets: Vec<String> = overrides.iter().map(|set| format!("{} = {}", set.key, set.value)).collect();
     if sets.is_empty() { of_file } else { format!("{of_file}; with {}", sets.join(", ")) }
@@ -202,8 +206,8 @@ mod tests {
             ("repack=maybe", "expected a boolean"),
             ("defaults.gpu_layers=most", "use 0 or more, \"all\" or \"auto\""),
             ("defaults.ngl=3", "no key `ngl`"),
-            ("description=x", "belongs to the file"),
-            ("inherits=portable", "belongs to the file"),
+            ("description=x", "cannot be overridden"),
+            ("inherits=portable", "cannot be overridden"),
         ];
         for (text, expected) in cases {
             let error = text.parse::<Override>().unwrap_err();
@@ -214,10 +218,10 @@ mod tests {
         let digest = load_with(&profiles(), "native", &sets(&["extra_flags=-a,-b"])).unwrap().name;
         let error = load(&profiles(), &digest).unwrap_err();
         assert!(
-            exit::code_of(&error) == 2 && error.to_string().contains("write them out"),
+            exit::code_of(&error) == 2 && error.to_string().contains("write the overrides out"),
             "{digest}: {error}"
         );
         let twice = load_with(&profiles(), "native+lto=thin", &sets(&["lto=off"])).unwrap_err();
-        assert!(twice.to_string().contains("`lto` is set to off and to thin"), "{twice}");
+        assert!(twice.to_string().contains("`lto` is set twice, to off and to thin"), "{twice}");
     }
 }

@@ -1,4 +1,4 @@
-//! `bench build`
+//! The `bench build` command.
 
 use std::path::Path;
 use std::time::Instant;
@@ -19,30 +19,31 @@ pub struct Args {
     /// Name of a file in profiles/build
     #[arg(short, long, default_value = "native")]
     profile: String,
-    /// Pairs of clean builds
+    /// Number of pairs of clean builds
     #[arg(long, default_value_t = 3)]
     pairs: usize,
     #[command(flatten)]
     source: tools::SourceArgs,
 }
 
-/// The result, with all samples.
+/// Result of `bench build`, with all samples.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct BuildTimes {
-    /// Date, command, machine.
+    /// Date, command and machine of the measurement.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// The profile.
+    /// Name of the profile that was built.
     pub profile: String,
-    /// Seconds of each build by our stages.
+    /// Seconds that each build took with the stages of xtask.
     pub xtask_seconds: Vec<f64>,
-    /// Seconds of each build by the plain tools.
+    /// Seconds that each build took with plain cmake and ninja.
     pub plain_seconds: Vec<f64>,
-    /// How many times as long ours take.
+    /// Build time of the stages, as a multiple of the build time of the plain tools.
     pub ratio: Ratio,
 }
 
-/// Compiles llama.cpp from clean, in turn by our stages and by the plain tools with the same definitions.
+/// Compiles llama.cpp from clean, interleaving builds by the stages with builds by the plain tools and the same
+/// definitions.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let workspace = Workspace::find()?;
@@ -54,7 +55,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
 
-    // Beside the real build folders, which stay as they are.
+    // A separate folder, so that the real build folders stay as they are.
     let scratch = workspace.anneal().join("bench-build");
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for pair in 0..args.pairs.max(1) {
@@ -65,7 +66,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         for by_stages in order {
             let _ = std::fs::remove_dir_all(&scratch);
             std::fs::create_dir_all(&scratch)
-                .with_context(|| format!("cannot make {}", scratch.display()))?;
+                .with_context(|| format!("cannot create {}", scratch.display()))?;
             let started = Instant::now();
             if by_stages {
                 Build::open(&scratch, &workspace, ui, &host, &plan, &tree)?.compile_only()?;
@@ -95,7 +96,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&times, text)
 }
 
-/// What a person would type.
+/// Builds with the cmake and ninja commands that a person would type.
 fn plain(plan: &Plan, source: &Path, scratch: &Path) -> Result<()> {
     let tree = scratch.join("plain");
     let log = Log::new(scratch.join("plain.log"), false);

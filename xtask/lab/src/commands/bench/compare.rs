@@ -1,4 +1,4 @@
-//! `bench compare`
+//! The `bench compare` command.
 
 use std::path::{Path, PathBuf};
 
@@ -17,11 +17,11 @@ use super::sources::warn_of_sources;
 /// Options of `bench compare`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Builds, the first of which the others are compared with: a profile (its current build), the path of a build
-    /// folder or of a program anneal or llama-bench (with a slash in it), or LABEL=PATH
+    /// Builds to compare; the first is the baseline. Each is a profile (its current build), the path of a build
+    /// folder or of an anneal or llama-bench program (with a slash in it), or LABEL=PATH
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "upstream-default,native")]
     pub(super) builds: Vec<String>,
-    /// GGUF files [default: synthetic models that are made once, of two architectures and three quantisations]
+    /// GGUF files [default: synthetic models of two architectures and three quantisations, made once]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     models: Vec<PathBuf>,
     /// Prompt tokens of each shape
@@ -30,46 +30,46 @@ pub struct Args {
     /// Generated tokens of each shape
     #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "32")]
     generate: Vec<u32>,
-    /// Tokens that are in the context before
+    /// Tokens in the context before the test
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     depth: u32,
-    /// Threads of both phases; by default as many as the engine decodes with
+    /// Threads of both phases [default: as many as the engine decodes with]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
     threads: Option<u32>,
-    /// Rounds: in each every build runs once on each model in each shape, one after the other
+    /// Number of rounds; in each round, every build runs once on each model in each shape
     #[arg(long, default_value_t = 20)]
     pairs: usize,
-    /// Stop earlier when prefill and decode together are known to this many per cent: half the width of the interval;
-    /// 0 measures all pairs
+    /// Stop early when half the width of the intervals of prefill and decode is at most this many per cent; 0
+    /// measures all pairs
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
     precision: f64,
-    /// What is measured: prefill, decode, tokenize, detokenize, sample, greedy, load, vocab, gguf, start-version,
-    /// start-info, peak-memory, binary-size [default: all that the programs can tell]
+    /// Phases to measure: prefill, decode, tokenize, detokenize, sample, greedy, load, vocab, gguf, start-version,
+    /// start-info, peak-memory, binary-size [default: all that the programs can report]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     phases: Vec<Phase>,
-    /// Text that is tokenised, a file in UTF-8 [default: the engine's own]
+    /// UTF-8 text file to tokenise [default: the engine's built-in text]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Also write the result with all samples here, from round to round
+    /// Also write the result with all samples to this file, updated after each round
     #[arg(long, value_name = "FILE")]
     raw: Option<PathBuf>,
-    /// Something a reader of the result should know
+    /// Remark for readers of the result
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 }
 
-/// 0 or more, and less than 100.
+/// Parses a percentage of at least 0 and less than 100.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| (0.0..100.0).contains(number));
-    number.ok_or_else(|| "use a number from 0 to 99, as in 1.5".to_string())
+    number.ok_or_else(|| "use a number of at least 0 and less than 100, such as 1.5".to_string())
 }
 
-/// What is measured on where nothing is named: real widths, of which speed depends, and few layers, so that a round
-/// is short.
+/// Models to measure if the user names none. They have the widths of real models, because speed depends on the
+/// widths, and few layers, so that a round is short.
 const MODELS: [&str; 4] =
     ["llama-1b-4l/Q4_K_M", "llama-1b-4l/Q8_0", "llama-1b-4l/F16", "qwen2.5-1.5b-4l/Q4_K_M"];
 
-/// Measures several builds side by side.
+/// Measures several builds with interleaved runs.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let workspace = Workspace::find()?;
@@ -91,22 +91,22 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     comparison.remarks().iter().for_each(|remark| ui.say(remark));
     if let Some((median, most)) = comparison.disturbance().filter(|(median, _)| *median > 0.1) {
         ui.warn(format_args!(
-            "other processes kept {median:.2} cores busy (at most {most:.2}) while this was measured: expect wide \
-             intervals"
+            "other processes kept {median:.2} cores busy (at most {most:.2}) during the measurement: expect \
+             wide intervals"
         ));
     }
     ui.result(&comparison, comparison.table())?;
-    // Once more, since a disk that was full may have room again; if not, whoever waits for the file is told.
+    // Write the file again: if the disk was full, it may have space now. If not, this call reports the error.
     contest.keep(&comparison)
 }
 
-/// Says what cannot work whatever the builds are, for who has to make them first.
+/// Reports wrong arguments that do not depend on the builds, for a caller that still has to make the builds.
 pub(super) fn check(args: &Args, ui: &Ui) -> Result<()> {
     let (shapes, phases) = (shapes(args)?, phases(args, &[]));
     contest(args, &[], &shapes, &phases, ui).check_inputs()
 }
 
-/// What `args` ask for, on the models that they name.
+/// Returns the contest that `args` describe, on the models that they name.
 fn contest<'a>(
     args: &'a Args,
     builds: &'a [CandidateBuild],
@@ -133,12 +133,12 @@ fn contest<'a>(
     }
 }
 
-/// The first -p with the first -n, the second with the second.
+/// Returns the shapes: the first `-p` value with the first `-n` value, the second with the second, and so on.
 fn shapes(args: &Args) -> Result<Vec<RunShape>> {
     let (prompts, generations) = (&args.prompt, &args.generate);
     if prompts.len() != generations.len() {
         return Err(exit::usage(format!(
-            "{} numbers for -p and {} for -n: a shape is one of each",
+            "-p has {} numbers and -n has {}, but each shape needs one of each",
             prompts.len(),
             generations.len()
         )));
@@ -155,7 +155,7 @@ fn phases(args: &Args, builds: &[CandidateBuild]) -> Vec<Phase> {
     if foreign { Phase::OF_LLAMA_BENCH.to_vec() } else { Phase::ALL.to_vec() }
 }
 
-/// [`MODELS`], made by the first engine among the builds when they are not there.
+/// Returns the paths of [`MODELS`]. The first engine among the builds makes those that do not exist.
 fn synthetic(workspace: &Workspace, builds: &[CandidateBuild], ui: &Ui) -> Result<Vec<PathBuf>> {
     let engine = builds.iter().find(|build| build.program == MeasuredProgram::Anneal);
     let maker = Maker { workspace, engine: engine.map(|build| build.path.as_path()), ui };
@@ -166,7 +166,7 @@ fn synthetic(workspace: &Workspace, builds: &[CandidateBuild], ui: &Ui) -> Resul
     MODELS.iter().map(model).collect()
 }
 
-/// The command that repeats this, without the folders of this machine.
+/// Returns the command that repeats this measurement, without the folders of this machine.
 fn command(args: &Args, builds: &[CandidateBuild], threads: u32) -> String {
     let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let quote = base::shell_quote;

@@ -1,4 +1,4 @@
-//! `bench first-minutes`
+//! The `bench first-minutes` command.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,21 +25,21 @@ pub struct Args {
     /// Commit or branch of this repository to compare with
     #[arg(long, value_name = "REVISION", default_value = "a7f9393")]
     against: String,
-    /// Steps to measure, in the order of a day's work: word and test need a build, which is then timed as well
+    /// Steps to measure, in the order of a day's work; word and test need a build, which is then timed as well
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["help", "build", "word", "xtask-word"])]
     steps: Vec<Step>,
-    /// Pairs of clean clones
+    /// Number of pairs of clean clones
     #[arg(long, default_value_t = 1)]
     pairs: usize,
 }
 
-/// A piece of work that a newcomer or a contributor waits for.
+/// Step that a newcomer or a contributor waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Step {
     /// `cargo xtask --help` in a cold clone
     Help,
-    /// A clean `cargo xtask build-native`, the compilation of xtask included
+    /// A clean `cargo xtask build-native`, including the compilation of xtask
     Build,
     /// `cargo xtask build-native` after one word changed in a command of anneal
     Word,
@@ -55,7 +55,7 @@ impl Step {
     fn title(self) -> &'static str {
         match self {
             Step::Help => "`cargo xtask --help`, cold clone, warm registry",
-            Step::Build => "clean `build-native`, all of it",
+            Step::Build => "clean `build-native`, including xtask",
             Step::Word => "one word changed in a command of `anneal`, then `build-native`",
             Step::XtaskWord => "one word changed in a command of xtask, then its `--help`",
             Step::Test => "`cargo xtask test` after `build-native`",
@@ -64,40 +64,40 @@ impl Step {
     }
 }
 
-/// The result, with all samples.
+/// Result of `bench first-minutes`, with all samples.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct FirstMinutes {
-    /// Date, command, machine.
+    /// Date, command and machine of the measurement.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// The commit that is measured.
+    /// Commit that is measured.
     pub commit: String,
-    /// The commit that it is compared with.
+    /// Commit that it is compared with.
     pub against: String,
-    /// Every step.
+    /// Measurements of the steps.
     first_minutes: Vec<Measured>,
 }
 
-/// A step, measured.
+/// Measurement of one step.
 #[derive(Debug, Serialize, Deserialize)]
 struct Measured {
     step: Step,
-    /// Seconds of each run of the commit.
+    /// Seconds of each run of the measured commit.
     seconds: Vec<f64>,
-    /// Seconds of each run of the other commit.
+    /// Seconds of each run of the commit that it is compared with.
     against_seconds: Vec<f64>,
-    /// CPU seconds of each run of the commit.
+    /// CPU seconds of each run of the measured commit.
     cpu_seconds: Vec<f64>,
-    /// CPU seconds of each run of the other commit.
+    /// CPU seconds of each run of the commit that it is compared with.
     against_cpu_seconds: Vec<f64>,
-    /// Time of the commit as a multiple of the other commit's.
+    /// Time of the measured commit, as a multiple of the other commit's.
     ratio: Ratio,
 }
 
 /// Seconds and CPU seconds of each step.
 type Times = BTreeMap<Step, (f64, f64)>;
 
-/// Measures what newcomers and contributors wait for, in turns with another commit of this repository.
+/// Measures the steps that newcomers and contributors wait for, interleaved with another commit of this repository.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let workspace = Workspace::find()?;
@@ -153,18 +153,18 @@ fn measured(step: Step, times: &[Vec<Times>; 2]) -> Measured {
     }
 }
 
-/// The full name of `revision`.
+/// Returns the full hash of `revision`.
 fn commit(workspace: &Workspace, log: &Log, revision: &str) -> Result<String> {
     let wanted = format!("{revision}^{{commit}}");
     let found = Run::new("git", log)
         .dir(workspace.root())
         .args(["rev-parse", "--verify", "--quiet", wanted.as_str()])
         .output()
-        .with_context(|| format!("this repository has no commit {revision:?}: fetch it with git first"))?;
+        .with_context(|| format!("this repository has no commit {revision:?} (fetch it with git first)"))?;
     Ok(found.trim().to_string())
 }
 
-/// Clones `commit` into `folder` and measures `steps` there.
+/// Clones `commit` into `folder` and measures `steps` in the clone.
 fn one(
     workspace: &Workspace,
     log: &Log,
@@ -215,12 +215,12 @@ fn clone(workspace: &Workspace, log: &Log, folder: &Path, commit: &str) -> Resul
     let (from, to) = (workspace.root().to_string_lossy(), folder.to_string_lossy());
     git(workspace.root(), &["clone", "--quiet", "--no-checkout", &from, &to])
         .and_then(|()| git(folder, &["checkout", "--quiet", "--detach", commit]))
-        .with_context(|| format!("cannot clone {commit}; the output is in {}", log.path().display()))
+        .with_context(|| format!("cannot clone {commit} (output in {})", log.path().display()))
 }
 
-/// Runs `words` in `folder`, without what cargo has told this program; seconds and CPU seconds.
+/// Runs `words` in `folder` without the environment that cargo set for this program. Returns seconds and CPU seconds.
 fn timed(log: &Log, folder: &Path, words: &[&str]) -> Result<(f64, f64)> {
-    let (program, arguments) = words.split_first().context("a command has a name")?;
+    let (program, arguments) = words.split_first().context("the command is empty")?;
     let program = match program.contains('/') {
         true => folder.join(program),
         false => PathBuf::from(program),
@@ -230,12 +230,13 @@ fn timed(log: &Log, folder: &Path, words: &[&str]) -> Result<(f64, f64)> {
         .dir(folder)
         .args(arguments)
         .without(|name| {
-            // What cargo says of the lab, and what would make the clone's builds others. The registry is where it was.
+            // Variables that cargo set for the lab, and variables that would change the clone's builds. `CARGO_HOME`
+            // stays, so that the registry is found.
             let is_cargos = name.starts_with("CARGO_") && name != "CARGO_HOME";
             is_cargos || name.starts_with("ANNEAL_") || name == "RUSTUP_TOOLCHAIN"
         })
         .watch(|_, _| {})
-        .with_context(|| format!("{} failed; its output is in {}", words.join(" "), log.path().display()))?;
+        .with_context(|| format!("{} failed (output in {})", words.join(" "), log.path().display()))?;
     Ok((clock.elapsed().as_secs_f64(), cpu.seconds_since().unwrap_or(f64::NAN)))
 }
 
@@ -248,13 +249,13 @@ fn change_word(folder: &Path, part: &str, name: &str, pair: usize) -> Result<()>
     fs::write(&path, changed).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// `text` with `word` at the end of the first doc comment that documents an item.
+/// Returns `text` with `word` at the end of the first doc comment that documents an item.
 fn with_word(text: &str, word: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("/// "))?;
     Some(text.replacen(line, &format!("{line} {word}"), 1))
 }
 
-/// The file in `folder` whose path ends with `end`.
+/// Returns the file in `folder` whose path ends with `end`.
 fn find(folder: &Path, end: &str) -> Result<PathBuf> {
     let mut waiting = vec![folder.to_path_buf()];
     while let Some(folder) = waiting.pop() {
@@ -269,11 +270,11 @@ fn find(folder: &Path, end: &str) -> Result<PathBuf> {
             }
         }
     }
-    bail!("no {end} in {}", folder.display())
+    bail!("found no {end} in {}", folder.display())
 }
 
 impl FirstMinutes {
-    /// The steps as a table of Markdown.
+    /// Returns the steps as a Markdown table.
     pub fn table(&self) -> String {
         let short = |commit: &str| commit.get(..7).unwrap_or(commit).to_string();
         let mut text = format!(

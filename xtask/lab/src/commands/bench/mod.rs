@@ -1,4 +1,4 @@
-//! `bench`
+//! The `bench` command and its subcommands.
 
 mod builds;
 mod compare;
@@ -28,21 +28,21 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Several builds side by side: speed of each phase, memory, start-up, size
+    /// Compare several builds: speed of each phase, memory, start-up, size
     Compare(compare::Args),
-    /// A profile against itself with one key changed, for each switch of a build
+    /// Compare a profile with itself with one key changed, for each switch of a build
     Switches(switches::Args),
-    /// How long detect, plan and a build with nothing to do take
+    /// Measure how long detect, plan and an up-to-date build take
     Overhead(overhead::Args),
-    /// Servers in turns, asked by many clients at a time: ours against llama-server, or by itself
+    /// Measure servers under many clients: ours against llama-server, or alone
     Serve(serve::Args),
-    /// What newcomers and contributors wait for, against another commit
+    /// Measure what newcomers and contributors wait for, against another commit
     FirstMinutes(first_minutes::Args),
-    /// Building llama.cpp by a stage against plain cmake and ninja
+    /// Compare the stages that build llama.cpp with plain cmake and ninja
     Build(builds::Args),
 }
 
-/// Measures.
+/// Runs the chosen measurement.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     match args.command {
         None => side_by_side::run(args.side_by_side, ui),

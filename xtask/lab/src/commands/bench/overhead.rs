@@ -1,4 +1,4 @@
-//! `bench overhead`
+//! The `bench overhead` command.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -14,42 +14,42 @@ use serde::{Deserialize, Serialize};
 /// Options of `bench overhead`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Runs of each command
+    /// Number of runs of each command
     #[arg(short, long, default_value_t = 20)]
     runs: usize,
 }
 
-/// The result, with all samples.
+/// Result of `bench overhead`, with all samples.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Overhead {
-    /// Date, command, machine.
+    /// Date, command and machine of the measurement.
     #[serde(flatten)]
     pub provenance: Provenance,
     /// The commands that were timed.
     pub commands: Vec<CommandTimes>,
 }
 
-/// One command's times in milliseconds.
+/// Times of one command, in milliseconds.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CommandTimes {
-    /// The command.
+    /// Command line that was timed.
     pub command: String,
-    /// Median of the samples.
+    /// Median of the samples, in milliseconds.
     pub median_ms: f64,
-    /// The greatest of them.
+    /// Largest sample, in milliseconds.
     pub slowest_ms: f64,
-    /// One for each run.
+    /// Milliseconds of each run.
     pub samples_ms: Vec<f64>,
 }
 
-/// Times commands of xtask, as processes.
+/// Times commands of xtask, each as a process of its own.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let program = xtask()?;
     let mut rows = Vec::new();
     for words in [&["detect"][..], &["plan"], &["build-native", "--quiet"]] {
         let mut samples_ms = Vec::new();
-        // The first run may have something to do.
+        // The first run warms up: it may have work to do that later runs do not.
         for run in 0..=args.runs.max(1) {
             process::check_interrupted()?;
             let started = Instant::now();
@@ -83,12 +83,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&Overhead { provenance, commands: rows }, table)
 }
 
-/// Path of the xtask that runs this program, or of the one in the same folder.
+/// Returns the path of the xtask that runs this program, or of the one in the same folder.
 fn xtask() -> Result<PathBuf> {
     match std::env::var_os(XTASK) {
         Some(path) => Ok(path.into()),
         None => {
-            let own = std::env::current_exe().context("cannot find this program's own file")?;
+            let own = std::env::current_exe().context("cannot determine the path of this program")?;
             Ok(own.with_file_name("xtask"))
         }
     }

@@ -1,4 +1,4 @@
-//! `bench serve`
+//! The `bench serve` command.
 
 use std::path::{Path, PathBuf};
 
@@ -22,47 +22,47 @@ pub struct Args {
     /// Our server: a profile (its current build), the path of a build folder or of a program, or LABEL=PATH
     #[arg(long, value_name = "BUILD", default_value = "native")]
     build: String,
-    /// The server that ours is held against: llama-server=PATH, or another build
+    /// Server to compare with: llama-server=PATH, or another build
     #[arg(long, value_name = "SERVER")]
     against: Option<String>,
-    /// Clients at a time, one number after the other
+    /// Numbers of concurrent clients, measured one after the other
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,16,64")]
     clients: Vec<u32>,
-    /// Slots of the servers at most; with fewer clients there are as many as clients
+    /// Maximum number of slots of the servers; with fewer clients, one slot per client
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
     most_slots: u32,
-    /// Tokens of a prompt
+    /// Tokens of each prompt
     #[arg(short = 'p', long, value_name = "N", default_value_t = 128)]
     prompt: u32,
-    /// Tokens of an answer
+    /// Tokens of each answer
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     generate: u32,
-    /// Requests of each client, one after the other
+    /// Requests of each client, sent one after the other
     #[arg(short, long, value_name = "N", default_value_t = 2)]
     requests: u32,
-    /// Rounds: in each every server runs once with each number of clients
+    /// Number of rounds; in each round, every server runs once with each number of clients
     #[arg(long, value_name = "N", default_value_t = 10)]
     pairs: usize,
-    /// Threads of the servers; by default as many as the engine decodes with
+    /// Threads of the servers [default: as many as the engine decodes with]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::threads::MOST_THREADS))]
     threads: Option<u32>,
-    /// Prompts begin alike, and the servers may keep what they evaluated
+    /// Let prompts share a prefix and the servers keep what they evaluated
     #[arg(long)]
     warm_prefix: bool,
-    /// Speak to `anneal serve` by lines of JSON over its Unix socket, not by HTTP
+    /// Send JSON lines to `anneal serve` over its Unix socket instead of HTTP
     #[arg(long)]
     socket: bool,
-    /// With one client, let `anneal bench` of our build take its turns as well
+    /// With one client, also run `anneal bench` of our build in each round
     #[arg(long)]
     bench: bool,
-    /// In place of all this: so many requests of all kinds, good and bad; fails where an answer is wrong, a slot is stuck
-    /// or memory grows
+    /// Soak the server instead: send this many requests of all kinds, valid and invalid; fail if an answer is wrong,
+    /// a slot is stuck or memory grows
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["against", "bench", "socket", "warm_prefix", "pairs"])]
     soak: Option<u64>,
-    /// Also write the result with all samples here, from round to round
+    /// Also write the result with all samples to this file, updated after each round
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Something a reader of the result should know
+    /// Remark for readers of the result
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 }
@@ -77,7 +77,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         .unwrap_or_else(|| build_info::threads::budget(&host, build_info::Policy::Balanced).decode);
     let ours = MeasuredServer::named(&workspace, &args.build)?;
     if ours.kind != ServerKind::Anneal && (args.bench || args.soak.is_some()) {
-        return Err(exit::usage("--bench and --soak need a build of anneal"));
+        return Err(exit::usage("--bench and --soak need a build of anneal in --build"));
     }
     let provenance = Provenance::now(&host, command(&args, threads));
     args.out.as_deref().map_or(Ok(()), build::overwrite_guard::check_record)?;
@@ -116,12 +116,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let (failed, words) = served.failed();
     ui.result(&Short(&served), served.table())?;
     if failed > 0 {
-        bail!("{failed} requests went wrong, and the figures are of the others: {}", words.join("; "));
+        bail!("{failed} requests failed, so the figures cover only the others: {}", words.join("; "));
     }
     Ok(())
 }
 
-/// The result without its runs: those are for --out.
+/// Result without its runs, which only `--out` writes.
 struct Short<'a>(&'a crate::serving::Served);
 
 impl serde::Serialize for Short<'_> {
@@ -139,11 +139,11 @@ fn soak(
     provenance: Provenance,
     ui: &Ui,
 ) -> Result<()> {
-    // The first number alone: one server is soaked once.
+    // Only the first number of clients: the server is soaked once.
     let clients = match args.clients.as_slice() {
         [1, 4, 16, 64] => 8,
         [number, ..] => (*number).clamp(1, 256),
-        [] => return Err(exit::usage("--clients: name a number")),
+        [] => return Err(exit::usage("--clients needs a number")),
     };
     let soak = Soak { subject, model: args.model.clone(), requests, clients, threads, provenance };
     let soaked = soak.run(ui)?;
@@ -157,7 +157,7 @@ fn soak(
     }
 }
 
-/// The command that repeats this, without the folders of this machine.
+/// Returns the command that repeats this measurement, without the folders of this machine.
 fn command(args: &Args, threads: u32) -> String {
     let quote = base::shell_quote;
     let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();

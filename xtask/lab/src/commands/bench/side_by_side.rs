@@ -1,4 +1,4 @@
-//! `bench --builds LIST …`: llama-bench's tests on several builds, in turns.
+//! `bench --builds LIST …`: llama-bench's tests on several builds, interleaved.
 
 use anyhow::{Context, Result, bail};
 use build::compare::candidate::MeasuredProgram;
@@ -15,21 +15,21 @@ use serde_json::Value;
 
 /// Options of `bench` without a subcommand.
 #[derive(Debug, clap::Args)]
-// Two groups cannot have one name, and this one's fields are beside the other's.
+// A struct can name only one clap group, so these fields are flattened next to the other struct's.
 #[group(id = "side-by-side")]
 pub struct Args {
-    /// The builds, the first of which the others are compared with: profiles, folders of builds, programs (`anneal` or
+    /// Builds to compare; the first is the baseline. Each is a profile, a build folder, a program (`anneal` or
     /// `llama-bench`), or LABEL=PATH
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "upstream-default,native")]
     builds: Vec<String>,
-    /// Rounds: in each every build runs all tests once
+    /// Number of rounds; in each round, every build runs all tests once
     #[arg(short, long, value_name = "N", default_value_t = measure::FEWEST_PAIRS as u32, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
-    /// Output: md, json, jsonl, csv or sql
+    /// Output format: md, json, jsonl, csv or sql
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
-    /// What else `anneal bench` takes, with lists: -m FILE -p 512 -n 128 -d 0,4096 -t 1,2 -ub 256,512 …; --builds, -r, -o,
-    /// -q, -v and --json may stand among them
+    /// Arguments of `anneal bench`, with lists: -m FILE -p 512 -n 128 -d 0,4096 -t 1,2 -ub 256,512 …; --builds, -r,
+    /// -o, -q, -v and --json may appear among them
     #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
     tests: Vec<String>,
 }
@@ -44,8 +44,8 @@ enum Format {
 }
 
 impl Args {
-    /// Takes `--builds`, `-r` and `-o` out of what was meant for the engine, and the flags of every command: whoever
-    /// knows llama-bench writes flags anywhere.
+    /// Takes `--builds`, `-r`, `-o` and the global flags out of the engine's arguments, because llama-bench users
+    /// write flags in any position.
     fn sorted(mut self) -> Result<(Self, Global)> {
         let (mut tests, mut global) = (Vec::new(), Global::default());
         let mut words = std::mem::take(&mut self.tests).into_iter();
@@ -89,7 +89,7 @@ impl Args {
     }
 }
 
-/// Runs the tests.
+/// Runs the tests and prints the results.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let (args, global) = args.sorted()?;
@@ -97,8 +97,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     if let Some(word) = args.tests.first().filter(|word| !word.starts_with('-')) {
         return Err(base::exit::usage(format!(
-            "bench has no subcommand {word:?}: there are compare, switches, overhead, serve and build; arguments of \
-             `anneal bench` begin with a hyphen"
+            "bench has no subcommand {word:?}\nhint: the subcommands are compare, switches, overhead, serve, \
+             first-minutes and build; arguments of `anneal bench` begin with a hyphen"
         )));
     }
     let builds: Vec<CandidateBuild> =
@@ -108,7 +108,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     {
         let name = &build.name;
         return Err(base::exit::usage(format!(
-            "--builds: number {} is called {name} like one before it: give it a label, LABEL=PATH",
+            "--builds: number {} has the same name as an earlier build, {name}\nhint: give it a label: \
+             LABEL=PATH",
             number + 1
         )));
     }
@@ -120,11 +121,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         match round(done, &builds, &args.tests).and_then(|rows| fitting(rows, &rounds, &builds)) {
             Ok(rows) => rounds.iter_mut().zip(rows).for_each(|(all, rows)| all.push(rows)),
             Err(error) if done == 0 => return Err(error),
-            // What whole rounds have told is worth printing.
+            // The rounds that completed are worth printing.
             Err(error) => {
                 let rounds = args.repetitions;
-                failure =
-                    Some(error.context(format!("stopped after {done} of {rounds} rounds, which are above")));
+                failure = Some(error.context(format!(
+                    "stopped after {done} of {rounds} rounds, whose results are printed above"
+                )));
                 break;
             }
         }
@@ -133,7 +135,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     progress.finish();
     let all: Vec<Vec<Row>> =
         rounds.iter().zip(&builds).map(|(rounds, build)| together(rounds, &build.name)).collect();
-    // Test by test, the builds of each below one another.
+    // Sort by test, with the builds of each test below one another.
     let tests = all.iter().map(Vec::len).max().unwrap_or(0);
     let rows: Vec<Row> =
         (0..tests).flat_map(|test| all.iter().filter_map(move |rows| rows.get(test).cloned())).collect();
@@ -141,7 +143,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     failure.map_or(Ok(()), Err)
 }
 
-/// Runs every build once; the rows of each.
+/// Runs every build once and returns the rows of each.
 fn round(number: usize, builds: &[CandidateBuild], tests: &[String]) -> Result<Vec<Vec<Row>>> {
     schedule::turns(number, builds.len(), |number| {
         process::check_interrupted()?;
@@ -149,8 +151,8 @@ fn round(number: usize, builds: &[CandidateBuild], tests: &[String]) -> Result<V
     })
 }
 
-/// The rows of a round, if every build ran as many tests as before, and the same ones as the first: each in its place.
-/// llama-bench takes lists of options in another order than ours.
+/// Returns the rows of a round in the order of the first round, if every build ran the same tests as before.
+/// llama-bench nests lists of options in another order than `anneal bench`.
 fn fitting(
     rows: Vec<Vec<Row>>,
     rounds: &[Vec<Vec<Row>>],
@@ -166,7 +168,7 @@ fn fitting(
     rows.into_iter().zip(builds).map(|(rows, build)| in_order_of(&first, rows, &keys, &build.name)).collect()
 }
 
-/// `rows` of `build` in the order of `first`: each where all of `keys` that both have are the same.
+/// Returns `rows` of `build` in the order of `first`. Two rows match if all of `keys` that both have are equal.
 fn in_order_of(first: &[Row], mut rows: Vec<Row>, keys: &[&str], build: &str) -> Result<Vec<Row>> {
     let same = |a: &Row, b: &Row| {
         keys.iter().all(|key| match (a.get(*key), b.get(*key)) {
@@ -176,14 +178,14 @@ fn in_order_of(first: &[Row], mut rows: Vec<Row>, keys: &[&str], build: &str) ->
     };
     let mut ordered = Vec::with_capacity(rows.len());
     for row in first {
-        // Where a build lacks a test, the table has none of it.
+        // A build that lacks a test has no row for it.
         if rows.is_empty() {
             break;
         }
         let at = rows.iter().position(|other| same(row, other)).with_context(|| {
             let of = |key: &&str| row.get(*key).map(|value| format!("{key} {value}"));
             let test: Vec<String> = keys.iter().filter_map(of).collect();
-            format!("{build} ran no test with {}, and the first build did", test.join(", "))
+            format!("{build} ran no test with {}, but the first build did", test.join(", "))
         })?;
         ordered.push(rows.remove(at));
     }
@@ -191,8 +193,8 @@ fn in_order_of(first: &[Row], mut rows: Vec<Row>, keys: &[&str], build: &str) ->
     Ok(ordered)
 }
 
-/// One row for each test of `build`: its name in front, the samples of all rounds, and of what each round tells once
-/// the median.
+/// Returns one row for each test of `build`, with the build's name first. Samples are those of all rounds; values
+/// that are reported once per round become their median.
 fn together(rounds: &[Vec<Row>], build: &str) -> Vec<Row> {
     let tests = rounds.first().map_or(0, Vec::len);
     (0..tests)
@@ -217,7 +219,7 @@ fn together(rounds: &[Vec<Row>], build: &str) -> Vec<Row> {
         .collect()
 }
 
-/// What one field is over all rounds; `first` is that of the first.
+/// Returns one field, combined over all rounds; `first` is its value in the first round.
 fn summed(key: &str, first: &Value, rows: &[&Row]) -> Value {
     let values = || rows.iter().filter_map(|row| row.get(key));
     let once = key.starts_with("tpot_") || ["load_ns", "time_to_first_token_ns", "roof_share"].contains(&key);
@@ -226,7 +228,7 @@ fn summed(key: &str, first: &Value, rows: &[&Row]) -> Value {
     }
     let told: Vec<f64> = values().filter_map(Value::as_f64).collect();
     match once && !told.is_empty() {
-        // Whole nanoseconds stay whole.
+        // Keep whole nanoseconds whole.
         true if first.is_u64() => (measure::median(&told).round() as u64).into(),
         true => measure::median(&told).into(),
         false => first.clone(),
@@ -248,7 +250,7 @@ fn print(rows: &[Row], format: Format, all: &[Vec<Row>], builds: &[CandidateBuil
     ui.result(&rows, text)
 }
 
-/// Fields in double quotes, as llama-bench writes them; samples have no column.
+/// Formats rows as CSV with fields in double quotes, as llama-bench writes them. Samples have no column.
 fn csv(rows: &[Row]) -> String {
     let columns = columns(rows);
     if columns.is_empty() {
@@ -269,7 +271,8 @@ fn csv(rows: &[Row]) -> String {
     lines.join("\n")
 }
 
-/// A table and a row for each test, as llama-bench writes them. Quotes are doubled, so that no text ends before its end.
+/// Formats rows as an SQL table with one row per test, as llama-bench writes them. Quotes are doubled, so that no
+/// text ends early.
 fn sql(rows: &[Row]) -> String {
     let columns = columns(rows);
     let kind =
@@ -294,7 +297,7 @@ fn sql(rows: &[Row]) -> String {
     if columns.is_empty() { String::new() } else { lines.join("\n") }
 }
 
-/// Fields that are no lists.
+/// Returns the names of the fields that are not lists.
 fn columns(rows: &[Row]) -> Vec<&str> {
     let first = rows.first().into_iter().flatten();
     first.filter(|(_, value)| !value.is_array()).map(|(key, _)| key.as_str()).collect()
@@ -330,7 +333,8 @@ fn table(all: &[Vec<Row>], builds: &[CandidateBuild], rows: &[Row], ui: &Ui) -> 
     ui.result(&rows, ui::columns(&header, lines))
 }
 
-/// Fields of a test's settings that are not the same in all rows: they tell the rows apart. Threads always do.
+/// Returns the names of the settings that differ between rows and so identify them. The number of threads is always
+/// included.
 fn varied(rows: &[Row]) -> Vec<&str> {
     const RESULTS: [&str; 5] = ["avg_", "stddev_", "samples_", "tpot_", "anneal_"];
     const NAMED: [&str; 8] =
@@ -350,7 +354,7 @@ fn varied(rows: &[Row]) -> Vec<&str> {
         .collect()
 }
 
-/// A setting as a cell: of a file its name.
+/// Formats a setting as a table cell; a file is shown by its name.
 fn short(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => String::new(),
@@ -363,10 +367,11 @@ fn mean(samples: &[f64]) -> f64 {
     samples.iter().sum::<f64>() / samples.len() as f64
 }
 
-/// llama-bench's name of a test: `pp512`, `tg128 @ d4096`, with the file where there are several.
+/// Returns llama-bench's name of a test, such as `pp512` or `tg128 @ d4096`, with the file name if there are several
+/// files.
 fn title(row: &Row, program: MeasuredProgram) -> Result<String> {
     let field = |key: &str| row.get(key).and_then(Value::as_u64).and_then(|size| u32::try_from(size).ok());
-    let size = |key: &str| field(key).with_context(|| format!("{program:?} tells no {key}"));
+    let size = |key: &str| field(key).with_context(|| format!("{program:?} did not report {key}"));
     Ok(test_name(size("n_prompt")?, size("n_gen")?, field("n_depth").unwrap_or(0)))
 }
 
@@ -393,7 +398,7 @@ mod tests {
         assert_eq!(numbers(&all[0], "samples_ts"), [10.0, 20.0, 40.0]);
         assert_eq!(all[0]["avg_ts"].as_f64(), Some(70.0 / 3.0));
         assert!(all[0]["stddev_ts"].as_f64().is_some_and(|deviation| (deviation - 15.275).abs() < 0.001));
-        // What a round tells once is not that of the first round alone.
+        // A value that is reported once per round is not that of the first round alone.
         assert_eq!(numbers(&all[0], "samples_time_to_first_token_ns"), [10.0, 20.0, 40.0]);
         assert_eq!((&all[0]["tpot_p50_ns"], &all[0]["load_ns"]), (&Value::from(20), &Value::from(20)));
         assert_eq!(all[0]["roof_share"], Value::Null);
@@ -411,7 +416,7 @@ mod tests {
         assert_eq!(in_order_of(&ours, theirs, &keys, "x").unwrap(), ours);
         let error = in_order_of(&ours, vec![row(1, 0), row(4, 0)], &keys, "x").unwrap_err();
         assert!(error.to_string().contains("x ran no test with n_prompt 8, n_threads 2, poll 0"), "{error}");
-        // What one of the two does not tell is no difference.
+        // A setting that only one of the two programs reports is no difference.
         let silent: Row = serde_json::from_str(r#"{"n_prompt": 8, "n_threads": 1}"#).unwrap();
         assert!(in_order_of(&ours[..1], vec![silent], &keys, "x").is_ok());
     }

@@ -1,4 +1,4 @@
-//! `bench switches`
+//! The `bench switches` command.
 
 use anyhow::{Result, bail};
 use build_info::BuildInfo;
@@ -17,10 +17,10 @@ use build::workspace::Workspace;
 #[group(skip)]
 #[command(mut_arg("builds", |arg| arg.hide(true)))]
 pub struct Args {
-    /// The profile whose keys are changed, one in each build
+    /// Profile whose keys are changed, one in each build
     #[arg(long, default_value = "native")]
     profile: String,
-    /// One change; may be repeated [default: every switch of docs/src/build/switches.md but fast-math]
+    /// Key to change; may be repeated [default: every switch of docs/src/build/switches.md except fast-math]
     #[arg(long = "set", value_name = "KEY=VALUE")]
     keys: Vec<Override>,
     /// Install missing tools without asking
@@ -33,7 +33,7 @@ pub struct Args {
     compare: compare::Args,
 }
 
-/// Changes that are tried if none is named, beside each switch of CMake turned the other way.
+/// Changes that are tried if none is named, in addition to each CMake switch inverted.
 const EACH: [&str; 5] = [
     "threading=openmp",
     "allocator=mimalloc",
@@ -42,7 +42,7 @@ const EACH: [&str; 5] = [
     "extra_flags=-mprefer-vector-width=512",
 ];
 
-/// Every change that is tried if none is named, each of which changes a profile with `switches`.
+/// Returns the changes to try if none is named. Each one changes a profile with `switches`.
 fn each_changed(switches: &Switches) -> Vec<Override> {
     let cmake = CMAKE.iter().map(|switch| format!("{}={}", switch.key, !(switch.get)(switches)));
     let allocator = format!("allocator={}", switches.allocator);
@@ -51,7 +51,7 @@ fn each_changed(switches: &Switches) -> Vec<Override> {
     cmake.chain(others).chain([huge]).filter_map(|text| text.parse().ok()).collect()
 }
 
-/// Builds each variation, and compares all of them with the profile itself.
+/// Builds each variation and compares all of them with the profile itself.
 pub fn run(mut args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let profiles = workspace.build_profiles();
@@ -59,17 +59,18 @@ pub fn run(mut args: Args, ui: &Ui) -> Result<()> {
         args.keys = each_changed(&profile::load(&profiles, &args.profile)?.switches);
     }
     let mut builds = vec![args.profile.clone()];
-    // All names first: a wrong one is told before anything is built.
+    // Check all keys first, so that a wrong one is reported before anything is built.
     for key in &args.keys {
         builds.push(profile::load_with(&profiles, &args.profile, std::slice::from_ref(key))?.name);
     }
     compare::check(&args.compare, ui)?;
-    // Before anything is built: making the plain build current would take a faster one's place.
+    // Check before building: making the plain build current would replace a faster one.
     let record = workspace.current(&args.profile).join("build_info.json");
     if BuildInfo::read(&record).is_ok_and(|record| record.base_plan.is_some()) {
         bail!(
-            "the current {0} build was made with a profile or by BOLT, and the builds with a key changed would be \
-             without: `cargo xtask build --profile {0} --plain` makes the plain one current",
+            "cannot compare switches: the current {0} build is a PGO or BOLT build, and the builds with a \
+             changed key would not be\nhint: `cargo xtask build --profile {0} --plain` makes the plain build \
+             current",
             args.profile
         );
     }

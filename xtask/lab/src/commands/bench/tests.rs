@@ -1,4 +1,4 @@
-//! Tests that write what the documentation shows of `docs/results`.
+//! Tests that generate the documentation's excerpts of `docs/results`.
 
 mod page;
 mod picture;

@@ -1,4 +1,4 @@
-//! `gpu-check`
+//! The `gpu-check` command and its subcommands.
 
 mod pack;
 mod run;
@@ -16,15 +16,15 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Pack what a check needs into one archive of at most 64 MB, for a machine that has nothing but a driver
+    /// Pack everything that a check needs into one archive of at most 64 MB, for a machine with only a GPU driver
     Pack(pack::Args),
-    /// Check the GPU of this machine, and write one JSON file; what the archive's run.sh calls
+    /// Check the GPU of this machine and write one JSON file; the archive's run.sh calls this
     Run(Box<run::Args>),
-    /// Show what a check found
+    /// Show the result of a check
     Show(show::Args),
 }
 
-/// Checks what a GPU does with our build.
+/// Packs, runs or shows a check of a build on a GPU.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     match args.command {
         Command::Pack(args) => pack::run(args, ui),

@@ -1,4 +1,4 @@
-//! `gpu-check pack`
+//! The `gpu-check pack` command.
 
 use std::path::{Path, PathBuf};
 
@@ -16,55 +16,55 @@ use plan::profile::Gpu;
 
 use crate::gpu_check::archive::{self, Contents, Item, MOST, Missing};
 
-/// This program, small: what checks is what packs.
+/// This program, which is packed without features so that it is small and can run the check on the other machine.
 const OURSELVES: Program = Program { name: "lab", features: "", purpose: "checks GPUs" };
 
-/// Without what only a debugger reads.
+/// Cargo arguments that leave out debug symbols.
 const STRIPPED: [&str; 2] = ["--config", "profile.release.strip=true"];
 
-/// The profile whose build has llama-bench.
+/// Profile whose build includes llama-bench.
 const BENCH: &str = "cuda-llama-bench";
 
-/// Instruction sets beyond x86-64-v3: a machine with a GPU may have any CPU.
+/// Instruction sets beyond x86-64-v3, which many machines with a GPU lack.
 const OF_FEW_CPUS: [&str; 3] = ["avx512", "amx", "avx_vnni"];
 
 /// Options of `gpu-check pack`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Profile of the engine, whose current build is packed; it is built where there is none
+    /// Profile of the engine, whose current build is packed; a missing build is built
     #[arg(short, long, default_value = "cuda-dense")]
     profile: String,
     #[command(flatten)]
     set: SetArgs,
-    /// The archive [default: target/anneal/gpu-check.tar.gz]
+    /// Path of the archive [default: target/anneal/gpu-check.tar.gz]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// llama.cpp's own bench, made of the same objects [default: that of the current build of cuda-llama-bench]
+    /// llama.cpp's llama-bench, built from the same objects [default: that of the current build of cuda-llama-bench]
     #[arg(long, value_name = "FILE")]
     llama_bench: Option<PathBuf>,
     /// Leave llama-bench out
     #[arg(long, conflicts_with = "llama_bench")]
     no_llama_bench: bool,
-    /// Install missing tools without asking, where the engine has to be built
+    /// Install missing tools without asking if the engine has to be built
     #[arg(short, long)]
     yes: bool,
 }
 
-/// Packs the engine, llama-bench if there is one, and this program.
+/// Packs the engine, this program and, if there is one, llama-bench.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let out = match &args.out {
         Some(out) => out.clone(),
         None => workspace.anneal().join("gpu-check.tar.gz"),
     };
-    // What would be wrong after an hour of building is told before it.
+    // Report problems with the output path now, not after an hour of building.
     std::fs::create_dir_all(workspace.anneal())?;
     fs::check_target(&out)?;
     if let Some(program) = &args.llama_bench {
         check_program(program)?;
     }
     let engine = engine(&args, &workspace, ui)?;
-    // A build goes on where it was.
+    // An interrupted build resumes, so nothing of it has to be cleaned up first.
     process::begins_anew();
     let record = BuildInfo::read(&engine.join("build_info.json"))?;
     warn_of_cpus(&record, ui);
@@ -93,8 +93,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&made, &made)
 }
 
-/// A copy of `program` in `to` without what only a debugger reads, which is half of a native engine; the program itself where
-/// there is nothing that strips.
+/// Returns a copy of `program` in `to` without debug symbols, which are half of a native engine. Returns `program`
+/// itself if no tool can strip it.
 fn stripped(program: &Path, to: &Path, ui: &Ui) -> PathBuf {
     let done = std::process::Command::new("strip").arg("-o").args([to, program]).output();
     let why = match done {
@@ -102,7 +102,7 @@ fn stripped(program: &Path, to: &Path, ui: &Ui) -> PathBuf {
         Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_string(),
         Err(error) => format!("strip: {error}"),
     };
-    ui.warn(format_args!("{} is packed with all its symbols: {why}", program.display()));
+    ui.warn(format_args!("cannot strip {}, so it is packed with debug symbols: {why}", program.display()));
     program.to_path_buf()
 }
 
@@ -110,13 +110,14 @@ fn item(name: &str, from: &Path, is_program: bool) -> Item {
     Item { name: name.to_string(), from: from.to_path_buf(), is_program }
 }
 
-/// The folder of the current build, which is built where it is not there.
+/// Returns the folder of the current build, and builds it if it does not exist.
 fn engine(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let sets = args.set.all();
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &sets)?;
     if profile.gpu != Gpu::Cuda {
         return Err(exit::usage(format!(
-            "--profile {}: it is for no GPU, so there is nothing to check of it on one; those that are for GPUs are {}",
+            "--profile {}: the profile uses no GPU, so there is nothing to check\nhint: profiles for GPUs are \
+             {}",
             args.profile,
             profile::names_for_gpus(&workspace.build_profiles())?.join(", ")
         )));
@@ -128,7 +129,7 @@ fn engine(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     stages::named(workspace, &name)
 }
 
-/// Sees that `path` is a program that llama.cpp calls llama-bench.
+/// Checks that `path` is a llama-bench program of llama.cpp.
 fn check_program(path: &Path) -> Result<()> {
     let wrong = |why: &str| exit::usage(format!("--llama-bench {}: {why}", path.display()));
     let bytes = std::fs::read(path).map_err(|error| wrong(&error.to_string()))?;
@@ -136,12 +137,13 @@ fn check_program(path: &Path) -> Result<()> {
     match bytes.starts_with(b"\x7fELF") && holds(b"llama-bench") {
         true => Ok(()),
         false => Err(wrong(
-            "it is no llama-bench: name the program of a build, as cmake/bin/llama-bench in its folder",
+            "the file is not a llama-bench program\nhint: use the one of a build, cmake/bin/llama-bench in its \
+             folder",
         )),
     }
 }
 
-/// llama-bench, or why there is none.
+/// Returns the path of llama-bench, or the reason why there is none.
 fn bench(args: &Args, workspace: &Workspace) -> Result<PathBuf, String> {
     if args.no_llama_bench {
         return Err("left out with --no-llama-bench".to_string());
@@ -155,12 +157,12 @@ fn bench(args: &Args, workspace: &Workspace) -> Result<PathBuf, String> {
     match program.is_file() {
         true => program.canonicalize().map_err(|error| error.to_string()),
         false => Err(format!(
-            "no build of {name} was there: `cargo xtask build --profile {BENCH} --origin sdist` makes one"
+            "there was no build of {name}; `cargo xtask build --profile {BENCH} --origin sdist` makes one"
         )),
     }
 }
 
-/// The machine with the GPU may have another CPU than this one.
+/// Warns that the machine with the GPU may have a CPU that lacks instructions of this build.
 fn warn_of_cpus(record: &BuildInfo, ui: &Ui) {
     let rare: Vec<&str> = record
         .isa_required
@@ -170,18 +172,20 @@ fn warn_of_cpus(record: &BuildInfo, ui: &Ui) {
         .collect();
     if !rare.is_empty() {
         ui.warn(format_args!(
-            "this engine runs on CPUs with {} alone; for any x86-64 CPU since 2013 pack one of --set isa=x86-64-v3",
+            "this engine runs only on CPUs with {}\nhint: --set isa=x86-64-v3 packs an engine for any x86-64 \
+             CPU since 2013",
             rare.join(", ")
         ));
     }
 }
 
-/// A ratio is one of programs of the same kernels.
+/// Warns if the programs come from different sources: a ratio is meaningful only between programs with the same
+/// kernels.
 fn warn_of_sources(engine: &BuildInfo, bench: &BuildInfo, ui: &Ui) {
     if engine.source.digest != bench.source.digest {
         ui.warn(format_args!(
-            "anneal is made of {} {} and llama-bench of {} {}: what is compared is not only ours and theirs; `--profile {BENCH}` \
-             packs an anneal of the same objects",
+            "anneal was built from {} {} and llama-bench from {} {}, so a difference may come from the \
+             sources\nhint: `--profile {BENCH}` packs an anneal of the same objects",
             engine.source.origin, engine.source.version, bench.source.origin, bench.source.version
         ));
     }

@@ -1,4 +1,4 @@
-//! `gpu-check run`: outside of any checkout.
+//! The `gpu-check run` command, which works outside of any checkout.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,31 +17,31 @@ use crate::gpu_check::archive::Contents;
 use crate::gpu_check::report::{Done, ModelReport, ProgramReport, Report, SCHEMA_VERSION};
 use crate::gpu_check::{CheckOptions, DEFAULTS, Engine, RunningCheck, Sizes, check_budget, page};
 
-/// How long the engine may take to look at the machine: to start CUDA on eight sleeping GPUs.
+/// Time limit for the engine to inspect the machine: it may have to start CUDA on eight sleeping GPUs.
 const LOOK: Duration = Duration::from_secs(60);
 
 /// Options of `gpu-check run`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The file to write; it grows as the check goes on
+    /// File to write, updated as the check proceeds
     #[arg(long, value_name = "FILE", default_value = "gpu-check.json")]
     out: PathBuf,
-    /// Time for all of it: what does not fit is left out, the least important first
+    /// Time for the whole check; steps that do not fit are left out, the least important first
     #[arg(long, value_name = "TIME", default_value = "8m", value_parser = humantime::parse_duration)]
     budget: Duration,
     /// Models as SHAPE/TYPE, the most important first
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = DEFAULTS)]
     models: Vec<Synthetic>,
-    /// Folder for models, which are removed at the end; the defaults take 9 GB [default: the system's for temporary files]
+    /// Folder for temporary models; the default models take 9 GB [default: the system's folder for temporary files]
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
-    /// The engine [default: the one beside this program]
+    /// Path of the engine [default: the anneal beside this program]
     #[arg(long, value_name = "FILE")]
     anneal: Option<PathBuf>,
-    /// llama.cpp's bench [default: the one beside this program, if there is one]
+    /// Path of llama.cpp's llama-bench [default: the one beside this program, if it exists]
     #[arg(long, value_name = "FILE")]
     llama_bench: Option<PathBuf>,
-    /// Rehearse on the CPU, with a little of everything
+    /// Rehearse on the CPU, with reduced sizes
     #[arg(long, hide = true)]
     allow_cpu: bool,
 }
@@ -59,7 +59,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return Err(no_gpu(&report.host_warnings));
     }
     if let Some(archive) = &report.archive {
-        // What was named is not the archive's.
+        // Programs that the user named are not the archive's.
         let own = [(&args.anneal, Some(&report.anneal)), (&args.llama_bench, report.llama_bench.as_ref())];
         check_whole(
             archive,
@@ -69,9 +69,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let engine = Engine::open(&places.anneal, args.allow_cpu).map_err(|error| {
         let needs = report.archive.as_ref().map_or(String::new(), |archive| {
             let glibc = archive.glibc.as_deref().unwrap_or("any");
-            format!(": it takes glibc {glibc}, and a CPU with {}", archive.isa_required.join(" "))
+            format!(": the engine requires glibc {glibc} and a CPU with {}", archive.isa_required.join(" "))
         });
-        error.context(format!("nothing can be checked{needs}"))
+        error.context(format!("cannot check this machine{needs}"))
     })?;
     let asked = Instant::now();
     let info = engine.info(LOOK);
@@ -80,16 +80,16 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         step: "info".to_string(),
         seconds: asked.elapsed().as_secs_f64(),
         expected: 0.0,
-        // Whatever else works is worth the file.
+        // A file without this part is still useful, so the check continues.
         error: info.as_ref().err().map(|error| format!("{error:#}")),
     });
     report.info = info.ok();
     let folder = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
     let scratch = Scratch::among_others(&folder, "anneal-gpu-check")
-        .context("there is no room for models: name another folder with --scratch")?;
+        .context("cannot create a folder for models (--scratch chooses another one)")?;
     let build = report.anneal.build.as_ref();
     let options = CheckOptions {
-        // As the engine has it: a build whose defaults leave everything on the CPU asks for none.
+        // Ask the engine: a build whose defaults leave everything on the CPU does not require a GPU.
         promises_gpu: build
             .is_some_and(|build| build.cuda.is_some() && build.defaults.gpu_layers != Some(Layers::Some(0))),
         cuda: build.is_none_or(|build| build.cuda.is_some()),
@@ -106,20 +106,20 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::check_interrupted()?;
     ensure!(
         report.models.iter().any(|model| !(model.runs.is_empty() && model.decodes.is_empty())),
-        "nothing was measured: {} has each step with its reason",
+        "nothing was measured\nhint: {} lists each step with the reason",
         args.out.display()
     );
     Ok(())
 }
 
-/// Sees that the `programs` of an unpacked archive are those that were packed.
+/// Checks that the `programs` of an unpacked archive are those that were packed.
 fn check_whole<'a>(archive: &Contents, programs: impl Iterator<Item = &'a ProgramReport>) -> Result<()> {
     for program in programs {
         let Some(packed) = archive.sha256(&program.name) else { continue };
         ensure!(
             *packed == program.sha256,
-            "{} is not what was packed (SHA-256 {}, and {packed} in contents.json): the archive was cut off or changed on its way; \
-             copy and unpack it again",
+            "checksum mismatch: {} has the SHA-256 {}, but contents.json says {packed}\nhint: the archive was \
+             damaged; copy and unpack it again",
             program.name,
             program.sha256
         );
@@ -127,29 +127,29 @@ fn check_whole<'a>(archive: &Contents, programs: impl Iterator<Item = &'a Progra
     Ok(())
 }
 
-/// Where the programs are.
+/// Paths of the programs that are checked.
 struct Places {
     anneal: PathBuf,
     llama_bench: Option<PathBuf>,
-    /// Why there is no llama-bench.
+    /// Reason why there is no llama-bench.
     missing: Option<String>,
     archive: Option<Contents>,
 }
 
 impl Places {
-    /// Those that were named, or lie beside this program.
+    /// Returns the programs that the user named, or else those beside this program.
     fn find(args: &Args) -> Result<Self> {
-        let own = std::env::current_exe().context("cannot tell where this program is")?;
+        let own = std::env::current_exe().context("cannot determine the path of this program")?;
         let beside = |name: &str| own.parent().map(|folder| folder.join(name)).filter(|path| path.is_file());
         let there = |path: &PathBuf| match path.is_file() {
             true => Ok(path.clone()),
-            false => Err(exit::usage(format!("there is no program {}", path.display()))),
+            false => Err(exit::usage(format!("{} is not a program", path.display()))),
         };
         let named = args.anneal.as_ref().map(there).transpose()?;
         let Some(anneal) = named.or_else(|| beside("anneal")) else {
             return Err(exit::usage(
-                "no anneal lies beside this program: run it from an unpacked archive (`cargo xtask gpu-check pack` makes \
-                 one), or name the engine with --anneal FILE",
+                "there is no anneal beside this program\nhint: run it from an unpacked archive (`cargo xtask \
+                 gpu-check pack` makes one), or name the engine with --anneal FILE",
             ));
         };
         let archive = own.parent().and_then(Path::parent).and_then(Contents::beside);
@@ -164,14 +164,14 @@ impl Places {
                 .find(|missing| missing.what == "llama-bench")
                 .map(|missing| missing.why.clone())
         });
-        let missing = llama_bench
-            .is_none()
-            .then(|| why.unwrap_or_else(|| "none lies beside this program, and none was named".to_string()));
+        let missing = llama_bench.is_none().then(|| {
+            why.unwrap_or_else(|| "there is none beside this program, and none was named".to_string())
+        });
         Ok(Self { anneal, llama_bench, missing, archive })
     }
 }
 
-/// A report of which the machine and the programs are known.
+/// Returns a report that contains only the machine and the programs.
 fn report(args: &Args, places: &Places, budget: f64, ui: &Ui) -> Result<Report> {
     let mut detected = tools::detected(ui);
     detected.host.hostname = None;
@@ -217,17 +217,18 @@ fn program(path: &Path) -> Result<ProgramReport> {
     Ok(ProgramReport { name, bytes, sha256: fs::digest_file(path)?, build: record_of(path)?.map(Box::new) })
 }
 
-/// The record of a program: its own in an archive, that in the folder above its own, or of the build in whose tree it was made.
+/// Returns the record of a program: the one beside it in an archive, the one in the folder above, or the one of the
+/// build whose tree it was made in. Returns `None` if there is none.
 ///
 /// # Errors
-/// When it is there and cannot be read.
+/// The record exists and cannot be read.
 fn record_of(program: &Path) -> Result<Option<BuildInfo>> {
-    // An archive has a record for each program that has one of its own.
+    // An archive has one record for each program that was built with one.
     let own = program.with_file_name(format!(
         "{}.build_info.json",
         program.file_name().unwrap_or_default().to_string_lossy()
     ));
-    // Beside a llama-bench lies the engine, and the record above both is the engine's.
+    // A llama-bench in a build tree lies beside an engine; the record above both is the engine's, so it is skipped.
     let is_bench = program.file_name().is_some_and(|name| name == "llama-bench");
     let above = program.ancestors().skip(if is_bench { 3 } else { 2 });
     let above = above.take(if is_bench { 1 } else { 2 }).map(|folder| folder.join("build_info.json"));
@@ -237,7 +238,7 @@ fn record_of(program: &Path) -> Result<Option<BuildInfo>> {
     }
 }
 
-/// A report is for everybody: neither the builder's name nor its folders.
+/// Removes the builder's name and folders from `record`, because a report may be published.
 fn without_places(mut record: BuildInfo) -> BuildInfo {
     record.hostname = None;
     record.host.hostname = None;
@@ -255,12 +256,14 @@ fn without_places(mut record: BuildInfo) -> BuildInfo {
 fn no_gpu(warnings: &[String]) -> anyhow::Error {
     let why = match warnings {
         [] if !Path::new("/proc/driver/nvidia/version").exists() => {
-            "no NVIDIA driver is loaded (there is no /proc/driver/nvidia/version); in a container, start it with the GPU".to_string()
+            "no NVIDIA driver is loaded (/proc/driver/nvidia/version does not exist)\nhint: if this is a \
+             container, start it with access to the GPU"
+                .to_string()
         }
-        [] => "the driver shows none".to_string(),
+        [] => "the driver reports none".to_string(),
         warnings => warnings.join("; "),
     };
-    exit::lacks(format!("there is no NVIDIA GPU to check on this machine: {why}"))
+    exit::lacks(format!("this machine has no NVIDIA GPU to check: {why}"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `gpu-check show`
+//! The `gpu-check show` command.
 
 use std::path::{Path, PathBuf};
 
@@ -12,9 +12,9 @@ use crate::gpu_check::{Report, page};
 /// Options of `gpu-check show`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What `gpu-check run` wrote
+    /// Report that `gpu-check run` wrote
     file: PathBuf,
-    /// Print a page in Markdown for docs/results in place of the table
+    /// Print a Markdown page for docs/results instead of the table
     #[arg(long)]
     markdown: bool,
 }
@@ -28,10 +28,10 @@ pub fn run(args: &Args, ui: &Ui) -> Result<()> {
     }
 }
 
-/// The report in the file `path`.
+/// Reads the report in the file `path`.
 ///
 /// # Errors
-/// When it is none, or one of a later format.
+/// The file is not a report, or has a later format.
 pub fn read(path: &Path) -> Result<Report> {
     #[derive(serde::Deserialize)]
     struct ReportVersion {
@@ -40,13 +40,14 @@ pub fn read(path: &Path) -> Result<Report> {
     let shown = path.display();
     let text = fs::text(path).with_context(|| format!("cannot read the report {shown}"))?;
     let found: ReportVersion = serde_json::from_str(&text)
-        .with_context(|| format!("{shown} is no report: name a file that `gpu-check run` wrote"))?;
+        .with_context(|| format!("{shown} is not a report that `gpu-check run` wrote"))?;
     let major = |version: &str| version.split('.').next().unwrap_or_default().to_string();
     if major(&found.schema_version) != major(SCHEMA_VERSION) {
         bail!(
-            "{shown} is of format {}, and this reads {SCHEMA_VERSION}: show it with the checkout that made it",
+            "{shown} has format {}, but this program reads {SCHEMA_VERSION}\nhint: show it with the version \
+             that wrote it",
             found.schema_version
         );
     }
-    serde_json::from_str(&text).with_context(|| format!("{shown} is damaged, or no report of gpu-check"))
+    serde_json::from_str(&text).with_context(|| format!("{shown} is damaged or not a report of gpu-check"))
 }

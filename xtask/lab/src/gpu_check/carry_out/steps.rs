@@ -1,4 +1,4 @@
-//! What each step does.
+//! Implementation of each step.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -19,11 +19,11 @@ use crate::gpu_check::plan::{CheckStep, Switch};
 use crate::gpu_check::report::{Decode, Determinism, LeftOut, Long, Pair, Refusal, Run, Wait, Who};
 use crate::recommend::subject::read_model;
 
-/// A generation by the host's samplers.
+/// Generation with the host's samplers.
 const PLAIN: GenerationVariant = GenerationVariant { device_sampling: false, graphs: true, wait: None };
 
 impl RunningCheck<'_> {
-    /// Does what `step` says, and puts what came of it into the report.
+    /// Carries out `step` and stores its result in the report.
     pub(super) fn carry_out(&mut self, step: CheckStep) -> Result<()> {
         match step {
             CheckStep::Refusal => self.refusal(),
@@ -41,12 +41,13 @@ impl RunningCheck<'_> {
         }
     }
 
-    /// Of a model of some megabytes, which is written for it.
+    /// Checks that the engine refuses to run without a GPU, on a model of some megabytes that is written for this
+    /// step.
     fn refusal(&mut self) -> Result<()> {
         let tiny =
             GpuCheckModel::new("tiny/F16".parse().map_err(anyhow::Error::msg)?, &self.folder.join("refusal"));
         if let Some(folder) = tiny.path.parent() {
-            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         }
         self.workshop().make(&tiny, &[], self.limit())?;
         let ended = self.options.engine.without_gpu(&tiny.path, self.limit())?;
@@ -62,7 +63,7 @@ impl RunningCheck<'_> {
         Workshop { folder: &self.folder, engine: &self.options.engine, ui: self.ui }
     }
 
-    /// The report is for everybody, and the folders of this machine are not.
+    /// Removes this machine's folders from `text`, because a report may be published.
     pub(super) fn without_folders(&self, text: &str) -> String {
         let programs = self.options.engine.path.parent().and_then(Path::parent);
         let folders = std::iter::once(self.folder.as_path()).chain(programs);
@@ -103,8 +104,8 @@ impl RunningCheck<'_> {
         Ok(())
     }
 
-    /// Both programs, one after the other, and the other way round the next time. What one of them measured is kept though
-    /// another fails.
+    /// Runs both programs once. Their order alternates from round to round. If one program fails, the other's
+    /// measurements are kept.
     fn round(&mut self, model: usize, round: u32) -> Result<()> {
         let programs = if self.options.llama_bench.is_some() { 2 } else { 1 };
         let mut failed = None;
@@ -130,7 +131,8 @@ impl RunningCheck<'_> {
         self.report.models[model].runs.push(run);
     }
 
-    /// As llama-bench does it; with the default samplers; and a steady decode in which the device chooses.
+    /// Runs the engine's measurements: llama-bench's tests, tests with the default samplers, and a steady decode in
+    /// which the device chooses the tokens.
     fn ours(&mut self, model: usize, round: u32) -> Result<()> {
         let kernel = self.kernel(model).map(|output| self.keep(model, round, Who::Anneal, output));
         let path = self.models[model].path.clone();
@@ -143,7 +145,7 @@ impl RunningCheck<'_> {
         kernel.and(sampled).and(decode)
     }
 
-    /// The tests of llama-bench; those of decode alone where prompts cannot be evaluated.
+    /// Runs llama-bench's tests; only those of decode if prompts cannot be evaluated.
     fn kernel(&mut self, model: usize) -> Result<Output> {
         let path = self.models[model].path.clone();
         let engine = &self.options.engine;
@@ -160,7 +162,7 @@ impl RunningCheck<'_> {
         }
     }
 
-    /// The device chooses, where it can.
+    /// Returns the variant of a steady decode: the device chooses the tokens if it can.
     fn steady(&self) -> GenerationVariant {
         GenerationVariant { device_sampling: self.options.engine.supports.device_sampling, ..PLAIN }
     }
@@ -170,7 +172,7 @@ impl RunningCheck<'_> {
         engine::llama_bench(program, &self.models[model].path, &self.sizes(model), self.limit())
     }
 
-    /// F16 takes cuBLAS for prompts, which a machine with nothing but a driver does not have.
+    /// Returns the sizes for a model. Prompts on F16 weights need cuBLAS, which a machine with only a driver lacks.
     fn sizes(&self, model: usize) -> Sizes {
         match self.decode_only.contains(&model) {
             true => self.options.sizes.without_prompts(),

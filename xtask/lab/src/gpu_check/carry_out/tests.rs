@@ -14,7 +14,7 @@ fn a_shortened_long_run_is_the_same_step() {
     assert!(check_budget(480.0).is_ok() && check_budget(1.0).is_err());
 }
 
-/// A report of which the machine is known, one with a GPU.
+/// Returns a report of a machine with one GPU.
 fn report() -> Report {
     let host = include_str!("../../../../../fixtures/hosts/ryzen-7950x-4060ti.json");
     let host: build_info::Host = serde_json::from_str(host).unwrap();
@@ -48,7 +48,7 @@ fn report() -> Report {
     }
 }
 
-/// The engine that plays a GPU, in `folder`; it writes each of its calls to `calls` there.
+/// Returns an engine that simulates a GPU in `folder`; it writes each of its calls to the file `calls` in it.
 fn engine(folder: &std::path::Path) -> Engine {
     let placement = json!({ "placement": { "devices": ["CUDA0 (NVIDIA H100)"], "faults": [] } }).to_string();
     for (name, text) in [
@@ -64,7 +64,7 @@ fn engine(folder: &std::path::Path) -> Engine {
     ] {
         std::fs::write(folder.join(name), text).unwrap();
     }
-    // By another process: a script that a forked child holds open for writing cannot be run.
+    // Another process writes the script: a script that a forked child holds open for writing cannot be run.
     let program = folder.join("anneal");
     let made = std::process::Command::new("sh")
         .args(["-c", "cp \"$0.text\" \"$0\" && chmod +x \"$0\""])
@@ -100,7 +100,7 @@ fn whatever_the_builds_defaults_are_all_is_looked_at_on_the_gpu() {
         let forced = "--require-gpu=full --gpu-layers all --n-cpu-moe 0 --kv-offload --op-offload";
         assert!(call.contains(forced), "{call}");
     }
-    // Beginnings and ends of what was asked, and how often at least: a round, the pairs, the long run.
+    // Beginning and end of a call, and its minimum count: a round, the pairs, the long run.
     for (begin, end, least) in [
         ("unset info --placement --json -m ", "", 1),
         ("unset bench -m ", "", 2),

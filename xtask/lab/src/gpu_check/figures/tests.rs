@@ -20,7 +20,8 @@ fn run(round: u32, by: Who, rows: Vec<GpuBenchRow>) -> Run {
     Run { round, by, rows, settings: serde_json::Map::new() }
 }
 
-/// Ours takes `ours` tokens a second in decode and `sampled` with sampling, theirs 100 and a little noise.
+/// Returns rounds in which `anneal` decodes `ours` tokens per second, and `sampled` with sampling. llama-bench
+/// decodes 100, with a little noise.
 fn rounds(count: u32, ours: f64, sampled: f64) -> Vec<Run> {
     (1..=count)
         .flat_map(|round| {
@@ -52,12 +53,12 @@ fn steady_decodes_are_held_against_the_decode_of_their_round() {
     let decodes = vec![of_round(Some(1), Some(512)), of_round(Some(3), Some(512)), of_round(None, Some(512))];
     let comparisons = of(rounds(2, 110.0, 90.0), decodes);
     let device = comparisons.iter().find(|of| of.sampling == Sampling::GreedyOnDevice).unwrap();
-    // One that is of no round is no pair, nor one of a round that llama-bench has not.
+    // A decode that belongs to no round, or to a round that llama-bench lacks, forms no pair.
     assert_eq!(
         (device.test.as_str(), device.ratio.map(|ratio| (ratio.median, ratio.pairs))),
         ("tg128", Some((1.0, 1)))
     );
-    // Where the device did not choose, nobody may say that it did.
+    // A decode whose tokens the device did not choose is not reported as sampled on the device.
     let comparisons = of(rounds(2, 110.0, 90.0), vec![of_round(Some(1), Some(0))]);
     assert!(comparisons.iter().any(|of| of.sampling == Sampling::GreedyOnHost));
 }
@@ -114,7 +115,7 @@ fn model(name: &str, bytes: u64, speed: f64) -> ModelReport {
 
 #[test]
 fn bandwidth_is_the_weights_times_the_speed() {
-    // 1.6 GB a token.
+    // 1.6 GB per token.
     let figure = |name: &str, speed: f64, theoretical: Option<f64>, copy: Option<f64>| {
         bandwidth(&model(name, 1_600_000_000, speed), &MemorySpeed { theoretical, copy }).unwrap()
     };
@@ -123,7 +124,7 @@ fn bandwidth_is_the_weights_times_the_speed() {
     assert!((half.value.unwrap() - 0.5).abs() < 0.01, "{half:?}");
     assert!((half.effective_bandwidth.unwrap() / 1.6e12 - 1.0).abs() < 0.01, "{half:?}");
     assert_eq!((half.verdict, half.measured_copy_bandwidth), (FigureVerdict::Miss, None));
-    // Between what is missed in any case and what is reached in any case the copies decide.
+    // Between a certain miss and a certain pass, the copy bandwidth decides.
     for (speed, copy, verdict) in [
         (1300.0, None, FigureVerdict::Unclear),
         (1700.0, None, FigureVerdict::Pass),
@@ -167,7 +168,7 @@ fn the_hosts_part_is_that_of_device_sampling_alone() {
         |cpus: f64, chosen| host_cpu(&[decode(false, 1.0, None), decode(true, cpus, chosen)], &[]).unwrap();
     assert_eq!((with(0.2, Some(512)).verdict, with(0.2, Some(512)).note), (FigureVerdict::Pass, None));
     assert_eq!(with(0.3, Some(512)).verdict, FigureVerdict::Miss);
-    // Where it did not choose, nothing is known of a host that leaves it to the device.
+    // If the device did not choose the tokens, nothing is known about the host's CPU use with device sampling.
     let by_host = with(0.2, Some(0));
     assert_eq!((by_host.verdict, by_host.note.is_some()), (FigureVerdict::NotMeasured, true));
     assert_eq!(host_cpu(&[decode(false, 1.0, None)], &[]), None);
@@ -181,7 +182,7 @@ fn the_hosts_part_is_that_of_a_host_that_sleeps() {
     let figure = host_cpu(&plain, &[pair(Switch::Waiting)]).unwrap();
     assert_eq!((figure.value, figure.verdict), (Some(0.1), FigureVerdict::Pass));
     assert_eq!(figure.note.as_deref(), Some("with ANNEAL_CUDA_WAIT=block"));
-    // Another pair says nothing of waiting.
+    // A pair of another switch does not count for waiting.
     assert_eq!(host_cpu(&plain, &[pair(Switch::CudaGraphs)]).unwrap().verdict, FigureVerdict::Miss);
 }
 

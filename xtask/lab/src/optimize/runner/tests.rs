@@ -1,4 +1,4 @@
-//! Heats of engines that are scripts.
+//! Tests of heats with engines that are scripts.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -24,7 +24,8 @@ struct Stable {
 }
 
 impl Stable {
-    /// One engine for each `(prefill, decode, extra)`: it counts its runs, runs `extra` and prints the speeds.
+    /// Creates one engine for each `(prefill, decode, extra)`. The engine counts its runs, runs `extra` and prints
+    /// the speeds.
     fn new(engines: &[(f64, f64, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("m.gguf"), "not looked at").unwrap();
@@ -36,7 +37,7 @@ impl Stable {
                  [{{\"n_prompt\": 8, \"n_gen\": 0, \"avg_ns\": 1, \"avg_ts\": {prefill}}},\n\
                  {{\"n_prompt\": 0, \"n_gen\": 4, \"avg_ns\": 1, \"avg_ts\": {decode}}}]\nEND\n"
             );
-            // By another process: a script that a forked child holds open for writing cannot be run.
+            // Another process writes the script: a script that a forked child holds open for writing cannot be run.
             let mut writer = Command::new("sh")
                 .args(["-c", "cat > \"$0\" && chmod +x \"$0\""])
                 .arg(&path)
@@ -72,7 +73,7 @@ impl Stable {
         (0..self.runners.len()).map(|number| count(number).unwrap_or_default().lines().count()).collect()
     }
 
-    /// The standings of one heat, and why who is out.
+    /// Runs one heat; returns the standings, and the builds that are out with the reasons.
     fn race(&self, store: &mut Store) -> Result<(Vec<Standing>, BTreeMap<usize, String>)> {
         let until = Instant::now() + Duration::from_secs(600);
         let model = self.model();
@@ -92,7 +93,7 @@ fn prompt_and_answer_count_together_and_what_was_run_is_not_run_again() {
     let (standings, _) = stable.race(&mut store).unwrap();
     let ratios: Vec<(usize, f64)> = standings.iter().map(|s| (s.who, s.against_base.median)).collect();
     assert_eq!(ratios, [(1, 2.0 / 1.5), (0, 1.0), (2, 2.0 / 5.0)]);
-    // One round more, which warms up.
+    // One more round, which warms up.
     assert_eq!(stable.runs(), [7, 7, 7]);
     assert_eq!(store.record.heats[0].laps.len(), 21);
     store.save().unwrap();
@@ -102,7 +103,7 @@ fn prompt_and_answer_count_together_and_what_was_run_is_not_run_again() {
     assert_eq!(again, standings);
     assert_eq!(stable.runs(), [7, 7, 7], "nothing was run again");
 
-    // A round that was stopped in the middle is run again as a whole.
+    // A round that was interrupted is run again from its start.
     let mut store = stable.store();
     store.record.heats[0].laps.truncate(10);
     stable.race(&mut store).unwrap();
@@ -122,7 +123,7 @@ fn who_crashes_or_prints_nonsense_is_out_and_the_others_go_on() {
     assert_eq!(nothing_measured(&standings, &outs), None);
 
     let dead = Stable::new(&[(1.0, 1.0, "exit 3"), (1.0, 1.0, "exit 3")]);
-    // The one that is left is not run alone, and does not win by that.
+    // The remaining build is not run alone, and does not win by being alone.
     let (standings, outs) = dead.race(&mut dead.store()).unwrap();
     assert_eq!((standings.len(), outs.len()), (1, 1));
     let why = nothing_measured(&standings, &outs).unwrap();

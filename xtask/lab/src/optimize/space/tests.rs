@@ -1,4 +1,4 @@
-//! Spaces of machines that are not here.
+//! Spaces of machines that are described by fixtures.
 
 use std::path::{Path, PathBuf};
 
@@ -23,12 +23,12 @@ fn gcc_only() -> Toolchain {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// The space as a table, with what cannot be planned among what is left out.
+/// Returns the space as a table. Candidates that cannot be planned are listed as left out.
 fn table(host: &Host, toolchain: &Toolchain, base: &str, objective: &str, float_weights: bool) -> String {
     let folder = root().join("profiles/build");
     let base = profile::load(&folder, base).unwrap();
     let work = Work { objective: objective.parse().unwrap(), float_weights };
-    // Those that are there, whatever `optimize` wrote into this checkout.
+    // A fixed list, independent of the files that `optimize` wrote into this checkout.
     let files = ["native-blas", "native-lto"].map(String::from);
     let mut space = space(host, toolchain, &base, &files, &work, &[]);
     let mut lines = Vec::new();

@@ -3,7 +3,7 @@
 use super::{host, presets, profiles, root, shape};
 use crate::recommend::{Question, recommend, variant};
 
-/// docs/src/tune/recommend.md holds an example and the table of variants, written by this test.
+/// Writes the example and the table of variants in docs/src/tune/recommend.md, and checks that they are up to date.
 #[test]
 fn the_example_and_the_table_of_variants_in_docs_are_those_of_the_program() {
     let path = root().join("docs/src/tune/recommend.md");
@@ -12,7 +12,7 @@ fn the_example_and_the_table_of_variants_in_docs_are_those_of_the_program() {
     let mut table = String::from("| profile | for | runs on | why | |\n| --- | --- | --- | --- | --- |\n");
     for status in variant::statuses(&there) {
         let variant = status.variant;
-        let there = if status.there { "" } else { "planned, not there yet" };
+        let there = if status.there { "" } else { "planned" };
         let row = [&format!("`{}`", variant.profile), variant.models, variant.runs_on, variant.why, there];
         table.push_str(&format!("| {} |\n", row.join(" | ")));
     }

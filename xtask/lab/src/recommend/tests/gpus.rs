@@ -1,4 +1,4 @@
-//! Layers on GPUs, and the builds for them.
+//! Tests of layers on GPUs and of the builds for GPUs.
 
 use build_info::{Bytes, Host};
 
@@ -10,7 +10,8 @@ use crate::recommend::{Question, recommend, variant};
 fn a_gpu_takes_as_many_layers_as_fit() {
     let host = host("ryzen-7950x-4060ti");
     let model = shape("llama-3.1-8b", "F16");
-    // A layer of 218,103,808 weights and two norms; 17,175,674,880 bytes less a sixteenth and the buffers.
+    // A layer has 218,103,808 weights and two norms. The GPU has 17,175,674,880 bytes, less a sixteenth and the
+    // buffers.
     let layer = 2 * 218_103_808 + 4 * 2 * 4096;
     let short = Offload::of(&model, &host, 4096, 512).unwrap();
     assert_eq!(short.layer.0, layer + 4096 * 2 * 1024 * 2);
@@ -28,7 +29,7 @@ fn a_gpu_takes_as_many_layers_as_fit() {
     assert!(whole.is_whole() && whole.layers_with_experts_on_cpu.is_none(), "{whole:?}");
 }
 
-/// A Ryzen 7950X with cards of so many GiB.
+/// Returns a Ryzen 7950X with GPUs of the given GiB.
 fn with_cards(cards: &[(&str, u64)]) -> Host {
     let card = |(name, gib): &(&str, u64)| build_info::host::Gpu {
         name: name.to_string(),
@@ -47,20 +48,20 @@ fn several_gpus_share_the_layers() {
     assert_eq!((one.gpu.as_str(), one.gpus, one.is_whole()), ("RTX 4090", 1, false));
     let two = of(&[("RTX 4090", 24), ("RTX 4090", 24)]);
     assert_eq!((two.gpu.as_str(), two.gpus, two.layers), ("2 × RTX 4090", 2, 81));
-    // Driver and buffers take of each.
+    // Every GPU has a driver and buffers of its own.
     let twice = |bytes: Bytes| Bytes(2 * bytes.0);
     let kept = (twice(one.memory), twice(one.reserve), twice(one.compute));
     assert_eq!((two.memory, two.reserve, two.compute), kept);
-    // What no GPU can take alone is not cut.
+    // A part that no GPU can hold alone is not split.
     let small = of(&[("A", 16), ("B", 16)]);
     let each = of(&[("A", 16)]);
     assert_eq!((small.layers, small.is_whole()), (2 * each.layers, false));
     let unlike = of(&[("RTX 4090", 24), ("L4", 16), ("GT 1030", 1)]);
     assert_eq!((unlike.gpu.as_str(), unlike.layers), ("L4 and RTX 4090", one.layers + each.layers));
-    // The largest, where none has room.
+    // The largest GPU is named if none has room.
     let none = of(&[("GT 1030", 1), ("GT 1030 Ti", 1)]);
     assert_eq!((none.gpus, none.layers), (1, 0));
-    // A part of a layer is left over on one of them: experts that would need that stay behind.
+    // One GPU has room for part of a layer: experts that would need that room stay in main memory.
     let moe = shape("qwen3-30b-a3b", "Q4_K_M");
     let behind = |cards: &[(&str, u64)]| {
         Offload::of(&moe, &with_cards(cards), 4096, 512).unwrap().layers_with_experts_on_cpu.unwrap()
@@ -85,7 +86,7 @@ fn several_gpus_share_the_layers() {
     assert_eq!(answer.build.profile, "cuda-dense", "{}", answer.build.reason);
     assert_eq!(answer.build.reason, "81 of 81 layers fit into the memory of 2 × RTX 4090");
     let text = answer.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains("81 of 81 layers: 48 GiB of 2 GPUs less 3 GiB for the driver"), "{text}");
+    assert!(text.contains("81 of 81 layers fit into 48 GiB of 2 GPUs, less 3 GiB for the driver"), "{text}");
     let notes = answer.notes.join("\n");
     assert!(
         notes.contains("the 2 GPUs share the layers") && notes.contains("one more GPU is left out"),
@@ -112,7 +113,7 @@ fn a_build_is_chosen_among_those_that_are_there() {
         let offload = Offload::of(&model, &host, 4096, 512);
         let none = variant::choose(&model, &host, offload.as_ref(), &profiles());
         assert_eq!((none.profile, none.planned), ("native", Some(expected)), "{} {quant}", model.name);
-        assert!(none.reason.contains("not there yet"), "{}", none.reason);
+        assert!(none.reason.contains("does not exist yet"), "{}", none.reason);
         let there = [profiles(), vec![expected.to_string()]].concat();
         let advice = variant::choose(&model, &host, offload.as_ref(), &there);
         assert_eq!((advice.profile, advice.planned), (expected, None), "{} {quant}", model.name);

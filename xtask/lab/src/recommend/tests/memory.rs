@@ -1,4 +1,4 @@
-//! Memory that a model and its context take, and contexts that fit.
+//! Tests of the memory that a model and its context take, and of contexts that fit.
 
 use build_info::Bytes;
 use gguf::synth::{Preset as Synthetic, SynthOptions};
@@ -19,7 +19,8 @@ fn the_compute_buffer_is_estimated_from_above() {
     };
     let (tiny, moe) = (synthetic(Synthetic::Tiny), synthetic(Synthetic::MoeTiny));
     let (small, qwen) = (synthetic(Synthetic::SmallQwen2), shape("qwen2.5-1.5b", "F16"));
-    // What llama.cpp reported ("CPU compute buffer size", MiB) for n_ctx and n_ubatch, and how far above it may be.
+    // Sizes that llama.cpp reported ("CPU compute buffer size", MiB) for n_ctx and n_ubatch, and the allowed excess
+    // of the estimate.
     let cases = [
         (&tiny, 4096, 512, 9.5195, 1.2),
         (&moe, 4096, 512, 9.5195, 1.2),
@@ -57,7 +58,7 @@ fn a_verdict_follows_from_what_is_needed() {
 fn a_context_is_as_long_as_the_memory_and_no_longer_than_it_was_trained() {
     let mut host = host("i3-6100");
     let model = shape("llama-3.1-8b", "Q4_K_M");
-    // So much that the weights and the buffers of a context of 8,192 fit to the byte, with the least reserve.
+    // Memory in which the weights and the buffers of a context of 8,192 fit exactly, with the minimum reserve.
     let need = Need::of(&model, &host, 8192, 256, crate::recommend::kv::F16).once().0;
     for (spare, expected) in [(0, 8192), (-1, 7936), (1 << 20, 8192)] {
         let free = (need + (512 << 20)).checked_add_signed(spare).unwrap();
@@ -72,7 +73,7 @@ fn a_context_is_as_long_as_the_memory_and_no_longer_than_it_was_trained() {
     let fit = Fit::of(&model, &host, 2048, 256);
     assert_eq!((fit.largest_context, fit.verdict), (None, FitVerdict::StreamsFromDisk));
     assert!(fit.fits_when_idle);
-    // A limit of the control group counts as much.
+    // A limit of the control group has the same effect.
     host.memory.available = Bytes::gib(64);
     host.limits.memory = Some(Bytes::gib(1));
     assert_eq!(Fit::of(&model, &host, 2048, 256).verdict, FitVerdict::StreamsFromDisk);
@@ -92,7 +93,7 @@ fn a_context_that_does_not_fit_is_shortened_unless_it_was_asked_for() {
     let asked = answer(&model, &host, None, Some(30_000));
     assert_eq!((asked.runtime.n_ctx.value, asked.fit.verdict), (30_208, FitVerdict::StreamsFromDisk));
     let beyond = answer(&shape("qwen2.5-1.5b", "Q4_K_M"), &host, None, Some(40_000));
-    assert!(beyond.notes.iter().any(|note| note.contains("longer than the 32768")), "{:?}", beyond.notes);
+    assert!(beyond.notes.iter().any(|note| note.contains("trained for 32768")), "{:?}", beyond.notes);
 }
 
 #[test]
@@ -101,22 +102,22 @@ fn a_context_that_fits_with_no_quantisation_is_named_as_the_cause() {
     let long = answer(&model, &host, None, Some(100_000));
     let largest = long.fit.largest_context.expect("a shorter one fits");
     assert_eq!((long.fit.verdict, &long.command), (FitVerdict::DoesNotFit, &None));
-    let advice = format!("give -c {largest} or less");
+    let advice = format!("-c {largest} or less");
     assert!(long.quantisation.text.contains("with a context of 100096 tokens"), "{}", long.quantisation.text);
     assert!(long.quantisation.text.contains(&advice), "{}", long.quantisation.text);
     assert!(long.notes.iter().any(|note| note.contains(&advice)), "{:?}", long.notes);
     assert!(long.runtime.n_ctx.reason.contains("100000, and"), "{}", long.runtime.n_ctx.reason);
     assert!(!long.to_string().contains("anneal run"), "{long}");
-    // The advice can be followed, and a step more cannot.
+    // The advice can be followed, and one step more does not fit.
     let shorter = answer(&model, &host, None, Some(largest));
     assert_eq!(
         (shorter.fit.verdict, shorter.runtime.n_ctx.reason.as_str()),
-        (FitVerdict::FitsWithoutRepack, "asked for")
+        (FitVerdict::FitsWithoutRepack, "requested")
     );
     assert!(shorter.command.is_some() && shorter.quantisation.usual == Some("Q4_K_M"));
     let more = answer(&model, &host, None, Some(largest + 1));
     assert!(more.fit.verdict > FitVerdict::FitsWithoutRepack);
-    // A model that is too large with any context stays so.
+    // The weights do not fit, whatever the context.
     let large = answer(&shape("llama-3.3-70b", "Q4_K_M"), &host, None, Some(100_000));
     assert!(large.quantisation.text.contains("smaller model"), "{}", large.quantisation.text);
 }
@@ -147,7 +148,7 @@ fn rearranged_types_are_those_of_the_cpu() {
 
 #[test]
 fn the_rearranged_copy_is_as_large_as_llama_cpp_reports() {
-    // "AMX model buffer size" of the synthetic F16 models, MiB: experts are not among it, a tied embedding is.
+    // "AMX model buffer size" of the synthetic F16 models in MiB. It includes a tied embedding but no experts.
     let cases = [(Synthetic::Tiny, 5.5), (Synthetic::MoeTiny, 2.125), (Synthetic::SmallQwen2, 39.0)];
     let mut host = host("zen5-vm");
     host.cpu.features.extend(["amx_tile", "amx_int8"].map(String::from));

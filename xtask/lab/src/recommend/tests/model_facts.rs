@@ -1,4 +1,4 @@
-//! Weights, work and caches of models, and headers that lie.
+//! Tests of weights, work and caches of models, and of invalid headers.
 
 use build_info::Bytes;
 use gguf::GgmlType;
@@ -38,16 +38,16 @@ fn the_work_of_a_token_is_counted() {
     let llama = shape("llama-3.1-8b", "F16");
     // 2 bytes each, 4 for the 65 norms of 4,096.
     assert_eq!(llama.weights.0, 2 * 8_030_261_248 + 2 * 65 * 4096);
-    // All but the embedding, of which one row is read.
+    // Everything except the embedding, of which one row is read.
     assert_eq!(llama.bytes_per_token.0, llama.weights.0 - 2 * 128_256 * 4096 + 2 * 4096);
-    // Of each layer q and o, k and v, and three matrices of the feed-forward network.
+    // Each layer has q and o, k and v, and three matrices of the feed-forward network.
     let layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336;
     assert_eq!(llama.prefill_macs, Macs { half: 32 * layer, ..Macs::default() });
     // 32 layers, keys and values, 8 heads of 128.
     assert_eq!((llama.kv.f16.0, llama.kv.q8_0), (32 * 2 * 1024 * 2, Some(Bytes(32 * 2 * 1024 / 32 * 34))));
     assert!(llama.kv.exact && llama.notes.is_empty(), "{:?}", llama.notes);
 
-    // A tied embedding is read whole, as the output matrix.
+    // A tied embedding is read as a whole, as the output matrix.
     let tied = shape("qwen2.5-1.5b", "Q8_0");
     assert_eq!(tied.bytes_per_token, tied.weights);
 
@@ -60,7 +60,7 @@ fn the_work_of_a_token_is_counted() {
     assert_eq!(mixture.bytes_per_token.0, expected);
 }
 
-/// A header of these keys.
+/// Header with these keys.
 struct Keys(Vec<(&'static str, Vec<u64>)>);
 
 impl Metadata for Keys {
@@ -93,7 +93,7 @@ fn layers_may_differ_in_keys_and_values() {
         (sizes(vec![2], &[]), 3, one(6)),
         (sizes(vec![4, 0, 1], &[]), 2, one(5)),
         (sizes(vec![], &[]), 3, one(12)),
-        // Latent attention: keys alone.
+        // Latent attention has keys alone.
         (
             sizes(
                 vec![1],
@@ -111,7 +111,7 @@ fn layers_may_differ_in_keys_and_values() {
         assert_eq!((kv.layers, kv.f16.0, kv.exact), (layers, bytes, true));
     }
     let window = sizes(vec![2], &[("attention.sliding_window", 1024)]);
-    assert!(!window.exact && window.notes[0].contains("1024 tokens only"), "{:?}", window.notes);
+    assert!(!window.exact && window.notes[0].contains("only 1024 tokens"), "{:?}", window.notes);
 }
 
 #[test]
@@ -168,9 +168,9 @@ fn headers_that_lie_are_refused_or_survived() {
     assert!(survived > 100);
     let refused =
         |keys: Keys, tensors| format!("{:#}", ModelFacts::read(&keys, tensors, "m.gguf").unwrap_err());
-    assert!(refused(Keys(vec![]), tensors()).contains("no architecture"));
-    assert!(refused(Keys(vec![("x", vec![])]), tensors()).contains("of no layers"));
-    assert!(refused(Keys(vec![("block_count", vec![513])]), tensors()).contains("takes 512 at most"));
+    assert!(refused(Keys(vec![]), tensors()).contains("not a language model"));
+    assert!(refused(Keys(vec![("x", vec![])]), tensors()).contains("has no layers"));
+    assert!(refused(Keys(vec![("block_count", vec![513])]), tensors()).contains("supports at most 512"));
     assert!(refused(Keys(vec![("block_count", vec![2])]), vec![]).contains("no weights"));
 }
 

@@ -1,4 +1,4 @@
-//! Sizes of quantised models, and which quantisation is recommended.
+//! Tests of the sizes of quantised models, and of the recommended quantisation.
 
 use gguf::synth;
 use gguf::synth::{Preset as Synthetic, SynthOptions};
@@ -63,7 +63,7 @@ fn mixtures_are_those_of_llama_cpp() {
 
 #[test]
 fn sizes_are_those_that_llama_cpp_publishes_for_llama_3_8b() {
-    // GiB, of whole files, from the list in tools/quantize/quantize.cpp; a vocabulary of 8 MB is in them.
+    // GiB of whole files, from the list in tools/quantize/quantize.cpp; they include a vocabulary of 8 MB.
     let cases = [
         ("Q8_0", 7.96),
         ("Q6_K", 6.14),
@@ -84,13 +84,14 @@ fn sizes_are_those_that_llama_cpp_publishes_for_llama_3_8b() {
 #[test]
 fn odd_rows_fall_back_and_are_told() {
     let model = shape("qwen2.5-0.5b", "Q4_K_M");
-    // Rows of 896: q, k, v, o, gate and up of 24 layers, and the embedding; down's 4,864 are whole.
+    // Rows of 896 are not whole blocks: q, k, v, o, gate and up of 24 layers, and the embedding. Rows of 4,864 (down)
+    // are.
     let mixed = mixture::quantise(&model, mixture::find("Q4_K_M").unwrap());
     assert_eq!(mixed.fallbacks, 24 * 6);
     let kinds: Vec<&str> = model.types.iter().map(|share| share.kind).collect();
     assert_eq!(kinds[0], "q5_0", "{kinds:?}");
     let warnings = answer(&model, &host("i3-6100"), None, None).quantisation.warnings;
-    assert!(warnings.iter().any(|warning| warning.contains("no multiple of 256")), "{warnings:?}");
+    assert!(warnings.iter().any(|warning| warning.contains("not a multiple of 256")), "{warnings:?}");
     assert!(warnings.iter().any(|warning| warning.contains("general kernels")), "{warnings:?}");
     let good = answer(&shape("qwen2.5-1.5b", "Q4_K_M"), &host("i3-6100"), None, None).quantisation.warnings;
     assert!(good.is_empty(), "{good:?}");
@@ -99,13 +100,13 @@ fn odd_rows_fall_back_and_are_told() {
 #[test]
 fn a_quantisation_is_recommended_that_fits() {
     let host = host("i3-6100");
-    // model, what it is now, the usual one, the most exact that fits, a word of the text
+    // Model, its present type, the usual type, the most precise type that fits, a word of the text
     let cases = [
-        ("llama-3.1-8b", "Q4_K_M", Some("Q4_K_M"), Some("Q8_0"), "stay with Q4_K_M"),
+        ("llama-3.1-8b", "Q4_K_M", Some("Q4_K_M"), Some("Q8_0"), "keep Q4_K_M"),
         ("llama-3.1-8b", "F16", Some("Q4_K_M"), Some("Q8_0"), "F16 does not stay in memory"),
         ("qwen2.5-1.5b", "F16", Some("Q4_K_M"), Some("F16"), "Q4_K_M for speed"),
-        ("qwen3-30b-a3b", "Q4_K_M", Some("Q2_K"), Some("Q2_K"), "a smaller model is mostly"),
-        ("llama-3.3-70b", "Q4_K_M", None, None, "take a smaller model"),
+        ("qwen3-30b-a3b", "Q4_K_M", Some("Q2_K"), Some("Q2_K"), "a smaller model is usually"),
+        ("llama-3.3-70b", "Q4_K_M", None, None, "use a smaller model"),
     ];
     for (name, quant, usual, most_exact, word) in cases {
         let advice = answer(&shape(name, quant), &host, None, None).quantisation;

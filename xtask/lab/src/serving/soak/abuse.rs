@@ -1,4 +1,4 @@
-//! What clients do that they should not.
+//! Invalid and abusive behaviour of clients.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::visit::PATIENCE;
 use crate::serving::prompts::Random;
 use crate::serving::server::Server;
 
-/// Bytes of the longest request that the server takes: small, so that too long ones are cheap.
+/// Size in bytes of the longest request that the server accepts, small so that longer ones are cheap to send.
 pub const LONGEST: usize = 64 << 10;
 
-/// Where, and how it is spoken to there.
+/// Chooses an address and its interface at random.
 fn place(server: &Server, random: &mut Random) -> (Address, Interface) {
     server.address(if random.below(2) == 0 { Interface::Http } else { Interface::Lines })
 }
@@ -28,14 +28,14 @@ fn open(address: &Address) -> Result<Wire, String> {
     Wire::open(address, PATIENCE).map_err(|why| format!("cannot connect: {why}"))
 }
 
-/// Reads some of an answer, and goes.
+/// Reads part of an answer and disconnects.
 pub fn cancel(server: &Server, known: &Known, random: &mut Random) -> Result<(), String> {
     let (address, interface) = place(server, random);
     let mut wire = open(&address)?;
     wire.write_all(&long_request(known, interface)).map_err(|why| why.to_string())?;
     for _ in 0..=random.below(4) {
         match wire.read(&mut [0; 512]) {
-            Ok(0) => return Err("the connection ended before it was left".to_string()),
+            Ok(0) => return Err("the server closed the connection before the client did".to_string()),
             Ok(_) => {}
             Err(why) => return Err(why.to_string()),
         }
@@ -43,7 +43,7 @@ pub fn cancel(server: &Server, known: &Known, random: &mut Random) -> Result<(),
     Ok(())
 }
 
-/// Goes without having read anything.
+/// Disconnects without reading anything.
 pub fn leave(server: &Server, known: &Known, random: &mut Random) -> Result<(), String> {
     let (address, interface) = place(server, random);
     let mut wire = open(&address)?;
@@ -52,23 +52,23 @@ pub fn leave(server: &Server, known: &Known, random: &mut Random) -> Result<(), 
     Ok(())
 }
 
-/// Goes in the middle of its request.
+/// Disconnects in the middle of its request.
 pub fn cut_off(server: &Server, known: &Known, random: &mut Random) -> Result<(), String> {
     let (address, interface) = place(server, random);
     let request = long_request(known, interface);
     let mut wire = open(&address)?;
-    // Never all of it: without its end a line is not one.
+    // Never send the whole request: a JSON line is complete only with its line feed.
     wire.write_all(&request[..random.below(request.len() - 1)]).map_err(|why| why.to_string())
 }
 
-/// A prompt that no context of this server holds.
+/// Sends a prompt that exceeds every context of this server.
 pub fn long_prompt(server: &Server, random: &mut Random) -> Result<(), String> {
     let (address, interface) = place(server, random);
     let request = Ask { prompt: vec![300; 2500], tokens: 4, cache_prompt: false }.bytes(interface);
     expect_refusal(&address, interface, &request, "a prompt beyond the context")
 }
 
-/// More bytes than the server takes.
+/// Sends more bytes than the server accepts.
 pub fn too_large(server: &Server, random: &mut Random) -> Result<(), String> {
     let (address, interface) = place(server, random);
     let text = format!("{{\"prompt\": \"{}\"}}\n", "a".repeat(LONGEST + 1 + random.below(LONGEST)));
@@ -79,7 +79,7 @@ pub fn too_large(server: &Server, random: &mut Random) -> Result<(), String> {
     expect_refusal(&address, interface, &request, "a request that is too large")
 }
 
-/// What no client should send.
+/// Bodies that no client should send.
 const BODIES: [&[u8]; 16] = [
     b"{",
     b"[]",
@@ -99,7 +99,7 @@ const BODIES: [&[u8]; 16] = [
     b"\0\0\0\0",
 ];
 
-/// Requests whose head is wrong.
+/// Requests with an invalid head.
 const HEADS: [&str; 4] = [
     "GET /none HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     "DELETE /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
@@ -107,7 +107,7 @@ const HEADS: [&str; 4] = [
     "\u{1}\u{2}\u{3} garbage\r\n\r\n",
 ];
 
-/// No request that can be understood.
+/// Sends a request that cannot be parsed.
 pub fn malformed(server: &Server, random: &mut Random) -> Result<(), String> {
     let number = random.below(BODIES.len() + HEADS.len());
     if let Some(head) = number.checked_sub(BODIES.len()) {
@@ -122,10 +122,10 @@ pub fn malformed(server: &Server, random: &mut Random) -> Result<(), String> {
     expect_refusal(&address, interface, &request, &String::from_utf8_lossy(body))
 }
 
-/// Sends `request`, which must be refused: with words, or by an end of the connection.
+/// Sends `request` and checks that it is refused, by an error message or by closing the connection.
 fn expect_refusal(address: &Address, interface: Interface, request: &[u8], what: &str) -> Result<(), String> {
     let mut wire = open(address)?;
-    // A server may refuse before it has read all, and close.
+    // A server may refuse a request and close the connection before it has read all of it.
     let sent = wire.write_all(request);
     let _ = wire.finish_writing();
     let (mut decoder, mut text, mut buffer) = (Decoder::default(), Vec::new(), [0; 8 << 10]);
@@ -133,9 +133,9 @@ fn expect_refusal(address: &Address, interface: Interface, request: &[u8], what:
         let count = match wire.read(&mut buffer) {
             Ok(count) => count,
             Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Err(format!("{what}: nothing came for too long"));
+                return Err(format!("{what}: the response timed out"));
             }
-            // Reset: what was on its way to us is lost.
+            // After a reset, the bytes on their way to the client are lost.
             Err(_) => return Ok(()),
         };
         match interface {

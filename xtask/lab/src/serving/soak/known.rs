@@ -1,4 +1,4 @@
-//! Prompts whose answers are known, and what to make of an answer that is another.
+//! Prompts with known answers, and the judgement of answers that differ from them.
 
 use anyhow::{Context, Result, bail};
 use load::answer::fetch;
@@ -9,68 +9,68 @@ use crate::serving::equal;
 use crate::serving::prompts::Prompts;
 use crate::serving::server::Server;
 
-/// Prompts.
+/// Number of prompts.
 const PROMPTS: u64 = 24;
 
-/// Tokens of an answer: in lines of JSON, and over HTTP.
+/// Tokens of an answer: over the socket with JSON lines (`LONG`), and over HTTP (`SHORT`).
 pub const LONG: u32 = 24;
 pub const SHORT: u32 = 8;
 
-/// Where an answer may take another token than the known one, and still be right.
+/// Maximum number of tokens in which a right answer may differ from the known one.
 const TIES: usize = 3;
 
-/// How much less likely such a token may be than the best one, as a difference of natural logarithms, when the server is
-/// asked alone. What another batch rounds otherwise is far less; tokens that are another prompt's are far more apart, also
-/// in a random model.
+/// Maximum difference of log probability (natural logarithm) between such a token and the likeliest one, when the
+/// server is queried alone. Rounding differences between batches are far smaller. Tokens of another prompt differ far
+/// more, even in a random model.
 const NEARLY: f64 = 0.05;
 
-/// Alternatives that are asked for: the most that there are.
+/// Number of alternative tokens that are requested: the maximum.
 const ALTERNATIVES: u32 = 20;
 
-/// A prompt with its answer.
+/// Prompt with its answer.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// The prompt.
+    /// Tokens of the prompt.
     pub prompt: Vec<u32>,
-    /// Its answer.
+    /// Tokens of the answer.
     pub tokens: Vec<u32>,
-    /// The text of the answer's first [`SHORT`] tokens.
+    /// Text of the answer's first [`SHORT`] tokens.
     pub text: String,
 }
 
-/// An answer.
+/// Answer that a client received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampledAnswer {
-    /// The tokens that came.
+    /// Tokens that were received.
     pub tokens: Vec<u32>,
-    /// How many were asked for.
+    /// Number of tokens that were requested.
     pub asked: u32,
 }
 
-/// Asks a server that nobody else asks.
+/// Collects the answers of a server that has no other clients.
 pub fn learn(server: &Server, prompts: &Prompts) -> Result<Vec<Known>> {
     (0..PROMPTS)
         .map(|number| {
             let mut prompt = prompts.prompt(number);
-            // Of several lengths.
+            // Prompts have several lengths.
             prompt.truncate(3 + (number as usize * 7) % 37);
             let tokens = ask(server, &prompt, LONG)?;
             if tokens.len() != LONG as usize {
-                bail!("{LONG} tokens were asked for, and {} came", tokens.len());
+                bail!("requested {LONG} tokens, but received {}", tokens.len());
             }
             let text = whole(server, &prompt, SHORT, false)?;
             Ok(Known { prompt, tokens, text })
         })
         .collect::<Result<_>>()
-        .context("the server does not say what its answers are")
+        .context("cannot collect the server's answers")
 }
 
 fn ask(server: &Server, prompt: &[u32], count: u32) -> Result<Vec<u32>> {
-    let socket = server.socket.as_ref().context("this server takes no lines of JSON")?;
+    let socket = server.socket.as_ref().context("this server does not support JSON lines")?;
     equal::read_tokens(&equal::line(socket, &equal::request(prompt, count))?)
 }
 
-/// A request over HTTP for `count` tokens.
+/// Returns the body of an HTTP request for `count` tokens.
 pub fn body(prompt: &[u32], count: u32, stream: bool, cache: bool) -> Value {
     json!({
         "prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": true, "stream": stream,
@@ -82,44 +82,45 @@ fn whole(server: &Server, prompt: &[u32], count: u32, cache: bool) -> Result<Str
     let request = http("POST", "/v1/completions", body(prompt, count, false, cache).to_string().as_bytes());
     let (status, body) =
         fetch(&server.http, &request, std::time::Duration::from_secs(60)).map_err(anyhow::Error::msg)?;
-    let answer: Value =
-        serde_json::from_slice(&body).with_context(|| format!("status {status}, and no JSON"))?;
+    let answer: Value = serde_json::from_slice(&body)
+        .with_context(|| format!("the body of the response with status {status} is not JSON"))?;
     text_of(&answer).with_context(|| format!("status {status}: {answer}"))
 }
 
-/// The text of an answer over HTTP, or of a part of one.
+/// Returns the text of an HTTP answer, or of a part of one.
 pub fn text_of(answer: &Value) -> Option<String> {
     Some(answer.get("choices")?.get(0)?.get("text")?.as_str()?.to_string())
 }
 
-/// Its tokens.
+/// Returns the tokens of an HTTP answer, or of a part of one.
 pub fn tokens_of(answer: &Value) -> Option<Vec<u32>> {
     let tokens = answer.get("choices")?.get(0)?.get("tokens")?.as_array()?;
     tokens.iter().map(|token| token.as_u64()?.try_into().ok()).collect()
 }
 
-/// What becomes of an answer that is not the known one.
+/// Verdict on an answer that differs from the known one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Deviation {
-    /// It is right all the same: a token that was taken is less likely by at most so much.
+    /// The answer is right: a token that it took is less likely than the best by at most this much.
     Tie(f64),
-    /// It is wrong, in words.
+    /// The answer is wrong; the text gives the reason.
     Wrong(String),
 }
 
 impl Known {
-    /// Whether `answer` is the known one.
+    /// True if `answer` is the known one.
     pub fn is(&self, answer: &SampledAnswer) -> bool {
         answer.tokens.len() == answer.asked as usize && self.tokens.starts_with(&answer.tokens)
     }
 
-    /// Whether `answer` is right all the same: a batch of another size sums up in another order, which can decide
-    /// between two tokens that are nearly as likely. Where it takes another token than the server does, asked alone, the
-    /// server must hold that one for nearly as likely, and say behind it what the answer says.
+    /// Decides if a different `answer` is right. A batch of another size adds up in another order, which can decide
+    /// between two tokens of nearly equal probability. If the answer takes another token than the server does when
+    /// queried alone, the server must give that token nearly the same probability, and must continue from it as the
+    /// answer does.
     pub fn judge(&self, server: &Server, answer: &SampledAnswer) -> Result<Deviation> {
         let SampledAnswer { tokens, asked } = answer;
         if tokens.len() != *asked as usize {
-            return Ok(Deviation::Wrong(format!("{asked} tokens were asked for, and {} came", tokens.len())));
+            return Ok(Deviation::Wrong(format!("requested {asked} tokens, but received {}", tokens.len())));
         }
         let whole = |said: &[u32]| [self.prompt.as_slice(), said].concat();
         let next = |said: &[u32], left| ask(server, &whole(said), left);
@@ -127,22 +128,24 @@ impl Known {
     }
 }
 
-/// How much less likely `token` is behind `prompt` than the best one; nothing where it is not even an alternative.
+/// Returns how much less likely `token` is after `prompt` than the best token. Returns `None` if it is not among the
+/// alternatives.
 fn behind(server: &Server, prompt: &[u32], token: u32) -> Result<Option<f64>> {
-    let socket = server.socket.as_ref().context("this server takes no lines of JSON")?;
+    let socket = server.socket.as_ref().context("this server does not support JSON lines")?;
     let mut request = equal::request(prompt, 1);
     request["logprobs"] = ALTERNATIVES.into();
     let answer = equal::line(socket, &request)?;
     let likely = |entry: &Value| Some((entry.get("token")?.as_u64()?, entry.get("logprob")?.as_f64()?));
     let top = answer.pointer("/logprobs/0/top").and_then(Value::as_array);
     let top: Option<Vec<(u64, f64)>> = top.and_then(|top| top.iter().map(likely).collect());
-    let top = top.with_context(|| format!("no alternatives in {:.300}", answer.to_string()))?;
+    let top =
+        top.with_context(|| format!("the response has no alternatives: {:.300}", answer.to_string()))?;
     let best = top.first().map_or(0.0, |(_, logprob)| *logprob);
     Ok(top.iter().find(|(other, _)| *other == u64::from(token)).map(|(_, logprob)| best - logprob))
 }
 
-/// Whether `tokens` are what `next` says, token by token, but for a few that are another; `behind` tells of such a one how
-/// much less likely it is.
+/// Checks that `tokens` are what `next` returns, token by token, except for a few others. For each of those, `behind`
+/// returns how much less likely it is.
 fn follows(
     tokens: &[u32],
     mut next: impl FnMut(&[u32], u32) -> Result<Vec<u32>>,
@@ -159,14 +162,14 @@ fn follows(
             Some(less) if less <= NEARLY => widest = widest.max(less),
             less => {
                 let less =
-                    less.map_or("no alternative".to_string(), |less| format!("less likely by {less:.4}"));
+                    less.map_or("not an alternative".to_string(), |less| format!("less likely by {less:.4}"));
                 let said = said.get(same);
-                return Ok(Deviation::Wrong(format!("token {at} is {token}, {less}, in place of {said:?}")));
+                return Ok(Deviation::Wrong(format!("token {at} is {token}, {less}, instead of {said:?}")));
             }
         }
         at += 1;
     }
-    Ok(Deviation::Wrong(format!("more than {TIES} tokens are others")))
+    Ok(Deviation::Wrong(format!("more than {TIES} tokens differ")))
 }
 
 #[cfg(test)]
@@ -183,7 +186,7 @@ mod tests {
             }
             Ok(all[said.len()..].to_vec())
         };
-        // As if these were nearly as likely everywhere, and no other.
+        // These tokens are nearly as likely everywhere, and no others are.
         let behind = |_: &[u32], token: u32| match token {
             50 => Ok(Some(0.01)),
             60 => Ok(Some(0.02)),
@@ -198,11 +201,11 @@ mod tests {
             (right.clone(), Ok(0.0)),
             (once.clone(), Ok(0.01)),
             (twice, Ok(0.02)),
-            // The last token alone is another.
+            // Only the last token differs.
             ([&right[..11], &[60]].concat(), Ok(0.02)),
             ([&right[..11], &[70]].concat(), Err("token 11 is 70, less likely by 0.3000")),
-            ([&right[..11], &[99]].concat(), Err("token 11 is 99, no alternative")),
-            // Another's answer from the middle on.
+            ([&right[..11], &[99]].concat(), Err("token 11 is 99, not an alternative")),
+            // From the middle on, the tokens are those of another answer.
             ([&right[..4], &[50, 7, 7, 7, 7, 7, 7, 7]].concat(), Err("token 5 is 7")),
             (vec![50; 12], Err("more than 3")),
         ];
@@ -224,7 +227,7 @@ mod tests {
             (vec![1345, 7], 2, true),
             (vec![1345, 7], 3, false),
             (vec![], 0, true),
-            // The same text, cut in another way.
+            // The same text, split into other tokens.
             (vec![32, 256, 280], 3, false),
         ];
         for (tokens, asked, expected) in cases {

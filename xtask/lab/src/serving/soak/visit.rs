@@ -1,4 +1,4 @@
-//! One request of a client: good, given up, or bad.
+//! Single request of a client: valid, abandoned or invalid.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -14,25 +14,25 @@ use crate::serving::equal;
 use crate::serving::prompts::Random;
 use crate::serving::server::Server;
 
-/// How long an answer may take.
+/// Time limit for an answer.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a client saw.
+/// Outcome of a request.
 #[derive(Debug)]
 pub enum Visit {
-    /// The known answer.
+    /// The answer is the known one.
     Right,
-    /// It did not ask for one, or its request was refused as it should be.
+    /// There is no answer to check: the client abandoned the request, or the server refused it as it should.
     Nothing,
-    /// The server has no room now.
+    /// The server has no free slot.
     Busy,
-    /// Another answer than the known one of a prompt.
+    /// The answer to a known prompt differs from the known one.
     Doubtful(usize, SampledAnswer),
-    /// What must not be, in words.
+    /// The server misbehaved; the text gives the reason.
     Wrong(String),
 }
 
-/// A client's next request, by chance: its kind, and what came of it.
+/// Sends a random request. Returns its kind and its outcome.
 pub fn visit(server: &Server, known: &[Known], random: &mut Random) -> (&'static str, Visit) {
     let number = random.below(known.len());
     let one = &known[number];
@@ -67,13 +67,13 @@ fn refused(refused: Result<(), String>) -> Visit {
     quiet(refused)
 }
 
-/// What a server told to a request that it should answer.
+/// Reply of the server to a request that it should answer.
 enum VisitReply {
     Answer(SampledAnswer),
     Busy,
 }
 
-/// Over the socket.
+/// Sends the request over the Unix socket.
 fn lines(
     socket: &Address,
     known: &Known,
@@ -95,7 +95,7 @@ fn lines(
         while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = text.drain(..=end).collect();
             let line: Value =
-                serde_json::from_slice(&line).map_err(|why| format!("a line that is no JSON: {why}"))?;
+                serde_json::from_slice(&line).map_err(|why| format!("a line is not JSON: {why}"))?;
             if let Some(error) = line.get("error") {
                 return busy(error);
             }
@@ -106,10 +106,10 @@ fn lines(
                 return Ok(VisitReply::Answer(SampledAnswer { tokens, asked: LONG }));
             }
             let token = line.get("token").and_then(Value::as_u64).and_then(|token| u32::try_from(token).ok());
-            tokens.push(token.ok_or_else(|| format!("a line without a token: {line:.200}"))?);
+            tokens.push(token.ok_or_else(|| format!("a line has no token: {line:.200}"))?);
         }
         match wire.read(&mut buffer).map_err(|why| why.to_string())? {
-            0 => return Err("the connection ended within the answer".to_string()),
+            0 => return Err("the connection ended during the answer".to_string()),
             count => text.extend_from_slice(&buffer[..count]),
         }
     }
@@ -120,24 +120,26 @@ fn busy(error: &Value) -> Result<VisitReply, String> {
     if text.contains("busy") { Ok(VisitReply::Busy) } else { Err(text.chars().take(300).collect()) }
 }
 
-/// Over TCP.
+/// Sends the request over HTTP.
 fn over_http(address: &Address, known: &Known, stream: bool, cache: bool) -> Result<VisitReply, String> {
     let request = body(&known.prompt, SHORT, stream, cache).to_string();
     let (status, body) = fetch(address, &http("POST", "/v1/completions", request.as_bytes()), PATIENCE)?;
-    let body = String::from_utf8(body).map_err(|_| "an answer that is not UTF-8".to_string())?;
+    let body = String::from_utf8(body).map_err(|_| "the answer is not UTF-8".to_string())?;
     match status {
         200 => {}
         429 => return Ok(VisitReply::Busy),
         _ => return Err(format!("status {status}: {body:.300}")),
     }
-    let parse = |text: &str| serde_json::from_str::<Value>(text).map_err(|why| format!("no JSON: {why}"));
+    let parse = |text: &str| {
+        serde_json::from_str::<Value>(text).map_err(|why| format!("the body is not JSON: {why}"))
+    };
     if !stream {
         let answer = parse(&body)?;
         return with_text(known, tokens_of(&answer), &text_of(&answer).unwrap_or_default())
-            .ok_or_else(|| format!("no tokens or another text in {answer:.300}"));
+            .ok_or_else(|| format!("missing tokens or wrong text in {answer:.300}"));
     }
     if !body.ends_with("data: [DONE]\n\n") {
-        return Err(format!("a stream without an end: {body:.300}"));
+        return Err(format!("the stream has no end: {body:.300}"));
     }
     let (mut text, mut tokens) = (String::new(), Vec::new());
     for data in body.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]") {
@@ -149,10 +151,10 @@ fn over_http(address: &Address, known: &Known, stream: bool, cache: bool) -> Res
         tokens.extend(tokens_of(&part).unwrap_or_default());
     }
     with_text(known, Some(tokens), &text)
-        .ok_or_else(|| format!("another text than that of its tokens: {text:?}"))
+        .ok_or_else(|| format!("the text does not match its tokens: {text:?}"))
 }
 
-/// An answer of `tokens`; nothing where they are the known ones, and their text is not.
+/// Returns an answer of `tokens`. Returns `None` if they are the known ones and `text` is not their text.
 fn with_text(known: &Known, tokens: Option<Vec<u32>>, text: &str) -> Option<VisitReply> {
     let answer = SampledAnswer { tokens: tokens?, asked: SHORT };
     (!known.is(&answer) || text == known.text).then_some(VisitReply::Answer(answer))

@@ -1,4 +1,5 @@
-//! Tables of docs/src/tune/results, written from docs/results/*.json by the test here. The prose around them is written by hand.
+//! Tables of docs/src/tune/results, generated from docs/results/*.json by the test in this file. The prose around the
+//! tables is written by hand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -12,7 +13,7 @@ use crate::commands::bench::builds::BuildTimes;
 use crate::commands::bench::first_minutes::FirstMinutes;
 use crate::commands::bench::overhead::Overhead;
 
-/// What a file in docs/results may hold.
+/// Measurement of each kind that docs/results may contain.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Measured {
@@ -92,7 +93,7 @@ fn comparison_detail(comparison: &Comparison) -> String {
     text
 }
 
-/// Maximum number of builds that stand side by side: a table has at most six columns.
+/// Maximum number of builds in one table as columns: a table has at most six columns.
 const SIDE_BY_SIDE: usize = 4;
 
 fn comparison_table(comparison: &Comparison) -> String {
@@ -102,7 +103,7 @@ fn comparison_table(comparison: &Comparison) -> String {
     }
 }
 
-/// One row for each phase and model, one column for each build.
+/// Returns a table with one row for each phase and model and one column for each build.
 fn wide_table(comparison: &Comparison) -> String {
     let names: Vec<String> = comparison.builds.iter().map(|build| format!("`{}`", build.name)).collect();
     let mut text =
@@ -127,7 +128,7 @@ fn wide_table(comparison: &Comparison) -> String {
     text
 }
 
-/// One row for each phase, model and build.
+/// Returns a table with one row for each phase, model and build.
 fn long_table(comparison: &Comparison) -> String {
     let mut text = "| phase | model | build | median; ratio |\n| --- | --- | --- | --- |\n".to_string();
     for figure in &comparison.figures {
@@ -147,7 +148,7 @@ fn long_table(comparison: &Comparison) -> String {
 fn cell(figure: &Figure, result: &BuildOutcome) -> String {
     let median = figure.phase.show(result.median);
     match (&result.ratio, &result.verdict) {
-        // A size does not vary: it has no interval.
+        // A size does not vary, so it has no interval.
         (Some(ratio), Some(verdict)) if figure.phase == Phase::BinarySize => {
             format!("{median}; {:.3}, {verdict}", ratio.median)
         }
@@ -184,7 +185,8 @@ fn overhead_table(overhead: &Overhead) -> String {
     text
 }
 
-/// `page` with the part of each result that it has markers for. `unused` loses the names of these results.
+/// Returns `page` with each result's part written between its markers. Removes the names of these results from
+/// `unused`.
 fn with_results(page: &str, files: &BTreeMap<String, String>, unused: &mut BTreeSet<String>) -> String {
     let names = page.split("<!-- docs/results/").skip(1).filter_map(|rest| rest.split(" -->").next());
     let names: Vec<String> = names.map(String::from).collect();
@@ -200,7 +202,7 @@ pub(super) fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
-/// Every file in docs/results, by name.
+/// Returns every file in docs/results by name.
 pub(super) fn results() -> BTreeMap<String, Measured> {
     let files = std::fs::read_dir(docs().join("results")).unwrap().map(|entry| entry.unwrap().path());
     files
@@ -231,7 +233,7 @@ fn the_results_pages_are_those_of_the_files() {
     );
 }
 
-/// Ratios and verdicts of `comparison` as today's statistics make them of its samples.
+/// Returns `comparison` with ratios and verdicts recomputed from its samples by the current statistics.
 fn again(mut comparison: Comparison) -> Comparison {
     let mut logs: Vec<Vec<f64>> = vec![Vec::new(); comparison.builds.len()];
     let mut speeds = 0.0;
@@ -269,8 +271,8 @@ fn again(mut comparison: Comparison) -> Comparison {
     comparison
 }
 
-/// Nobody edits a ratio by hand unnoticed, and nothing unfinished is published. With UPDATE_DOCS the files are written
-/// again, for when the statistics have changed.
+/// Checks that published ratios follow from their samples and that no unfinished result is published. With
+/// UPDATE_DOCS the files are rewritten, for use after a change of the statistics.
 #[test]
 fn published_ratios_are_those_of_the_samples() {
     if std::env::var_os("UPDATE_DOCS").is_some() {

@@ -1,6 +1,6 @@
-//! docs/src/images/before-after.svg, the picture in README: tokens per second of upstream's default build and of builds that
-//! differ from it in compiler, settings and patches, on one machine. The test here draws it from docs/results, so that it shows
-//! the measurement and nothing else.
+//! docs/src/images/before-after.svg, the picture in README: tokens per second of upstream's default build and of
+//! builds with another compiler, other settings and patches, on one machine. The test in this file draws it from
+//! docs/results, so that it shows the measurement and nothing else.
 
 use std::fmt::Write;
 
@@ -10,10 +10,10 @@ use report::escaped;
 
 use super::page::{Measured, docs, results};
 
-/// Comparison that is drawn.
+/// File of the comparison that is drawn.
 const FILE: &str = "native-vs-upstream-default-zen3.json";
 
-/// Builds in the order of their bars, with the class of the bar and a label.
+/// Builds in the order of their bars, each with the CSS class of its bar and a label.
 const BUILDS: [(&str, &str, &str); 4] = [
     ("upstream-default", "default", "upstream's default, gcc"),
     ("upstream-default+compiler:best", "compiler", "upstream's default, clang"),
