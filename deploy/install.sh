@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs an archive of Anneal, for people without Rust. It lays things out as `cargo xtask install` does, so that each
-# can go on where the other was: PREFIX/lib/anneal/versions/NAME, `current` and `previous` beside it, and links to
-# `current` in PREFIX/bin and PREFIX/share. All is made and checked in a folder of its own; one rename makes it current.
+# Installs an archive of Anneal on machines without Rust. It uses the same layout as `cargo xtask install`, so each can
+# continue the other's work: PREFIX/lib/anneal/versions/NAME, the links `current` and `previous` beside it, and links to
+# `current` in PREFIX/bin and PREFIX/share. Everything is made and checked in a work folder; one rename makes it current.
 #
 # Exit codes: 0 done, 1 failed, 2 wrong usage, 69 this machine lacks what the build needs, 75 try again, 130 stopped.
 
@@ -15,15 +15,15 @@ usage() {
 Installs Anneal from an archive.
 
   sh install.sh --from FILE|URL [--prefix DIR]    install and make current
-  sh install.sh --rollback [--prefix DIR]         go back to the version before
+  sh install.sh --rollback [--prefix DIR]         go back to the previous version
   sh install.sh --uninstall [--all] [--prefix DIR]
-                                                  remove the current version, or all
+                                                  remove the current version, or all versions
 
-  --prefix DIR     where to (/usr/local for root, else ~/.local)
-  --sha256 HEX     the sum that the archive must have, in place of the one in FILE.sha256
-  --no-check       install without a sum: whether the archive is whole, and whose it is, nobody knows then
-  --key FILE|KEY   public key of minisign that must have signed the archive (FILE.minisig);
-                   or ANNEAL_MINISIGN_KEY, or PREFIX/etc/anneal/minisign.pub
+  --prefix DIR     folder to install to [default: /usr/local for root, else ~/.local]
+  --sha256 HEX     expected SHA-256 of the archive, instead of the one in FILE.sha256
+  --no-check       install without a checksum, so that neither damage nor forgery is detected
+  --key FILE|KEY   public minisign key that must have signed the archive (FILE.minisig)
+                   [default: $ANNEAL_MINISIGN_KEY, else PREFIX/etc/anneal/minisign.pub if it exists]
 END
 }
 
@@ -34,7 +34,7 @@ fail() { # CODE WORDS...
     exit "$code"
 }
 
-# A file name or the output of another program must not send escape sequences to the terminal.
+# File names and the output of other programs must not send escape sequences to the terminal.
 plain() { tr '\001-\010\013-\037\177' '?'; }
 
 show() {
@@ -44,28 +44,28 @@ show() {
     esac
 }
 
-# In a shell of its own, which may die of a reader that is gone. Where nothing can be written the exit code tells it too.
+# A subshell, because it may be killed if the reader has closed the pipe. The exit code shows the failure in any case.
 tell() { (show "$*" >&2) || :; }
 
 warn() { tell "warning: $*"; }
 
-say() { # what was done: it stays so where stdout takes no word of it
+say() { # reports work that is done, and stays done even if stdout cannot be written
     code=0
     (show "$*") 2>/dev/null || code=$?
-    # SIGPIPE: a reader that has seen enough is no error.
+    # 141 is SIGPIPE: a reader that has closed the pipe is not an error.
     case $code in
     0 | 141) ;;
-    *) fail 1 "cannot write to stdout, and this is done: $*" ;;
+    *) fail 1 "cannot write to stdout, but this is done: $*" ;;
     esac
 }
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# Most entries and 512-byte blocks of one file, as in crates/ship/src/unpack.rs.
+# Maximum numbers of entries and of 512-byte blocks of one file, as in crates/ship/src/unpack.rs.
 most_entries=20000
 most_blocks=4194304
-most_small=65536 # bytes of a sum or a signature, as in crates/ship/src/install/source.rs
-# Longest path of the installer's folder: below it, there must be room in PATH_MAX for the files of an archive.
+most_small=65536 # maximum size of a checksum file or signature in bytes, as in crates/ship/src/install/source.rs
+# Maximum length of the installer's folder, so that the paths of an archive's files below it fit into PATH_MAX.
 most_path=3500
 newline='
 '
@@ -74,8 +74,8 @@ do='' from='' prefix='' sum='' check=yes key="${ANNEAL_MINISIGN_KEY:-}" all=no
 while [ $# -gt 0 ]; do
     case $1 in
     --from | --prefix | --sha256 | --key)
-        # An empty one is a variable that somebody forgot to set: no key, or no sum, would then be asked for.
-        if [ $# -lt 2 ] || [ -z "$2" ]; then fail 2 "$1 wants a value"; fi
+        # An empty value comes from an unset variable. Accepting it would skip the check of the key or checksum.
+        if [ $# -lt 2 ] || [ -z "$2" ]; then fail 2 "$1 needs a value"; fi
         case $1 in
         --from) from=$2 ;;
         --prefix) prefix=$2 ;;
@@ -86,7 +86,7 @@ while [ $# -gt 0 ]; do
         ;;
     --no-check) check=no ;;
     --rollback | --uninstall)
-        [ -z "$do" ] || fail 2 "--$do and $1 exclude each other: give one"
+        [ -z "$do" ] || fail 2 "--$do cannot be used with $1"
         do=${1#--}
         ;;
     --all) all=yes ;;
@@ -94,55 +94,58 @@ while [ $# -gt 0 ]; do
         usage
         exit 0
         ;;
-    *) fail 2 "unknown argument $1; sh install.sh --help lists them" ;;
+    *) fail 2 "unknown argument $1
+hint: sh install.sh --help lists the arguments" ;;
     esac
     shift
 done
-[ -z "$do" ] || [ -z "$from" ] || fail 2 "--$do and --from exclude each other: give one"
+[ -z "$do" ] || [ -z "$from" ] || fail 2 "--$do cannot be used with --from"
 do=${do:-install}
-[ "$all" = no ] || [ "$do" = uninstall ] || fail 2 "--all is for --uninstall"
+[ "$all" = no ] || [ "$do" = uninstall ] || fail 2 "--all can only be used with --uninstall"
 case $sum in
-*[!0-9A-Fa-f]*) fail 2 "--sha256 wants 64 hexadecimal digits, not $sum" ;;
-*) [ -z "$sum" ] || [ ${#sum} -eq 64 ] || fail 2 "--sha256 wants 64 hexadecimal digits, not $sum" ;;
+*[!0-9A-Fa-f]*) fail 2 "--sha256 needs 64 hexadecimal digits, not $sum" ;;
+*) [ -z "$sum" ] || [ ${#sum} -eq 64 ] || fail 2 "--sha256 needs 64 hexadecimal digits, not $sum" ;;
 esac
 if [ -z "$prefix" ]; then
     if [ "$(id -u)" = 0 ]; then
         prefix=/usr/local
     else
-        prefix=${HOME:?HOME names no folder: say where to install with --prefix DIR}/.local
+        prefix=${HOME:?is not set; name a folder to install to with --prefix DIR}/.local
     fi
 fi
 case $prefix in
 /*) ;;
 *) prefix=$PWD/$prefix ;;
 esac
-# As completion adds them: what is compared with PATH has none.
+# Trailing slashes, which shell completion adds, would prevent the comparison with PATH.
 while [ "$prefix" != "${prefix%/}" ]; do prefix=${prefix%/}; done
 home=$prefix/lib/anneal
 versions=$home/versions
-# Lists of folders have one path per line.
+# Lists of folders contain one path per line.
 case $prefix in
-*"$newline"*) fail 2 "cannot install to $prefix: the path contains a line break; choose another folder with --prefix DIR" ;;
+*"$newline"*) fail 2 "cannot install to $prefix: the path contains a line break
+hint: choose another folder with --prefix DIR" ;;
 esac
-[ ${#home} -le $most_path ] || fail 2 "cannot install to a path of ${#home} bytes: at most $most_path leave room for the \
-files of an archive; choose a shorter path with --prefix DIR"
+[ ${#home} -le $most_path ] || fail 2 "cannot install to a path of ${#home} bytes: with more than $most_path bytes \
+the paths of an archive's files would be too long
+hint: choose a shorter path with --prefix DIR"
 
-# --- what is there -------------------------------------------------------------------------------------------------
+# --- existing installations ----------------------------------------------------------------------------------------
 
-is_name() { # whether $1 can name a version
+is_name() { # true if $1 can be the name of a version
     case $1 in
     *[!A-Za-z0-9._+-]* | '') return 1 ;;
-    anneal-*) [ ${#1} -le 99 ] ;; # longer ones do not fit into a tar header
+    anneal-*) [ ${#1} -le 99 ] ;; # longer names do not fit into a tar header
     *) return 1 ;;
     esac
 }
 
 foreign() {
-    fail 1 "$1 is there and was not put there by an installer of Anneal: nothing was changed; move it away, or install \
-elsewhere with --prefix DIR"
+    fail 1 "cannot replace $1: no installer of Anneal created it; nothing was changed
+hint: move it away, or choose another folder with --prefix DIR"
 }
 
-named_by() { # prints the version that the link $1 leads to
+named_by() { # prints the version that the link $1 names
     if [ -L "$1" ]; then
         target=$(readlink "$1")
         if ! is_name "${target#versions/}" || [ "$target" = "${target#versions/}" ]; then
@@ -154,7 +157,7 @@ named_by() { # prints the version that the link $1 leads to
     fi
 }
 
-# The names that the version in $1 wants links for.
+# Prints the names for which the version in $1 needs links.
 wanted() {
     for link in bin/anneal share/bash-completion/completions/anneal share/zsh/site-functions/_anneal \
         share/fish/vendor_completions.d/anneal.fish; do
@@ -163,7 +166,7 @@ wanted() {
     pages "$1"
 }
 
-pages() { # our pages below $1
+pages() { # prints the man pages of Anneal below $1
     for page in "$1"/share/man/man1/anneal.1 "$1"/share/man/man1/anneal-*.1; do
         if [ -e "$page" ] || [ -L "$page" ]; then
             printf 'share/man/man1/%s\n' "${page##*/}"
@@ -171,11 +174,11 @@ pages() { # our pages below $1
     done
 }
 
-target_of() { # what a link at $1 below the prefix holds: relative, so that the whole prefix may be moved
+target_of() { # prints the target of a link at $1 below the prefix: relative, so that the prefix can be moved
     folder=${1%/*}
     if [ -d "$prefix/$folder" ]; then
         root=$(cd -P "$prefix" && pwd -P)
-        # Behind a link of the user's own (~/.local/bin, say) the relative way leads elsewhere.
+        # Behind a symbolic link of the user (such as ~/.local/bin) a relative path would lead elsewhere.
         if [ "$(cd -P "$prefix/$folder" && pwd -P)" != "${root%/}/$folder" ]; then
             printf '%s/lib/anneal/current/%s\n' "${root%/}" "$1"
             return
@@ -187,7 +190,7 @@ target_of() { # what a link at $1 below the prefix holds: relative, so that the 
 
 is_ours() { [ -L "$prefix/$1" ] && [ "$(readlink "$prefix/$1")" = "$(target_of "$1")" ]; }
 
-check_links() { # of the version in $1
+check_links() { # fails if a file of others is where a link of the version in $1 would be
     wanted "$1" | while read -r link; do
         if { [ -e "$prefix/$link" ] || [ -L "$prefix/$link" ]; } && ! is_ours "$link"; then
             foreign "$prefix/$link"
@@ -195,7 +198,7 @@ check_links() { # of the version in $1
     done
 }
 
-present() { # links of ours
+present() { # prints the existing links of Anneal
     {
         printf '%s\n' bin/anneal share/bash-completion/completions/anneal share/zsh/site-functions/_anneal \
             share/fish/vendor_completions.d/anneal.fish
@@ -205,9 +208,9 @@ present() { # links of ours
     done
 }
 
-# --- one at a time -------------------------------------------------------------------------------------------------
+# --- one installer at a time ---------------------------------------------------------------------------------------
 
-wipe() { # $1 and all below it, whatever rights somebody gave to it
+wipe() { # removes $1 and everything below it, regardless of permissions
     chmod -R u+rwX "$1" 2>/dev/null || :
     rm -rf "$1" || :
 }
@@ -216,13 +219,13 @@ staging='' becomes='' made_links='' placed='' locked='' stopped='' missing=''
 leave() {
     code=$?
     trap '' INT TERM HUP
-    # Links and a version that were made for what did not become current.
+    # Removes links and a version that were made but did not become current.
     if [ -n "$becomes" ] && [ "$(readlink "$home/current")" != "versions/$becomes" ]; then
         printf '%s' "$made_links" | while read -r link; do rm -f "$prefix/$link"; done
         [ -z "$placed" ] || wipe "$placed"
     fi
     [ -z "$staging" ] || wipe "$staging"
-    # Where the first installation was refused, nothing is installed, and no uninstaller will come.
+    # If the first installation was refused, nothing is installed, so no uninstallation would remove the folders.
     if [ -n "$locked" ] && [ ! -L "$home/current" ] && [ ! -L "$home/previous" ] && rmdir "$versions" 2>/dev/null; then
         remove_empty
     fi
@@ -231,29 +234,33 @@ leave() {
 
 listen() { trap 'exit 130' INT TERM HUP; }
 
-# Who asks to stop while links and folders change places would leave what nobody wanted; it takes milliseconds.
+# Stopping while links and folders are exchanged would leave an inconsistent state. The exchange takes milliseconds.
 deafen() { trap '' INT TERM HUP; }
 
-# After that there is nothing to take back: what remains is done, and who asked to stop is told what is current.
+# After the exchange nothing is undone: the rest is completed, and the message says which version is current.
 heed() { trap 'stopped=yes' INT TERM HUP; }
 
 lock() {
     trap leave EXIT
     listen
-    # A link would lead the line that is written below into another file.
-    [ ! -L "$home/.lock" ] || fail 1 "$home/.lock is a symbolic link, which is not followed: remove it"
+    # Through a link, the line that is written below would go to another file.
+    [ ! -L "$home/.lock" ] || fail 1 "cannot lock $home/.lock: it is a symbolic link
+hint: remove it"
     (: >>"$home/.lock") 2>/dev/null || {
         unmake
-        fail 1 "cannot write to $home: take a folder that you may write to with --prefix DIR, or install as root"
+        fail 1 "cannot write to $home
+hint: choose a writable folder with --prefix DIR, or install as root"
     }
     if has flock; then
         exec 9>>"$home/.lock"
         if ! flock -n 9; then
-            fail 75 "$(cat "$home/.lock") is at work in $prefix: wait for its end, then run the same again"
+            fail 75 "cannot lock $prefix: $(cat "$home/.lock") is running
+hint: wait until it has finished, then run the same command again"
         fi
-        [ -e "$home/.lock" ] || fail 75 "another installer has just ended: run the same again"
+        [ -e "$home/.lock" ] || fail 75 "another installer has just finished
+hint: run the same command again"
     else
-        warn "flock is not there (util-linux brings it): start no second installer meanwhile"
+        warn "flock (of util-linux) is missing, so do not start a second installer"
     fi
     locked=yes
     printf '%s of process %s' "$do" $$ >"$home/.lock"
@@ -266,16 +273,16 @@ lock() {
         *) [ -d "/proc/$pid" ] || wipe "$left" ;;
         esac
     done
-    # The name first: whatever comes between, it is known what to remove.
+    # The name is set first, so that an interruption at any point removes the folder.
     staging=$home/.staging-$$-$(random)
     mkdir -m 700 "$staging" || fail 1 "cannot write to $home"
 }
 
-random() { # what nobody can guess and occupy: eight hexadecimal digits
+random() { # prints eight hexadecimal digits, so that nobody can predict and occupy the name
     od -An -N4 -tx4 /dev/urandom | tr -d ' \n'
 }
 
-make_folder() { # $1 below the prefix; which ones had to be made is remembered: those go again with the last version
+make_folder() { # creates $1 below the prefix, and records the created folders, which are removed with the last version
     missing='' folder=$prefix/$1
     while [ -n "$folder" ] && [ ! -d "$folder" ]; do
         missing="$missing$folder
@@ -285,38 +292,40 @@ make_folder() { # $1 below the prefix; which ones had to be made is remembered: 
     [ -n "$missing" ] || return 0
     mkdir -p "$prefix/$1" || {
         unmake
-        fail 1 "cannot make $prefix/$1: take a folder that you may write to with --prefix DIR, or install as root"
+        fail 1 "cannot create $prefix/$1
+hint: choose a writable folder with --prefix DIR, or install as root"
     }
     [ -d "$home" ] || return 0
-    # One that is not in the list would never go.
+    # A folder that is not in the list would never be removed.
     beside=$home/.folders.$$-$(random)
-    # noclobber: a link that lies there is not followed.
+    # With noclobber an existing link is not followed.
     if ! made=$(told_folders) || ! (set -C && printf '%s\n' "$made" | sort -u >"$beside") ||
         ! mv -f "$beside" "$home/folders"; then
         rm -f "$beside"
         unmake
-        fail 1 "cannot write $home/folders: is the disk full?"
+        fail 1 "cannot write $home/folders
+hint: check that the disk is not full"
     fi
 }
 
-unmake() { # the folders $missing, the deepest first
+unmake() { # removes the folders $missing, the deepest first
     printf '%s' "$missing" | while IFS= read -r folder; do rmdir "$folder" 2>/dev/null || :; done
 }
 
-told_folders() { # those in the list, and $missing
+told_folders() { # prints the folders in the list and those in $missing
     [ ! -e "$home/folders" ] || cat "$home/folders" || return 1
     printf '%s' "$missing" | while IFS= read -r folder; do
         case $folder in
         "$prefix") printf '.\n' ;;
         "$prefix"/*) printf '%s\n' "${folder#"$prefix"/}" ;;
-        */..) ;; # was there, whatever lies before it
-        # By where it lies: the prefix may be called otherwise the next time, or be moved away from there.
+        */..) ;; # a folder reached through `..` existed before
+        # An absolute path, because the prefix may get another name or be moved.
         *) (cd -P "$folder" && pwd -P) ;;
         esac
     done
 }
 
-remove_folders() { # those told on stdin, the deepest first; what is not empty holds what others put there
+remove_folders() { # removes the folders on stdin, the deepest first; folders with files of others stay
     root=$(cd -P "$prefix" 2>/dev/null && pwd -P) || root=''
     awk -F/ '$0 != "" { print ($0 == "." ? 0 : ($0 ~ /^\// ? NF - 10000 : NF)), $0 }' | sort -rn | cut -d' ' -f2- |
         while IFS= read -r folder; do
@@ -333,7 +342,7 @@ remove_folders() { # those told on stdin, the deepest first; what is not empty h
         done
 }
 
-remove_empty() { # all that is ours, where no version is
+remove_empty() { # removes all files of Anneal after the last version is gone
     folders=$(cat "$home/folders" 2>/dev/null || :)
     rm -f "$home/folders" "$home/.lock"
     rmdir "$home" 2>/dev/null || :
@@ -350,17 +359,18 @@ digest() {
     elif has openssl; then
         openssl dgst -sha256 -r <"$1"
     else
-        fail 1 "cannot check $1: install one of sha256sum (coreutils), shasum (perl), openssl"
+        fail 1 "cannot compute the SHA-256 of $1
+hint: install one of sha256sum (coreutils), shasum (perl) or openssl"
     fi | cut -c 1-64
 }
 
-fetch() { # URL FILE MOST-BYTES LIMIT-SECONDS; 1 when it is not there
+fetch() { # URL FILE MAX-BYTES MAX-SECONDS; returns 1 if the server reports that it does not exist
     case $1 in
     https:*) protocols='=https' ;;
     *) protocols='=http,https' ;;
     esac
     if has curl; then
-        # Of an answer without a length older ones take more than they are told.
+        # Older versions of curl ignore --max-filesize if the response has no length, so ulimit also applies.
         code=0
         status=$(ulimit -f $(($3 / 512)) 2>/dev/null || :
             curl -g -sSL --proto "$protocols" --proto-redir "$protocols" --max-redirs 5 --max-filesize "$3" \
@@ -369,11 +379,12 @@ fetch() { # URL FILE MOST-BYTES LIMIT-SECONDS; 1 when it is not there
         case $code in
         0) ;;
         # 153: SIGXFSZ
-        63 | 153) fail 1 "$1 is larger than $3 bytes: it is not what it should be" ;;
-        *) fail 75 "cannot fetch $1: is the network there?" ;;
+        63 | 153) fail 1 "cannot download $1: it is larger than $3 bytes" ;;
+        *) fail 75 "cannot download $1
+hint: check the network" ;;
         esac
     elif has wget; then
-        # It cannot be told to stay with https when it is led elsewhere.
+        # wget cannot be restricted to https in redirects, so redirects are not followed.
         code=0
         limit=''
         [ "$4" = 0 ] || ! has timeout || limit="timeout $4"
@@ -382,18 +393,21 @@ fetch() { # URL FILE MOST-BYTES LIMIT-SECONDS; 1 when it is not there
             ulimit -f $(($3 / 512)) 2>/dev/null || :
             $limit wget -S -nv --max-redirect=0 -T 30 -t 1 -o "$staging/answer" -O "$2" "$1"
         ) || code=$?
-        # Its exit code tells no 404 from a 403; the server's own words do.
+        # Its exit code does not distinguish 404 from 403, so the status is read from the response.
         status=$(sed -n 's,^ *HTTP/[0-9.]* \([0-9][0-9][0-9]\).*,\1,p' "$staging/answer" | tail -n 1)
         case $code:$status in
         0:* | *:[45]??) ;;
-        *:3??) fail 1 "$1 leads elsewhere, where wget may leave https: install curl, or give the address that it leads to" ;;
+        *:3??) fail 1 "cannot download $1: it is redirected, and wget may leave https
+hint: install curl, or give the address of the redirect" ;;
         *)
             plain <"$staging/answer" >&2
-            fail 75 "cannot fetch $1: is the network there?"
+            fail 75 "cannot download $1
+hint: check the network"
             ;;
         esac
     else
-        fail 1 "cannot fetch $1: install curl or wget, or fetch it and its .sha256 by hand and give the file"
+        fail 1 "cannot download $1: curl and wget are missing
+hint: install one of them, or download the archive and its .sha256 by other means and give the file"
     fi
     case $status in
     200) return 0 ;;
@@ -401,35 +415,37 @@ fetch() { # URL FILE MOST-BYTES LIMIT-SECONDS; 1 when it is not there
         rm -f "$2"
         return 1
         ;;
-    429 | 5??) fail 75 "$1 answers $status: try again later" ;;
-    *) fail 1 "$1 answers $status" ;;
+    429 | 5??) fail 75 "cannot download $1: the server answers with status $status
+hint: try again later" ;;
+    *) fail 1 "cannot download $1: the server answers with status $status" ;;
     esac
 }
 
-take() { # $1, of the net or of this machine, to the file $2; 1 when it is not there
+take() { # copies the URL or file $1 to the file $2; returns 1 if it does not exist
     case $1 in
     http://* | https://*) fetch "$1" "$2" $((most_blocks * 512)) 0 ;;
     *)
         [ -f "$1" ] || return 1
-        cp -- "$1" "$2" || fail 1 "cannot copy $1 to $2: may it be read, and is there room on the disk?"
+        cp -- "$1" "$2" || fail 1 "cannot copy $1 to $2
+hint: check that the file is readable and that the disk is not full"
         ;;
     esac
 }
 
-take_small() { # the same for a sum or a signature, which are read line by line
+take_small() { # does the same for a checksum file or a signature, which are read line by line
     case $1 in
     http://* | https://*) fetch "$1" "$2" $most_small 60 ;;
     *)
         [ -f "$1" ] || return 1
-        [ "$(wc -c <"$1")" -le $most_small ] || fail 1 "$1 is larger than $most_small bytes: it is not what it should be"
+        [ "$(wc -c <"$1")" -le $most_small ] || fail 1 "cannot read $1: it is larger than $most_small bytes"
         take "$1" "$2"
         ;;
     esac
 }
 
-told_sum() { # the sum of $2 in the list $1
+told_sum() { # prints the checksum of $2 in the list $1
     cr=$(printf '\r')
-    # The last line may have no end.
+    # The last line may lack a line break.
     while read -r told file rest || [ -n "$told" ]; do
         file=${file%"$cr"}
         if [ "${file#\*}" = "$2" ] && [ -z "$rest" ]; then
@@ -437,24 +453,24 @@ told_sum() { # the sum of $2 in the list $1
             return 0
         fi
     done <"$1"
-    fail 1 "$from.sha256 tells no sum of $2; it belongs to another file"
+    fail 1 "cannot check $2: $from.sha256 has no checksum for it and belongs to another file"
 }
 
-settle_key() { # the key that was given, else the one that is kept; where one cannot be looked for, that is not "none"
+settle_key() { # sets the key: the given one, else the one in the prefix; fails if it is unknown whether there is one
     [ -z "$key" ] || return 0
     kept=$prefix/etc/anneal/minisign.pub
     for folder in "$prefix/etc" "$prefix/etc/anneal"; do
         if { [ -e "$folder" ] || [ -L "$folder" ]; } && { [ ! -d "$folder" ] || [ ! -x "$folder" ]; }; then
-            fail 1 "cannot tell whether there is a key: $folder is no folder, or may not be looked into"
+            fail 1 "cannot determine whether there is a minisign key: $folder is not a readable folder"
         fi
     done
     if [ -e "$kept" ] || [ -L "$kept" ]; then
-        [ -f "$kept" ] || fail 2 "the key of $kept is no public key of minisign, nor a file that holds one"
+        [ -f "$kept" ] || fail 2 "cannot use the key of $kept: it is not a public key of minisign"
         key=$kept
     fi
 }
 
-check_archive() { # $archive, whose sum and signature may lie at $archive.sha256 and $archive.minisig
+check_archive() { # checks $archive; its checksum and signature may be in $archive.sha256 and $archive.minisig
     file=${archive##*/}
     if [ -n "$sum" ]; then
         expected=$sum
@@ -462,39 +478,43 @@ check_archive() { # $archive, whose sum and signature may lie at $archive.sha256
         expected=$(told_sum "$archive.sha256" "$file")
     elif [ "$check" = no ]; then
         expected=''
-        warn "$from is installed without a sum (--no-check): whether it is whole, and whose it is, nobody knows"
+        warn "$from is installed without a checksum (--no-check), so damage or forgery is not detected"
     else
-        fail 1 "there is no $from.sha256 beside the archive: fetch that too, or give the sum with --sha256 HEX; --no-check \
-installs whatever it is"
+        fail 1 "cannot check the archive: $from.sha256 does not exist
+hint: download that file too, or give the checksum with --sha256 HEX; --no-check installs without a check"
     fi
     if [ -n "$expected" ]; then
         expected=$(printf '%s' "$expected" | tr A-F a-f)
         found=$(digest "$archive")
-        [ "$found" = "$expected" ] || fail 1 "$file is damaged, or not what was meant: its SHA-256 is $found and should be \
-$expected; fetch it again"
+        [ "$found" = "$expected" ] || fail 1 "checksum mismatch: the SHA-256 of $file is $found instead of $expected
+hint: download the archive again"
     fi
     [ -n "$key" ] || return 0
-    [ -f "$archive.minisig" ] || fail 1 "$from has no signature (.minisig) beside it, and there is a key that must have \
-signed what is installed"
-    has minisign || fail 1 "cannot check the signature of $from: install minisign, or take the key away"
+    [ -f "$archive.minisig" ] || fail 1 "cannot install $from: a minisign key is configured, but the archive has no \
+signature (.minisig) beside it"
+    has minisign || fail 1 "cannot check the signature of $from: minisign is missing
+hint: install minisign, or remove the key"
     if [ -f "$key" ]; then flag=-p; else flag=-P; fi
     minisign -V -q -m "$archive" -x "$archive.minisig" "$flag" "$key" >&2 ||
-        fail 1 "$from.minisig is not the signature of this archive by the key, or the key is none of minisign's: do not install it"
+        fail 1 "signature mismatch: $from.minisig is not a signature of this archive by the configured key
+hint: do not install this archive"
 }
 
-unpack() { # $archive to $staging/$name
+unpack() { # unpacks $archive to $staging/$name
     plain=$staging/plain.tar
     case $archive in
     *.gz)
-        has gzip || fail 1 "cannot unpack $from: install gzip"
+        has gzip || fail 1 "cannot unpack $from: gzip is missing
+hint: install gzip"
         set -- gzip -dc
         ;;
     *)
-        has zstd || fail 1 "cannot unpack $from: install zstd (apt install zstd, dnf install zstd), or take the .tar.gz"
+        has zstd || fail 1 "cannot unpack $from: zstd is missing
+hint: install zstd (apt install zstd, dnf install zstd), or use the .tar.gz"
         set -- zstd -q -dc
         ;;
     esac
-    # A bomb ends at the limit.
+    # The limit stops a decompression bomb.
     (
         ulimit -f $most_blocks 2>/dev/null || :
         "$@" "$archive" >"$plain"
@@ -502,35 +522,35 @@ unpack() { # $archive to $staging/$name
     rm -f "$archive"
     tar -tf "$plain" >"$staging/names" || fail 1 "cannot unpack $from: it is damaged"
     tar -tvf "$plain" >"$staging/listing" || fail 1 "cannot unpack $from: it is damaged"
-    # What an archive of Anneal never holds is refused before anything of it is written.
-    [ "$(wc -l <"$staging/names")" -le $most_entries ] || fail 1 "refused: it holds more than $most_entries files"
-    ! grep -v '^[-d]' "$staging/listing" >&2 || fail 1 "refused: it holds what is neither a file nor a folder"
-    ! grep -E ' (->|link to) ' "$staging/listing" >&2 || fail 1 "refused: it holds a link"
-    ! cut -c 1-10 "$staging/listing" | grep -q '[sStT]' || fail 1 "refused: it holds files with setuid or setgid"
-    ! grep -E '[^ -~]|[\]' "$staging/names" >&2 || fail 1 "refused: a name in it holds control characters"
-    ! grep -E '(^|/)\.{1,2}(/|$)|^/|//' "$staging/names" >&2 || fail 1 "refused: a name in it leads elsewhere"
-    ! sed 's,/$,,' "$staging/names" | sort | uniq -d | grep . >&2 || fail 1 "refused: a name is in it twice"
+    # Content that no archive of Anneal has is refused before anything is written.
+    [ "$(wc -l <"$staging/names")" -le $most_entries ] || fail 1 "archive refused: it contains more than $most_entries files"
+    ! grep -v '^[-d]' "$staging/listing" >&2 || fail 1 "archive refused: it contains an entry that is neither a file nor a folder"
+    ! grep -E ' (->|link to) ' "$staging/listing" >&2 || fail 1 "archive refused: it contains a link"
+    ! cut -c 1-10 "$staging/listing" | grep -q '[sStT]' || fail 1 "archive refused: it contains files with setuid or setgid"
+    ! grep -E '[^ -~]|[\]' "$staging/names" >&2 || fail 1 "archive refused: a name in it has control characters"
+    ! grep -E '(^|/)\.{1,2}(/|$)|^/|//' "$staging/names" >&2 || fail 1 "archive refused: a path in it leads outside the folder"
+    ! sed 's,/$,,' "$staging/names" | sort | uniq -d | grep . >&2 || fail 1 "archive refused: it contains a name twice"
     while read -r member; do
         case $member in
         "$name" | "$name"/*) ;;
-        *) fail 1 "refused: $member in it lies outside of the folder $name" ;;
+        *) fail 1 "archive refused: $member is outside the folder $name" ;;
         esac
     done <"$staging/names"
-    # One with holes is larger than its archive.
+    # A sparse file is larger than its archive.
     awk '$3 !~ /^[0-9]+$/ { bad = 1 } { sum += $3 } END { exit bad || sum > 2147483648 }' "$staging/listing" ||
-        fail 1 "refused: it holds more than 2 GiB, or what has no size"
-    # A full disk fails each file anew.
+        fail 1 "archive refused: it contains more than 2 GiB, or an entry without a size"
+    # With a full disk tar prints an error for each file; the first one is enough.
     said=$(
         ulimit -f $most_blocks 2>/dev/null || :
         cd "$staging" && tar -xof "$plain" 2>&1
-    ) || fail 1 "cannot unpack $from: $(printf '%s\n' "$said" | sed -n 1p); for a while it takes twice the room of what is in \
-it, $(($(wc -c <"$plain") / 524288)) MiB below $home"
+    ) || fail 1 "cannot unpack $from: $(printf '%s\n' "$said" | sed -n 1p)
+hint: check that $home has $(($(wc -c <"$plain") / 524288)) MiB of free space, twice the size of the content"
     rm -f "$plain"
-    [ -f "$staging/$name/bin/anneal" ] || fail 1 "$from holds no program"
-    [ -z "$(find "$staging/$name" ! -type f ! -type d -o -type f -links +1)" ] || fail 1 "refused: it holds a link"
+    [ -f "$staging/$name/bin/anneal" ] || fail 1 "archive refused: $from contains no program"
+    [ -z "$(find "$staging/$name" ! -type f ! -type d -o -type f -links +1)" ] || fail 1 "archive refused: it contains a link"
 }
 
-check_sums() { # of the folder $1, by the list $2, else by its own
+check_sums() { # checks the folder $1 against the list $2, or against its own list
     list=${2:-$1/SHA256SUMS}
     (
         cd "$1" || exit 1
@@ -547,19 +567,19 @@ check_sums() { # of the folder $1, by the list $2, else by its own
     )
 }
 
-check_runs() { # the version in $1
+check_runs() { # fails unless the version in $1 runs
     head=$(od -An -tx1 -N20 "$1/bin/anneal" | tr -d ' \n')
     case $head in
     7f454c460201*3e00) built=x86_64 ;;
     7f454c460201*b700) built=aarch64 ;;
     7f454c46*) built='another machine' ;;
-    *) fail 1 "bin/anneal in it is no program for Linux" ;;
+    *) fail 1 "archive refused: bin/anneal is not a program for Linux" ;;
     esac
     here=$(uname -m)
     [ "$here" != arm64 ] || here=aarch64
-    [ "$built" = "$here" ] || fail 69 "it is built for $built and this machine is $here: take the archive with $here in its \
-name"
-    [ -x "$1/bin/anneal" ] || fail 1 "bin/anneal in it may not be run"
+    [ "$built" = "$here" ] || fail 69 "the archive is for $built, but this machine is $here
+hint: use the archive with $here in its name"
+    [ -x "$1/bin/anneal" ] || fail 1 "archive refused: bin/anneal is not executable"
     limit=''
     ! has timeout || limit='timeout 10'
     code=0
@@ -568,14 +588,14 @@ name"
     case $code in
     0) ;;
     69) fail 69 "$said" ;;
-    124) fail 1 "$1/bin/anneal --version has not ended within 10 s" ;;
+    124) fail 1 "$1/bin/anneal --version timed out after 10 s" ;;
     *) fail 1 "$1/bin/anneal --version failed (exit code $code): $said" ;;
     esac
 }
 
 # --- switching -----------------------------------------------------------------------------------------------------
 
-point() { # the link $1 at $2, by one rename; 1 when it is not
+point() { # points the link $1 at $2 with one rename; returns 1 on failure
     beside=$home/.${1##*/}.$$-$(random)
     if ! ln -s "$2" "$beside" || ! mv -fT "$beside" "$1"; then
         rm -f "$beside"
@@ -584,7 +604,7 @@ point() { # the link $1 at $2, by one rename; 1 when it is not
     fi
 }
 
-make_links() { # those that the version in $1 wants; they lead through `current`
+make_links() { # makes the links for the version in $1; they lead through `current`
     check_links "$1"
     wanted "$1" >"$staging/links"
     while read -r link; do
@@ -597,16 +617,16 @@ make_links() { # those that the version in $1 wants; they lead through `current`
     done <"$staging/links"
 }
 
-sweep() { # links of ours that lead nowhere
+sweep() { # removes dangling links of Anneal
     present | while read -r link; do
         [ -e "$prefix/$link" ] || rm -f "$prefix/$link"
     done
 }
 
-switch() { # to the version $1 from $2, where there is one
+switch() { # makes the version $1 current, and $2, if not empty, the previous one
     earlier=$(named_by "$home/previous")
     deafen
-    # Killed between these two, the current one is still there.
+    # A process that is killed between the two leaves the current version in place.
     if { [ -z "$2" ] || point "$home/previous" "versions/$2"; } && point "$home/current" "versions/$1"; then
         return
     fi
@@ -618,7 +638,7 @@ switch() { # to the version $1 from $2, where there is one
     exit 1
 }
 
-make_current() { # the version $1
+make_current() { # makes the version $1 current
     becomes=$1
     make_links "$versions/$1"
     before=$(named_by "$home/current")
@@ -627,27 +647,29 @@ make_current() { # the version $1
     settle "$1"
 }
 
-settle() { # the version $1, which is current
+settle() { # completes the switch to the version $1, which is current now
     # A signal to the process group would end the subshells of `sweep`, and with them the script.
     deafen
     sweep
     heed
-    # A slow disk takes minutes for it. Ctrl-C reaches the program too, and nobody wants the second one then.
+    # A slow disk may take minutes. Ctrl-C also reaches `sync`, and then the second `sync` is not wanted.
     if ! sync -f "$home" 2>/dev/null && { [ -n "$stopped" ] || ! sync; }; then
-        [ -n "$stopped" ] || fail 1 "$1 is current, and the disk did not take all of it: run the same again"
-        fail 130 "stopped; $1 is current already, and the disk may not have all of it: run sync before this machine is \
-switched off"
+        [ -n "$stopped" ] || fail 1 "cannot write $1 completely to the disk, although it is current now
+hint: run the same command again"
+        fail 130 "stopped; $1 is current, but may not be completely on the disk
+hint: run sync before this machine is switched off"
     fi
-    [ -z "$stopped" ] || warn "asked to stop when $1 was current already: it stays so"
+    [ -z "$stopped" ] || warn "the request to stop came too late: $1 is current"
 }
 
-check_still_runs() { # the version $1, before it is made current again
-    check_sums "$versions/$1" || fail 1 "$1 is damaged: install it again"
+check_still_runs() { # fails unless the version $1 is intact and runs, before it becomes current again
+    check_sums "$versions/$1" || fail 1 "$1 is damaged
+hint: install it again"
     check_runs "$versions/$1"
 }
 
-repair() { # the version $name, by $tree
-    # No program of every system lets two folders change places: between these two there is neither.
+repair() { # replaces the version $name by $tree
+    # No standard program can exchange two folders, so for a moment neither is in place.
     deafen
     mv -T "$versions/$name" "$staging/damaged" || fail 1 "cannot move $versions/$name away"
     mv -T "$tree" "$versions/$name" || {
@@ -658,19 +680,21 @@ repair() { # the version $name, by $tree
 }
 
 install() {
-    [ -n "$from" ] || fail 2 "say what to install with --from FILE|URL; sh install.sh --help tells more"
+    [ -n "$from" ] || fail 2 "no archive is given
+hint: give it with --from FILE|URL; sh install.sh --help lists the arguments"
     if [ -n "$sum" ] && [ "$check" = no ]; then
-        fail 2 "--no-check and --sha256 exclude each other: give one"
+        fail 2 "--no-check cannot be used with --sha256"
     fi
     file=${from##*/}
     name=${file%.tar.zst}
     name=${name%.tar.gz}
     if [ "$name" = "$file" ] || ! is_name "$name"; then
-        fail 2 "$from is no archive of Anneal: those are called anneal-VERSION-TARGET-PROFILE.tar.zst or .tar.gz"
+        fail 2 "$from is not an archive of Anneal
+hint: archives are called anneal-VERSION-TARGET-PROFILE.tar.zst or .tar.gz"
     fi
     case $from in
     http://* | https://*) ;;
-    *) [ -f "$from" ] || fail 1 "there is no file $from" ;;
+    *) [ -f "$from" ] || fail 1 "cannot find the archive $from" ;;
     esac
     named_by "$home/current" >/dev/null
     named_by "$home/previous" >/dev/null
@@ -679,35 +703,36 @@ install() {
     fi
     settle_key
     case $from in
-    # A sum that was given, and a key, came another way.
-    http://*) [ -n "$sum$key" ] || warn "$from is not encrypted: anybody on the way may give another archive with another \
-sum; take https, the sum from elsewhere (--sha256) or a key of minisign" ;;
+    # A checksum that the user gave, and a key, came through another channel.
+    http://*) [ -n "$sum$key" ] || warn "$from is not encrypted, so the archive and its checksum may be replaced in transit
+hint: use https, a checksum from another source (--sha256) or a minisign key" ;;
     esac
     make_folder lib/anneal/versions
     lock
-    # Into a folder of our own first: what is checked there is what is unpacked, whoever changes the files meanwhile.
+    # The archive is copied to the work folder first, so that exactly the checked content is unpacked.
     archive=$staging/$file
     [ -n "$sum" ] || take_small "$from.sha256" "$archive.sha256" || :
     [ -z "$key" ] || take_small "$from.minisig" "$archive.minisig" || :
-    take "$from" "$archive" || fail 1 "there is no $from"
+    take "$from" "$archive" || fail 1 "cannot find $from"
     check_archive
     unpack
     tree=$staging/$name
-    check_sums "$tree" || fail 1 "what is in $from is not what SHA256SUMS in it says"
+    check_sums "$tree" || fail 1 "archive refused: the files in $from do not match its SHA256SUMS"
     chmod -R u=rwX,go=rX "$tree"
     check_runs "$tree"
     check_links "$tree"
     if [ -e "$versions/$name" ]; then
-        # A damaged list is damage, where all else is what it was.
+        # If only the list differs and the files match the new list, the installed list is damaged.
         cmp -s "$tree/SHA256SUMS" "$versions/$name/SHA256SUMS" || check_sums "$versions/$name" "$tree/SHA256SUMS" ||
-            fail 1 "$name is installed with other content: uninstall it first (cargo xtask install --force replaces it)"
+            fail 1 "$name is already installed with other content
+hint: uninstall it first (cargo xtask install --force replaces it)"
         if check_sums "$versions/$name" && [ -x "$versions/$name/bin/anneal" ]; then
             make_current "$name"
-            say "$name is installed already, and is current"
+            say "$name is already installed and is current"
         else
             repair
             make_current "$name"
-            say "$name was damaged and is repaired, and is current"
+            say "$name was damaged and has been repaired; it is current"
         fi
         return
     fi
@@ -715,19 +740,21 @@ sum; take https, the sum from elsewhere (--sha256) or a key of minisign" ;;
     placed=$versions/$name
     mv -T "$tree" "$placed" || fail 1 "cannot move $tree to $placed"
     make_current "$name"
-    [ -x "$prefix/bin/anneal" ] || fail 1 "$name is installed in $versions, but $prefix/bin/anneal leads nowhere"
+    [ -x "$prefix/bin/anneal" ] || fail 1 "$name is installed in $versions, but $prefix/bin/anneal is a dangling link"
     case :$PATH: in
     *:"$prefix/bin":*) ;;
-    *) warn "$prefix/bin is not in PATH: add it to PATH in ~/.profile" ;;
+    *) warn "$prefix/bin is not in PATH
+hint: add it to PATH in ~/.profile" ;;
     esac
     say "installed $name as $prefix/bin/anneal"
 }
 
-installed() { # fails when nothing is
-    # What somebody killed has left behind goes with --all.
+installed() { # fails if nothing is installed
+    # --all also removes the leftovers of a killed installer.
     if [ "$all" = yes ] && [ -d "$home" ]; then return; fi
     if [ -z "$(others '')" ]; then
-        fail 1 "nothing is installed in $prefix: name the prefix with --prefix DIR"
+        fail 1 "nothing is installed in $prefix
+hint: name the prefix with --prefix DIR"
     fi
 }
 
@@ -737,21 +764,21 @@ rollback() {
     current=$(named_by "$home/current")
     previous=$(named_by "$home/previous")
     if [ -z "$previous" ] || [ "$current" = "$previous" ] || [ ! -d "$versions/$previous" ]; then
-        # Killed between the two renames of a switch.
+        # A process was killed between the two renames of a switch.
         previous=$(others "$current" | tail -n 1)
     fi
     if [ -z "$current" ] || [ -z "$previous" ]; then
-        fail 1 "there is no version to go back to in $prefix"
+        fail 1 "cannot roll back: $prefix has no previous version"
     fi
     check_still_runs "$previous"
     becomes=$previous
     make_links "$versions/$previous"
     switch "$previous" "$current"
     settle "$previous"
-    say "$previous is current, $current is the one before"
+    say "$previous is current, $current is the previous version"
 }
 
-others() { # than $1: names of the versions that are there, the newest last
+others() { # prints the names of the installed versions other than $1, the newest last
     for folder in "$versions"/*; do
         other=${folder##*/}
         if [ "$other" != "$1" ] && is_name "$other" && [ -d "$folder" ] && [ ! -L "$folder" ]; then
@@ -767,14 +794,15 @@ uninstall() {
     previous=$(named_by "$home/previous")
     next=''
     if [ "$all" = no ]; then
-        [ -n "$current" ] || fail 2 "no version is current: --all removes all of them"
+        [ -n "$current" ] || fail 2 "no version is current
+hint: --all removes all versions"
         next=$(others "$current" | tail -n 1)
         if [ -n "$previous" ] && [ "$previous" != "$current" ] && [ -d "$versions/$previous" ]; then
             next=$previous
         fi
     fi
     if [ -n "$next" ]; then
-        (check_still_runs "$next") || fail $? "$current is not removed: $next would be current in its place"
+        (check_still_runs "$next") || fail $? "cannot remove $current: $next would become current instead"
         becomes=$next
         make_links "$versions/$next"
         deafen
@@ -783,13 +811,13 @@ uninstall() {
             rm -f "$home/previous"
         fi
         sweep
-        # Somebody may have removed it already.
+        # The folder may have been removed by hand.
         [ ! -d "$versions/$current" ] || mv -T "$versions/$current" "$staging/gone"
         heed
         say "removed $current; $next is current"
         return
     fi
-    # The links first: they must not lead to half a version.
+    # Links are removed first, because they must never lead to a partial version.
     present | while read -r link; do rm -f "$prefix/$link"; done
     rm -f "$home/current" "$home/previous"
     others '' | while read -r folder; do mv -T "$versions/$folder" "$staging/$folder"; done
@@ -801,6 +829,7 @@ uninstall() {
 }
 
 for tool in awk chmod cmp cut find grep od readlink sed sort tar tr uniq wc; do
-    has "$tool" || fail 1 "$tool is not there: install it first (findutils, diffutils, tar and coreutils bring such)"
+    has "$tool" || fail 1 "$tool is missing
+hint: install the package with it, such as coreutils, findutils, diffutils or tar"
 done
 $do

@@ -45,10 +45,10 @@ pub struct BenchRow {
     /// Number of parameters.
     #[serde(deserialize_with = "lenient")]
     pub model_n_params: Option<u64>,
-    /// Tokens evaluated in one call.
+    /// Most tokens evaluated in one call.
     #[serde(deserialize_with = "lenient")]
     pub n_batch: Option<u32>,
-    /// Tokens evaluated in one graph.
+    /// Most tokens evaluated in one graph.
     #[serde(deserialize_with = "lenient")]
     pub n_ubatch: Option<u32>,
     /// Number of threads of the test: the prefill threads if nothing is generated, otherwise the decode threads.

@@ -1,17 +1,17 @@
-# What builds, tunes and publishes on a node of a kind (deploy/kubernetes/build.yaml), and installs from the store: the sources,
-# the compilers, `xtask` and its programs. Nothing in it depends on the CPU that made it.
+# An image with the sources, the compilers, `xtask` and its programs. It builds, tunes and publishes on a node of one kind
+# (deploy/kubernetes/build.yaml), and installs from the store. Nothing in it depends on the CPU of the machine that built it.
 #
 #   docker build -f deploy/containers/Dockerfile.builder -t "$REGISTRY/anneal-builder:0.1.0" \
 #       --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" .
 #   docker push "$REGISTRY/anneal-builder:0.1.0"
 
 FROM rust:1.95-bookworm
-# Archives that are published have this time, since the repository's history is not sent to the builder.
+# Published archives have this time, because the repository's history is not sent to the builder.
 ARG SOURCE_DATE_EPOCH
 ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH}
 WORKDIR /src
 COPY . .
-# A question to a store compiles the program that asks; that nobody answers is no failure of a dry run.
+# The query to a store compiles the program that queries it. A dry run does not fail if the store is unreachable.
 RUN cargo build --locked --package xtask \
     && install target/debug/xtask /usr/local/bin/xtask && rm -rf target/debug \
     && xtask setup --profile native --yes \
@@ -20,7 +20,7 @@ RUN cargo build --locked --package xtask \
     && xtask install --list \
     && xtask build-native --dry-run --store s3://nobody/nothing \
     && rm -rf /var/lib/apt/lists/*
-# Builds write beside their sources, and the root file system is read only: who runs this copies /src and cargo's home here.
+# Builds write beside their sources, but the root file system is read-only. So /src and cargo's home must be copied to /work.
 ENV ANNEAL_WORKSPACE=/work/src CARGO_HOME=/work/cargo HOME=/work ANNEAL_STATE_DIR=/var/lib/anneal
 WORKDIR /work
 USER 65532:65532

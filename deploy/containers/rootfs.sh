@@ -1,9 +1,10 @@
 #!/bin/sh
-# rootfs.sh [--suite SUITE] [--mirror URL] ARCHIVE DIR: what the images hold, made without a container engine: a small
-# Debian in DIR with ARCHIVE installed by the install.sh that lies beside it. No Rust and no compiler get in. Takes root
-# and debootstrap.
+# rootfs.sh [--suite SUITE] [--mirror URL] ARCHIVE DIR: creates the content of the images without a container engine. DIR
+# gets a small Debian in which the install.sh beside ARCHIVE has installed ARCHIVE, without Rust and compilers. Needs root and
+# debootstrap.
 #
-# SUITE is bookworm, or bullseye to see that glibc 2.31 is enough; URL is debootstrap's own choice if none is given.
+# SUITE is bookworm [default], or bullseye, which tests that glibc 2.31 is sufficient. URL is a Debian mirror [default:
+# debootstrap's].
 set -eu
 usage() {
     echo "usage: rootfs.sh [--suite SUITE] [--mirror URL] ARCHIVE DIR" >&2
@@ -24,29 +25,29 @@ fail() {
     echo "error: $*" >&2
     exit 1
 }
-[ "$(id -u)" = 0 ] || fail "debootstrap and chroot take root"
-command -v debootstrap >/dev/null || fail "install debootstrap"
+[ "$(id -u)" = 0 ] || fail "debootstrap and chroot need root"
+command -v debootstrap >/dev/null || fail "debootstrap is missing"
 dist=$(dirname "$archive")
-for file in "$archive" "$archive.sha256" "$dist/install.sh"; do [ -f "$file" ] || fail "there is no $file"; done
-# Debian's smallest system has gzip and no zstd.
+for file in "$archive" "$archive.sha256" "$dist/install.sh"; do [ -f "$file" ] || fail "cannot find $file"; done
+# Debian's minimal system has gzip but not zstd.
 case $archive in
 *.tar.zst) include=--include=zstd ;;
 *.tar.gz) include='' ;;
 *) fail "$archive is neither a .tar.zst nor a .tar.gz" ;;
 esac
-[ ! -e "$root" ] || fail "$root is there already"
+[ ! -e "$root" ] || fail "cannot create $root: it already exists"
 
 # shellcheck disable=SC2086 # one word or none
 debootstrap --variant=minbase $include "$suite" "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 ||
     {
-        # Half a system is in the way of the next try. What is mounted in it is left alone.
+        # A partial system would hinder the next attempt. File systems that are mounted in it are left alone.
         rm -rf --one-file-system "$root" || :
-        fail "debootstrap failed, all it said is in $root.log: $(tail -n 3 "$root.log")"
+        fail "debootstrap failed; its output is in $root.log: $(tail -n 3 "$root.log")"
     }
 rm -f "$root.log"
 mkdir "$root/dist"
 cp "$archive" "$archive.sha256" "$dist/install.sh" "$root/dist/"
-# The installer checks the sum, and runs the program with this system's libraries.
+# The installer checks the checksum, and runs the program with this system's libraries.
 chroot "$root" /bin/sh /dist/install.sh --from "/dist/${archive##*/}" --prefix /usr/local
 rm -r "$root/dist"
 # As in Dockerfile.portable.

@@ -1,9 +1,9 @@
 #!/bin/sh
-# run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]: serves MODEL from a root file system of rootfs.sh as a
-# container engine would: mounts and processes of its own, everything read only but two tmpfs, no capability, user 65532,
-# and with --cpus a quota, as in 1.5, where this may make control groups. FILE is a server_config.toml, mounted where the
-# pods of deploy/kubernetes have theirs. Then looks at it from outside: health, a key, an answer, the image's health check,
-# SIGTERM. Takes root, unshare, curl.
+# run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]: serves MODEL from a root file system of rootfs.sh as a container
+# engine would: with its own mount and process namespaces, read-only except for two tmpfs, without capabilities, as user 65532.
+# --cpus N adds a CPU quota, such as 1.5, if control groups can be created. FILE is a server_config.toml, which is mounted where
+# the pods of deploy/kubernetes have theirs. The script then tests the server from outside: health, API key, an answer, the
+# image's health check, SIGTERM. Needs root, unshare and curl.
 set -eu
 usage() {
     echo "usage: run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]" >&2
@@ -23,17 +23,17 @@ while [ $# -gt 2 ]; do
     shift 2
 done
 if [ $# -lt 2 ] || [ $# -gt 3 ]; then usage; fi
-[ "$(id -u)" = 0 ] || fail "mounts and chroot take root"
+[ "$(id -u)" = 0 ] || fail "mounts and chroot need root"
 root=$(cd "$1" && pwd)
 model=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
-[ -f "$model" ] || fail "there is no $model"
+[ -f "$model" ] || fail "cannot find $model"
 port=${3:-18080}
 
 work=$(mktemp -d)
 outer='' group=''
 leave() {
     code=$?
-    # With it goes everything inside (--kill-child).
+    # This also kills everything inside (--kill-child).
     [ -z "$outer" ] || kill -9 "$outer" 2>/dev/null || :
     [ -z "$group" ] || rmdir "$group" 2>/dev/null || :
     rm -rf "$work"
@@ -41,14 +41,14 @@ leave() {
 }
 trap leave EXIT
 trap 'exit 130' INT TERM HUP
-# Who listens for others needs a key; whoever runs the server may read it and nobody else.
+# A server that other machines can reach needs API keys, which only its user may read.
 mkdir -p "$work/etc/keys" "$work/etc/config"
 [ -z "$config" ] || cp "$config" "$work/etc/config/server_config.toml"
 key=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 echo "$key" >"$work/etc/keys/api-keys.txt"
 chmod 440 "$work/etc/keys/api-keys.txt"
 chgrp 65532 "$work/etc/keys/api-keys.txt"
-# The folder of mktemp is closed, and only this of it is mounted.
+# The folder of mktemp is inaccessible to others; only this part of it is mounted.
 chmod 755 "$work/etc" "$work/etc/keys" "$work/etc/config"
 
 cat >"$work/inside" <<'INSIDE'
@@ -71,24 +71,24 @@ mount --bind "$etc" "$root/etc/anneal"
 mount -o remount,bind,ro "$root/etc/anneal"
 mount -o remount,bind,ro "$root"
 shift 5
-# No environment but the image's, and no way back to more rights.
+# Only the environment of the image, and no way to regain privileges.
 exec chroot "$root" /usr/bin/setpriv --reuid 65532 --regid 65532 --clear-groups --no-new-privs --bounding-set=-all \
     --inh-caps=-all /usr/bin/env -i ANNEAL_STATE_DIR=/var/lib/anneal XDG_RUNTIME_DIR=/run/anneal \
     /usr/local/bin/anneal serve --socket /run/anneal/anneal.sock --listen "127.0.0.1:$port" "$@"
 INSIDE
 
 if [ -n "$cpus" ]; then
-    # Version 1 mounts the controller by itself, version 2 has all in one.
+    # Version 1 of control groups mounts the CPU controller separately, version 2 has a single hierarchy.
     controller=/sys/fs/cgroup
     [ ! -d "$controller/cpu" ] || controller=$controller/cpu
     group=$controller/anneal-rootfs-$$
-    mkdir "$group" || fail "cannot make a control group: leave out --cpus"
+    mkdir "$group" || fail "cannot create a control group; leave out --cpus"
     quota=$(awk -v cpus="$cpus" 'BEGIN { printf "%d", cpus * 100000 }')
     if [ -e "$group/cpu.max" ]; then
         echo "$quota 100000" >"$group/cpu.max"
     else
         echo 100000 >"$group/cpu.cfs_period_us"
-        echo "$quota" >"$group/cpu.cfs_quota_us" || fail "there is no CPU quota in $group: leave out --cpus"
+        echo "$quota" >"$group/cpu.cfs_quota_us" || fail "cannot set a CPU quota in $group; leave out --cpus"
     fi
     echo "quota: $cpus CPUs"
 fi
@@ -103,28 +103,28 @@ url=http://127.0.0.1:$port
 tries=0
 until health=$(curl -sS --max-time 5 "$url/health" 2>"$work/curl"); do
     tries=$((tries + 1))
-    kill -0 "$outer" 2>/dev/null || fail "it ended: $(cat "$work/log")"
-    [ "$tries" -lt 100 ] || fail "no health after 30 s: $(cat "$work/curl" "$work/log")"
+    kill -0 "$outer" 2>/dev/null || fail "the server exited: $(cat "$work/log")"
+    [ "$tries" -lt 100 ] || fail "the server is not healthy after 30 s: $(cat "$work/curl" "$work/log")"
     sleep 0.3
 done
 echo "GET /health: $health"
-[ "$health" = '{"status":"ok"}' ] || fail "it is not healthy"
+[ "$health" = '{"status":"ok"}' ] || fail "the server is not healthy"
 status=$(curl -sS -o /dev/null -w '%{http_code}' "$url/v1/models")
-[ "$status" = 401 ] || fail "without a key /v1/models answers $status and not 401"
+[ "$status" = 401 ] || fail "without a key /v1/models answers with $status instead of 401"
 echo "without a key: $status"
 
-# unshare's child is the server: process 1 of its namespace.
+# The child of unshare is the server, process 1 of its namespace.
 pid=$(cat "/proc/$outer/task/$outer/children")
 pid=${pid%% *}
 sed -n -E 's/^(Uid|CapEff|NoNewPrivs|Threads):/\1/p' "/proc/$pid/status" | tr -s '\t\n' ' '
 echo
-[ "$(awk '$1 == "Uid:" { print $2 }' "/proc/$pid/status")" = 65532 ] || fail "it does not run as 65532"
-[ "$(awk '$1 == "CapEff:" { print $2 }' "/proc/$pid/status")" = 0000000000000000 ] || fail "it has capabilities"
+[ "$(awk '$1 == "Uid:" { print $2 }' "/proc/$pid/status")" = 65532 ] || fail "the server does not run as user 65532"
+[ "$(awk '$1 == "CapEff:" { print $2 }' "/proc/$pid/status")" = 0000000000000000 ] || fail "the server has capabilities"
 if [ "$(awk '$5 == "/" { print substr($6, 1, 2) }' "/proc/$pid/mountinfo" | tail -n 1)" != ro ]; then
-    fail "its root can be written to"
+    fail "the root file system of the server is writable"
 fi
 
-# What HEALTHCHECK runs, in the server's namespaces and as its user.
+# Runs the image's HEALTHCHECK in the server's namespaces and as its user.
 nsenter -t "$pid" -m -p -r -G 65532 -S 65532 /usr/local/bin/anneal top --once --interval 0.1 /run/anneal/anneal.sock >"$work/top" ||
     fail "anneal top --once: $(cat "$work/top")"
 echo "health check: $(sed -n 1p "$work/top")"

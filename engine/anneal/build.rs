@@ -1,5 +1,5 @@
-//! Passes on the linker arguments that llama-link cannot: cargo takes them only from the package of the
-//! executable. And the list of crates, where there is one.
+//! Passes on linker arguments that llama-link cannot set, because cargo only accepts them from the executable's
+//! package. Also embeds the list of crates if there is one.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

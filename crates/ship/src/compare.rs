@@ -1,4 +1,4 @@
-//! Where two archives differ, file by file: whether a build gives the same bytes again.
+//! Comparison of two archives file by file, for reproducibility checks.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -9,14 +9,18 @@ use anyhow::{Context, Result};
 use crate::order::Difference;
 use crate::{files, name, unpack};
 
-/// Compares two archives of the same name file by file, and other files, Debian packages, byte by byte.
+/// Compares two archives of the same name file by file. Other files, such as Debian packages, are compared as a
+/// whole.
+///
+/// # Errors
+/// If a file cannot be read.
 pub fn compare(one: &Path, other: &Path) -> Result<Vec<Difference>> {
     let name = one.file_name().unwrap_or_default().to_string_lossy();
     if !name::ENDINGS.iter().any(|ending| name.ends_with(ending)) {
         let what = content(one, other).with_context(|| format!("cannot compare {name}"))?;
         return Ok(what.map(|what| Difference { member: name.into_owned(), what }).into_iter().collect());
     }
-    let temp = base::scratch("anneal-compare").context("cannot make a folder to unpack to")?;
+    let temp = base::scratch("anneal-compare").context("cannot create a folder for unpacking")?;
     let mut folders = Vec::new();
     for (archive, own) in [(one, "one"), (other, "other")] {
         let into = temp.path().join(own);
@@ -30,7 +34,7 @@ pub fn compare(one: &Path, other: &Path) -> Result<Vec<Difference>> {
     let mut found = trees(first, second)?;
     if found.is_empty() && first_sum != second_sum {
         let member = one.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let what = "the same files, packed otherwise: times, order or compression".to_string();
+        let what = "the same files, packed differently: times, order or compression".to_string();
         found.push(Difference { member, what });
     }
     Ok(found)
@@ -51,14 +55,14 @@ fn trees(one: &Path, other: &Path) -> Result<Vec<Difference>> {
     Ok(found)
 }
 
-/// What differs between two files.
+/// Returns the difference between the contents of two files, or `None` if they are equal.
 fn content(one: &Path, other: &Path) -> Result<Option<String>> {
     let mode = |path: &Path| path.metadata().map(|meta| meta.permissions().mode() & 0o777);
     let (first, second) = (std::fs::read(one)?, std::fs::read(other)?);
     if let Some(at) = first.iter().zip(&second).position(|(one, other)| one != other) {
         let differing = first.iter().zip(&second).filter(|(one, other)| one != other).count();
         return Ok(Some(format!(
-            "content at byte {at}, {differing} bytes in all; {} and {} bytes long",
+            "content at byte {at}, {differing} differing bytes in total; lengths {} and {} bytes",
             first.len(),
             second.len()
         )));

@@ -1,4 +1,4 @@
-//! Which crates are really in a program: what `cargo tree` resolves for it alone.
+//! Crates that are linked into a program, as `cargo tree` resolves them for this program alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -9,25 +9,25 @@ use serde::Deserialize;
 
 use crate::order::Rust;
 
-/// One crate that is linked.
+/// Crate that is linked into a program.
 #[derive(Clone, Debug)]
 pub struct Crate {
-    /// Its name.
+    /// Name of the crate.
     pub name: String,
-    /// Its version.
+    /// Version of the crate.
     pub version: String,
-    /// Its features that are on.
+    /// Enabled features.
     pub features: Vec<String>,
-    /// Digest of its package, where it came from a registry.
+    /// Digest of its package; `None` if it does not come from a registry.
     pub checksum: Option<Sha256>,
-    /// Where it came from, in cargo's words; none of this workspace's crates has one.
+    /// Source in cargo's notation; `None` for a crate of this workspace.
     pub source: Option<String>,
-    /// Places of what it needs in the list of crates.
+    /// Indices of its dependencies in the list of crates.
     pub needs: BTreeSet<usize>,
 }
 
 impl Crate {
-    /// Whether it is none of this workspace.
+    /// True if the crate is not part of this workspace.
     pub fn is_foreign(&self) -> bool {
         self.source.is_some()
     }
@@ -36,24 +36,24 @@ impl Crate {
 /// Content of a Cargo.lock.
 #[derive(Deserialize)]
 pub struct CargoLock {
-    /// Every package.
+    /// All packages.
     pub package: Vec<Locked>,
 }
 
-/// A package of a Cargo.lock.
+/// Package in a Cargo.lock.
 #[derive(Deserialize)]
 pub struct Locked {
-    /// Its name.
+    /// Name of the package.
     pub name: String,
-    /// Its version.
+    /// Version of the package.
     pub version: String,
     /// Registry or repository that it came from; `None` for a package of the workspace.
     pub source: Option<String>,
-    /// Digest of its package if it came from a registry.
+    /// Digest of its package; `None` if it does not come from a registry.
     pub checksum: Option<Sha256>,
 }
 
-/// One line of `cargo tree`.
+/// Line of `cargo tree`.
 struct TreeLine {
     depth: usize,
     name: String,
@@ -61,10 +61,14 @@ struct TreeLine {
     features: Vec<String>,
 }
 
-/// A name and a version.
+/// Name and version.
 type Id = (String, String);
 
-/// The crates of a program for `target`, by name and version: neither what build scripts nor what macros are made of.
+/// Returns the crates of a program for `target`, sorted by name and version, without those of build scripts and
+/// macros.
+///
+/// # Errors
+/// If cargo fails or prints unexpected output.
 pub fn linked(rust: &Rust, target: &str) -> Result<Vec<Crate>> {
     let features = match rust.features.is_empty() {
         true => Vec::new(),
@@ -76,13 +80,13 @@ pub fn linked(rust: &Rust, target: &str) -> Result<Vec<Crate>> {
     let lock = rust.workspace.join("Cargo.lock");
     let text = std::fs::read_to_string(&lock).with_context(|| format!("cannot read {}", lock.display()))?;
     let lock: CargoLock =
-        toml::from_str(&text).with_context(|| format!("cannot understand {}", lock.display()))?;
-    let lines = String::from_utf8(tree).context("cannot understand `cargo tree`")?;
+        toml::from_str(&text).with_context(|| format!("cannot parse {}", lock.display()))?;
+    let lines = String::from_utf8(tree).context("cannot parse the output of `cargo tree`")?;
     let lines = lines.lines().filter(|line| !line.is_empty()).map(line).collect::<Result<Vec<_>>>()?;
     join(&lines, lock.package)
 }
 
-/// What cargo prints when it is given `arguments`.
+/// Returns the output of cargo with `arguments`.
 pub(crate) fn cargo<'a>(rust: &Rust, arguments: impl IntoIterator<Item = &'a str>) -> Result<Vec<u8>> {
     let arguments: Vec<&str> = arguments.into_iter().collect();
     let shown = arguments.join(" ");
@@ -98,9 +102,9 @@ pub(crate) fn cargo<'a>(rust: &Rust, arguments: impl IntoIterator<Item = &'a str
     Ok(output.stdout)
 }
 
-/// `2anyhow v1.0.104|default,std (*)`
+/// Parses a line such as `2anyhow v1.0.104|default,std (*)`.
 fn line(text: &str) -> Result<TreeLine> {
-    let cannot = || format!("cannot understand the line {text:?} of `cargo tree`");
+    let cannot = || format!("cannot parse the line {text:?} of `cargo tree`");
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (depth, rest) = text.split_at(digits);
     let (package, features) = rest.split_once('|').with_context(cannot)?;
@@ -125,7 +129,8 @@ fn join(lines: &[TreeLine], locked: Vec<Locked>) -> Result<Vec<Crate>> {
 
     let mut crates = Vec::new();
     for id in &names {
-        let locked = known.remove(id).with_context(|| format!("Cargo.lock knows no {} {}", id.0, id.1))?;
+        let locked =
+            known.remove(id).with_context(|| format!("Cargo.lock has no package {} {}", id.0, id.1))?;
         crates.push(Crate {
             name: locked.name,
             version: locked.version,
@@ -135,11 +140,11 @@ fn join(lines: &[TreeLine], locked: Vec<Locked>) -> Result<Vec<Crate>> {
             needs: BTreeSet::new(),
         });
     }
-    // The way from the root to the line before.
+    // Path from the root to the previous line.
     let mut above: Vec<usize> = Vec::new();
     for line in lines {
         let place = places[&id(line)];
-        ensure!(line.depth <= above.len(), "`cargo tree` has a line without the one above it: {}", line.name);
+        ensure!(line.depth <= above.len(), "`cargo tree` has a line without a parent: {}", line.name);
         above.truncate(line.depth);
         if let Some(needing) = above.last() {
             crates[*needing].needs.insert(place);

@@ -1,4 +1,4 @@
-//! The head of an ELF file: which machine it is for.
+//! Header of an ELF file: the architecture that it is for.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,32 +8,33 @@ use anyhow::{Context, Result, ensure};
 
 use base::exit;
 
-/// `e_machine` of the machines that Anneal is built for, as Rust calls them.
+/// Values of `e_machine` for the architectures that Anneal supports, with Rust's names.
 const MACHINES: [(u16, &str); 2] = [(62, "x86_64"), (183, "aarch64")];
 
-/// Refuses a program that is for another machine than this one, before anybody tries to run it.
+/// Checks that a program is for this machine's architecture, before it is run.
 ///
 /// # Errors
-/// With exit code 69 when it is for another one.
+/// With exit code 69 if it is for another architecture.
 pub fn check_host(program: &Path) -> Result<()> {
     let mut head = [0; 20];
     File::open(program)
         .and_then(|mut file| file.read_exact(&mut head))
-        .with_context(|| format!("cannot read the head of {}", program.display()))?;
+        .with_context(|| format!("cannot read the header of {}", program.display()))?;
     ensure!(
         head.starts_with(b"\x7fELF"),
-        "{} is no program for Linux: it has no ELF header",
+        "{} is not a program for Linux: it has no ELF header",
         program.display()
     );
     let machine = u16::from_le_bytes([head[18], head[19]]);
     let (class, order) = (head[4], head[5]);
     let known = MACHINES.iter().find(|(number, _)| *number == machine && class == 2 && order == 1);
     let built_for =
-        known.map_or_else(|| format!("machine {machine} of ELF"), |(_, name)| (*name).to_string());
+        known.map_or_else(|| format!("the unknown ELF machine {machine}"), |(_, name)| (*name).to_string());
     let here = std::env::consts::ARCH;
     if built_for != here {
         return Err(exit::lacks(format!(
-            "it is built for {built_for} and this machine is {here}: take the archive with {here} in its name"
+            "the program is for {built_for}, but this machine is {here}\nhint: use the archive with {here} in \
+             its name"
         )));
     }
     Ok(())

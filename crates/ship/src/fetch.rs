@@ -1,4 +1,4 @@
-//! Archives from the net. What comes is only ever written to a file, and checked there.
+//! Download of archives. Received data is only written to a file, and checked there.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -15,71 +15,84 @@ use crate::files;
 use crate::pace::Pace;
 use crate::progress::Progress;
 
-/// A server that says nothing for so long is gone.
+/// Time without data after which a server counts as unreachable.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Deadline for all of a small file, its redirects included; more by its size.
+/// Base of the deadline for a small file, including redirects; the deadline grows with the file's size.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Bytes per second by which the deadline of a file grows.
 const SLOWEST: u64 = 50_000;
 
-/// Pages that lead elsewhere, one after the other.
+/// Maximum number of consecutive redirects.
 const MOST_REDIRECTS: usize = 5;
 
-/// No archive is larger, so whoever sends more sends something else.
+/// Maximum size of a download. No archive is larger.
 const LARGEST: Bytes = Bytes(2 << 30);
 
-/// Whether `from` is for this module.
+/// True if `from` is a URL that this module can download.
 pub fn is_url(from: &str) -> bool {
     from.starts_with("http://") || from.starts_with("https://")
 }
 
-/// Name of the file that `url` names.
+/// Returns the file name in `url`.
+///
+/// # Errors
+/// If the URL has none.
 pub fn file_name(url: &str) -> Result<&str> {
     let path = url.split(['?', '#']).next().unwrap_or(url);
     let name = path.rsplit_once('/').map_or("", |(_, name)| name);
     if name.is_empty() || path.len() != url.len() {
         return Err(exit::usage(format!(
-            "{url} names no archive: give the URL of a file, without ? and #, or of a folder with / at its end"
+            "{url} does not name an archive\nhint: give the URL of a file, without ? and #, or of a folder with \
+             / at its end"
         )));
     }
     Ok(name)
 }
 
-/// What is at `url`, of at most `most` bytes.
+/// Returns the content at `url`, at most `most` bytes.
+///
+/// # Errors
+/// If it cannot be downloaded or is larger.
 pub fn small(url: &str, most: u64) -> Result<Vec<u8>> {
-    small_if_there(url, most)?.ok_or_else(|| anyhow!("there is no {url} (404)"))
+    small_if_there(url, most)?.ok_or_else(|| anyhow!("cannot download {url}: it does not exist (404)"))
 }
 
-/// The same, or nothing when the server knows of no such thing.
+/// Returns the content at `url`, at most `most` bytes, or `None` if the server reports that it does not exist.
+///
+/// # Errors
+/// If it cannot be downloaded or is larger.
 pub fn small_if_there(url: &str, most: u64) -> Result<Option<Vec<u8>>> {
     let deadline = Instant::now() + DEADLINE + Duration::from_secs(most / SLOWEST);
     let Some(response) = get(url, Some(deadline))? else { return Ok(None) };
     let mut content = Vec::new();
     let mut body = Incoming::of(response.into_body().into_reader().take(most + 1));
     files::copy(&mut body, &mut content, |_| {}).map_err(|error| body.explain(url, error))?;
-    ensure!(
-        content.len() as u64 <= most,
-        "{url} is larger than {}: it is not what it should be",
-        Bytes(most)
-    );
+    ensure!(content.len() as u64 <= most, "cannot download {url}: it is larger than {}", Bytes(most));
     Ok(Some(content))
 }
 
 /// Writes the archive at `url` to the new file `path`.
+///
+/// # Errors
+/// If it cannot be downloaded or written.
 pub fn to_file(url: &str, path: &Path) -> Result<()> {
     match to_file_if_there(url, path, LARGEST)? {
         true => Ok(()),
-        false => Err(anyhow!("there is no {url} (404)")),
+        false => Err(anyhow!("cannot download {url}: it does not exist (404)")),
     }
 }
 
-/// Writes what is at `url`, of at most `most` bytes, to the new file `path`; whether the server knows of such a thing.
+/// Writes the content at `url`, at most `most` bytes, to the new file `path`. Returns false if the server reports
+/// that it does not exist.
+///
+/// # Errors
+/// If it cannot be downloaded or written, or is larger.
 pub fn to_file_if_there(url: &str, path: &Path, most: Bytes) -> Result<bool> {
     let Some(response) = get(url, None)? else { return Ok(false) };
     let told = response.body().content_length();
-    let too_large = || format!("{url} is larger than {most}: it is not what it should be");
+    let too_large = || format!("cannot download {url}: it is larger than {most}");
     ensure!(told.is_none_or(|told| told <= most.0), too_large());
     let file = File::create_new(path).with_context(|| format!("cannot write {}", path.display()))?;
     let mut progress = Progress::new("fetching", told);
@@ -88,14 +101,15 @@ pub fn to_file_if_there(url: &str, path: &Path, most: Bytes) -> Result<bool> {
         .map_err(|error| body.explain(url, error))?;
     ensure!(written <= most.0, too_large());
     match told {
-        Some(told) if told != written => {
-            Err(exit::try_again(format!("{url} ended after {written} of {told} bytes: try again later")))
-        }
+        Some(told) if told != written => Err(exit::try_again(format!(
+            "cannot download {url}: the connection ended after {written} of {told} bytes\nhint: try again \
+                 later"
+        ))),
         _ => Ok(true),
     }
 }
 
-/// Body of an answer. Keeps apart a broken connection, which may work later, and an error of this machine.
+/// Body of a response. Distinguishes a broken connection, which may work later, from an error of this machine.
 struct Incoming<R> {
     from: R,
     pace: Pace,
@@ -107,11 +121,11 @@ impl<R: Read> Incoming<R> {
         Self { from, pace: Pace::default(), is_broken: false }
     }
 
-    /// `error` of the copy from here, with its exit code.
+    /// Returns the `error` of copying the body, with its exit code.
     fn explain(&self, url: &str, error: anyhow::Error) -> anyhow::Error {
         match self.is_broken {
-            true => exit::try_again(format!("cannot fetch {url}: {error:#}; try again later")),
-            false => error.context(format!("cannot fetch {url}")),
+            true => exit::try_again(format!("cannot download {url}: {error:#}\nhint: try again later")),
+            false => error.context(format!("cannot download {url}")),
         }
     }
 }
@@ -128,12 +142,13 @@ impl<R: Read> Read for Incoming<R> {
     }
 }
 
-/// Asks for `url`, wherever that leads; nothing when it is not there. The `deadline` includes the body.
+/// Requests `url` and follows redirects; returns `None` if the server reports that it does not exist. The `deadline`
+/// includes the body.
 fn get(url: &str, deadline: Option<Instant>) -> Result<Option<Response<Body>>> {
     let agent: Agent = Agent::config_builder()
         .user_agent(concat!("anneal/", env!("CARGO_PKG_VERSION")))
         .http_status_as_error(false)
-        // Followed here, so that none leads out of an encrypted connection.
+        // Redirects are followed here, so that none can leave an encrypted connection.
         .max_redirects(0)
         .max_redirects_will_error(false)
         .timeout_resolve(Some(SILENCE))
@@ -151,32 +166,37 @@ fn get(url: &str, deadline: Option<Instant>) -> Result<Option<Response<Body>>> {
             .timeout_global(deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())))
             .build()
             .call()
-            .map_err(|error| exit::try_again(format!("cannot fetch {at}: {error}; is the network there?")))?;
+            .map_err(|error| {
+                exit::try_again(format!("cannot download {at}: {error}\nhint: check the network"))
+            })?;
         let status = response.status();
         match status.as_u16() {
             200 => return Ok(Some(response)),
             404 | 410 => return Ok(None),
             301 | 302 | 303 | 307 | 308 => {
                 let location = response.headers().get("location").and_then(|value| value.to_str().ok());
-                let location =
-                    location.with_context(|| format!("{at} leads elsewhere and does not say where"))?;
+                let location = location.with_context(|| {
+                    format!("cannot download {at}: the server sent a redirect without a target")
+                })?;
                 at = joined(&at, location)?;
             }
             429 | 500..=599 => {
-                return Err(exit::try_again(format!("{at} answers {status}: try again later")));
+                return Err(exit::try_again(format!(
+                    "cannot download {at}: the server answers with status {status}\nhint: try again later"
+                )));
             }
-            _ => bail!("{at} answers {status}"),
+            _ => bail!("cannot download {at}: the server answers with status {status}"),
         }
     }
-    bail!("{url} leads elsewhere more than {MOST_REDIRECTS} times")
+    bail!("cannot download {url}: it is redirected more than {MOST_REDIRECTS} times")
 }
 
-/// Where `location` leads that was found at `at`.
+/// Resolves the redirect target `location` relative to the URL `at`.
 ///
 /// # Errors
-/// When it would leave https.
+/// If it would leave https.
 fn joined(at: &str, location: &str) -> Result<String> {
-    let base: Uri = at.parse().with_context(|| format!("{at} is no URL"))?;
+    let base: Uri = at.parse().with_context(|| format!("{at} is not a valid URL"))?;
     let (scheme, host) =
         (base.scheme_str().unwrap_or_default(), base.authority().map_or("", |host| host.as_str()));
     let next = if is_url(location) {
@@ -184,7 +204,7 @@ fn joined(at: &str, location: &str) -> Result<String> {
     } else if let Some(rest) = location.strip_prefix("//") {
         format!("{scheme}://{rest}")
     } else if location.contains("://") {
-        bail!("{at} leads to {location}, which is neither http nor https")
+        bail!("cannot download {at}: it is redirected to {location}, which is neither http nor https")
     } else if location.starts_with('/') {
         format!("{scheme}://{host}{location}")
     } else {
@@ -193,7 +213,7 @@ fn joined(at: &str, location: &str) -> Result<String> {
     };
     ensure!(
         !at.starts_with("https:") || next.starts_with("https:"),
-        "{at} leads to {next}, which is not encrypted: refused"
+        "cannot download {at}: it is redirected to {next}, which is not encrypted"
     );
     Ok(next)
 }

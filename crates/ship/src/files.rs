@@ -1,4 +1,4 @@
-//! Files: written beside and renamed, kept through a power cut, digested.
+//! File operations: atomic writes that survive a power failure, copies and digests.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,10 +12,13 @@ use sha2::Digest;
 
 use crate::interrupt;
 
-/// A piece that is read at once.
+/// Number of bytes that are read at once.
 const PIECE: usize = 1 << 16;
 
 /// Replaces `path` atomically with a file that `write` writes. All users can read the file.
+///
+/// # Errors
+/// Those of `write`, and if the file cannot be created or renamed.
 pub fn write_beside<T>(path: &Path, write: impl FnOnce(&mut File) -> Result<T>) -> Result<T> {
     let cannot = || format!("cannot write {}", path.display());
     let mut beside = Pending::beside(path, Access::Exactly(0o644)).with_context(cannot)?;
@@ -24,14 +27,17 @@ pub fn write_beside<T>(path: &Path, write: impl FnOnce(&mut File) -> Result<T>) 
     Ok(value)
 }
 
-/// The same for some bytes.
+/// Replaces `path` atomically with a file that contains `content`. All users can read the file.
+///
+/// # Errors
+/// If the file cannot be written.
 pub fn replace(path: &Path, content: &[u8]) -> Result<()> {
     write_beside(path, |file| {
         file.write_all(content).with_context(|| format!("cannot write {}", path.display()))
     })
 }
 
-/// Makes a folder of this mode, whatever the umask is. One that is there stays as it is: somebody else was here first.
+/// Creates a folder with the permissions `mode`, regardless of the umask. An existing folder keeps its permissions.
 pub fn make_open(folder: &Path, mode: u32) -> io::Result<()> {
     match std::fs::create_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
@@ -39,21 +45,30 @@ pub fn make_open(folder: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Has the names in `folder` on the disk before anything that comes after.
+/// Flushes the entries of `folder` to the disk.
+///
+/// # Errors
+/// If the folder cannot be opened or the disk reports an error.
 pub fn sync_folder(folder: &Path) -> Result<()> {
     base::sync_folder(folder)
         .with_context(|| format!("cannot write the folder {} to the disk", folder.display()))
 }
 
-/// Points the symbolic link `link` at `target` by one rename.
+/// Points the symbolic link `link` at `target` with a single rename.
+///
+/// # Errors
+/// If the link cannot be changed, or the disk reports an error.
 pub fn switch_link(link: &Path, target: &Path) -> Result<()> {
     base::switch_link(link, target)
         .with_context(|| format!("cannot point {} at {}", link.display(), target.display()))?;
-    // By then the link is switched: an error tells that the disk may not have it.
+    // An error here means that the link was switched but the disk may not have stored it.
     sync_folder(base::folder_of(link))
 }
 
-/// Copies `from` to `to` and returns how many bytes it were; ends when the user asks for it.
+/// Copies `from` to `to` and returns the number of bytes. Passes each piece to `seen`. Ends if the user asks to stop.
+///
+/// # Errors
+/// If reading or writing fails, or the user stops it.
 pub fn copy(mut from: impl Read, mut to: impl Write, mut seen: impl FnMut(&[u8])) -> Result<u64> {
     let mut buffer = vec![0; PIECE];
     let mut copied = 0;
@@ -71,42 +86,58 @@ pub fn copy(mut from: impl Read, mut to: impl Write, mut seen: impl FnMut(&[u8])
     }
 }
 
-/// Size and SHA-256 of a regular file's content.
+/// Returns the size and the SHA-256 of a regular file's content.
+///
+/// # Errors
+/// If the file cannot be read.
 pub fn digest(path: &Path) -> Result<(u64, Sha256)> {
     let cannot = || format!("cannot read {}", path.display());
     let mut file = open_regular(path)?;
     digest_of(&mut file).with_context(cannot)
 }
 
-/// The same of what is read from `from`.
+/// Returns the size and the SHA-256 of the content of `from`.
+///
+/// # Errors
+/// If it cannot be read.
 pub fn digest_of(from: impl Read) -> Result<(u64, Sha256)> {
     let mut hasher = sha2::Sha256::new();
     let size = copy(from, io::sink(), |piece| hasher.update(piece))?;
     Ok((size, hasher.into()))
 }
 
-/// Opens a regular file: a pipe that nobody writes to would be waited for without end.
+/// Opens a regular file. Anything else is refused, because opening a pipe without a writer would block forever.
+///
+/// # Errors
+/// If the file cannot be opened or is not a regular file.
 pub fn open_regular(path: &Path) -> Result<File> {
     let meta = std::fs::metadata(path).with_context(|| format!("cannot open {}", path.display()))?;
-    anyhow::ensure!(meta.is_file(), "cannot read {}: it is no regular file", path.display());
+    anyhow::ensure!(meta.is_file(), "cannot read {}: it is not a regular file", path.display());
     File::open(path).with_context(|| format!("cannot open {}", path.display()))
 }
 
-/// Reads a small regular file.
+/// Reads a regular file of at most `most` bytes.
+///
+/// # Errors
+/// If the file cannot be read or is larger.
 pub fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     open_regular(path)?
         .take(most + 1)
         .read_to_end(&mut content)
         .with_context(|| format!("cannot read {}", path.display()))?;
-    anyhow::ensure!(content.len() as u64 <= most, "{} is larger than {most} bytes", path.display());
+    anyhow::ensure!(
+        content.len() as u64 <= most,
+        "cannot read {}: it is larger than {most} bytes",
+        path.display()
+    );
     Ok(content)
 }
 
-/// The regular files below `folder`, by their names relative to it with `/`, ascending.
+/// Returns the names of the regular files below `folder`, relative to it and with `/`, in ascending order.
 ///
 /// # Errors
-/// When there is anything else than files and folders, or a name that is no UTF-8.
+/// If there is anything other than files and folders, or a name that is not UTF-8.
 pub fn tree(folder: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let mut waiting = vec![(folder.to_path_buf(), String::new())];
@@ -114,7 +145,7 @@ pub fn tree(folder: &Path) -> Result<Vec<String>> {
         for entry in std::fs::read_dir(&path).with_context(|| format!("cannot list {}", path.display()))? {
             let entry = entry.with_context(|| format!("cannot list {}", path.display()))?;
             let own = entry.file_name();
-            let own = own.to_str().with_context(|| format!("the name {own:?} is no UTF-8"))?;
+            let own = own.to_str().with_context(|| format!("the name {own:?} is not valid UTF-8"))?;
             let name = if name.is_empty() { own.to_string() } else { format!("{name}/{own}") };
             let kind = entry.file_type()?;
             if kind.is_dir() {
@@ -130,7 +161,10 @@ pub fn tree(folder: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Removes a folder and all below; that it is not there is as good.
+/// Removes a folder with its content. A missing folder is not an error.
+///
+/// # Errors
+/// If the folder cannot be removed.
 pub fn remove_tree(path: &Path) -> Result<()> {
     match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: what was begun is taken away again rather than left.
+//! Ctrl-C and SIGTERM: unfinished work is cleaned up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,10 +10,13 @@ use base::exit;
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// From now on ctrl-C, SIGTERM and SIGHUP end the work with an error rather than at once. The second one ends it at
-/// once: a server that sends nothing is waited for, and what is left lying is removed by the next installer.
+/// Makes ctrl-C, SIGTERM and SIGHUP end the work with an error, so that it is cleaned up. A second signal ends the
+/// process at once, which helps with a server that sends nothing; the next installer then removes the leftovers.
+///
+/// # Errors
+/// If a handler cannot be installed.
 pub fn catch_signals() -> Result<()> {
-    // A file that gets larger than `ulimit -f` allows is an error like a full disk, as in xtask.
+    // A file larger than `ulimit -f` must cause an error, like a full disk, as in xtask.
     let mut too_large = SigSet::empty();
     too_large.add(Signal::SIGXFSZ);
     too_large.thread_block().context("cannot block SIGXFSZ")?;
@@ -25,10 +28,13 @@ pub fn catch_signals() -> Result<()> {
     .context("cannot set a handler for ctrl-C")
 }
 
-/// An error if the user asked to stop.
+/// Returns an error if the user asked to stop.
+///
+/// # Errors
+/// If the user asked to stop.
 pub fn check() -> Result<()> {
     match STOPPED.load(Ordering::SeqCst) {
-        true => Err(exit::interrupted("stopped; nothing that was there before has changed")),
+        true => Err(exit::interrupted("stopped; nothing that existed before has changed")),
         false => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
 //! Configuration of the minisign public key.
 //!
-//! One rule holds for `install`, `build --store` and `ANNEAL_STORE`: if a key is configured, nothing without a valid signature
-//! of that key is installed or taken from a store.
+//! One rule holds for `install`, `build --store` and `ANNEAL_STORE`: if a key is configured, nothing without a valid
+//! signature of that key is installed or taken from a store.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -15,17 +15,17 @@ pub const VARIABLE: &str = "ANNEAL_MINISIGN_KEY";
 /// Configured key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configured {
-    /// The key itself, or the path of a file that contains it.
+    /// Key itself, or the path of a file that contains it.
     pub given: OsString,
     /// Source of the setting, for messages: `--key`, the variable or a file.
     pub from: String,
 }
 
-/// Finds the key for `prefix`: that of the user, `given`, else that of the variable, else the file `etc/anneal/minisign.pub`
-/// in the prefix.
+/// Returns the key for `prefix`: `given` by the user, else that of the variable, else the file
+/// `etc/anneal/minisign.pub` in the prefix. Returns `None` if there is none.
 ///
 /// # Errors
-/// If it is unknown whether the prefix has a key: an unreadable key is not "no key".
+/// If it cannot be determined whether the prefix has a key. An unreadable key must not count as no key.
 pub fn configured(given: Option<&str>, prefix: Option<&Path>) -> Result<Option<Configured>> {
     find(given, std::env::var_os(VARIABLE), prefix)
 }
@@ -33,7 +33,7 @@ pub fn configured(given: Option<&str>, prefix: Option<&Path>) -> Result<Option<C
 /// Refuses `what`, which has no signature, if a key is configured.
 ///
 /// # Errors
-/// If a key is configured, or if it is unknown whether one is.
+/// If a key is configured, or if it cannot be determined whether one is.
 pub fn refuse_unsigned(what: &str, given: Option<&str>, prefix: Option<&Path>) -> Result<()> {
     refuse(what, configured(given, prefix)?)
 }
@@ -57,19 +57,19 @@ fn find(
     }
     let Some(prefix) = prefix else { return Ok(None) };
     let kept = prefix.join("etc/anneal/minisign.pub");
-    // A dangling link does not mean that there is no key, at any level of the path.
+    // A dangling link, at any level of the path, does not mean that there is no key.
     let broken = [prefix.join("etc"), prefix.join("etc/anneal")]
         .into_iter()
         .find(|folder| folder.symlink_metadata().is_ok() && !folder.is_dir());
     if let Some(broken) = broken {
-        bail!("cannot tell whether there is a key: {} is not a folder", broken.display());
+        bail!("cannot determine whether there is a minisign key: {} is not a folder", broken.display());
     }
     match std::fs::symlink_metadata(&kept) {
         Ok(_) => found(kept.clone().into(), &kept.to_string_lossy()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        // The file may exist even if it cannot be looked for.
+        // The file may exist even if it cannot be examined.
         Err(error) => Err(error).with_context(|| {
-            format!("cannot tell whether there is a key: cannot look for {}", kept.display())
+            format!("cannot determine whether there is a minisign key: cannot look for {}", kept.display())
         }),
     }
 }
@@ -99,7 +99,7 @@ mod tests {
             let error = refuse("the build in /srv/builds", key).unwrap_err().to_string();
             assert!(error.contains("/srv/builds has no signature") && error.contains(&from), "{error}");
         }
-        // A dangling link counts as a key that cannot be read.
+        // A dangling link counts as an unreadable key.
         std::fs::remove_file(&kept).unwrap();
         std::os::unix::fs::symlink("nowhere", &kept).unwrap();
         assert!(find(None, None, prefix).unwrap().is_some());

@@ -1,8 +1,8 @@
-//! Packs a build into archives, checks them, installs them.
+//! Packs a build into archives, checks them, and installs them.
 //!
-//! The program `ship` takes one [`Order`] as JSON on standard input, gives one [`Reply`] as JSON on standard output, and
-//! tells people on standard error how it goes. It is a program of its own because `xtask` is compiled before anything
-//! else: xtask uses this crate without `tools`, with only [`order`], [`crates`] and [`key`].
+//! The program `ship` reads one [`Order`] as JSON from standard input, writes one [`Reply`] as JSON to standard
+//! output, and shows its progress on standard error. It is a separate program because `xtask` is compiled before
+//! anything else: xtask uses this crate without the feature `tools`, with only [`order`], [`crates`] and [`key`].
 
 pub mod crates;
 pub mod key;
@@ -48,7 +48,7 @@ mod verify;
 #[cfg(feature = "tools")]
 pub use tools::*;
 
-/// What only the program needs.
+/// Code that only the program needs.
 #[cfg(feature = "tools")]
 mod tools {
     use anyhow::Result;
@@ -61,7 +61,10 @@ mod tools {
     pub use crate::unpack::{Unpacked, unpack};
     use crate::{Answer, Order, compare, install, pack, verify};
 
-    /// Does what `order` says.
+    /// Carries out `order`.
+    ///
+    /// # Errors
+    /// Those of the order.
     pub fn carry_out(order: &Order) -> Result<Answer> {
         match order {
             Order::Pack(order) => pack::pack(order).map(Answer::Packed),

@@ -1,12 +1,12 @@
-//! `ship`: one order on standard input, one reply on standard output. `cargo xtask dist`, `install` and `uninstall` are
-//! how people speak to it.
+//! Program `ship`: reads one order from standard input and writes one reply to standard output. Users run it through
+//! `cargo xtask dist`, `install` and `uninstall`.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     ship::speak(
-        "ship takes an order as JSON on its standard input, and no arguments; `cargo xtask install --help` and `cargo xtask \
-         dist --help` are for people",
+        "ship reads an order as JSON from standard input and takes no arguments\nhint: use `cargo xtask install` \
+         or `cargo xtask dist`",
         ship::carry_out,
     )
 }

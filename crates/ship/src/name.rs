@@ -1,52 +1,67 @@
-//! Names: of archives, which become folders, and of what is in them.
+//! Names of archives, which become folders, and of the files in them.
 
 use anyhow::{Result, bail, ensure};
 use semver::Version;
 
 use crate::order::LONGEST_NAME;
 
-/// Endings of an archive, the preferred one first.
+/// Suffixes of an archive, the preferred one first.
 pub const ENDINGS: [&str; 2] = [".tar.zst", ".tar.gz"];
 
-/// The name of the version in the archive `file`: the file's own without its ending.
+/// Returns the name of the version in the archive `file`: the file's name without its suffix.
+///
+/// # Errors
+/// If the file has another suffix or cannot name a version.
 pub fn of_archive(file: &str) -> Result<&str> {
     let Some(name) = ENDINGS.iter().find_map(|ending| file.strip_suffix(ending)) else {
-        bail!("{file:?} is no archive of Anneal: its name ends in neither {} nor {}", ENDINGS[0], ENDINGS[1]);
+        bail!(
+            "{file:?} is not an archive of Anneal: its name ends in neither {} nor {}",
+            ENDINGS[0],
+            ENDINGS[1]
+        );
     };
     check_version(name)?;
     Ok(name)
 }
 
-/// Refuses what cannot name a version: it becomes the name of a folder.
+/// Checks that `name` can name a version, because it becomes the name of a folder.
+///
+/// # Errors
+/// If it cannot.
 pub fn check_version(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
     ensure!(
         name.starts_with("anneal-") && name.len() <= LONGEST_NAME && name.chars().all(plain),
-        "{name:?} names no version of Anneal: that is anneal-VERSION-TARGET-PROFILE of letters, digits and ._+-, at most \
-         {LONGEST_NAME} of them"
+        "{name:?} is not the name of a version of Anneal: that is anneal-VERSION-TARGET-PROFILE, at most \
+         {LONGEST_NAME} letters, digits and ._+-"
     );
     Ok(())
 }
 
-/// Refuses what cannot name a file in an archive: absolute, upwards, empty parts, control characters.
+/// Checks that `name` can name a file in an archive. Refuses absolute paths, `..`, empty parts and control
+/// characters.
+///
+/// # Errors
+/// If it cannot.
 pub fn check_member(name: &str) -> Result<()> {
-    ensure!(!name.is_empty(), "an empty name");
-    ensure!(!name.chars().any(char::is_control), "the name {name:?} holds control characters");
-    ensure!(!name.contains('\\'), "the name {name:?} holds a backslash");
+    ensure!(!name.is_empty(), "the name is empty");
+    ensure!(!name.chars().any(char::is_control), "the name {name:?} contains control characters");
+    ensure!(!name.contains('\\'), "the name {name:?} contains a backslash");
     for part in name.split('/') {
         ensure!(
             !matches!(part, "" | "." | ".."),
-            "the name {name:?} is absolute, or leads upwards or nowhere"
+            "the path {name:?} is absolute, leads outside the folder, or has an empty part"
         );
     }
     Ok(())
 }
 
-/// Version, target triple and profile in the name of a version: `anneal-0.1.0-x86_64-unknown-linux-gnu-portable`.
+/// Returns the version, target triple and profile in the name of a version:
+/// `anneal-0.1.0-x86_64-unknown-linux-gnu-portable`.
 pub fn parts(name: &str) -> Option<(&str, &str, &str)> {
     let rest = name.strip_prefix("anneal-")?;
     let system = rest.find("-linux-")?;
-    // The architecture and the vendor stand before the system, and hold no `-`.
+    // The architecture and the vendor precede the system and contain no `-`.
     let vendor = rest[..system].rfind('-')?;
     let target = rest[..vendor].rfind('-')? + 1;
     let environment = system + "-linux-".len();
@@ -55,8 +70,8 @@ pub fn parts(name: &str) -> Option<(&str, &str, &str)> {
     (!version.is_empty() && !profile.is_empty()).then_some((version, triple, profile))
 }
 
-/// A version as what sorts by the rules of SemVer 2.0, paragraph 11: 0.10.0 after 0.9.0, 1.0.0-rc.2 before 1.0.0-rc.10
-/// and both before 1.0.0. What is no such version sorts before all.
+/// Parses a version for sorting by the rules of SemVer 2.0, section 11: 0.10.0 after 0.9.0, 1.0.0-rc.2 before
+/// 1.0.0-rc.10, and both before 1.0.0. Invalid versions sort before all others.
 pub fn order(version: &str) -> Option<Version> {
     Version::parse(version).ok()
 }

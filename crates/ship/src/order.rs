@@ -1,81 +1,81 @@
-//! What `ship` can be told to do, and what it answers. Data: an order can be kept, printed and given again.
+//! Orders to `ship` and its answers. They are data: an order can be stored, printed and repeated.
 
 use std::path::PathBuf;
 
 use build_info::{Bytes, Sha256};
 use serde::{Deserialize, Serialize};
 
-/// Bytes in the name of an archive: with the `/` of a folder they fill the field that a tar header has for a name.
+/// Maximum length of an archive's name in bytes. With the `/` of a folder it fills the name field of a tar header.
 pub const LONGEST_NAME: usize = 99;
 
-/// What is to be done.
+/// Order to the program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Order {
     /// Make the archives of a build.
     Pack(Box<Pack>),
-    /// Put archives into the folder that installers look into.
+    /// Put archives into the folder from which installers read.
     Place(Place),
-    /// Say whether an archive is what a stranger may be given.
+    /// Check if an archive may be given to others.
     Verify(Verify),
-    /// Say where two archives differ.
+    /// List the differences between two archives.
     Compare(Compare),
     /// Install an archive.
     Install(Install),
-    /// Make the version current that was so before.
+    /// Make the previous version current.
     Rollback(Rollback),
     /// Remove versions.
     Uninstall(Uninstall),
-    /// List what is installed.
+    /// List the installed versions.
     List(List),
 }
 
-/// What came of an order to this program, or to another that takes orders as it does and has answers `A`.
+/// Reply to an order, of this program or of another program whose answers are `A`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply<A = Answer> {
-    /// It was carried out.
+    /// The order was carried out.
     Done(A),
-    /// It was not.
+    /// The order failed.
     Failed(Failed),
 }
 
-/// Why an order was not carried out.
+/// Failure of an order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Failed {
-    /// The exit code.
+    /// Exit code.
     pub code: u8,
-    /// The error and its causes, for people.
+    /// Error and its causes, for the user.
     pub said: Vec<String>,
 }
 
-/// The result of each order.
+/// Result of each kind of order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// Of [`Order::Pack`].
+    /// Answer to [`Order::Pack`].
     Packed(Packed),
-    /// Of [`Order::Place`]: the archives, where they lie now.
+    /// Answer to [`Order::Place`]: the archives with their new paths.
     Placed(Vec<Archive>),
-    /// Of [`Order::Verify`].
+    /// Answer to [`Order::Verify`].
     Verified(Verified),
-    /// Of [`Order::Compare`]: where the two differ, nothing when they do not.
+    /// Answer to [`Order::Compare`]: the differences; empty if the archives are equal.
     Compared(Vec<Difference>),
-    /// Of [`Order::Install`].
+    /// Answer to [`Order::Install`].
     Installed(Installed),
-    /// Of [`Order::Rollback`].
+    /// Answer to [`Order::Rollback`].
     Switched(Switched),
-    /// Of [`Order::Uninstall`].
+    /// Answer to [`Order::Uninstall`].
     Uninstalled(Uninstalled),
-    /// Of [`Order::List`].
+    /// Answer to [`Order::List`].
     Listed(Vec<InstalledVersion>),
 }
 
-/// Make the archives of a build.
+/// Order to make the archives of a build.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pack {
-    /// Name of the archive without its ending, and of the one folder in it, of at most [`LONGEST_NAME`] bytes.
+    /// Name of the archive without its suffix, and of the single folder in it; at most [`LONGEST_NAME`] bytes.
     pub name: String,
     /// Version of Anneal.
     pub version: String,
@@ -83,309 +83,309 @@ pub struct Pack {
     pub target: String,
     /// Profile of the build.
     pub profile: String,
-    /// Where the archives go.
+    /// Folder for the archives.
     pub out: PathBuf,
-    /// The files, in any order.
+    /// Files to pack, in any order.
     pub files: Vec<Item>,
-    /// Time of every file, seconds since 1970.
+    /// Modification time of every file, in seconds since 1970.
     pub mtime: u64,
-    /// Whether to make a `.tar.gz` too, for those who have no zstd.
+    /// True to also make a `.tar.gz`, for machines without zstd.
     pub gz: bool,
-    /// The Debian package, if there shall be one.
+    /// Fields of the Debian package; `None` to make none.
     pub deb: Option<Deb>,
-    /// What the program is made of, for the bill of materials and the licences.
+    /// Components of the program, for the bill of materials and the licences.
     pub parts: Parts,
 }
 
-/// One file of an archive.
+/// File in an archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Item {
-    /// Where it lies.
+    /// Path of the source file.
     pub from: PathBuf,
-    /// Its name below the archive's folder, with `/`.
+    /// Name below the archive's folder, with `/`.
     pub to: String,
-    /// Whether it may be run.
+    /// True if the file is executable.
     pub executable: bool,
 }
 
-/// What a Debian package says beyond the archive.
+/// Fields of a Debian package that the archive does not have.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Deb {
-    /// Oldest C library that it runs with, `2.31`.
+    /// Oldest C library that it runs with, such as `2.31`.
     pub libc: String,
-    /// Other packages that it needs, as `Depends` names them.
+    /// Other packages that it needs, in the notation of `Depends`.
     pub depends: Vec<String>,
-    /// `NAME <ADDRESS>` of who made it.
+    /// Maintainer as `NAME <ADDRESS>`.
     pub maintainer: String,
 }
 
-/// What a program is made of.
+/// Components of a program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parts {
-    /// The Rust part, where it is known.
+    /// Rust part; `None` if it is unknown.
     pub rust: Option<Rust>,
-    /// All that is no crate: llama.cpp, the C++ runtime.
+    /// Components that are not crates: llama.cpp and the C++ runtime.
     pub others: Vec<Part>,
-    /// Folders whose licence files are copied, with the name that each gets in THIRD-PARTY.
+    /// Folders whose licence files are copied to THIRD-PARTY.
     pub licences: Vec<Licences>,
 }
 
-/// The crates of a program, found by asking cargo.
+/// Query for the crates of a program, which cargo answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rust {
     /// Top folder of the workspace.
     pub workspace: PathBuf,
-    /// The cargo to ask.
+    /// Path of cargo.
     pub cargo: PathBuf,
-    /// The package that is the program.
+    /// Package of the program.
     pub package: String,
-    /// Its features beyond the default ones.
+    /// Features other than the default ones.
     pub features: Vec<String>,
 }
 
-/// A part that is no crate.
+/// Component that is not a crate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
-    /// Its name.
+    /// Name of the component.
     pub name: String,
-    /// Its version.
+    /// Version of the component.
     pub version: String,
-    /// SPDX expression.
+    /// Licence as an SPDX expression.
     pub license: String,
     /// Package URL.
     pub purl: String,
-    /// What it does here, and how it got here.
+    /// Description of its purpose and origin.
     pub description: String,
-    /// Patches on it: name and digest.
+    /// Names and digests of the patches applied to it.
     pub patches: Vec<(String, Sha256)>,
-    /// More that is known of it: names and values.
+    /// Names and values of additional properties.
     pub properties: Vec<(String, String)>,
 }
 
-/// A folder with licence files.
+/// Folder with licence files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Licences {
-    /// The folder, searched down to the bottom where `deep`.
+    /// Path of the folder, which is searched recursively if `deep` is true.
     pub folder: PathBuf,
     /// Name of the folder in THIRD-PARTY.
     pub name: String,
-    /// Whether vendored parts lie below.
+    /// True if it contains vendored components.
     pub deep: bool,
 }
 
-/// What was packed.
+/// Result of packing.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Packed {
-    /// The archives, the `.tar.zst` first.
+    /// Archives, the `.tar.zst` first.
     pub archives: Vec<Archive>,
-    /// Files in each.
+    /// Number of files in each archive.
     pub files: usize,
-    /// Bytes of them.
+    /// Total size of the files.
     pub unpacked: Bytes,
-    /// Crates that are in the bill of materials.
+    /// Number of crates in the bill of materials.
     pub crates: usize,
-    /// Crates that came without a licence file; their SPDX expressions are in THIRD-PARTY/README.
+    /// Crates without a licence file; THIRD-PARTY/README lists their SPDX expressions.
     pub without_licence_file: Vec<String>,
 }
 
-/// One finished file.
+/// Finished archive or package.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Archive {
-    /// Where it lies.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its size.
+    /// Size of the file.
     pub size: Bytes,
     /// Digest of its content.
     pub sha256: Sha256,
 }
 
-/// Put archives that may be passed on into the folder that installers look into, and list there what it holds.
+/// Order to move archives into the folder from which installers read, and to update its index.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
-    /// The archives as they were packed, each with its sum beside it, on the file system of `out`.
+    /// Archives as packed, each with its checksum file beside it, on the file system of `out`.
     pub archives: Vec<Archive>,
-    /// The folder.
+    /// Path of the folder.
     pub out: PathBuf,
 }
 
-/// Say whether an archive is what a stranger may be given.
+/// Order to check if an archive may be given to others.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verify {
-    /// The archive.
+    /// Path of the archive.
     pub archive: PathBuf,
-    /// Paths of the build host that must be in no file.
+    /// Paths of the build host that no file may contain.
     pub paths: Vec<PathBuf>,
-    /// Name of the build host.
+    /// Name of the build host, which no file may contain; `None` if unknown.
     pub hostname: Option<String>,
-    /// Whether the program is run: a build for another machine cannot be, but by an emulator.
+    /// True to run the program. A build for another machine needs an emulator.
     pub run: bool,
-    /// The words that stand before it then: the emulator and its options.
+    /// Words in front of the program: the emulator and its options.
     #[serde(default)]
     pub emulator: Vec<String>,
 }
 
-/// What [`Verify`] looked at.
+/// Result of [`Verify`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Verified {
-    /// Files that were looked through.
+    /// Number of files that were checked.
     pub files: usize,
-    /// What the program said of itself, where it was run.
+    /// Output of `--version`; `None` if the program was not run.
     pub version: Option<String>,
 }
 
-/// Say where two archives, or two Debian packages, differ.
+/// Order to compare two archives or two Debian packages.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compare {
-    /// One archive.
+    /// Path of the first archive.
     pub one: PathBuf,
-    /// The other.
+    /// Path of the second archive.
     pub other: PathBuf,
 }
 
-/// One thing that differs between two archives.
+/// Difference between two archives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Name of the member, or of the archive when only its packing differs.
+    /// Name of the member, or of the archive if only its packing differs.
     pub member: String,
-    /// What differs: `content at byte 12`, `only in the first`.
+    /// Kind of difference: `content at byte 12`, `only in the first`.
     pub what: String,
 }
 
-/// Install an archive.
+/// Order to install an archive.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Install {
     /// File, folder or URL.
     pub from: String,
-    /// Where to; by default /usr/local for root, else ~/.local.
+    /// Prefix to install to; `None` for /usr/local as root, else ~/.local.
     pub prefix: Option<PathBuf>,
-    /// The digest that the archive must have, in place of the one in the file beside it.
+    /// Digest that the archive must have; `None` for the digest in the file beside it.
     pub sha256: Option<String>,
-    /// Whether an archive without a sum is taken.
+    /// True to accept an archive without a checksum.
     pub no_check: bool,
-    /// Public key of minisign: a file, or the key itself.
+    /// Public minisign key: a file, or the key itself.
     pub key: Option<String>,
-    /// Whether another content under the same name is replaced.
+    /// True to replace other content under the same name.
     pub force: bool,
-    /// Whether to say what would be done, and do nothing.
+    /// True to only return what would be done.
     pub dry_run: bool,
 }
 
-/// What was installed.
+/// Result of an installation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Installed {
     /// Name of the version.
     pub name: String,
-    /// Where it lies.
+    /// Path of its folder.
     pub folder: PathBuf,
-    /// The program, as a shell finds it.
+    /// Path under which a shell finds the program.
     pub program: PathBuf,
-    /// What the program said of itself.
+    /// Output of `--version`; `None` if the program was not run.
     pub version: Option<String>,
-    /// The version that was current before.
+    /// Name of the version that was current before; `None` if there was none.
     pub previous: Option<String>,
-    /// Whether it was there already.
+    /// True if the version was installed already.
     pub was_there: bool,
-    /// Whether this is what would be.
+    /// True if nothing was changed.
     pub dry_run: bool,
-    /// What was chosen or repaired, and why.
+    /// Choices and repairs, with the reasons for them.
     pub notes: Vec<String>,
-    /// Risks, and what stands in the way of using it.
+    /// Risks, and obstacles to using the program.
     pub warnings: Vec<String>,
 }
 
-/// Make the version current that was so before.
+/// Order to make the previous version current.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rollback {
-    /// Where it is installed.
+    /// Prefix of the installation; `None` for the default.
     pub prefix: Option<PathBuf>,
-    /// Whether to say what would be done, and do nothing.
+    /// True to only return what would be done.
     pub dry_run: bool,
 }
 
-/// What was switched.
+/// Result of a rollback.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Switched {
-    /// The current version now.
+    /// Name of the version that is current now.
     pub current: String,
-    /// The one before.
+    /// Name of the version that was current before.
     pub previous: String,
-    /// Whether this is what would be.
+    /// True if nothing was changed.
     pub dry_run: bool,
 }
 
-/// Remove versions.
+/// Order to remove versions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Uninstall {
-    /// The version, by its whole name or by its number where one has that; the current one without.
+    /// Full name or version number of the version; `None` for the current version.
     pub version: Option<String>,
-    /// All of them.
+    /// True to remove all versions.
     pub all: bool,
-    /// Where they are installed.
+    /// Prefix of the installation; `None` for the default.
     pub prefix: Option<PathBuf>,
-    /// Whether to say what would be done, and do nothing.
+    /// True to only return what would be done.
     pub dry_run: bool,
 }
 
-/// What was removed.
+/// Result of an uninstallation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Uninstalled {
-    /// The versions.
+    /// Names of the removed versions.
     pub removed: Vec<String>,
-    /// The current version now, if one is left.
+    /// Name of the version that is current now; `None` if none is left.
     pub current: Option<String>,
-    /// Whether this is what would be.
+    /// True if nothing was changed.
     pub dry_run: bool,
 }
 
-/// List what is installed.
+/// Order to list the installed versions.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct List {
-    /// Where to look.
+    /// Prefix of the installation; `None` for the default.
     pub prefix: Option<PathBuf>,
 }
 
-/// One installed version.
+/// Installed version.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct InstalledVersion {
-    /// Its name.
+    /// Name of the version.
     pub name: String,
-    /// Whether it is the current one.
+    /// True if it is the current version.
     pub current: bool,
-    /// Whether a rollback leads to it.
+    /// True if a rollback makes it current.
     pub previous: bool,
-    /// Bytes of its files.
+    /// Total size of its files.
     pub size: Bytes,
-    /// What is wrong with it: a file that is not what was installed.
+    /// Defect, such as a file that differs from the installed one; `None` if it is intact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// The list of archives that lies beside them: `index.json`.
+/// Content of `index.json`, which lists the archives beside it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Index {
-    /// Version of this format.
+    /// Version of the format.
     pub schema: u32,
-    /// The archives, by name.
+    /// Archives, sorted by name.
     pub archives: Vec<Listed>,
 }
 
-/// One archive of an [`Index`].
+/// Archive in an [`Index`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Listed {
-    /// Name of its file.
+    /// Name of the file.
     pub file: String,
     /// Version of Anneal.
     pub version: String,
@@ -393,7 +393,7 @@ pub struct Listed {
     pub target: String,
     /// Profile of the build.
     pub profile: String,
-    /// Its size.
+    /// Size of the file.
     pub size: Bytes,
     /// Digest of its content.
     pub sha256: Sha256,

@@ -1,4 +1,4 @@
-//! Lowest speed of a download: a server that sends a byte now and then must not hold a build for hours.
+//! Minimum speed of a download, so that a server that sends a byte now and then cannot block a build for hours.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Waiting time over which the speed is averaged.
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Lowest average speed in bytes per second; install.sh has the same.
+/// Minimum average speed in bytes per second; install.sh uses the same value.
 const LOWEST: u64 = 1024;
 
 /// Speed of one download since the last full interval. Only the time spent waiting for the server counts.
@@ -20,7 +20,7 @@ impl Pace {
     /// Adds `bytes` that arrived after `waited`.
     ///
     /// # Errors
-    /// When the average over an interval was too low.
+    /// If the average over an interval was too low.
     pub fn add(&mut self, waited: Duration, bytes: u64) -> Result<(), TooSlow> {
         self.waited += waited;
         self.bytes += bytes;
@@ -33,7 +33,7 @@ impl Pace {
     }
 }
 
-/// The server is slower than [`Pace`] allows.
+/// Error for a server that is slower than [`Pace`] allows.
 #[derive(Debug)]
 pub struct TooSlow;
 
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(ended, Some(30));
         let mut steady = Pace::default();
         assert!((0..300).all(|_| steady.add(second, LOWEST).is_ok()));
-        // One burst does not pay for a later interval.
+        // A fast interval does not make up for a later slow one.
         let mut stalled = Pace::default();
         assert!(stalled.add(INTERVAL, 1 << 30).is_ok());
         assert!(stalled.add(INTERVAL, 1).is_err());

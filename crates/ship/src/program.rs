@@ -1,4 +1,4 @@
-//! Runs the program that was unpacked, to see that it can be.
+//! Test run of an unpacked program.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -13,16 +13,17 @@ use base::exit::UNAVAILABLE;
 
 use crate::interrupt;
 
-/// It prints a line; a program that takes longer waits for something.
+/// Time limit for printing one line.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// What is kept of its output.
+/// Maximum number of output bytes that are kept.
 const MOST_OUTPUT: u64 = 1 << 16;
 
-/// What `program --version` prints, run in `folder` with an empty environment, by `emulator` where that has words.
+/// Returns the output of `program --version`, run in `folder` with an empty environment, by `emulator` if that is not
+/// empty.
 ///
 /// # Errors
-/// When it fails, with what it said; with exit code 69 when its CPU guard says that this CPU will not do.
+/// If the program fails, with its output; with exit code 69 if its CPU guard refuses this CPU.
 pub fn version(emulator: &[String], program: &Path, folder: &Path) -> Result<String> {
     let shown = program.display();
     let mut words = emulator.iter().map(OsStr::new).chain([program.as_os_str()]);
@@ -37,7 +38,7 @@ pub fn version(emulator: &[String], program: &Path, folder: &Path) -> Result<Str
         .spawn()
         .with_context(|| {
             format!(
-                "cannot run {shown}: the file system may forbid programs (noexec), or its loader is not there"
+                "cannot run {shown}: the file system may be mounted with noexec, or the loader is missing"
             )
         })?;
     let said = reader(child.stdout.take());
@@ -52,11 +53,11 @@ pub fn version(emulator: &[String], program: &Path, folder: &Path) -> Result<Str
             let _ = child.kill();
             let _ = child.wait();
             stopped?;
-            return Err(anyhow!("{shown} --version has not ended within {} s", LONGEST.as_secs()));
+            return Err(anyhow!("{shown} --version timed out after {} s", LONGEST.as_secs()));
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    // Whoever it may have started could hold the pipes open.
+    // A child of the program could keep the pipes open.
     let text = |from: mpsc::Receiver<String>| from.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
     let (said, complained) = (text(said), text(complained));
     let complained = complained.trim();
@@ -70,7 +71,7 @@ pub fn version(emulator: &[String], program: &Path, folder: &Path) -> Result<Str
     Err(anyhow!("{shown} --version failed ({status}): {words}"))
 }
 
-/// The text that comes out of `pipe`, once it ends.
+/// Returns a channel with the text from `pipe`, once the pipe ends.
 fn reader(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {

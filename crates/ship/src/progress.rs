@@ -1,11 +1,11 @@
-//! How far it is: one line on a terminal, rewritten; nothing elsewhere.
+//! Progress display: one line that is rewritten on a terminal, nothing elsewhere.
 
 use std::time::{Duration, Instant};
 
 use base::StatusLine;
 use build_info::Bytes;
 
-/// A line is rewritten at most this often.
+/// Minimum interval between updates of the line.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// Progress of one job.
@@ -18,13 +18,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of `what`, which takes `total` bytes where that is known.
+    /// Creates the display of the job `what`, with `total` bytes of work if known.
     pub fn new(what: &'static str, total: Option<u64>) -> Self {
         let can_rewrite = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
         Self { what, total, done: 0, shown: Instant::now(), line: StatusLine::new().if_wanted(can_rewrite) }
     }
 
-    /// `bytes` more are done.
+    /// Adds `bytes` of finished work.
     pub fn add(&mut self, bytes: u64) {
         self.done += bytes;
         if !self.line.is_terminal() || self.shown.elapsed() < EVERY {

@@ -1,4 +1,4 @@
-//! Signatures of minisign: who made an archive, where a sum only tells that it arrived whole.
+//! Signatures of minisign. They prove who made an archive, whereas a checksum only shows that it is complete.
 
 use std::io::Read;
 use std::path::Path;
@@ -10,18 +10,21 @@ use minisign_verify::{PublicKey, Signature};
 use crate::files;
 use crate::key::{self, Configured};
 
-/// A key, or a signature, is a few lines.
+/// Maximum size of a key or signature, which has a few lines.
 const LARGEST: u64 = 1 << 16;
 
-/// Who may sign, and where that is said.
+/// Public key that must have signed an archive.
 pub struct TrustedKey {
     key: PublicKey,
-    /// Where it was found, for messages.
+    /// Source of the key, for messages.
     pub from: String,
 }
 
 impl TrustedKey {
-    /// The one in `given`, a file or the key itself.
+    /// Reads the key in `given`, which is a file or the key itself.
+    ///
+    /// # Errors
+    /// If it is not a valid key.
     pub fn read(given: &str, from: &str) -> Result<Self> {
         let path = Path::new(given);
         let key = if path.exists() {
@@ -32,29 +35,35 @@ impl TrustedKey {
             PublicKey::from_base64(given.trim())
         };
         let key = key.map_err(|error| {
-            exit::usage(format!(
-                "the key of {from} is no public key of minisign, nor a file that holds one ({error}): {given}"
-            ))
+            exit::usage(format!("the key of {from} is not a public key of minisign ({error}): {given}"))
         })?;
         Ok(Self { key, from: from.to_string() })
     }
 
-    /// The one that is to be used for `prefix`: given by hand, else of the environment, else kept there.
+    /// Returns the key for `prefix`: `given` by the user, else that of the variable, else the one stored in the
+    /// prefix.
+    ///
+    /// # Errors
+    /// If the key cannot be read.
     pub fn configured(given: Option<&str>, prefix: &Path) -> Result<Option<Self>> {
         let Some(Configured { given, from }) = key::configured(given, Some(prefix))? else { return Ok(None) };
         let given = given.into_string().map_err(|_| exit::usage(format!("{from} is not UTF-8")))?;
         Self::read(&given, &from).map(Some)
     }
 
-    /// Whether `signature` is this key's of what `content` holds.
+    /// Checks that `signature` is this key's signature of `content`.
+    ///
+    /// # Errors
+    /// If it is not.
     pub fn check(&self, mut content: impl Read, signature: &[u8], path: &Path) -> Result<()> {
-        let text = std::str::from_utf8(signature).ok().context("it is no text");
+        let text = std::str::from_utf8(signature).ok().context("it is not a text file");
         let signature = text.and_then(|text| Signature::decode(text).map_err(|error| anyhow!("{error}")));
         let signature =
-            signature.with_context(|| format!("{} is no signature of minisign", path.display()))?;
+            signature.with_context(|| format!("{} is not a signature of minisign", path.display()))?;
         let refused = |error: minisign_verify::Error| {
             anyhow!(
-                "{} is not the signature of this archive by the key of {} ({error}): do not install it",
+                "signature mismatch: {} is not a signature of this archive by the key of {} ({error})\nhint: do \
+                 not install this archive",
                 path.display(),
                 self.from
             )
@@ -71,7 +80,10 @@ impl TrustedKey {
         stream.finalize().map_err(refused)
     }
 
-    /// Reads a signature that lies at `path`.
+    /// Reads the signature file at `path`.
+    ///
+    /// # Errors
+    /// If it cannot be read.
     pub fn read_signature(path: &Path) -> Result<Vec<u8>> {
         files::read_small(path, LARGEST)
     }

@@ -1,4 +1,4 @@
-//! How a program of orders speaks: one order on standard input, one reply on standard output.
+//! Protocol of programs that take orders: one order on standard input, one reply on standard output.
 
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use crate::interrupt;
 use crate::order::{Failed, Reply};
 
-/// Reads the order, has it carried out, and writes what came of it; the exit code is the error's. `people` is told to
-/// whoever gives no order.
+/// Reads an order, carries it out and writes the reply. Returns the exit code. Users who give no order see the
+/// message `people`.
 pub fn speak<O: DeserializeOwned, A: Serialize>(
     people: &str,
     carry_out: impl FnOnce(&O) -> Result<A>,
@@ -34,7 +34,7 @@ pub fn speak<O: DeserializeOwned, A: Serialize>(
     ExitCode::from(code)
 }
 
-/// The order that somebody gives.
+/// Reads the order from standard input.
 fn order<O: DeserializeOwned>(people: &str) -> Result<O> {
     let mut stdin = std::io::stdin();
     if stdin.is_terminal() || std::env::args_os().len() > 1 {
@@ -42,6 +42,5 @@ fn order<O: DeserializeOwned>(people: &str) -> Result<O> {
     }
     let mut text = Vec::new();
     stdin.read_to_end(&mut text).context("cannot read the order")?;
-    serde_json::from_slice(&text)
-        .map_err(|error| exit::usage(format!("cannot understand the order: {error}")))
+    serde_json::from_slice(&text).map_err(|error| exit::usage(format!("cannot parse the order: {error}")))
 }

@@ -1,4 +1,4 @@
-//! Lists of digests as `sha256sum` writes and checks them.
+//! Lists of digests in the format of `sha256sum`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,67 +8,73 @@ use build_info::Sha256;
 
 use crate::{files, name};
 
-/// The list in an archive of all its other files.
+/// Name of the list in an archive, which has the digests of all its other files.
 pub const LIST: &str = "SHA256SUMS";
 
-/// A list is larger than this only if it is none.
+/// Maximum size of a list.
 const LARGEST_LIST: u64 = 8 << 20;
 
-/// The text that `sha256sum -c` reads.
+/// Returns the list as text for `sha256sum -c`.
 pub fn text(sums: &BTreeMap<String, Sha256>) -> String {
     sums.iter().map(|(name, sha256)| format!("{sha256}  {name}\n")).collect()
 }
 
-/// Reads such a text; `path` is only for the error.
+/// Parses such a text; `path` is only used in the error.
+///
+/// # Errors
+/// If a line is not a digest and a name.
 pub fn parse(text: &[u8], path: &Path) -> Result<BTreeMap<String, Sha256>> {
-    let text = std::str::from_utf8(text).with_context(|| format!("{} is no text", path.display()))?;
+    let text = std::str::from_utf8(text).with_context(|| format!("{} is not a text file", path.display()))?;
     let mut sums = BTreeMap::new();
     for (number, line) in text.lines().enumerate() {
         let read = line.split_once(' ').and_then(|(digest, name)| {
-            // `*` is how sha256sum marks what it read as binary.
+            // sha256sum marks files that it read in binary mode with `*`.
             let name = name.strip_prefix([' ', '*'])?;
             Some((name.to_string(), Sha256::try_from(digest.to_ascii_lowercase()).ok()?))
         });
         let Some((name, digest)) = read else {
-            bail!("line {} of {} is no sum as sha256sum writes it", number + 1, path.display());
+            bail!("line {} of {} is not a checksum in the format of sha256sum", number + 1, path.display());
         };
         ensure!(sums.insert(name.clone(), digest).is_none(), "{} lists {name:?} twice", path.display());
     }
     Ok(sums)
 }
 
-/// The digest that the file `list`, which lies beside an archive, tells for `name`.
+/// Returns the digest for `name` in the file `list`, which lies beside an archive.
+///
+/// # Errors
+/// If the file has no such line.
 pub fn beside(text: &[u8], list: &Path, name: &str) -> Result<Sha256> {
     let sums = parse(text, list)?;
     sums.get(name)
         .cloned()
-        .with_context(|| format!("{} tells no sum of {name}; it belongs to another file", list.display()))
+        .with_context(|| format!("{} has no checksum for {name} and belongs to another file", list.display()))
 }
 
-/// Holds every file below `folder` against its list, and the list against the files.
+/// Checks every file below `folder` against its list, and the list against the files.
 ///
 /// # Errors
-/// When a file differs, is missing, or is not listed.
+/// If a file differs, is missing, or is not listed.
 pub fn check(folder: &Path) -> Result<BTreeMap<String, Sha256>> {
     let list = folder.join(LIST);
     let listed = parse(&files::read_small(&list, LARGEST_LIST)?, &list)?;
     for name in listed.keys() {
-        name::check_member(name).with_context(|| format!("{} lists what cannot be", list.display()))?;
+        name::check_member(name).with_context(|| format!("{} contains an invalid name", list.display()))?;
     }
     let found = files::tree(folder)?;
     for name in found.iter().filter(|name| *name != LIST) {
         let expected = listed.get(name).with_context(|| {
-            format!("{} is not listed in {LIST}: somebody put it there", folder.join(name).display())
+            format!("{} is not listed in {LIST}, so it was added later", folder.join(name).display())
         })?;
         let (_, digest) = files::digest(&folder.join(name))?;
         ensure!(
             digest == *expected,
-            "{} is not what was packed: its SHA-256 is {digest}, {LIST} says {expected}",
+            "checksum mismatch: the SHA-256 of {} is {digest}, but {LIST} has {expected}",
             folder.join(name).display()
         );
     }
     if let Some(missing) = listed.keys().find(|name| found.binary_search(name).is_err()) {
-        bail!("{} is missing; {LIST} lists it", folder.join(missing).display());
+        bail!("{} is missing, but {LIST} lists it", folder.join(missing).display());
     }
     Ok(listed)
 }
@@ -104,7 +110,7 @@ mod tests {
         assert!(check(folder.path()).unwrap_err().to_string().contains("not listed"));
         std::fs::remove_file(at("b")).unwrap();
         std::fs::write(at("a"), "2").unwrap();
-        assert!(check(folder.path()).unwrap_err().to_string().contains("not what was packed"));
+        assert!(check(folder.path()).unwrap_err().to_string().contains("checksum mismatch"));
         std::fs::remove_file(at("a")).unwrap();
         assert!(check(folder.path()).unwrap_err().to_string().contains("is missing"));
     }

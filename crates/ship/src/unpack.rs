@@ -1,7 +1,7 @@
-//! Unpacks an archive that anybody may have made.
+//! Unpacking of untrusted archives.
 //!
-//! Crate `tar` only reads the headers; what is written where is decided here, and what an archive of Anneal never holds
-//! is refused rather than understood: links, devices, extended headers, names that lead elsewhere.
+//! The crate `tar` only parses the headers; this module decides what is written and where. It refuses everything that
+//! an archive of Anneal never contains: links, devices, extended headers and paths outside the folder.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -16,40 +16,40 @@ use tar::EntryType;
 
 use crate::{files, name};
 
-/// Entries beyond this are no build's; a build has some 700.
+/// Maximum number of entries. A build has about 700.
 const MOST_ENTRIES: usize = 20_000;
 
-/// Bytes that may come out: a bomb ends here, a build with CUDA is below.
+/// Maximum number of unpacked bytes, as a protection against decompression bombs. Builds with CUDA are smaller.
 const MOST_BYTES: u64 = 2 << 30;
 
-/// Memory that the sender may ask of the decoder, as a power of two: what `zstd` itself allows without being asked.
+/// Maximum memory that an archive may request of the decoder, as a power of two: the default limit of `zstd`.
 pub const WINDOW_LOG: u32 = 27;
 
-/// What came out of an archive.
+/// Result of unpacking an archive.
 #[derive(Clone, Debug)]
 pub struct Unpacked {
-    /// The folder, `<into>/<name>`.
+    /// Path of the folder, `<into>/<name>`.
     pub folder: PathBuf,
-    /// Files in it.
+    /// Number of files in it.
     pub files: usize,
-    /// Bytes of them.
+    /// Total size of the files.
     pub bytes: Bytes,
-    /// Digest of the archive, as it was read.
+    /// Digest of the archive as it was read.
     pub sha256: Sha256,
 }
 
-/// Unpacks `archive`, whose one top folder must be `name`, into the folder `into`, which nobody else writes to.
+/// Unpacks `archive`, whose single top folder must be `name`, into the folder `into`, which no one else may write to.
 ///
 /// # Errors
-/// When it is damaged, larger than it may be, holds anything but files and folders below `name`, or cannot be written.
-/// What was written till then is left to whoever owns `into`.
+/// If the archive is damaged, too large, contains anything other than files and folders below `name`, or cannot be
+/// written. Files that were written before the error stay; the owner of `into` removes them.
 pub fn unpack(archive: impl Read, name: &str, into: &Path, seen: impl FnMut(u64)) -> Result<Unpacked> {
     name::check_version(name)?;
     let mut archive = Hashing { from: archive, hasher: sha2::Sha256::new(), seen };
     let mut writer = Writer::new(name, into);
     {
         let mut packed = BufReader::new(&mut archive);
-        let magic = packed.fill_buf().context("cannot read it")?;
+        let magic = packed.fill_buf().context("cannot read the archive")?;
         if magic.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
             let mut plain = zstd::stream::read::Decoder::with_buffer(packed)?;
             plain.window_log_max(WINDOW_LOG)?;
@@ -57,15 +57,18 @@ pub fn unpack(archive: impl Read, name: &str, into: &Path, seen: impl FnMut(u64)
         } else if magic.starts_with(&[0x1f, 0x8b]) {
             writer.take_all(flate2::bufread::MultiGzDecoder::new(packed))?;
         } else {
-            bail!("it is neither compressed by zstd nor by gzip: it is no archive of Anneal, or half of one");
+            bail!(
+                "it is compressed neither with zstd nor with gzip, so it is incomplete or not an archive of \
+                 Anneal"
+            );
         }
     }
-    // The digest is that of the whole file, whatever the decoder left.
+    // The rest is read too, because the digest must cover the whole file.
     files::copy(&mut archive, io::sink(), |_| {})?;
     writer.finish(archive.hasher.into())
 }
 
-/// Digests what is read through it.
+/// Reader that computes the digest.
 struct Hashing<R, F> {
     from: R,
     hasher: sha2::Sha256,
@@ -81,7 +84,7 @@ impl<R: Read, F: FnMut(u64)> Read for Hashing<R, F> {
     }
 }
 
-/// Stops a bomb.
+/// Reader that stops at the maximum number of bytes.
 struct Limited<R> {
     from: R,
     left: u64,
@@ -93,19 +96,19 @@ impl<R: Read> Read for Limited<R> {
         self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
             let most = Bytes(MOST_BYTES);
             io::Error::other(format!(
-                "more than {most} come out of it: no build is that large, it may be a bomb"
+                "its content is larger than {most}, more than any build, so it may be a decompression bomb"
             ))
         })?;
         Ok(read)
     }
 }
 
-/// Writes the files of one archive.
+/// Writer of the files of one archive.
 struct Writer<'a> {
     name: &'a str,
     into: &'a Path,
     folders: BTreeSet<String>,
-    /// Of these, what has an entry of its own.
+    /// Names that have an entry of their own.
     listed: BTreeSet<String>,
     names: BTreeSet<String>,
     bytes: u64,
@@ -125,55 +128,55 @@ impl<'a> Writer<'a> {
 
     fn take_all(&mut self, plain: impl Read) -> Result<()> {
         let mut archive = tar::Archive::new(Limited { from: plain, left: MOST_BYTES });
-        // Raw: as they stand there, so that an extended header is seen and refused rather than obeyed.
-        for entry in archive.entries().context("cannot read it")?.raw(true) {
-            let mut entry = entry.context("it is damaged, or no archive")?;
+        // Raw entries include extended headers, so that they are refused instead of applied.
+        for entry in archive.entries().context("cannot read the archive")?.raw(true) {
+            let mut entry = entry.context("it is damaged, or not an archive")?;
             ensure!(
                 self.names.len() + self.folders.len() < MOST_ENTRIES,
-                "it holds more than {MOST_ENTRIES} files and folders: no build does"
+                "it contains more than {MOST_ENTRIES} files and folders, more than any build"
             );
             let path = entry.path_bytes().into_owned();
-            let name = String::from_utf8(path).ok().context("it holds a name that is no UTF-8")?;
-            self.take(&name, &mut entry).with_context(|| format!("refused or failed at {name:?} in it"))?;
+            let name = String::from_utf8(path).ok().context("it contains a name that is not valid UTF-8")?;
+            self.take(&name, &mut entry).with_context(|| format!("cannot unpack the entry {name:?}"))?;
         }
-        // What stands behind the end must not be without end, and its checksum is looked at.
+        // Data after the end of the archive must be limited too, and the decoder must reach its checksum.
         let mut rest = archive.into_inner();
-        files::copy(&mut rest, io::sink(), |_| {}).context("it is damaged behind its last file")?;
+        files::copy(&mut rest, io::sink(), |_| {}).context("it is damaged after its last file")?;
         Ok(())
     }
 
     fn take(&mut self, name: &str, entry: &mut tar::Entry<impl Read>) -> Result<()> {
-        let mode = entry.header().mode().context("its mode is no number")?;
-        ensure!(mode & 0o7000 == 0, "it would get rights that a program must not come with (mode {mode:o})");
+        let mode = entry.header().mode().context("its mode is not a number")?;
+        ensure!(mode & 0o7000 == 0, "it has setuid, setgid or sticky bits (mode {mode:o})");
         match entry.header().entry_type() {
             EntryType::Directory => {
-                ensure!(entry.header().size()? == 0, "a folder with content");
+                ensure!(entry.header().size()? == 0, "it is a folder with content");
                 let name = name.strip_suffix('/').unwrap_or(name);
                 self.check(name)?;
-                ensure!(!self.names.contains(name), "it is a file already");
-                // By itself: those above a file are made for it before their own entry comes.
-                ensure!(self.listed.insert(name.to_string()), "it is there twice");
+                ensure!(!self.names.contains(name), "a file has the same name");
+                // Only explicit entries count, because the parents of a file are created before their own entries.
+                ensure!(self.listed.insert(name.to_string()), "the archive contains it twice");
                 self.make_folder(name)
             }
             EntryType::Regular => {
                 self.check(name)?;
                 ensure!(name != self.name, "the top folder is a file");
-                ensure!(!self.folders.contains(name), "it is a folder already");
-                ensure!(self.names.insert(name.to_string()), "it is there twice");
+                ensure!(!self.folders.contains(name), "a folder has the same name");
+                ensure!(self.names.insert(name.to_string()), "the archive contains it twice");
                 if let Some((folder, _)) = name.rsplit_once('/') {
                     self.make_folder(folder)?;
                 }
                 self.write(name, mode & 0o111 != 0, entry)
             }
-            other => bail!("it is a {}; an archive of Anneal holds files and folders", kind(other)),
+            other => bail!("it is a {}; an archive of Anneal contains only files and folders", kind(other)),
         }
     }
 
-    /// Whether `name` lies in the one folder that the archive may have.
+    /// Checks that `name` lies in the single folder of the archive.
     fn check(&self, name: &str) -> Result<()> {
         name::check_member(name)?;
         let top = name.split('/').next();
-        ensure!(top == Some(self.name), "it lies outside of the folder {}", self.name);
+        ensure!(top == Some(self.name), "it is outside the folder {}", self.name);
         Ok(())
     }
 
@@ -186,9 +189,9 @@ impl<'a> Writer<'a> {
                 DirBuilder::new()
                     .mode(0o755)
                     .create(&path)
-                    // Not as the umask has it: others shall run what root installs.
+                    // The permissions must not depend on the umask, because other users run what root installs.
                     .and_then(|()| std::fs::set_permissions(&path, Permissions::from_mode(0o755)))
-                    .with_context(|| format!("cannot make {}", path.display()))?;
+                    .with_context(|| format!("cannot create {}", path.display()))?;
             }
         }
         Ok(())
@@ -198,10 +201,11 @@ impl<'a> Writer<'a> {
         let path = self.into.join(name);
         let cannot = || format!("cannot write {}", path.display());
         let size = entry.header().size()?;
-        // As it says itself: nothing of it is written.
+        // The check uses the header, before anything is written.
         ensure!(
             size <= MOST_BYTES - self.bytes,
-            "it would be {}, and with it more than {} in all: no build is that large, it may be a bomb",
+            "with its size of {}, the content would be larger than {}, more than any build, so it may be a \
+             decompression bomb",
             Bytes(size),
             Bytes(MOST_BYTES)
         );
@@ -209,7 +213,7 @@ impl<'a> Writer<'a> {
         let file: File =
             OpenOptions::new().write(true).create_new(true).mode(mode).open(&path).with_context(cannot)?;
         let written = files::copy(entry, &file, |_| {}).with_context(cannot)?;
-        ensure!(written == size, "it ends after {written} of {size} bytes: the archive is not whole");
+        ensure!(written == size, "it ends after {written} of {size} bytes, so the archive is truncated");
         file.set_permissions(Permissions::from_mode(mode))
             .and_then(|()| file.sync_all())
             .with_context(cannot)?;
@@ -218,7 +222,7 @@ impl<'a> Writer<'a> {
     }
 
     fn finish(self, sha256: Sha256) -> Result<Unpacked> {
-        ensure!(!self.names.is_empty(), "it holds no file");
+        ensure!(!self.names.is_empty(), "it contains no files");
         for folder in &self.folders {
             files::sync_folder(&self.into.join(folder))?;
         }
@@ -231,7 +235,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// What people call a kind of entry.
+/// Returns the name of a kind of entry for messages.
 fn kind(kind: EntryType) -> &'static str {
     match kind {
         EntryType::Symlink => "symbolic link",
@@ -239,8 +243,8 @@ fn kind(kind: EntryType) -> &'static str {
         EntryType::Char | EntryType::Block => "device",
         EntryType::Fifo => "pipe",
         EntryType::XHeader | EntryType::XGlobalHeader => "pax header",
-        EntryType::GNULongName | EntryType::GNULongLink => "long name in GNU's way",
+        EntryType::GNULongName | EntryType::GNULongLink => "long name in the GNU format",
         EntryType::GNUSparse => "sparse file",
-        _ => "thing of an unknown kind",
+        _ => "entry of an unknown kind",
     }
 }

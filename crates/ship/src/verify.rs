@@ -1,4 +1,4 @@
-//! Whether an archive is what a stranger may be given.
+//! Checks if an archive may be given to others.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -10,22 +10,30 @@ use serde_json::Value;
 use crate::order::{Verified, Verify};
 use crate::{elf, files, name, program, sums, unpack};
 
-/// Shorter ones are in every program by chance.
+/// Minimum length of a path to search for. Shorter ones occur in every program by chance.
 const SHORTEST_PATH: usize = 5;
 
-/// Unpacks the archive elsewhere and looks at all that is in it.
+/// Unpacks the archive in another place and checks its contents.
+///
+/// # Errors
+/// If a check fails.
 pub fn verify(order: &Verify) -> Result<Verified> {
     let archive = &order.archive;
     let file = archive.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let list = archive.with_file_name(format!("{file}.sha256"));
     let told = sums::beside(&files::read_small(&list, 1 << 16)?, &list, &file)?;
 
-    // Whoever unpacks it may do so in any folder.
-    let temp = base::scratch("anneal verify").context("cannot make a folder")?;
+    // The folder's name contains a space, because users may unpack an archive in any folder.
+    let temp = base::scratch("anneal verify").context("cannot create a scratch folder")?;
     let name = name::of_archive(&file)?;
     let unpacked = unpack::unpack(files::open_regular(archive)?, name, temp.path(), |_| {})
         .with_context(|| format!("cannot unpack {}", archive.display()))?;
-    ensure!(unpacked.sha256 == told, "{} tells {told}, the archive has {}", list.display(), unpacked.sha256);
+    ensure!(
+        unpacked.sha256 == told,
+        "checksum mismatch: {} has {told}, but the archive has {}",
+        list.display(),
+        unpacked.sha256
+    );
     let folder = &unpacked.folder;
     let listed = sums::check(folder)?;
     check_modes(folder)?;
@@ -34,8 +42,7 @@ pub fn verify(order: &Verify) -> Result<Verified> {
     for path in &order.paths {
         let path = path.to_string_lossy().trim_end_matches('/').to_string();
         if path.len() >= SHORTEST_PATH {
-            needles
-                .insert(format!("{path}/"), format!("the path {path} of the machine that it was built on"));
+            needles.insert(format!("{path}/"), format!("the path {path} of the build host"));
         }
     }
     for name in listed.keys().map(String::as_str).chain([sums::LIST]) {
@@ -44,8 +51,8 @@ pub fn verify(order: &Verify) -> Result<Verified> {
             let count = count(&content, needle.as_bytes());
             if let Some(first) = count.1 {
                 bail!(
-                    "{name} holds {what}, {} times, first at byte {first}: {:?}; who it was built by is nobody's \
-                     business, and no other machine gives the same bytes",
+                    "{name} contains {what}, {} times, first at byte {first}: {:?}; it reveals the build host, \
+                     and no other machine could reproduce the file",
                     count.0,
                     around(&content, first)
                 );
@@ -60,39 +67,39 @@ pub fn verify(order: &Verify) -> Result<Verified> {
     Ok(Verified { files: unpacked.files, version })
 }
 
-/// Nothing but programs may be run.
+/// Checks the permissions: programs are executable, libraries may be, and no other file is.
 fn check_modes(folder: &Path) -> Result<()> {
     for name in files::tree(folder)? {
         let mode = folder.join(&name).metadata()?.permissions().mode() & 0o777;
         let expected =
             if name.starts_with("bin/") || name.starts_with("lib/") { [0o755, 0o644] } else { [0o644; 2] };
         ensure!(expected.contains(&mode), "{name} has the mode {mode:o}");
-        ensure!(!name.starts_with("bin/") || mode == 0o755, "{name} may not be run (mode {mode:o})");
+        ensure!(!name.starts_with("bin/") || mode == 0o755, "{name} is not executable (mode {mode:o})");
     }
     Ok(())
 }
 
-/// The record tells of no host by its name.
+/// Checks that the record does not contain a host name.
 fn check_record(folder: &Path) -> Result<()> {
     let path = folder.join("build_info.json");
     let record: Value = serde_json::from_slice(&files::read_small(&path, 8 << 20)?)
-        .context("cannot understand build_info.json in it")?;
+        .context("cannot parse build_info.json in the archive")?;
     for (what, value) in [("hostname", &record["hostname"]), ("host.hostname", &record["host"]["hostname"])] {
-        ensure!(value.is_null(), "build_info.json in it tells {what}: {value}");
+        ensure!(value.is_null(), "build_info.json in the archive contains {what}: {value}");
     }
     Ok(())
 }
 
-/// A host's name as a whole value: as a word it may be `vm`, or `debian`.
+/// Searches for the host name as a complete value, because a name such as `vm` or `debian` also occurs as a word.
 fn check_hostname(name: &str, content: &[u8], host: &str) -> Result<()> {
     let quoted = format!("\"{host}\"");
     if let (_, Some(first)) = count(content, quoted.as_bytes()) {
-        bail!("{name} holds the build host's name {quoted} at byte {first}");
+        bail!("{name} contains the build host's name {quoted} at byte {first}");
     }
     Ok(())
 }
 
-/// How often `needle` is in `content`, and where first.
+/// Returns the number of occurrences of `needle` in `content`, and the offset of the first.
 fn count(content: &[u8], needle: &[u8]) -> (usize, Option<usize>) {
     let (mut count, mut first, mut at) = (0, None, 0);
     while let Some(found) = find(&content[at..], needle) {
@@ -103,7 +110,7 @@ fn count(content: &[u8], needle: &[u8]) -> (usize, Option<usize>) {
     (count, first)
 }
 
-/// The first place of `needle`: by its first byte, which `position` finds fast.
+/// Returns the offset of the first `needle`. Searches for its first byte first, which is fast with `position`.
 fn find(content: &[u8], needle: &[u8]) -> Option<usize> {
     let (first, mut at) = (*needle.first()?, 0);
     while let Some(found) = content[at..].iter().position(|byte| *byte == first) {
@@ -116,14 +123,14 @@ fn find(content: &[u8], needle: &[u8]) -> Option<usize> {
     None
 }
 
-/// The text around `at`, for people.
+/// Returns the text around the offset `at`, for messages.
 fn around(content: &[u8], at: usize) -> String {
     let rest = &content[at..content.len().min(at + 80)];
     let text = rest.split(|byte| byte.is_ascii_control()).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// Runs it as a stranger would: elsewhere, with nothing in the environment, and told apart from its neighbours.
+/// Runs the program as its recipient would: in another folder, with an empty environment.
 fn run(folder: &Path, elsewhere: &Path, emulator: &[String]) -> Result<String> {
     if emulator.is_empty() {
         elf::check_host(&folder.join("bin/anneal"))?;
@@ -134,7 +141,7 @@ fn run(folder: &Path, elsewhere: &Path, emulator: &[String]) -> Result<String> {
     std::fs::rename(folder, &moved)?;
     let first = program::version(emulator, &moved.join("bin/anneal"), Path::new("/"))?;
     let second = program::version(emulator, &moved.join("bin/anneal"), &there)?;
-    ensure!(first == second, "it says {first:?} in one folder and {second:?} in another");
+    ensure!(first == second, "its --version is {first:?} in one folder and {second:?} in another");
     Ok(first)
 }
 

@@ -1,5 +1,5 @@
-//! A full disk, a prefix that cannot be written to, a kill at any moment: the earlier version runs on, and the next
-//! installer finds nothing in its way.
+//! Tests with a full disk, a read-only prefix, and kills at any moment: the earlier version keeps running, and
+//! leftovers do not hinder the next installer.
 
 mod common;
 
@@ -15,10 +15,10 @@ use common::{BOTH, Installer, build, name, order, packed, runs, script_command};
 use ship::Order;
 use ship::order::{Install, Item, Uninstall};
 
-/// Bytes that do not compress.
+/// Number of incompressible bytes in an archive.
 const BALLAST: usize = 4 << 20;
 
-/// Archives 0.1.0, which is small, and 0.2.0 and 0.3.0, which are not.
+/// Creates the archives 0.1.0, which is small, and 0.2.0 and 0.3.0, which are large.
 fn archives(temp: &Path) -> PathBuf {
     let out = temp.join("dist");
     let mut state = 1u64;
@@ -32,7 +32,7 @@ fn archives(temp: &Path) -> PathBuf {
         let folder = temp.join(version);
         build(&folder, &format!("anneal {version}"));
         let mut order = order(&folder, version, &out);
-        // Level 19 of what does not compress is slow, and no matter here.
+        // Level 19 is slow for incompressible data, and the level does not matter here.
         order.gz = false;
         if version != "0.1.0" {
             let from = folder.join("ballast");
@@ -48,7 +48,7 @@ fn archive(dist: &Path, version: &str) -> PathBuf {
     dist.join(format!("{}.tar.zst", name(version)))
 }
 
-/// Starts an installation that is not waited for, in a group of its own.
+/// Starts an installation in its own process group, without waiting for it.
 fn start(installer: Installer, from: &Path, prefix: &Path, before: &str) -> Child {
     let mut command = match installer {
         Installer::Ship => {
@@ -73,12 +73,12 @@ fn start(installer: Installer, from: &Path, prefix: &Path, before: &str) -> Chil
         prefix: Some(prefix.to_path_buf()),
         ..Install::default()
     };
-    // The script reads none of it.
+    // The script reads nothing from standard input.
     let _ = child.stdin.take().unwrap().write_all(&serde_json::to_vec(&Order::Install(order)).unwrap());
     child
 }
 
-/// Names of what work has left in a prefix.
+/// Returns the names of leftovers in a prefix.
 fn leavings(prefix: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for folder in ["lib/anneal", "bin", "lib/anneal/versions"] {
@@ -92,8 +92,8 @@ fn leavings(prefix: &Path) -> Vec<String> {
     found
 }
 
-/// Until the lock is free: the children of a script that was killed hold it until the kernel has ended them as well,
-/// which is after the shell itself could be waited for.
+/// Waits until the lock is free. The children of a killed script hold the lock until the kernel has ended them, which
+/// may be after the shell was reaped.
 fn wait_for_the_lock(prefix: &Path) {
     let lock = fs::OpenOptions::new().write(true).open(prefix.join("lib/anneal/.lock")).unwrap();
     let deadline = Instant::now() + Duration::from_secs(120);
@@ -103,7 +103,7 @@ fn wait_for_the_lock(prefix: &Path) {
     }
 }
 
-/// A file system of `size` bytes at `place`, for root where mounting is allowed.
+/// File system of limited size, mounted at this path. Requires root and permission to mount.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -127,7 +127,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Reports that the running test is skipped. Tests with a limit on the size of files replace it.
+/// Reports the running test as skipped. Tests with a limit on the file size cover the same code.
 fn cannot_mount() {
     skipped::because("no small file system can be mounted here (it takes root)");
 }
@@ -137,7 +137,7 @@ fn a_full_disk_leaves_the_version_before() {
     let temp = tempfile::tempdir().unwrap();
     let dist = archives(temp.path());
     for installer in BOTH {
-        // Full at the beginning, in the middle of the large file, and at the very end.
+        // The disk is full at the beginning, in the middle of the large file, and at the very end.
         for size in [256 << 10, 2 << 20, BALLAST, BALLAST + (64 << 10), BALLAST + (160 << 10)] {
             let Some(disk) = Mounted::new(&temp.path().join("disk"), size) else { return cannot_mount() };
             let prefix = disk.0.join("prefix");
@@ -145,7 +145,7 @@ fn a_full_disk_leaves_the_version_before() {
             assert_eq!(code, 0, "{installer:?}, {size}: {words}");
             let (code, words) = installer.install(&archive(&dist, "0.2.0"), &prefix);
             if code == 0 {
-                // It fitted after all: then all of it is there.
+                // If the archive fitted after all, it must be complete.
                 assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"), "{installer:?}, {size}");
                 assert!(size > BALLAST, "{installer:?}: {BALLAST} bytes on a disk of {size}");
                 continue;
@@ -158,7 +158,7 @@ fn a_full_disk_leaves_the_version_before() {
             assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"), "{installer:?}, {size}: {words}");
             assert_eq!(leavings(&prefix), Vec::<String>::new(), "{installer:?}, {size}");
             assert_eq!(fs::read_dir(prefix.join("lib/anneal/versions")).unwrap().count(), 1);
-            // Space is made, and it goes on.
+            // After freeing space, the installation succeeds.
             disk.remount("size=64m");
             let (code, words) = installer.install(&archive(&dist, "0.2.0"), &prefix);
             assert_eq!(code, 0, "{installer:?}, {size}: {words}");
@@ -174,7 +174,7 @@ fn a_file_that_may_not_get_large_leaves_the_version_before() {
     for installer in BOTH {
         let prefix = temp.path().join(format!("{installer:?}"));
         installer.install(&archive(&dist, "0.1.0"), &prefix);
-        // Blocks of 512 bytes: half of the ballast.
+        // The limit is in blocks of 512 bytes: half of the ballast.
         let mut child = start(installer, &archive(&dist, "0.2.0"), &prefix, "ulimit -f 4096;");
         let status = child.wait().unwrap();
         assert_eq!(status.code(), Some(1), "{installer:?}: {status}");
@@ -234,7 +234,7 @@ fn a_kill_at_any_moment_leaves_a_version_that_runs() {
         let mut killed = 0;
         for turn in 0..20 {
             let version = if turn % 2 == 0 { "0.3.0" } else { "0.2.0" };
-            // Where it is there already, there would be little to interrupt.
+            // An installed version is removed first, because there would be little to interrupt.
             let version_of = |link: &str| prefix.join("lib/anneal").join(link).canonicalize().ok();
             let previous =
                 version_of("previous").filter(|folder| Some(folder) != version_of("current").as_ref());
@@ -266,7 +266,8 @@ fn a_kill_at_any_moment_leaves_a_version_that_runs() {
     }
 }
 
-/// Killed between the two renames of a switch both links lead to one version; or what the way back led to is gone.
+/// If the process is killed between the two renames of a switch, both links lead to one version. The version that
+/// `previous` names may also be gone.
 #[test]
 fn a_kill_within_a_switch_leaves_a_way_back() {
     let temp = tempfile::tempdir().unwrap();
@@ -292,7 +293,7 @@ fn a_kill_within_a_switch_leaves_a_way_back() {
                 listed.iter().filter(|version| version.previous).map(|one| &one.name).collect();
             assert_eq!(back, [&name("0.3.0")], "{previous:?}");
         }
-        // And from there back again.
+        // The second rollback returns to the first version.
         for expected in ["anneal 0.3.0", "anneal 0.2.0"] {
             let (code, words) = installer.rollback(prefix);
             assert_eq!(code, 0, "{installer:?}, {previous:?}: {words}");
@@ -309,7 +310,7 @@ fn whoever_is_asked_to_stop_takes_away_what_was_begun() {
         let prefix = temp.path().join(format!("{installer:?}"));
         installer.install(&archive(&dist, "0.1.0"), &prefix);
         let mut child = start(installer, &archive(&dist, "0.2.0"), &prefix, "");
-        // As soon as it has begun.
+        // Waits until the installation has begun.
         let deadline = Instant::now() + Duration::from_secs(120);
         while leavings(&prefix).is_empty() && Instant::now() < deadline && child.try_wait().unwrap().is_none()
         {
@@ -325,8 +326,8 @@ fn whoever_is_asked_to_stop_takes_away_what_was_begun() {
     }
 }
 
-/// A library that fails every fsync of a folder whose `current` leads to what NOT_TAKEN names: the switch is made, and
-/// the disk does not say that it has it.
+/// Compiles a library that makes every fsync of a folder fail whose `current` leads to the version in NOT_TAKEN: the
+/// switch happens, but the disk does not confirm it.
 fn failing_fsync(folder: &Path) -> PathBuf {
     let (source, library) = (folder.join("fsync.c"), folder.join("fsync.so"));
     let text = r#"
@@ -368,7 +369,7 @@ fn a_disk_that_fails_after_the_switch_takes_nothing_away() {
     let prefix = temp.path().join("prefix");
     let versions = prefix.join("lib/anneal/versions");
     Installer::Ship.install(&archive(&dist, "0.1.0"), &prefix);
-    // Links that are made for it have to stay as well.
+    // Links that were made for the version must stay, too.
     let page = prefix.join("share/man/man1/anneal.1");
     fs::remove_file(&page).unwrap();
     let install = Order::Install(Install {
@@ -386,7 +387,7 @@ fn a_disk_that_fails_after_the_switch_takes_nothing_away() {
     let (code, words) = Installer::Ship.rollback(&prefix);
     assert_eq!(code, 0, "{words}");
     assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
-    // And away from one.
+    // The same applies to switching away from a version.
     let uninstall = Order::Uninstall(Uninstall { prefix: Some(prefix.clone()), ..Uninstall::default() });
     let (code, reply) = common::ship_with(&uninstall, |command| {
         command.env("LD_PRELOAD", &library).env("NOT_TAKEN", name("0.2.0"));
@@ -396,7 +397,7 @@ fn a_disk_that_fails_after_the_switch_takes_nothing_away() {
     assert!(page.is_file());
 }
 
-/// install.sh on such a device is in shell.rs.
+/// Tests of install.sh with such a device are in shell.rs.
 #[test]
 fn what_cannot_be_answered_is_done_all_the_same() {
     let temp = tempfile::tempdir().unwrap();
@@ -438,7 +439,7 @@ fn two_installers_do_not_meet() {
             installer.uninstall(&prefix, true),
         ] {
             assert_eq!(code, 75, "{installer:?}: {words}");
-            assert!(words.contains("install of process 1 is at work"), "{installer:?}: {words}");
+            assert!(words.contains("install of process 1 is running"), "{installer:?}: {words}");
         }
     }
     drop(lock);

@@ -1,4 +1,4 @@
-//! Archives that somebody made or changed to do harm, and such as arrived in pieces: refused, and nothing is changed.
+//! Malicious, modified and truncated archives: they are refused and change nothing.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{BOTH, Installer, archives, name, runs, snapshot};
 use proptest::prelude::*;
 use tar::{EntryType, Header};
 
-/// One entry of an archive that is written by hand.
+/// Entry of an archive that the test writes itself.
 struct Entry {
     name: Vec<u8>,
     kind: EntryType,
@@ -31,7 +31,7 @@ impl Entry {
     }
 }
 
-/// A tar of `entries`, with names that no builder would write.
+/// Returns a tar archive of `entries`, with names that no tar builder would write.
 fn tar(entries: &[Entry]) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     for entry in entries {
@@ -49,7 +49,7 @@ fn tar(entries: &[Entry]) -> Vec<u8> {
     archive.into_inner().unwrap()
 }
 
-/// Writes an archive with its sum, so that nothing but its content is wrong.
+/// Writes an archive with its checksum, so that only its content is wrong.
 fn write(folder: &Path, version: &str, content: &[u8]) -> PathBuf {
     fs::create_dir_all(folder).unwrap();
     let path = folder.join(format!("{}.tar.zst", name(version)));
@@ -68,7 +68,7 @@ fn zstd(content: &[u8]) -> Vec<u8> {
     zstd::encode_all(content, 1).unwrap()
 }
 
-/// A prefix with version 0.1.0, and the archive 0.2.0 as it should be.
+/// Creates a prefix with version 0.1.0 and a correct archive of 0.2.0.
 fn prepared(temp: &Path, installer: Installer) -> (PathBuf, PathBuf) {
     let dist = archives(temp, &["0.1.0", "0.2.0"]);
     let prefix = temp.join("prefix");
@@ -77,11 +77,12 @@ fn prepared(temp: &Path, installer: Installer) -> (PathBuf, PathBuf) {
     (prefix, dist.join(format!("{}.tar.zst", name("0.2.0"))))
 }
 
-/// Whether `archive` is refused with one of `words`, and leaves the installed version and all around as they were.
+/// Checks that `archive` is refused with one of the `expected` messages, and that the installed version and
+/// everything around it stay unchanged.
 fn refused(installer: Installer, archive: &Path, prefix: &Path, expected: &[&str]) {
     let around = prefix.parent().unwrap();
     let settle = |mut found: BTreeMap<String, String>| {
-        // Who held the lock last.
+        // The lock file names its last holder.
         found.retain(|name, _| !name.ends_with(".lock"));
         found
     };
@@ -99,7 +100,7 @@ fn entries_that_no_build_has_are_refused() {
         let temp = tempfile::tempdir().unwrap();
         let (prefix, good) = prepared(temp.path(), installer);
         let whole = zstd::decode_all(fs::read(&good).unwrap().as_slice()).unwrap();
-        // Without the two empty blocks at its end, so that more can follow.
+        // Without the two empty blocks at the end, more entries can be appended.
         let body = {
             let mut archive = tar::Archive::new(whole.as_slice());
             let last = archive.entries().unwrap().raw(true).map(Result::unwrap).last().unwrap();
@@ -113,13 +114,13 @@ fn entries_that_no_build_has_are_refused() {
         let setuid = Entry { mode: 0o4755, ..Entry::file(&inside("s"), b"") };
         let latin = Entry { name: [inside("").as_bytes(), b"\xff\xfe"].concat(), ..Entry::file("", b"") };
         let cases: Vec<(Vec<Entry>, &[&str])> = vec![
-            (vec![Entry::file("/tmp/absolute", b"x")], &["leads upwards", "leads elsewhere"]),
-            (vec![Entry::file(&inside("../../../up"), b"x")], &["leads upwards", "leads elsewhere"]),
-            (vec![Entry::file("other/file", b"x")], &["outside of the folder"]),
-            (vec![Entry::file(&inside("bin/anneal"), b"x")], &["there twice", "in it twice"]),
+            (vec![Entry::file("/tmp/absolute", b"x")], &["leads outside"]),
+            (vec![Entry::file(&inside("../../../up"), b"x")], &["leads outside"]),
+            (vec![Entry::file("other/file", b"x")], &["outside the folder"]),
+            (vec![Entry::file(&inside("bin/anneal"), b"x")], &["contains it twice", "contains a name twice"]),
             (
                 ["new/", "new/"].map(|path| Entry::kind(&inside(path), EntryType::Directory, "")).into(),
-                &["there twice", "in it twice"],
+                &["contains it twice", "contains a name twice"],
             ),
             (
                 vec![Entry::kind(&inside("l"), EntryType::Symlink, "/etc/passwd")],
@@ -131,10 +132,10 @@ fn entries_that_no_build_has_are_refused() {
             ),
             (vec![Entry::kind(&inside("d"), EntryType::Char, "")], &["a device", "neither a file"]),
             (vec![Entry::kind(&inside("p"), EntryType::Fifo, "")], &["a pipe", "neither a file"]),
-            (vec![setuid], &["rights that a program must not come with", "setuid"]),
+            (vec![setuid], &["setuid"]),
             (vec![Entry::file(&inside("new\nline"), b"")], &["control characters"]),
-            (vec![latin], &["no UTF-8", "control characters"]),
-            (vec![Entry::file(&inside("unlisted"), b"x")], &["not listed", "is not what SHA256SUMS"]),
+            (vec![latin], &["not valid UTF-8", "control characters"]),
+            (vec![Entry::file(&inside("unlisted"), b"x")], &["not listed", "do not match its SHA256SUMS"]),
             (
                 vec![
                     Entry::kind(&inside("l"), EntryType::Symlink, "../.."),
@@ -152,7 +153,7 @@ fn entries_that_no_build_has_are_refused() {
     }
 }
 
-/// Extended headers rename what follows them; an archive of ours has none.
+/// Extended headers rename the entries that follow. Anneal's archives have none.
 #[test]
 fn extended_headers_are_refused() {
     let temp = tempfile::tempdir().unwrap();
@@ -161,7 +162,7 @@ fn extended_headers_are_refused() {
     let cases = [
         (EntryType::XHeader, b"30 path=../../../../escaped\n\0\0\0".to_vec(), "pax header"),
         (EntryType::XGlobalHeader, b"17 comment=hello\n".to_vec(), "pax header"),
-        (EntryType::GNULongName, b"../../escaped\0".to_vec(), "long name in GNU's way"),
+        (EntryType::GNULongName, b"../../escaped\0".to_vec(), "long name in the GNU format"),
         (EntryType::GNUSparse, Vec::new(), "sparse file"),
     ];
     for (kind, content, expected) in cases {
@@ -180,37 +181,37 @@ fn what_arrived_in_pieces_or_changed_is_refused() {
         let whole = fs::read(&good).unwrap();
         let hostile = temp.path().join("hostile");
 
-        // The sum beside it is what tells.
+        // The checksum beside the archive reveals the change.
         let mut flipped = whole.clone();
         flipped[whole.len() / 2] ^= 1;
         fs::write(&good, &flipped).unwrap();
-        refused(installer, &good, &prefix, &["is damaged, or not what was meant"]);
+        refused(installer, &good, &prefix, &["checksum mismatch"]);
         fs::write(&good, &whole[..whole.len() - 1]).unwrap();
-        refused(installer, &good, &prefix, &["is damaged, or not what was meant"]);
+        refused(installer, &good, &prefix, &["checksum mismatch"]);
         fs::write(&good, &whole).unwrap();
 
-        // And where that was made of the damaged one, what is inside tells.
+        // If the checksum matches the damaged archive, the list inside reveals the change.
         for (content, expected) in [
             (&flipped[..], &["unpack"][..]),
             (&whole[..whole.len() / 2], &["unpack"]),
-            (b"", &["unpack", "neither compressed"]),
-            (b"no archive at all", &["neither compressed", "unpack"]),
+            (b"", &["unpack", "compressed neither"]),
+            (b"no archive at all", &["compressed neither", "unpack"]),
         ] {
             let archive = write(&hostile, "0.2.0", content);
             refused(installer, &archive, &prefix, expected);
         }
 
-        // Another version's archive under this name, and its sum.
+        // The archive and checksum of another version under this name are refused.
         let renamed = write(&hostile, "0.3.0", &whole);
-        refused(installer, &renamed, &prefix, &["outside of the folder"]);
+        refused(installer, &renamed, &prefix, &["outside the folder"]);
         let list = format!("{}.sha256", good.display());
         let of_good = fs::read_to_string(&list).unwrap();
         fs::write(format!("{}.sha256", renamed.display()), of_good).unwrap();
-        refused(installer, &renamed, &prefix, &["tells no sum of"]);
+        refused(installer, &renamed, &prefix, &["has no checksum for"]);
 
-        // None at all.
+        // An archive without a checksum is refused.
         fs::remove_file(&list).unwrap();
-        refused(installer, &good, &prefix, &["there is no"]);
+        refused(installer, &good, &prefix, &["does not exist"]);
         let wrong = "0".repeat(64);
         let given = wrong.clone();
         let (code, words) = installer.install_with(
@@ -227,7 +228,7 @@ fn what_arrived_in_pieces_or_changed_is_refused() {
             &["--no-check"],
         );
         assert_eq!(code, 0, "{installer:?}: {words}");
-        assert!(words.contains("nobody knows"), "{words}");
+        assert!(words.contains("without a checksum"), "{words}");
     }
 }
 
@@ -252,12 +253,12 @@ fn a_program_that_cannot_run_here_is_refused_with_its_own_words() {
         };
         let other = if std::env::consts::ARCH == "aarch64" { (62, "x86_64") } else { (183, "aarch64") };
         let cases: [(&dyn Fn(), i32, String); 5] = [
-            (&|| fs::write(&anneal, machine(other.0)).unwrap(), 69, format!("built for {}", other.1)),
+            (&|| fs::write(&anneal, machine(other.0)).unwrap(), 69, format!("is for {}", other.1)),
             (&|| fs::write(&anneal, machine(20)).unwrap(), 69, "machine".to_string()),
             (
                 &|| fs::write(&anneal, "#!/bin/sh\necho hello\n").unwrap(),
                 1,
-                "no program for Linux".to_string(),
+                "not a program for Linux".to_string(),
             ),
             (
                 &|| {
@@ -286,7 +287,7 @@ fn a_program_that_cannot_run_here_is_refused_with_its_own_words() {
     }
 }
 
-/// Gigabytes of nothing in a few bytes, more entries than any build has, and a window that takes the memory.
+/// Tests gigabytes of zeros in a few bytes, more entries than any build has, and a window that would take all memory.
 #[test]
 fn bombs_go_off_before_they_fill_the_disk() {
     let temp = tempfile::tempdir().unwrap();
@@ -300,13 +301,13 @@ fn bombs_go_off_before_they_fill_the_disk() {
     header.set_mode(0o644);
     header.set_cksum();
     let archive = write(&hostile, "0.2.0", &zstd(header.as_bytes()));
-    refused(Installer::Ship, &archive, &prefix, &["it may be a bomb"]);
+    refused(Installer::Ship, &archive, &prefix, &["decompression bomb"]);
 
     let many: Vec<Entry> = (0..20_001).map(|n| Entry::file(&format!("{top}/{n}"), b"")).collect();
     let archive = write(&hostile, "0.2.0", &zstd(&tar(&many)));
     refused(Installer::Ship, &archive, &prefix, &["more than 20000 files"]);
 
-    // A window that wants gigabytes of memory of whoever unpacks.
+    // This archive requests a window of gigabytes.
     let mut wide = zstd::Encoder::new(Vec::new(), 1).unwrap();
     wide.window_log(30).unwrap();
     wide.long_distance_matching(true).unwrap();
@@ -315,20 +316,20 @@ fn bombs_go_off_before_they_fill_the_disk() {
     refused(Installer::Ship, &archive, &prefix, &["unpack"]);
 }
 
-/// An archive of a few small files, plain and packed.
+/// Returns an archive of a few small files, uncompressed and compressed.
 fn small() -> Vec<u8> {
     let top = name("1");
     let names = ["bin/anneal", "share/a", "share/b/c", "SHA256SUMS"];
     tar(&names.map(|name| Entry::file(&format!("{top}/{name}"), name.as_bytes())))
 }
 
-/// What happens to the bytes of an archive.
+/// Modification of an archive's bytes.
 #[derive(Clone, Debug)]
 enum Change {
     Set(usize, u8),
     Cut(usize),
     Double(usize),
-    /// Writes text over a name, a link or a number of a header, and mends its checksum.
+    /// Writes text over a name, a link or a number of a header, and corrects the header's checksum.
     Text(usize, usize, String),
 }
 
@@ -342,7 +343,7 @@ fn change() -> impl Strategy<Value = Change> {
         Just("\u{80}".to_string()),
         "[ -~\\x00]{1,12}",
     ];
-    // Where ustar has name, mode, size, kind, link name and prefix.
+    // Offsets of the ustar fields name, mode, size, type, link name and prefix.
     let field = prop_oneof![Just(0usize), Just(100), Just(124), Just(156), Just(157), Just(345), 0usize..500];
     prop_oneof![
         (any::<usize>(), any::<u8>()).prop_map(|(at, byte)| Change::Set(at, byte)),
@@ -381,8 +382,7 @@ fn apply(content: &mut Vec<u8>, change: &Change) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is in an archive, nothing is written but below the folder that it is unpacked to, and what was written
-    /// are plain files and folders.
+    /// Checks that unpacking a modified archive writes only regular files and folders below the target folder.
     #[test]
     fn a_changed_archive_stays_in_its_folder(
         changes in proptest::collection::vec(change(), 1..4),

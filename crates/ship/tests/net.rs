@@ -1,4 +1,4 @@
-//! Archives from a server of the test's own, which also misbehaves.
+//! Tests of downloads from a server in the test, which can also misbehave.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use common::{BOTH, Installer, archives, name, runs};
 use ship::order::Install;
 
-/// What a server answers.
+/// Response of the server.
 #[derive(Clone)]
 struct Answer {
     head: String,
@@ -30,7 +30,7 @@ impl Answer {
     }
 }
 
-/// A server that lives as long as the test.
+/// Server that runs as long as the test.
 struct Server {
     port: u16,
     answers: Arc<Mutex<HashMap<String, Answer>>>,
@@ -52,7 +52,7 @@ impl Server {
         Self { port, answers, asked }
     }
 
-    /// Gives the files of `folder`.
+    /// Starts a server for the files of `folder`.
     fn with(folder: &Path) -> Self {
         let server = Self::start();
         for entry in fs::read_dir(folder).unwrap().flatten() {
@@ -121,11 +121,11 @@ fn an_archive_comes_by_its_url_and_by_that_of_its_folder() {
     assert_eq!(code, 0, "{words}");
     assert!(words.contains("is not encrypted"), "{words}");
     assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"));
-    // Nothing of it is left but what was installed.
+    // Only the installed version is left.
     let left: Vec<_> = fs::read_dir(prefix.join("lib/anneal")).unwrap().flatten().collect();
     assert!(left.iter().all(|entry| !entry.file_name().to_string_lossy().contains("staging")), "{left:?}");
 
-    // What would be is found out without fetching the archive.
+    // A dry run does not download the archive.
     server.asked.lock().unwrap().clear();
     let dry = |order: &mut Install| order.dry_run = true;
     let (code, words) = Installer::Ship.install_with(&server.url(""), &temp.path().join("other"), dry, &[]);
@@ -160,7 +160,7 @@ fn a_redirect_is_followed_to_its_end_and_not_for_ever() {
     }
 }
 
-/// Some stores answer 403 of what is not there; where nobody has a key, nobody asks.
+/// Some stores answer 403 for a missing file, so a signature is only requested if there is a key.
 #[test]
 fn a_signature_is_asked_for_where_there_is_a_key() {
     let temp = tempfile::tempdir().unwrap();
@@ -175,7 +175,7 @@ fn a_signature_is_asked_for_where_there_is_a_key() {
         let asked = server.asked.lock().unwrap().clone();
         assert!(!asked.iter().any(|path| path.ends_with(".minisig")), "{installer:?}: {asked:?}");
 
-        // Public keys of minisign have this form, and what has no signature does not come as far as to the key.
+        // Public minisign keys have this form. An archive without a signature is refused before the key is used.
         let key = "RWQBAQEBAQEBAYqI49336KkQzd9oD9gPM+p9U4BxBG+nQZfRIwXRQqBu";
         let given = |order: &mut Install| order.key = Some(key.to_string());
         let url = server.url(&file("0.1.0"));
@@ -186,7 +186,7 @@ fn a_signature_is_asked_for_where_there_is_a_key() {
     }
 }
 
-/// wget's exit code is the same whatever the server said.
+/// wget's exit code does not depend on the server's response.
 #[test]
 fn without_curl_wget_tells_what_the_server_said() {
     let temp = tempfile::tempdir().unwrap();
@@ -201,15 +201,15 @@ fn without_curl_wget_tells_what_the_server_said() {
     let (archive, list) = (file("0.1.0"), format!("{}.sha256", file("0.1.0")));
     type Case<'a> = (&'a str, Option<Answer>, i32, &'a str);
     let cases: [Case; 9] = [
-        (&archive, None, 1, "there is no"),
-        (&list, None, 1, "there is no"),
-        (&archive, of("410 Gone"), 1, "there is no"),
+        (&archive, None, 1, "cannot find"),
+        (&list, None, 1, "does not exist"),
+        (&archive, of("410 Gone"), 1, "cannot find"),
         (&list, of("503 Busy"), 75, "try again"),
         (&archive, of("503 Busy"), 75, "try again"),
-        (&list, of("403 Forbidden"), 1, "answers 403"),
-        (&archive, of("403 Forbidden"), 1, "answers 403"),
+        (&list, of("403 Forbidden"), 1, "status 403"),
+        (&archive, of("403 Forbidden"), 1, "status 403"),
         (&archive, Some(lead), 1, "install curl"),
-        (&archive, Some(short), 75, "cannot fetch"),
+        (&archive, Some(short), 75, "cannot download"),
     ];
     for (what, answer, expected, part) in cases {
         let server = Server::with(&dist);
@@ -244,12 +244,12 @@ fn a_server_that_misbehaves_installs_nothing() {
     let busy = Answer::of("503 Busy", "Content-Length: 0\r\n", b"");
     let forbidden = Answer::of("403 Forbidden", "Content-Length: 0\r\n", b"");
     let endless = Answer::of("200 OK", "Content-Length: 9999999999\r\n", &content);
-    // What the server does instead, the exit code, and words of ship.
+    // Path, response of the server, exit code, and part of ship's message.
     type Case<'a> = (&'a str, Option<Answer>, i32, &'a str);
     let cases: [Case; 7] = [
-        (&list, None, 1, "there is no"),
-        (&file("0.2.0"), None, 1, "there is no"),
-        (&file("0.2.0"), Some(Answer::whole(&flipped)), 1, "is damaged, or not what was meant"),
+        (&list, None, 1, "does not exist"),
+        (&file("0.2.0"), None, 1, "does not exist"),
+        (&file("0.2.0"), Some(Answer::whole(&flipped)), 1, "checksum mismatch"),
         (&file("0.2.0"), Some(Answer::of("200 OK", &short, &content[..100])), 75, "try again"),
         (&file("0.2.0"), Some(endless), 1, "larger than"),
         (&file("0.2.0"), Some(busy), 75, "try again"),
@@ -279,7 +279,7 @@ fn a_server_that_misbehaves_installs_nothing() {
         let (code, words) = installer.uninstall(&prefix, true);
         assert_eq!(code, 0, "{words}");
     }
-    // Nobody there.
+    // No server listens on this port.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for installer in BOTH {
         let (code, words) =

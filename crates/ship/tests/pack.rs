@@ -1,4 +1,4 @@
-//! What an archive holds, that it is the same twice, and that other programs read it.
+//! Tests of an archive's contents, of its reproducibility, and of reading it with other programs.
 
 mod common;
 
@@ -50,7 +50,7 @@ fn the_same_build_gives_the_same_bytes() {
     };
     let first = pack("one", &|_| {});
     assert_eq!(first.len(), 3);
-    // Neither the order nor times, modes and owners on the disk are in it.
+    // The archive does not depend on the order of the files, nor on their times, permissions and owners.
     fs::set_permissions(folder.join("bin/anneal"), fs::Permissions::from_mode(0o700)).unwrap();
     fs::set_permissions(folder.join("man/anneal.1"), fs::Permissions::from_mode(0o666)).unwrap();
     fs::File::open(folder.join("LICENSE")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
@@ -103,7 +103,7 @@ fn the_members_are_as_others_read_them() {
         ]
     );
 
-    // By what everybody has.
+    // Unpacks with common tools.
     let unpacked = temp.path().join("unpacked");
     fs::create_dir(&unpacked).unwrap();
     let gz = out.join(format!("{top}.tar.gz"));
@@ -145,7 +145,7 @@ fn installers_find_what_was_placed_and_nothing_else() {
         let sum = format!("{}.sha256", archive.path.file_name().unwrap().to_str().unwrap());
         run("sha256sum", &["-c", "--strict", &sum], &out);
     }
-    // Packed and not placed, it is nobody's; the one before is still what it was.
+    // An archive that was packed but not placed does not affect the previous one.
     let second = pack(MTIME + 1);
     assert_eq!(listed().unwrap(), [entry(".tar.gz", &first[1]), entry(".tar.zst", &first[0])]);
     run("sha256sum", &["-c", "--strict", &format!("{top}.tar.zst.sha256")], &out);
@@ -154,7 +154,7 @@ fn installers_find_what_was_placed_and_nothing_else() {
     run("sha256sum", &["-c", "--strict", &format!("{top}.tar.zst.sha256")], &out);
 }
 
-/// It is read where neither the sources nor a network are.
+/// Users read the README without the sources and without a network.
 #[test]
 fn an_archives_readme_is_of_this_archive_and_leads_to_what_is_in_it() {
     let temp = tempfile::tempdir().unwrap();
@@ -170,7 +170,7 @@ fn an_archives_readme_is_of_this_archive_and_leads_to_what_is_in_it() {
         assert!(text.contains(&told), "no {told:?} in {text}");
     }
     assert!(!text.contains('@') && !text.contains("cargo"), "{text}");
-    // Links lead nowhere from there.
+    // Links would lead nowhere.
     assert!(!text.contains("]("), "{text}");
     let spans = text.split('`').skip(1).step_by(2).filter(|span| !span.contains(char::is_whitespace));
     let paths =
@@ -183,7 +183,7 @@ fn an_archives_readme_is_of_this_archive_and_leads_to_what_is_in_it() {
     assert!(seen >= 5, "{seen}");
 }
 
-/// As long as a header has room for, and no longer: told before anything is packed.
+/// The longest name that fits into a header can be packed. A longer one is refused before anything is packed.
 #[test]
 fn the_longest_name_can_be_packed() {
     let temp = tempfile::tempdir().unwrap();
@@ -207,11 +207,11 @@ fn what_cannot_be_in_an_archive_is_refused_and_nothing_is_left() {
     build(&folder, "anneal");
     symlink("LICENSE", folder.join("link")).unwrap();
     let cases: [(&str, &str, &str); 6] = [
-        ("link", "share/link", "no regular file"),
-        ("man", "share/man", "no regular file"),
+        ("link", "share/link", "not a regular file"),
+        ("man", "share/man", "not a regular file"),
         ("absent", "share/absent", "absent"),
-        ("LICENSE", "/etc/passwd", "leads upwards"),
-        ("LICENSE", "share/../../x", "leads upwards"),
+        ("LICENSE", "/etc/passwd", "leads outside"),
+        ("LICENSE", "share/../../x", "leads outside"),
         ("LICENSE", "bin/anneal", "twice"),
     ];
     for (from, to, expected) in cases {
@@ -271,13 +271,13 @@ fn what_tells_of_the_machine_it_was_built_on_is_found() {
     }
     record(&format!(r#"{{"target": {target:?}, "notes": ["/home/melon", "a somehost b"]}}"#));
     verify(&pack(), &["/home/me"], "somehost").unwrap();
-    // In a program too.
+    // Paths in a program are found, too.
     let anneal = folder.join("bin/anneal");
     let mut program = fs::read(&anneal).unwrap();
     program.extend(b"\0/home/me/src/x.rs\0");
     fs::write(&anneal, program).unwrap();
     let error = verify(&pack(), &["/home/me"], "somehost").unwrap_err();
-    assert!(error.contains("bin/anneal holds the path /home/me") && error.contains("src/x.rs"), "{error}");
+    assert!(error.contains("bin/anneal contains the path /home/me") && error.contains("src/x.rs"), "{error}");
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn two_archives_are_compared_file_by_file() {
     let found = compare(&first, &pack("three", MTIME));
     let expected = Difference {
         member: "share/doc/anneal/LICENSE".to_string(),
-        what: "content at byte 2, 1 bytes in all; 4 and 4 bytes long".to_string(),
+        what: "content at byte 2, 1 differing bytes in total; lengths 4 and 4 bytes".to_string(),
     };
     assert!(found.contains(&expected), "{found:?}");
     assert_eq!(
@@ -313,14 +313,14 @@ fn two_archives_are_compared_file_by_file() {
         ["SHA256SUMS", &expected.member]
     );
 
-    // All kinds of archives, of which a Debian package is not looked into.
+    // All kinds of archives are compared; Debian packages only as a whole.
     let (one, same, other) = (pack_all("a", MTIME), pack_all("b", MTIME), pack_all("c", MTIME + 1));
     for ((one, same), other) in one.iter().zip(&same).zip(&other) {
         assert_eq!(compare(&one.path, &same.path), []);
         let found = compare(&one.path, &other.path);
         let found: Vec<_> = found.iter().map(|one| one.member.as_str()).collect();
         let own = one.path.file_name().unwrap().to_str().unwrap();
-        // The bill of materials tells the time.
+        // The bill of materials contains the time.
         let expected = if own.ends_with(".deb") { vec![own] } else { vec!["SHA256SUMS", "sbom.cdx.json"] };
         assert_eq!(found, expected, "{own}");
     }
@@ -350,7 +350,7 @@ fn dpkg_takes_the_package() {
     assert!(contents.contains(" 0/0 "), "{contents}");
     assert!(contents.contains("./usr/bin/anneal -> ../lib/anneal/current/bin/anneal"), "{contents}");
 
-    // Into a root of its own, in which there is no C library.
+    // Installs into a separate root, which has no C library.
     let root = temp.path().join("root");
     for below in ["var/lib/dpkg/info", "var/lib/dpkg/updates"] {
         fs::create_dir_all(root.join(below)).unwrap();
@@ -368,7 +368,7 @@ fn dpkg_takes_the_package() {
     {
         assert!(root.join("usr").join(link).is_file(), "{link}");
     }
-    // Its sums are those of what it unpacked.
+    // dpkg's list of sums must match the unpacked files.
     let sums = root.join("var/lib/dpkg/info/anneal.md5sums");
     run("md5sum", &["-c", "--strict", sums.to_str().unwrap()], &root);
     run("dpkg", &[&at, "--force-not-root", "--force-bad-path", "-r", "anneal"], temp.path());
@@ -406,7 +406,7 @@ fn the_bill_tells_every_crate_that_is_in_the_engine() {
     }
     let by_name: BTreeMap<String, &Value> =
         components.values().map(|component| (text(&component["name"]), component)).collect();
-    // Linked; neither what macros are made of nor what xtask alone needs.
+    // These crates are linked; crates that only macros or xtask use must not be listed.
     for name in ["serde", "tokio", "llguidance", "engine-core", "llama-sys", "llama.cpp"] {
         assert!(by_name.contains_key(name), "{name}");
     }
@@ -421,7 +421,7 @@ fn the_bill_tells_every_crate_that_is_in_the_engine() {
     let features = text(&serde_json["properties"][0]["value"]);
     assert!(features.contains("preserve_order"), "{features}");
 
-    // Whatever needs or is needed is there, and all is needed by something.
+    // Every component that is referred to must exist, and every component must be used by another.
     let root = text(&bill["metadata"]["component"]["bom-ref"]);
     let (mut needing, mut needed) = (BTreeSet::new(), BTreeSet::from([root.clone()]));
     for dependency in bill["dependencies"].as_array().unwrap() {
@@ -432,7 +432,7 @@ fn the_bill_tells_every_crate_that_is_in_the_engine() {
     assert_eq!(needing, all);
     assert_eq!(needed, all);
 
-    // Each has its licence, as a file or as a line.
+    // Every component has its licence as a file or as a line.
     let third = folder.join("share/doc/anneal/THIRD-PARTY");
     let list = fs::read_to_string(third.join("README")).unwrap();
     for component in components.values().filter(|one| text(&one["purl"]).starts_with("pkg:cargo/")) {

@@ -1,4 +1,4 @@
-//! install.sh where another program does what it should not, or somebody interferes: what is current stays whole.
+//! Tests of install.sh with misbehaving programs and interference: the current version stays intact.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn archive(dist: &Path, version: &str) -> PathBuf {
     dist.join(format!("{}.tar.zst", name(version)))
 }
 
-/// Archives of three versions, and a prefix with the first two of them.
+/// Creates archives of three versions, and a prefix with the first two of them.
 fn prepared(temp: &Path) -> (PathBuf, PathBuf) {
     let dist = archives(temp, &["0.1.0", "0.2.0", "0.3.0"]);
     let prefix = temp.join("prefix");
@@ -24,14 +24,14 @@ fn prepared(temp: &Path) -> (PathBuf, PathBuf) {
     (dist, prefix)
 }
 
-/// What is installed, without who held the lock last.
+/// Returns the state of the prefix without the lock file, which names its last holder.
 fn state(prefix: &Path) -> std::collections::BTreeMap<String, String> {
     let mut found = snapshot(prefix);
     found.retain(|name, _| !name.ends_with(".lock"));
     found
 }
 
-/// Asked to stop between the switch and what follows it.
+/// The signal arrives between the switch and the following steps.
 #[test]
 fn a_signal_at_the_switch_takes_nothing_away() {
     for signal in ["TERM", "INT", "HUP"] {
@@ -54,18 +54,18 @@ fn a_signal_at_the_switch_takes_nothing_away() {
     }
 }
 
-/// Asked to stop while the disk takes what is current already, which is the longest part of a switch; what that program
-/// says then, and what is said of it.
+/// The signal arrives while `sync` writes the switch to the disk, the longest part of a switch. The cases give the
+/// behaviour of `sync`, the exit code and part of the message.
 #[test]
 fn a_signal_after_the_switch_tells_what_is_current() {
     let temp = tempfile::tempdir().unwrap();
     let (dist, prefix) = prepared(temp.path());
     let cases = [
-        ("kill -TERM $PPID; exit 0", 0, "asked to stop when"),
-        // Ctrl-C reaches both.
-        ("kill -INT $PPID; kill -INT $$", 130, "may not have all of it"),
-        ("kill -HUP $PPID; exit 1", 130, "may not have all of it"),
-        ("exit 1", 1, "did not take all of it"),
+        ("kill -TERM $PPID; exit 0", 0, "came too late"),
+        // Ctrl-C reaches both processes.
+        ("kill -INT $PPID; kill -INT $$", 130, "may not be completely on the disk"),
+        ("kill -HUP $PPID; exit 1", 130, "may not be completely on the disk"),
+        ("exit 1", 1, "completely to the disk"),
     ];
     let from = archive(&dist, "0.3.0");
     let switches = [(&["--from", from.to_str().unwrap()][..], "0.3.0"), (&["--rollback"], "0.2.0")];
@@ -88,14 +88,15 @@ fn a_signal_after_the_switch_tells_what_is_current() {
     }
 }
 
-/// A signal to the whole process group, as a service manager sends it, while the links are swept after the switch.
+/// The signal reaches the whole process group, as from a service manager, while the links are swept after the switch.
 #[test]
 fn a_signal_to_the_group_after_the_switch_tells_what_is_current() {
     for signal in ["TERM", "INT", "HUP"] {
         let temp = tempfile::tempdir().unwrap();
         let (dist, prefix) = prepared(temp.path());
         let bin = tools(temp.path(), &[]);
-        // The script calls `readlink` for each link that it sweeps. The children of a shell that ignores a signal ignore it too.
+        // The script calls `readlink` for each link that it sweeps. Children of a shell that ignores a signal ignore
+        // it too.
         let script = format!(
             "case $(\"$real\" '{home}/current') in versions/{name})\n\
              [ -e '{home}/asked' ] || {{ : >'{home}/asked'; kill -{signal} 0; }} ;;\nesac\n\
@@ -115,7 +116,7 @@ fn a_signal_to_the_group_after_the_switch_tells_what_is_current() {
     }
 }
 
-/// A prefix with a line break, and one that leaves no room for the names of files, are refused before anything is made.
+/// A prefix with a line break, and one that leaves no room for file names, are refused before anything is created.
 #[test]
 fn a_prefix_that_cannot_be_used_leaves_nothing() {
     let temp = tempfile::tempdir().unwrap();
@@ -138,7 +139,7 @@ fn a_prefix_that_cannot_be_used_leaves_nothing() {
     }
 }
 
-/// File names and the words of other programs must not send escape sequences to the terminal.
+/// File names and the output of other programs must not send escape sequences to the terminal.
 #[test]
 fn what_is_said_holds_no_escape_sequences() {
     let temp = tempfile::tempdir().unwrap();
@@ -147,12 +148,12 @@ fn what_is_said_holds_no_escape_sequences() {
         let output = script_command(&["--from", from], &prefix).output().unwrap();
         let words = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{words}");
-        assert!(words.contains(".tar.gz is no archive"), "{words}");
+        assert!(words.contains(".tar.gz is not an archive"), "{words}");
         assert!(words.chars().all(|char| !char.is_control() || char == '\n'), "{words:?}");
     }
 }
 
-/// A list of sums is read line by line, which takes hours for a large one.
+/// A list of sums is read line by line, which would take hours for a large one.
 #[test]
 fn a_large_sum_or_signature_is_refused_at_once() {
     let temp = tempfile::tempdir().unwrap();
@@ -167,8 +168,8 @@ fn a_large_sum_or_signature_is_refused_at_once() {
     assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"));
 }
 
-/// Onto a full device, or to a reader that is gone: what was done stays done, what was refused stays refused, and the exit
-/// code is told apart from that.
+/// Output goes to a full device or to a closed pipe. The work is still done or refused, and the exit code still shows
+/// which.
 #[test]
 fn what_cannot_be_said_is_done_all_the_same() {
     let temp = tempfile::tempdir().unwrap();
@@ -182,9 +183,9 @@ fn what_cannot_be_said_is_done_all_the_same() {
         let output = Command::new("bash").args(["-o", "pipefail", "-c", &line]).output().unwrap();
         (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    // Each does what the one before has undone.
+    // Each command undoes the one before it.
     for (to, expected, told) in [
-        (">/dev/full", 1, "cannot write to stdout, and this is done: "),
+        (">/dev/full", 1, "cannot write to stdout, but this is done: "),
         (">/dev/full 2>&1", 1, ""),
         ("2>/dev/full", 0, ""),
         ("2>&1 | true", 0, ""),
@@ -202,7 +203,7 @@ fn what_cannot_be_said_is_done_all_the_same() {
             let left = |name: &String| name.contains(".staging-");
             assert!(!snapshot(&prefix).keys().any(left), "{arguments:?} {to}: {:?}", snapshot(&prefix));
         }
-        // Said or not, the code is that of the error.
+        // The exit code is that of the error, even if the message cannot be printed.
         assert_eq!(redirected(&["--nonsense"], to).0, 2, "{to}");
     }
     for to in [">/dev/full", ">/dev/full 2>&1"] {
@@ -230,7 +231,7 @@ fn a_switch_that_fails_leaves_the_way_back_as_it_was() {
     }
 }
 
-/// Between the check and the unpacking somebody puts another file there.
+/// The archive is replaced between the check and the unpacking.
 #[test]
 fn what_is_checked_is_what_is_unpacked() {
     let temp = tempfile::tempdir().unwrap();
@@ -245,7 +246,7 @@ fn what_is_checked_is_what_is_unpacked() {
     assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.3.0"));
 }
 
-/// As of two folders that cannot change places.
+/// Simulates two folders that cannot be exchanged.
 #[test]
 fn a_repair_that_fails_leaves_the_damaged_version() {
     let temp = tempfile::tempdir().unwrap();
@@ -254,7 +255,7 @@ fn a_repair_that_fails_leaves_the_damaged_version() {
     fs::write(version.join("build_info.json"), "{}").unwrap();
     let before = state(&prefix);
     let bin = tools(temp.path(), &[]);
-    // The new one cannot be moved there, the old one can.
+    // The new folder cannot be moved into place, but the old one can be moved back.
     let script = format!("case $2 in */.staging-*/{}) exit 1 ;; esac\nexec \"$real\" \"$@\"", name("0.2.0"));
     stand_in(&bin, "mv", &script);
     let from = archive(&dist, "0.2.0");
@@ -263,10 +264,10 @@ fn a_repair_that_fails_leaves_the_damaged_version() {
     assert_eq!(state(&prefix), before);
     let (code, words) = Installer::Script.install(&from, &prefix);
     assert_eq!(code, 0, "{words}");
-    assert!(words.contains("was damaged and is repaired"), "{words}");
+    assert!(words.contains("was damaged and has been repaired"), "{words}");
 }
 
-/// `~/.local/bin` is a link to a folder elsewhere, on many machines.
+/// On many machines `~/.local/bin` is a link to another folder.
 #[test]
 fn a_program_is_found_behind_a_link_of_the_users_own() {
     for installer in [Installer::Script, Installer::Ship] {
@@ -282,7 +283,7 @@ fn a_program_is_found_behind_a_link_of_the_users_own() {
             assert_eq!((code, runs(&prefix)), (0, Some(format!("anneal {version}"))), "{words}");
         }
         let bin = tools(temp.path(), &[]);
-        // By the script, whoever made it.
+        // The script also removes installations that `ship` made.
         let (code, words) = script_with(&bin, &["--uninstall", "--all"], &prefix);
         assert_eq!(code, 0, "{words}");
         assert!(fs::read_dir(&elsewhere).unwrap().next().is_none(), "{words}");
@@ -294,7 +295,7 @@ fn what_a_killed_one_has_left_goes_whatever_its_rights_are() {
     let temp = tempfile::tempdir().unwrap();
     let (dist, prefix) = prepared(temp.path());
     let bin = tools(temp.path(), &[]);
-    // As a process that is gone has left it.
+    // Leftover of a process that no longer exists.
     let left = prefix.join("lib/anneal/.staging-4194999-x/evil/deep");
     fs::create_dir_all(&left).unwrap();
     fs::write(left.join("file"), "x").unwrap();
@@ -303,14 +304,14 @@ fn what_a_killed_one_has_left_goes_whatever_its_rights_are() {
     let (code, words) = script_with(&bin, &["--from", from.to_str().unwrap()], &prefix);
     assert_eq!((code, left.exists()), (0, false), "{words}");
 
-    // Killed between the two renames of a switch: the way back is found all the same.
+    // Even if the process was killed between the two renames of a switch, the previous version is found.
     let link = prefix.join("lib/anneal/previous");
     fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink(format!("versions/{}", name("0.3.0")), &link).unwrap();
     let (code, words) = script_with(&bin, &["--rollback"], &prefix);
     assert_eq!((code, runs(&prefix).as_deref()), (0, Some("anneal 0.2.0")), "{words}");
 
-    // Killed when all versions were gone: the rest goes too.
+    // If the process was killed after removing all versions, the rest is removed, too.
     fs::remove_dir_all(prefix.join("lib/anneal/versions")).unwrap();
     let (code, words) = script_with(&bin, &["--uninstall", "--all"], &prefix);
     assert_eq!(code, 0, "{words}");
@@ -331,9 +332,9 @@ fn damage_to_rights_and_to_the_list_is_repaired() {
     assert_eq!((code, runs(&prefix).as_deref()), (0, Some("anneal 0.2.0")), "{words}");
     fs::write(version.join("SHA256SUMS"), "nonsense\n").unwrap();
     let (code, words) = again();
-    assert!(code == 0 && words.contains("is repaired"), "{code}: {words}");
+    assert!(code == 0 && words.contains("has been repaired"), "{code}: {words}");
     let (code, words) = again();
-    assert!(code == 0 && words.contains("is installed already"), "{code}: {words}");
+    assert!(code == 0 && words.contains("is already installed"), "{code}: {words}");
 }
 
 #[test]

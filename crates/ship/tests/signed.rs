@@ -1,4 +1,4 @@
-//! Signatures, written here as minisign writes them: <https://jedisct1.github.io/minisign/>.
+//! Tests of signatures, which this file writes in minisign's format: <https://jedisct1.github.io/minisign/>.
 
 mod common;
 
@@ -12,7 +12,7 @@ use blake2::{Blake2b512, Digest};
 use common::{BOTH, Installer, archives, name, runs};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 
-/// Whoever signs.
+/// Owner of a key pair.
 struct Signer {
     pair: Ed25519KeyPair,
     id: [u8; 8],
@@ -27,7 +27,7 @@ impl Signer {
         STANDARD.encode([b"Ed", &self.id[..], self.pair.public_key().as_ref()].concat())
     }
 
-    /// Puts the signature of `archive` beside it.
+    /// Writes the signature of `archive` beside it.
     fn sign(&self, archive: &Path) {
         let digest = Blake2b512::digest(fs::read(archive).unwrap());
         let signature = self.pair.sign(&digest);
@@ -76,11 +76,11 @@ fn with_a_key_only_what_it_signed_is_installed() {
         let _ = fs::remove_file(beside(&archive("0.1.0")));
         refused(&ours.public(), "has no signature");
         other.sign(&archive("0.1.0"));
-        refused(&ours.public(), "not the signature of this archive");
-        // A good signature of another archive.
+        refused(&ours.public(), "signature mismatch");
+        // The signature is valid but belongs to another archive.
         ours.sign(&archive("0.2.0"));
         fs::copy(beside(&archive("0.2.0")), beside(&archive("0.1.0"))).unwrap();
-        refused(&ours.public(), "not the signature of this archive");
+        refused(&ours.public(), "signature mismatch");
         fs::write(beside(&archive("0.1.0")), "nonsense").unwrap();
         refused(&ours.public(), "signature");
 
@@ -93,7 +93,7 @@ fn with_a_key_only_what_it_signed_is_installed() {
             assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
         }
 
-        // One that is kept there holds without being named.
+        // A key in the prefix is used without being named.
         fs::create_dir_all(prefix.join("etc/anneal")).unwrap();
         fs::write(
             prefix.join("etc/anneal/minisign.pub"),
@@ -120,7 +120,7 @@ fn a_key_that_is_none_is_wrong_usage() {
         &[],
     );
     assert_eq!(code, 2, "{words}");
-    assert!(words.contains("no public key of minisign"), "{words}");
+    assert!(words.contains("not a public key of minisign"), "{words}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn the_script_refuses_a_key_where_it_cannot_check() {
     assert_eq!(code, 0, "{words}");
 }
 
-/// A key that somebody put there and that cannot be read is not "no key".
+/// A key that exists but cannot be read must not count as no key.
 #[test]
 fn a_key_that_cannot_be_looked_at_is_not_none() {
     let temp = tempfile::tempdir().unwrap();
@@ -154,22 +154,22 @@ fn a_key_that_cannot_be_looked_at_is_not_none() {
         std::os::unix::fs::symlink("elsewhere", kept.join("minisign.pub")).unwrap();
         let (code, words) = installer.install(&archive, &prefix);
         assert_eq!(code, 2, "{installer:?}: {words}");
-        assert!(words.contains("no public key of minisign"), "{installer:?}: {words}");
+        assert!(words.contains("not a public key of minisign"), "{installer:?}: {words}");
         fs::remove_dir_all(&kept).unwrap();
         fs::write(&kept, "").unwrap();
         let (code, words) = installer.install(&archive, &prefix);
         assert_eq!(code, 1, "{installer:?}: {words}");
-        assert!(words.contains("cannot tell whether there is a key"), "{installer:?}: {words}");
+        assert!(words.contains("cannot determine whether there is a minisign key"), "{installer:?}: {words}");
         fs::remove_file(&kept).unwrap();
         std::os::unix::fs::symlink("/nonexistent/keys", &kept).unwrap();
         let (code, words) = installer.install(&archive, &prefix);
         assert_eq!(code, 1, "{installer:?}: {words}");
-        assert!(words.contains("cannot tell whether there is a key"), "{installer:?}: {words}");
+        assert!(words.contains("cannot determine whether there is a minisign key"), "{installer:?}: {words}");
         assert!(runs(&prefix).is_none(), "{installer:?}");
     }
 }
 
-/// `--key "$KEY"` where nobody has set KEY: it was meant to be checked.
+/// With `--key "$KEY"` and an unset KEY the user wanted a check, so an empty key is a usage error.
 #[test]
 fn an_empty_key_and_an_empty_sum_are_wrong_usage() {
     let temp = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Whether a build is there.
+//! Query for a build in a store.
 
 use anyhow::{Context, Result};
 use build_info::{Bytes, Sha256};
@@ -9,26 +9,32 @@ use crate::location::Location;
 use crate::order::Ask;
 use crate::place::{self, StoreBackend};
 
-/// An entry is some ten kilobytes, most of it the plan.
+/// Maximum size of an entry. A typical entry takes about ten kilobytes, most of it the plan.
 const LARGEST_ENTRY: Bytes = Bytes(1 << 20);
 
-/// The entry of a key, if there is one.
+/// Returns the entry of a key, or `None`.
+///
+/// # Errors
+/// If the store cannot be read or the entry is refused.
 pub fn ask(order: &Ask) -> Result<Option<Box<Entry>>> {
     Ok(entry(&*place::open(&order.store)?, &order.store, &order.key)?.map(Box::new))
 }
 
-/// The entry of `key` in the store at `place`, which people call `store`.
+/// Returns the entry of `key` in the store at `place`, or `None`. Errors call the store `store`.
+///
+/// # Errors
+/// If the store cannot be read or the entry is refused.
 pub fn entry(place: &dyn StoreBackend, store: &Location, key: &Sha256) -> Result<Option<Entry>> {
     let path = layout::build(key);
-    let cannot = || format!("cannot ask the store {store} for {path}");
+    let cannot = || format!("cannot query the store {store} for {path}");
     let Some(text) = place.small(&path, LARGEST_ENTRY).with_context(cannot)? else { return Ok(None) };
     let entry = Entry::parse(&text, key).map_err(|refused| {
         let remedy = match refused {
-            // An old Anneal must not overwrite what a newer one published.
+            // An older Anneal must not overwrite an entry of a newer one.
             Refused::Newer { .. } => "",
-            Refused::Wrong(_) => ": `cargo xtask publish --force` replaces it",
+            Refused::Wrong(_) => "; `cargo xtask publish --force` replaces it",
         };
-        anyhow::Error::new(refused).context(format!("{path} in the store {store} is not taken{remedy}"))
+        anyhow::Error::new(refused).context(format!("cannot use {path} in the store {store}{remedy}"))
     })?;
     Ok(Some(entry))
 }

@@ -1,4 +1,4 @@
-//! Whether what a store has of a build is whole: for who would publish it again.
+//! Check of a stored build, before it is published again.
 
 use std::path::Path;
 
@@ -11,7 +11,10 @@ use crate::place::{self, StoreBackend};
 use crate::publish::{is_listed, list};
 use crate::{ask, layout};
 
-/// Reads all that the entry of a key names, if there is one.
+/// Reads everything that the entry of a key names and returns the defects; `None` if there is no entry.
+///
+/// # Errors
+/// If the store cannot be read or the entry is refused.
 pub fn check(order: &Check) -> Result<Option<Box<Checked>>> {
     let place = place::open(&order.store)?;
     let Some(entry) = ask::entry(&*place, &order.store, &order.key)? else { return Ok(None) };
@@ -20,7 +23,7 @@ pub fn check(order: &Check) -> Result<Option<Box<Checked>>> {
     for (name, object) in objects.into_iter().filter_map(|(name, object)| Some((name, object?))) {
         let path = order.work.join(name);
         let found = damage(&*place, object, &path)
-            .with_context(|| format!("cannot tell whether the store {} is whole", order.store))?;
+            .with_context(|| format!("cannot check the store {}", order.store))?;
         damaged.extend(found);
     }
     let listed = is_listed(&*place, &entry)?;
@@ -30,18 +33,18 @@ pub fn check(order: &Check) -> Result<Option<Box<Checked>>> {
     Ok(Some(Box::new(Checked { entry, damaged, listed })))
 }
 
-/// What is wrong with `object`, if something is; `to` is for a copy of it.
+/// Returns the defect of `object`, or `None` if it is intact. Writes a copy of the object to `to`.
 fn damage(place: &dyn StoreBackend, object: &Object, to: &Path) -> Result<Option<String>> {
     let path = layout::object(&object.sha256);
     match place.size(&path)? {
-        None => return Ok(Some(format!("{path} is gone"))),
+        None => return Ok(Some(format!("{path} is missing"))),
         Some(size) if size != object.size => {
             return Ok(Some(format!("{path} has {} bytes instead of {}", size.0, object.size.0)));
         }
         Some(_) => {}
     }
-    ensure!(place.fetch(&path, object.size, to)?, "{path} has just gone");
+    ensure!(place.fetch(&path, object.size, to)?, "{path} was removed during the check");
     let (_, sha256) = files::digest(to)?;
     let _ = std::fs::remove_file(to);
-    Ok((sha256 != object.sha256).then(|| format!("{path} holds other bytes: their SHA-256 is {sha256}")))
+    Ok((sha256 != object.sha256).then(|| format!("{path} is damaged: its SHA-256 is {sha256}")))
 }

@@ -1,4 +1,4 @@
-//! The newest archive for a machine that cannot build, or shall not.
+//! Choice of the newest archive, for a machine that should not or cannot build.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use crate::order::{Choose, ChosenBuild};
 use crate::place::{self, Refused, StoreBackend};
 use crate::{ask, download, layout, tuned};
 
-/// Fetches the newest archive that starts on the machine.
+/// Downloads the newest archive that runs on the machine.
 ///
 /// # Errors
-/// With exit code 69 when there is none, and why.
+/// With exit code 69 and the reason if there is none.
 pub fn choose(order: &Choose) -> Result<ChosenBuild> {
     let place = place::open(&order.store)?;
     let mut notes = Vec::new();
@@ -23,21 +23,23 @@ pub fn choose(order: &Choose) -> Result<ChosenBuild> {
     Ok(ChosenBuild { entry, archive, tuning, notes })
 }
 
-/// Whether `entry`, which a list of `kind` led to, is what was asked for: a list is written by whoever may write, and a
-/// build for another CPU or C library would not start here.
+/// Checks that `entry`, which the list of `kind` names, matches the order. A list may be wrong, and a build for
+/// another CPU or C library would not start on this machine.
 fn check(entry: &Entry, kind: &str, order: &Choose) -> Result<()> {
     let (build, path) = (&entry.build, layout::newest(kind, &order.profile));
-    let wrong =
-        || format!("{path} in the store {} leads to {}, which is not of that list", order.store, entry.key);
+    let wrong = || {
+        format!("{path} in the store {} names {}, which does not belong to that list", order.store, entry.key)
+    };
     ensure!(build.profile == order.profile, "{}: it is a build of {}", wrong(), build.profile);
     ensure!(build.parts.kind() == kind, "{}: it is for {}", wrong(), build.parts.kind());
     if let (Some(needed), Some(here)) = (build.glibc, order.glibc) {
-        ensure!(needed <= here, "{}: it needs glibc {needed} and this machine has {here}", wrong());
+        ensure!(needed <= here, "{}: it needs glibc {needed}, but this machine has {here}", wrong());
     }
     Ok(())
 }
 
-/// The build that `pointer` of the list of `kind` leads to, and its archive if it is wanted; nothing if the entry is gone.
+/// Returns the build that `pointer` in the list of `kind` names, and its archive if requested; `None` if the entry no
+/// longer exists.
 fn get(
     place: &dyn StoreBackend,
     order: &Choose,
@@ -52,7 +54,8 @@ fn get(
     Ok(Some((entry, Some(path))))
 }
 
-/// True if `error` says nothing about the build: an older one would fail likewise, or succeed for a wrong reason.
+/// True if `error` does not concern this build: an older build would fail in the same way, or be taken for a wrong
+/// reason.
 fn ends_the_search(error: &anyhow::Error) -> bool {
     let is_of_this_machine = |error: &io::Error| {
         matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
@@ -61,8 +64,8 @@ fn ends_the_search(error: &anyhow::Error) -> bool {
         || error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_of_this_machine))
 }
 
-/// The newest intact build of the first kind that has one, and its archive. A kind that may not be listed, an entry that is
-/// gone and a build that is refused are notes if there is another build.
+/// Returns the newest intact build of the first kind that has one, and its archive. Kinds that may not be listed,
+/// missing entries and refused builds become notes if another build is found.
 fn find(
     place: &dyn StoreBackend,
     order: &Choose,
@@ -71,7 +74,7 @@ fn find(
     let (mut too_new, mut refused, mut gone, mut damaged) = (None, None, Vec::new(), Vec::new());
     for kind in &order.kinds {
         let path = layout::newest(kind, &order.profile);
-        let cannot = || format!("cannot ask the store {} for {path}", order.store);
+        let cannot = || format!("cannot query the store {} for {path}", order.store);
         let text = match place.small(&path, LARGEST_LIST).with_context(cannot) {
             Err(error) if error.is::<Refused>() => {
                 notes.push(format!("{error:#}"));
@@ -85,11 +88,12 @@ fn find(
             let remedy = match refused {
                 entry::Refused::Newer { .. } => String::new(),
                 entry::Refused::Wrong(_) => format!(
-                    ": `cargo xtask publish --profile {}` of a build that it should name makes it anew",
+                    "; `cargo xtask publish --profile {}`, for a build that the list should contain, writes it \
+                     anew",
                     order.profile
                 ),
             };
-            let context = format!("the list {path} in the store {} is not taken{remedy}", order.store);
+            let context = format!("cannot use the list {path} in the store {}{remedy}", order.store);
             anyhow::Error::new(refused).context(context)
         })?;
         let starts: Vec<_> = newest.for_glibc(order.glibc).collect();
@@ -101,8 +105,8 @@ fn find(
                     return Ok(found);
                 }
                 Ok(None) => gone.push(format!(
-                    "{} is gone from the store {}, though {path} names it: `cargo xtask publish --profile {}` where that \
-                     was built puts it there again",
+                    "{} is missing from the store {}, although {path} names it; `cargo xtask publish --profile \
+                     {}` on the machine that built it puts it back",
                     layout::build(&pointer.key),
                     order.store,
                     order.profile
@@ -115,14 +119,14 @@ fn find(
             too_new = newest.builds.first().and_then(|pointer| pointer.glibc).or(too_new);
         }
     }
-    // Nobody knows then whether there is one.
+    // If a kind could not be listed, it is unknown whether it has a build.
     if let Some(refused) = refused {
         return Err(refused);
     }
     if !damaged.is_empty() {
         damaged.append(&mut gone);
         return Err(anyhow!(
-            "no build of {} in {} can be taken: {}",
+            "no build of {} in {} can be used: {}",
             order.profile,
             order.store,
             damaged.join("; ")
@@ -134,19 +138,19 @@ fn find(
     let (store, profile) = (&order.store, &order.profile);
     if let (Some(needed), Some(here)) = (too_new, order.glibc) {
         return Err(exit::lacks(format!(
-            "the builds of {profile} in {store} for this CPU need glibc {needed} and this machine has {here}: publish one \
-             from a machine with that, or take the profile portable"
+            "the builds of {profile} in {store} for this CPU need glibc {needed}, but this machine has \
+             {here}\nhint: publish a build from a machine with that glibc, or use the profile portable"
         )));
     }
     let there = match place.folders(layout::KINDS) {
-        Ok(Some(kinds)) if kinds.is_empty() => "; it lists no build at all".to_string(),
+        Ok(Some(kinds)) if kinds.is_empty() => "; it lists no builds at all".to_string(),
         Ok(Some(kinds)) => format!("; it has builds for {}", kinds.join(", ")),
-        // A web server, or nobody who may list.
+        // The store is a web server, or the credentials do not permit listing.
         Ok(None) | Err(_) => String::new(),
     };
     Err(exit::lacks(format!(
-        "{store} has no build of {profile} for {}{there}: `cargo xtask publish --profile {profile}` on a machine of this \
-         kind puts one there",
+        "{store} has no build of {profile} for {}{there}\nhint: run `cargo xtask publish --profile {profile}` on \
+         a machine of this kind",
         order.kinds.join(" or ")
     )))
 }

@@ -1,4 +1,4 @@
-//! Objects, which are nothing but their digest till that has been seen to be right.
+//! Download of objects, whose content is only used once its digest is verified.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::layout;
 use crate::location::Location;
 use crate::place::StoreBackend;
 
-/// Copies `object` of the store at `place`, which people call `store`, to the new file `to`.
+/// Copies `object` from the store at `place` to the new file `to`. Errors call the store `store`.
 ///
 /// # Errors
-/// When it is not there, or not what its name says; nothing is left then.
+/// If the object does not exist or its digest differs. No file is left then.
 pub fn object(place: &dyn StoreBackend, store: &Location, object: &Object, to: &Path) -> Result<()> {
     let done = fetched(place, store, object, to);
     if done.is_err() {
@@ -27,21 +27,22 @@ fn fetched(place: &dyn StoreBackend, store: &Location, object: &Object, to: &Pat
     let path = layout::object(&object.sha256);
     let there = place.fetch(&path, object.size, to).map_err(|error| {
         let remedy = match code_of(&error) {
-            1 => "; where it is damaged, `cargo xtask publish --force` replaces it",
-            // A server that cannot be reached, or a user who asks to stop, says nothing about the object.
+            1 => "; if it is damaged, `cargo xtask publish --force` replaces it",
+            // An unreachable server or an interruption says nothing about the object.
             _ => "",
         };
-        error.context(format!("cannot fetch {path} from the store {store}{remedy}"))
+        error.context(format!("cannot download {path} from the store {store}{remedy}"))
     })?;
     ensure!(
         there,
-        "{path} is not in the store {store}, though an entry names it: `cargo xtask publish --force` puts it back"
+        "{path} is missing from the store {store}, although an entry names it\nhint: `cargo xtask publish \
+         --force` puts it back"
     );
     let (size, sha256) = files::digest(to)?;
     ensure!(
         sha256 == object.sha256,
-        "{path} in the store {store} is damaged: it has {size} bytes of {} and the SHA-256 {sha256} instead of {}; \
-         `cargo xtask publish --force` replaces it",
+        "{path} in the store {store} is damaged: it has {size} bytes of {} and the SHA-256 {sha256} instead of \
+         {}\nhint: `cargo xtask publish --force` replaces it",
         object.size.0,
         object.sha256
     );

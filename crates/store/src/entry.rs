@@ -1,5 +1,5 @@
-//! What a store tells of a build. It comes from whoever may write to the store: nothing of it is a path, and all of it is
-//! held against the key and the digests.
+//! Entries of a store. They come from anyone who may write to the store, so no value is used as a path, and every
+//! value is checked against the key and the digests.
 
 use std::fmt;
 
@@ -8,42 +8,42 @@ use serde::{Deserialize, Serialize};
 
 use crate::key::Parts;
 
-/// Version of the format: a newer one is refused.
+/// Version of the format. Newer versions are refused.
 pub const SCHEMA: u32 = 1;
 
-/// An object is no larger than what can be unpacked.
+/// Maximum size of an object, equal to the limit of unpacking.
 pub const LARGEST_OBJECT: Bytes = Bytes(2 << 30);
 
-/// A list of a few digests: who reads one takes no more.
+/// Maximum size of a list, which contains a few digests.
 #[cfg(feature = "tools")]
 pub const LARGEST_LIST: Bytes = Bytes(1 << 16);
 
-/// Longest name that an archive may have.
+/// Maximum length of an archive's name.
 const LONGEST_NAME: usize = 128;
 
-/// Entries that the list of a kind keeps.
+/// Maximum number of entries in the list of a kind.
 const MOST_NEWEST: usize = 16;
 
-/// One build.
+/// Entry of one build.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Version of this format.
+    /// Version of the format.
     pub schema: u32,
-    /// What it is found by.
+    /// Key of the build.
     pub key: Sha256,
-    /// The publisher's words.
+    /// Publisher's description of the build.
     #[serde(flatten)]
     pub build: Build,
-    /// The archive that `install` takes.
+    /// Archive for `install`.
     pub archive: Object,
-    /// The files of a build folder that `build` takes; none of a build that cannot be taken into another checkout.
+    /// Files of the build folder for `build`; `None` if another checkout cannot use them.
     pub tree: Option<Object>,
 }
 
-/// What a publisher tells of a build.
+/// Publisher's description of a build.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Build {
-    /// What the key is made of.
+    /// Parts of the key.
     pub parts: Parts,
     /// Profile of the build.
     pub profile: String,
@@ -51,40 +51,40 @@ pub struct Build {
     pub version: String,
     /// Target triple.
     pub target: String,
-    /// The oldest glibc that the program starts with.
+    /// Oldest glibc that can load the program; `None` if it uses none.
     pub glibc: Option<Glibc>,
-    /// Hash of the plan on the machine that built it: what tuning records name the build by.
+    /// Hash of the plan on the machine that built it, by which tuning records name the build.
     pub plan_hash: Sha256,
-    /// What was made of the plain build: `pgo`, `bolt`.
+    /// Optimisation applied to the plain build: `pgo` or `bolt`; `None` for a plain build.
     pub variant: Option<String>,
-    /// When it was published, RFC 3339 in UTC.
+    /// Time of publication, RFC 3339 in UTC.
     pub published: String,
-    /// What the correctness gate found, in words.
+    /// Result of the correctness gate, as text.
     pub gate: String,
-    /// What the audit found, in words.
+    /// Result of the audit, as text.
     pub audit: String,
-    /// Name of the archive without its ending: `anneal-VERSION-TARGET-PROFILE`.
+    /// Name of the archive without its suffix: `anneal-VERSION-TARGET-PROFILE`.
     pub name: String,
 }
 
-/// One object of a store.
+/// Object of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
-    /// Digest of its bytes, which is its name.
+    /// Digest of its content, which is also its name.
     pub sha256: Sha256,
-    /// How many bytes.
+    /// Size of its content.
     pub size: Bytes,
 }
 
-/// Why an entry, or a list, is not taken.
+/// Reason why an entry or a list is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// A later Anneal wrote it.
+    /// A later version of Anneal wrote it.
     Newer {
         /// Version of its format.
         schema: u32,
     },
-    /// It is damaged, or says what cannot be.
+    /// Damaged or inconsistent content.
     Wrong(String),
 }
 
@@ -92,7 +92,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Newer { schema } => {
-                write!(f, "it is of a newer kind ({schema}): use the Anneal that wrote it")
+                write!(f, "a newer version of Anneal wrote it (version {schema} of the format)")
             }
             Self::Wrong(why) => f.write_str(why),
         }
@@ -102,23 +102,23 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 impl Entry {
-    /// Takes the entry in `text`, which was found as that of `key`.
+    /// Parses the entry in `text`, which was found under `key`.
     ///
     /// # Errors
-    /// When it is damaged, of a newer kind, or says what cannot be.
+    /// If it is damaged, inconsistent, or of a newer version.
     pub fn parse(text: &[u8], key: &Sha256) -> Result<Self, Refused> {
         let refuse = |why: String| Err(Refused::Wrong(why));
         newer(text)?;
         let entry: Self = serde_json::from_slice(text).map_err(damaged)?;
         if entry.key != *key || entry.build.parts.key() != *key {
             return refuse(format!(
-                "it tells of another build: its parts have the key {}",
+                "it describes another build: its parts have the key {}",
                 entry.build.parts.key()
             ));
         }
         for object in std::iter::once(&entry.archive).chain(&entry.tree) {
             if object.size > LARGEST_OBJECT {
-                return refuse(format!("it tells of {} in one object: no build is that large", object.size));
+                return refuse(format!("it states an object of {}, more than any build", object.size));
             }
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
@@ -126,7 +126,7 @@ impl Entry {
             || entry.build.name.len() > LONGEST_NAME
             || !entry.build.name.chars().all(plain)
         {
-            return refuse(format!("{:?} names no archive of Anneal", entry.build.name));
+            return refuse(format!("{:?} is not the name of an archive of Anneal", entry.build.name));
         }
         let words = [
             &entry.build.profile,
@@ -137,12 +137,12 @@ impl Entry {
             &entry.build.audit,
         ];
         if words.into_iter().chain(&entry.build.variant).any(|text| text.chars().any(char::is_control)) {
-            return refuse("it holds control characters".to_string());
+            return refuse("it contains control characters".to_string());
         }
         Ok(entry)
     }
 
-    /// The entry as it lies in a store.
+    /// Returns the entry as it is stored.
     pub fn to_json(&self) -> Vec<u8> {
         let mut text = serde_json::to_vec_pretty(self).unwrap_or_default();
         text.push(b'\n');
@@ -150,7 +150,7 @@ impl Entry {
     }
 }
 
-/// Refuses what a later Anneal wrote: it may look like anything.
+/// Refuses text of a newer version, before interpreting its other fields.
 fn newer(text: &[u8]) -> Result<(), Refused> {
     #[derive(Deserialize)]
     struct EntryVersion {
@@ -167,55 +167,55 @@ fn damaged(error: serde_json::Error) -> Refused {
     Refused::Wrong(format!("it is damaged: {error}"))
 }
 
-/// The newest entries for a kind of CPUs and a profile, the newest first.
+/// Newest entries for a kind of CPUs and a profile, the newest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Newest {
-    /// Version of this format.
+    /// Version of the format.
     pub schema: u32,
-    /// The entries.
+    /// References to the entries.
     pub builds: Vec<Pointer>,
 }
 
-/// Leads to an entry.
+/// Reference to an entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pointer {
-    /// Its key.
+    /// Key of the entry.
     pub key: Sha256,
-    /// The oldest glibc that the program starts with.
+    /// Oldest glibc that can load the program; `None` if it uses none.
     pub glibc: Option<Glibc>,
-    /// When it was published.
+    /// Time of publication.
     pub published: String,
 }
 
 impl Newest {
-    /// Takes the list in `text`.
+    /// Parses the list in `text`.
     ///
     /// # Errors
-    /// When it is damaged or of a newer kind.
+    /// If it is damaged or of a newer version.
     pub fn parse(text: &[u8]) -> Result<Self, Refused> {
         newer(text)?;
         serde_json::from_slice(text).map_err(damaged)
     }
 
-    /// This list with `entry` where its time puts it, which is nowhere when all others are newer.
+    /// Returns this list with `entry` inserted by its time. The entry is dropped if the list is full of newer ones.
     #[must_use]
     pub fn with(mut self, entry: &Entry) -> Self {
         self.builds.retain(|pointer| pointer.key != entry.key);
         let (key, glibc, published) = (entry.key.clone(), entry.build.glibc, entry.build.published.clone());
         self.builds.insert(0, Pointer { key, glibc, published });
-        // RFC 3339 in UTC sorts as text.
+        // Times in RFC 3339 and UTC sort as text.
         self.builds.sort_by(|one, other| other.published.cmp(&one.published));
         self.builds.truncate(MOST_NEWEST);
         self
     }
 
-    /// Those that start with the C library `here`, the newest first; with an unknown one, all.
+    /// Returns the entries that run with the C library `here`, the newest first; all entries if `here` is unknown.
     pub fn for_glibc(&self, here: Option<Glibc>) -> impl Iterator<Item = &Pointer> {
         let starts = move |pointer: &&Pointer| match (pointer.glibc, here) {
             (Some(needed), Some(here)) => needed <= here,
             _ => true,
         };
-        // Who wrote more than these has not written it by `with`.
+        // A list with more entries was not written by `with`.
         self.builds.iter().take(MOST_NEWEST).filter(starts)
     }
 }
@@ -269,12 +269,12 @@ pub(crate) mod tests {
         assert_eq!(Entry::parse(&good.to_json(), &good.key), Ok(good.clone()));
         type Case = (fn(&mut Entry), &'static str);
         let cases: [Case; 7] = [
-            (|entry| entry.schema = 2, "newer kind (2)"),
+            (|entry| entry.schema = 2, "version 2 of the format"),
             (|entry| entry.key = Sha256::of(b"x"), "another build"),
             (|entry| entry.build.parts.engine = Sha256::of(b"x"), "another build"),
-            (|entry| entry.build.name = "anneal-../../x".into(), "names no archive"),
-            (|entry| entry.build.name = "other".into(), "names no archive"),
-            (|entry| entry.archive.size = Bytes(3 << 30), "no build is that large"),
+            (|entry| entry.build.name = "anneal-../../x".into(), "not the name of an archive"),
+            (|entry| entry.build.name = "other".into(), "not the name of an archive"),
+            (|entry| entry.archive.size = Bytes(3 << 30), "more than any build"),
             (|entry| entry.build.gate = "\u{1b}[2J".into(), "control characters"),
         ];
         for (change, expected) in cases {
@@ -288,7 +288,7 @@ pub(crate) mod tests {
             let said = Entry::parse(wrong, &good.key).unwrap_err().to_string();
             assert!(said.contains("damaged"), "{said}");
         }
-        // A digest that is a path is none.
+        // A digest that is a path is refused.
         let text = String::from_utf8(whole).unwrap();
         let path = text.replace(good.archive.sha256.as_str(), "../../etc/passwd");
         assert!(Entry::parse(path.as_bytes(), &good.key).is_err());
@@ -323,7 +323,7 @@ pub(crate) mod tests {
         };
         assert_eq!(years(&list), ["2027", "2026", "2025", "2024"]);
         assert_eq!(list.clone().with(&of("2025", 2025)), list);
-        // One that fell off the end stays off.
+        // An entry that dropped off the list is not inserted again.
         let full = (0..MOST_NEWEST).fold(list, |list, at| list.with(&of(&format!("later {at}"), 2028)));
         assert_eq!(full.clone().with(&of("2025", 2025)), full);
     }

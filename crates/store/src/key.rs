@@ -1,5 +1,5 @@
-//! What a build is found by: everything that decides what comes out of the compilers, and nothing of where things lie on
-//! the machine that runs them.
+//! Keys of builds. A key covers everything that determines the compilers' output, and no paths of the machine that
+//! runs them.
 
 use std::fmt::Write as _;
 
@@ -8,45 +8,45 @@ use build_info::{Glibc, Host, Sha256};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Version of the way keys are made: another one finds other builds.
+/// Version of the computation of keys. Another version yields other keys.
 pub const SCHEMA: u32 = 1;
 
-/// The parts of a key, as people can read them.
+/// Parts of a key, readable by people.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parts {
-    /// Version of the way keys are made.
+    /// Version of the computation of keys.
     pub schema: u32,
-    /// The plan, llama.cpp's sources and patches among it; tools by their names and versions, without their places.
+    /// Plan, including llama.cpp's sources and patches. Tools are given by name and version, without paths.
     pub plan: Value,
     /// Digest of the engine's Rust sources.
     pub engine: Sha256,
     /// Digest of the correctness gate's reference, which the build has passed.
     pub gate: Sha256,
-    /// Digest of the audit's rules, which it keeps.
+    /// Digest of the audit's rules, which the build satisfies.
     pub audit: Sha256,
-    /// The CPU that it is for, where the build looks at that.
+    /// CPU that the build is for; `None` if the build does not depend on it.
     pub cpu: Option<CpuKind>,
-    /// The C library of the machine, where its own compilers link with that.
+    /// C library of the machine; `None` if the compilers bring their own.
     pub glibc: Option<Glibc>,
 }
 
-/// What of a CPU decides what is compiled for it.
+/// Properties of a CPU that determine the code compiled for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuKind {
-    /// `x86_64`, `aarch64`.
+    /// Architecture: `x86_64` or `aarch64`.
     pub arch: String,
-    /// `GenuineIntel`, `AuthenticAMD`.
+    /// Vendor: `GenuineIntel` or `AuthenticAMD`.
     pub vendor: String,
-    /// Display family.
+    /// Display family; `None` if unknown.
     pub family: Option<u32>,
-    /// Display model.
+    /// Display model; `None` if unknown.
     pub model: Option<u32>,
-    /// Instruction sets that a program may use, ascending.
+    /// Instruction sets that a program may use, in ascending order.
     pub features: Vec<String>,
 }
 
 impl CpuKind {
-    /// The kind of `host`.
+    /// Returns the kind of CPU in `host`.
     pub fn of(host: &Host) -> Self {
         Self {
             arch: host.arch.clone(),
@@ -57,7 +57,7 @@ impl CpuKind {
         }
     }
 
-    /// Its name in a store: `x86_64-AuthenticAMD-25-1-` and 12 digits of the features' digest.
+    /// Returns its name in a store: `x86_64-AuthenticAMD-25-1-` and 12 digits of the features' digest.
     pub fn id(&self) -> String {
         let number = |number: Option<u32>| number.map_or("x".to_string(), |number| number.to_string());
         let features = Sha256::of(self.features.join("\n"));
@@ -72,18 +72,18 @@ impl CpuKind {
     }
 }
 
-/// The name in a store of the kind that builds have which look at no CPU.
+/// Returns the name in a store of the kind for builds that do not depend on the CPU.
 pub fn any(arch: &str) -> String {
     plain(&format!("{arch}-any"))
 }
 
 impl Parts {
-    /// The key: SHA-256 over the parts as JSON with sorted names and no spaces.
+    /// Returns the key: SHA-256 of the parts as JSON with sorted names and without spaces.
     pub fn key(&self) -> Sha256 {
         Sha256::of(canonical(&serde_json::to_value(self).unwrap_or_default()))
     }
 
-    /// The kind of CPUs that the build is for, as a store names it.
+    /// Returns the name in a store of the kind of CPUs that the build is for.
     pub fn kind(&self) -> String {
         match &self.cpu {
             Some(cpu) => cpu.id(),
@@ -96,17 +96,17 @@ impl Parts {
         target.split('-').next().unwrap_or_default()
     }
 
-    /// What the key is made of, one line for each part: where two machines differ, one of these does.
+    /// Returns the parts of the key, one line each, for finding the difference between two machines.
     pub fn explain(&self) -> Vec<String> {
-        let cpu = self.cpu.as_ref().map_or("any: the build does not look at it".to_string(), |cpu| {
+        let cpu = self.cpu.as_ref().map_or("any: the build does not depend on it".to_string(), |cpu| {
             format!("{} ({})", cpu.id(), cpu.features.join(" "))
         });
-        let glibc = self
-            .glibc
-            .map_or("the build brings its own".to_string(), |glibc| format!("{glibc}, this machine's"));
+        let glibc = self.glibc.map_or("from the compilers, not from the machine".to_string(), |glibc| {
+            format!("{glibc} of this machine")
+        });
         vec![
             format!("key {}", self.key()),
-            format!("  plan without places {}", Sha256::of(canonical(&self.plan))),
+            format!("  plan without paths {}", Sha256::of(canonical(&self.plan))),
             format!("  engine's sources {}", self.engine),
             format!("  gate's reference {}", self.gate),
             format!("  audit's rules {}", self.audit),
@@ -116,18 +116,18 @@ impl Parts {
     }
 }
 
-/// Name in a store of the CPU that settings were tuned for.
+/// Returns the name in a store of the CPU that settings were tuned for.
 pub fn of_tuned(cpu: &CpuKey) -> Sha256 {
     Sha256::of(canonical(&serde_json::to_value(cpu).unwrap_or_default()))
 }
 
-/// `name` with `_` in place of what is not plain in a path.
+/// Returns `name` with `_` in place of characters that are special in a path.
 pub fn plain(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._+-".contains(c) { c } else { '_' };
     name.chars().map(plain).collect()
 }
 
-/// JSON of which there is one text for one value, whichever order a map has in memory.
+/// Returns canonical JSON: equal values give equal texts, independent of the order of a map in memory.
 fn canonical(value: &Value) -> String {
     let mut text = String::new();
     write(value, &mut text);

@@ -1,11 +1,11 @@
-//! What lies where in a store. The first part of each path is the version of the layout.
+//! Layout of a store. The first part of each path is the version of the layout.
 //!
 //! ```text
-//! v1/objects/<sha256>.tar.zst             an archive, by the digest of its bytes; never changed
-//! v1/builds/<key>.json                    an entry: the first one stays
-//! v1/kinds/<kind>/<profile>.json          the newest entries for a kind of CPUs: for servers that list nothing
-//! v1/tuning/<key>/<cpu>.json              what was tuned with that build, by the digest of the CPU's key
-//! v1/probe                                in a bucket: a few bytes that its server refused to put twice
+//! v1/objects/<sha256>.tar.zst             an archive, named by its digest; never changed
+//! v1/builds/<key>.json                    an entry; the first one stays
+//! v1/kinds/<kind>/<profile>.json          the newest entries for a kind of CPUs, for servers without listings
+//! v1/tuning/<key>/<cpu>.json              settings tuned with that build, named by the digest of the CPU's key
+//! v1/probe                                in a bucket: a few bytes that its server refused to create twice
 //! ```
 
 use build_info::Sha256;
@@ -16,22 +16,22 @@ use crate::key;
 /// Folder of the kinds.
 pub const KINDS: &str = "v1/kinds";
 
-/// Path of the object with the digest `sha256`.
+/// Returns the path of the object with the digest `sha256`.
 pub fn object(sha256: &Sha256) -> String {
     format!("v1/objects/{sha256}.tar.zst")
 }
 
-/// Path of the entry of `key`.
+/// Returns the path of the entry of `key`.
 pub fn build(key: &Sha256) -> String {
     format!("v1/builds/{key}.json")
 }
 
-/// Path of the list of a kind's newest entries.
+/// Returns the path of the list of the newest entries of a kind.
 pub fn newest(kind: &str, profile: &str) -> String {
     format!("{KINDS}/{}/{}.json", key::plain(kind), key::plain(profile))
 }
 
-/// Path of what was tuned on `cpu` with the build of `key`.
+/// Returns the path of the settings tuned on `cpu` with the build of `key`.
 pub fn tuning(key: &Sha256, cpu: &CpuKey) -> String {
     format!("v1/tuning/{key}/{}.json", key::of_tuned(cpu))
 }

@@ -1,8 +1,9 @@
-//! Finished builds that a fleet shares: the second machine of a kind compiles nothing.
+//! Finished builds that a group of machines shares, so that the second machine of a kind compiles nothing.
 //!
-//! A store is a folder, a web server's folder (to read), or a bucket of S3. What is in it is laid out as [`layout`] says.
-//! The program `store` takes one [`Order`] as JSON on standard input and gives one [`Reply`] as JSON on standard output,
-//! as `ship` does and for the same reason: xtask takes this crate without `tools`, which is words and no more.
+//! A store is a folder, a folder on a web server (read-only), or an S3 bucket. [`layout`] describes its files. The
+//! program `store` reads one [`Order`] as JSON from standard input and writes one [`Reply`] as JSON to standard
+//! output, as `ship` does and for the same reason: xtask uses this crate without the feature `tools`, with only the
+//! data types.
 
 pub mod entry;
 pub mod key;
@@ -32,7 +33,10 @@ mod take;
 #[cfg(feature = "tools")]
 mod tuned;
 
-/// Does what `order` says.
+/// Carries out `order`.
+///
+/// # Errors
+/// Those of the order.
 #[cfg(feature = "tools")]
 pub fn carry_out(order: &Order) -> anyhow::Result<Answer> {
     match order {

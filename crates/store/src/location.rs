@@ -1,4 +1,4 @@
-//! Where a store is.
+//! Locations of stores.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,19 +6,19 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A folder, a web server's folder, or a bucket.
+/// Location of a store: a folder, a folder on a web server, or a bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Location {
-    /// A folder, with an absolute path.
+    /// Folder with an absolute path.
     Folder(PathBuf),
-    /// What a web server shows below this URL, which has no `/` at its end. Only to read.
+    /// Folder on a web server, by its URL without a trailing `/`; read-only.
     Http(String),
-    /// Objects of a bucket, below a prefix that may be empty.
+    /// Objects in a bucket, below a prefix that may be empty.
     S3 {
-        /// The bucket.
+        /// Name of the bucket.
         bucket: String,
-        /// Begins and ends without `/`.
+        /// Prefix of the objects' keys, without `/` at either end.
         prefix: String,
     },
 }
@@ -28,30 +28,32 @@ impl FromStr for Location {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = |why: &str| {
-            // Not the text itself: what stands before an @ may be a password.
-            Err(format!("{why}: a store is a folder, file:///DIR, https://HOST/DIR or s3://BUCKET/PREFIX"))
+            // The text itself is not shown, because the part before an @ may be a password.
+            Err(format!(
+                "{why}\nhint: a store is a folder, file:///DIR, https://HOST/DIR or s3://BUCKET/PREFIX"
+            ))
         };
         let Some((scheme, rest)) = text.split_once("://") else {
             if text.is_empty() {
-                return wrong("no store is named");
+                return wrong("the name of the store is empty");
             }
-            let path =
-                std::path::absolute(text).map_err(|error| format!("cannot tell where {text} is: {error}"))?;
+            let path = std::path::absolute(text)
+                .map_err(|error| format!("cannot determine the absolute path of {text}: {error}"))?;
             return Ok(Self::Folder(path));
         };
         if rest.contains(['?', '#']) || rest.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return wrong("the address of a store holds no ?, #, spaces or control characters");
+            return wrong("the address of a store must not contain ?, #, spaces or control characters");
         }
         match scheme {
             "file" if rest.starts_with('/') => Ok(Self::Folder(PathBuf::from(rest))),
-            "file" => wrong("file:// is followed by an absolute path"),
+            "file" => wrong("file:// must be followed by an absolute path"),
             "http" | "https" => {
                 let host = rest.split('/').next().unwrap_or_default();
                 if host.contains('@') {
-                    return wrong("a user or a password has no place in the address of a store");
+                    return wrong("the address of a store must not contain a user or a password");
                 }
                 if host.is_empty() {
-                    return wrong("the address names no host");
+                    return wrong("the address contains no host");
                 }
                 Ok(Self::Http(text.trim_end_matches('/').to_string()))
             }
@@ -60,15 +62,15 @@ impl FromStr for Location {
                 // <https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html>
                 let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
                 if !(3..=63).contains(&bucket.len()) || !bucket.chars().all(plain) {
-                    return wrong("s3:// is followed by the name of a bucket");
+                    return wrong("s3:// must be followed by the name of a bucket");
                 }
                 let prefix = prefix.trim_matches('/');
                 if prefix.split('/').any(|part| matches!(part, "." | "..")) || prefix.contains("//") {
-                    return wrong("the prefix in a bucket has no empty part, and none that is . or ..");
+                    return wrong("the prefix in a bucket must not contain empty parts, . or ..");
                 }
                 Ok(Self::S3 { bucket: bucket.to_string(), prefix: prefix.to_string() })
             }
-            _ => wrong("there are no stores of this kind"),
+            _ => wrong("unsupported kind of store"),
         }
     }
 }
@@ -99,12 +101,12 @@ impl fmt::Display for Location {
 }
 
 impl Location {
-    /// Whether a program without S3 can reach it.
+    /// True if reaching the store needs S3 support.
     pub fn is_s3(&self) -> bool {
         matches!(self, Self::S3 { .. })
     }
 
-    /// Whether what is read there may have been changed on the way.
+    /// True if data from the store may be changed in transit.
     pub fn is_unencrypted(&self) -> bool {
         matches!(self, Self::Http(url) if url.starts_with("http:"))
     }

@@ -1,11 +1,11 @@
-//! `store`: one order on standard input, one reply on standard output. `cargo xtask publish`, `build --store` and
-//! `install --store` are how people speak to it.
+//! Program `store`: reads one order from standard input and writes one reply to standard output. Users run it through
+//! `cargo xtask publish`, `build --store` and `install --store`.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     ship::speak(
-        "store takes an order as JSON on its standard input, and no arguments; `cargo xtask publish --help` is for people",
+        "store reads an order as JSON from standard input and takes no arguments\nhint: use `cargo xtask publish`",
         store::carry_out,
     )
 }

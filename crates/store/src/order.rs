@@ -1,4 +1,4 @@
-//! What the program `store` can be told to do, and what it answers.
+//! Orders to the program `store` and its answers.
 
 use std::path::PathBuf;
 
@@ -10,186 +10,186 @@ pub use ship::order::{Failed, Item};
 use crate::entry::{Build, Entry};
 use crate::location::Location;
 
-/// What is to be done.
+/// Order to the program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Order {
-    /// Say whether a build is there.
+    /// Look up a build.
     Ask(Ask),
-    /// Say whether what is there of a build is whole.
+    /// Check if the stored files of a build are intact.
     Check(Check),
-    /// Fetch the files of a build folder.
+    /// Download the files of a build folder.
     Take(Take),
-    /// Put a build into the store.
+    /// Publish a build to the store.
     Publish(Box<Publish>),
-    /// Put what was tuned into the store.
+    /// Publish tuned settings to the store.
     Tune(Tune),
-    /// Fetch the newest archive for a machine.
+    /// Download the newest archive for a machine.
     Choose(Choose),
 }
 
-/// What came of an order.
+/// Reply to an order.
 pub type Reply = ship::order::Reply<Answer>;
 
-/// The result of each order.
+/// Result of each kind of order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// Of [`Order::Ask`]: the entry, if there is one.
+    /// Answer to [`Order::Ask`]: the entry, or `None`.
     Asked(Option<Box<Entry>>),
-    /// Of [`Order::Check`]: nothing where there is no such build.
+    /// Answer to [`Order::Check`]; `None` if there is no such build.
     Checked(Option<Box<Checked>>),
-    /// Of [`Order::Take`]: nothing where there is no such build.
+    /// Answer to [`Order::Take`]; `None` if there is no such build.
     Taken(Option<Box<Taken>>),
-    /// Of [`Order::Publish`].
+    /// Answer to [`Order::Publish`].
     Published(Box<Published>),
-    /// Of [`Order::Tune`].
+    /// Answer to [`Order::Tune`].
     Tuned(Tuned),
-    /// Of [`Order::Choose`].
+    /// Answer to [`Order::Choose`].
     Chosen(Box<ChosenBuild>),
 }
 
-/// Say whether a build is there.
+/// Order to look up a build.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ask {
-    /// Where to look.
+    /// Location of the store.
     pub store: Location,
-    /// What it is found by.
+    /// Key of the build.
     pub key: Sha256,
 }
 
-/// Say whether what is there of a build is whole. All of it is read.
+/// Order to check if the stored files of a build are intact. All of them are read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
-    /// Where to look; no web server.
+    /// Location of the store, which must not be a web server.
     pub store: Location,
-    /// What it is found by.
+    /// Key of the build.
     pub key: Sha256,
-    /// Whether a whole build that its list does not name is put into it.
+    /// True to add an intact but unlisted build to its list.
     pub list: bool,
-    /// An empty folder of the caller's, for copies of the objects. The caller removes it, also after a kill.
+    /// Empty folder for copies of the objects, which the caller removes, even after a kill.
     pub work: PathBuf,
 }
 
-/// What is there of a build.
+/// Result of [`Check`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Checked {
-    /// The entry.
+    /// Entry of the build.
     pub entry: Entry,
-    /// What is wrong with its objects.
+    /// Defects of its objects.
     pub damaged: Vec<String>,
-    /// Whether the list of its kind named it, or had newer ones enough.
+    /// True if the list of its kind names the entry or is full of newer ones.
     pub listed: bool,
 }
 
-/// Fetch the files of a build folder.
+/// Order to download the files of a build folder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Take {
-    /// Where from.
+    /// Location of the store.
     pub store: Location,
-    /// What it is found by.
+    /// Key of the build.
     pub key: Sha256,
-    /// An empty folder of the caller's, on the disk where the files shall stay.
+    /// Empty folder for the files, on the disk where they will stay.
     pub into: PathBuf,
-    /// Whose settings are fetched as well.
+    /// CPU for which tuned settings are downloaded too; `None` for no settings.
     pub cpu: Option<CpuKey>,
 }
 
-/// What was fetched.
+/// Result of [`Take`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Taken {
-    /// The entry.
+    /// Entry of the build.
     pub entry: Entry,
-    /// The folder with the files.
+    /// Folder with the files.
     pub folder: PathBuf,
-    /// Settings that were found fastest with this build on such a CPU.
+    /// Settings that were fastest with this build on such a CPU; `None` if there are none.
     pub tuning: Option<TuningRecord>,
-    /// What a person should know.
+    /// Messages for the user.
     pub notes: Vec<String>,
 }
 
-/// Put a build into the store.
+/// Order to publish a build to the store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Publish {
-    /// Where to.
+    /// Location of the store.
     pub store: Location,
-    /// What is told of the build.
+    /// Description of the build.
     pub build: Build,
-    /// The archive.
+    /// Path of the archive.
     pub archive: PathBuf,
-    /// The files of the build folder, if another checkout can take them.
+    /// Files of the build folder; empty if another checkout cannot use them.
     pub tree: Vec<Item>,
-    /// Time of all these files, seconds since 1970.
+    /// Modification time of all these files, in seconds since 1970.
     pub mtime: u64,
-    /// Whether an entry that is there is replaced.
+    /// True to replace an existing entry.
     pub force: bool,
-    /// An empty folder of the caller's, for what is packed. The caller removes it, also after a kill.
+    /// Empty folder for packing, which the caller removes, even after a kill.
     pub work: PathBuf,
 }
 
-/// What was published.
+/// Result of [`Publish`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Published {
-    /// The entry that is in the store now.
+    /// Entry that is in the store now.
     pub entry: Entry,
-    /// Whether somebody else had put it there.
+    /// True if another publisher had already put the build there.
     pub was_there: bool,
-    /// Bytes that were sent.
+    /// Number of bytes that were sent.
     pub sent: Bytes,
 }
 
-/// Put what was tuned into the store.
+/// Order to publish tuned settings to the store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tune {
-    /// Where to.
+    /// Location of the store.
     pub store: Location,
-    /// The build in the store.
+    /// Key of the build in the store.
     pub key: Sha256,
-    /// What was tuned; entries of other builds are passed over.
+    /// Tuned settings; entries of other builds are ignored.
     pub record: TuningRecord,
-    /// How these entries name the build.
+    /// Name of the build in these entries.
     pub build: Sha256,
 }
 
-/// What was put there.
+/// Result of [`Tune`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tuned {
-    /// Entries that are new in the store, or newer than those there.
+    /// Number of entries that are new in the store, or newer than those in it.
     pub entries: usize,
 }
 
-/// Fetch the newest archive for a machine.
+/// Order to download the newest archive for a machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Choose {
-    /// Where from.
+    /// Location of the store.
     pub store: Location,
-    /// Kinds that this machine is of, the best first.
+    /// Kinds that match this machine, in order of preference.
     pub kinds: Vec<String>,
     /// Profile of the build.
     pub profile: String,
-    /// The C library of this machine, where that is known.
+    /// C library of this machine; `None` if unknown.
     pub glibc: Option<Glibc>,
-    /// An empty folder of the caller's; without one nothing is fetched.
+    /// Empty folder for the archive; `None` to download nothing.
     pub into: Option<PathBuf>,
-    /// Whose settings are fetched as well.
+    /// CPU for which tuned settings are downloaded too; `None` for no settings.
     pub cpu: Option<CpuKey>,
 }
 
-/// What was chosen.
+/// Result of [`Choose`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChosenBuild {
-    /// The entry.
+    /// Entry of the build.
     pub entry: Entry,
-    /// The archive, under the name that it had when it was packed.
+    /// Path of the archive, with the name that it was packed with; `None` if nothing was downloaded.
     pub archive: Option<PathBuf>,
-    /// Settings that were found fastest with this build on such a CPU.
+    /// Settings that were fastest with this build on such a CPU; `None` if there are none.
     pub tuning: Option<TuningRecord>,
-    /// What a person should know.
+    /// Messages for the user.
     pub notes: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! Puts a build into a store: what is large and named by its digest first, then the entry by which it is found, then the
-//! list of the newest. Whoever is killed on the way leaves an object that nothing names.
+//! Publication of a build: first the large objects, named by their digests, then the entry, then the list of the
+//! newest entries. A publisher that is killed leaves an object that nothing refers to.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,18 +16,22 @@ use crate::place::{self, StoreBackend};
 use crate::take::TREE;
 use crate::{ask, layout};
 
-/// Much faster than the archive's level, and few per cent larger: it is packed once and read in a rack.
+/// Compression level, much faster than the archive's and only a few percent larger: a tree is packed once and read in
+/// a local network.
 const LEVEL: i32 = 9;
 
-/// How often an entry is put anew that another publisher was in the way of, and did not put either.
+/// Maximum number of attempts to put an entry while another publisher interferes.
 const MOST_TURNS: u32 = 5;
 
-/// Publishes, unless the build is there.
+/// Publishes a build unless the store has it.
+///
+/// # Errors
+/// If the store cannot be written.
 pub fn publish(order: &Publish) -> Result<Published> {
     let place = place::open(&order.store)?;
     let key = order.build.parts.key();
     let cannot = || format!("cannot publish to {}", order.store);
-    // Makes the folder of a store that begins with this build.
+    // Also creates the folder of a new store.
     place.check_writable().with_context(cannot)?;
     if !order.force
         && let Some(entry) = ask::entry(&*place, &order.store, &key)?
@@ -46,7 +50,7 @@ pub fn publish(order: &Publish) -> Result<Published> {
         }
     };
     let entry = Entry { schema: entry::SCHEMA, key: key.clone(), build: order.build.clone(), archive, tree };
-    // What cannot be read again is not written.
+    // An entry that could not be parsed must not be written.
     Entry::parse(&entry.to_json(), &key).context("this build cannot be described in a store")?;
     let (entry, was_there) = match order.force {
         true => {
@@ -62,8 +66,8 @@ pub fn publish(order: &Publish) -> Result<Published> {
     Ok(Published { entry, was_there, sent })
 }
 
-/// Puts `entry`, unless there is one of its key; the one that is there now, and whether it was there. The first one stays:
-/// others may have taken it, and its objects, already.
+/// Writes `entry` unless there is one of the same key. Returns the entry that is stored, and true if it existed
+/// before. The first one stays, because others may already have taken it and its objects.
 fn put_first(place: &dyn StoreBackend, store: &Location, entry: Entry) -> Result<(Entry, bool)> {
     let path = layout::build(&entry.key);
     for turn in 0..MOST_TURNS {
@@ -73,15 +77,16 @@ fn put_first(place: &dyn StoreBackend, store: &Location, entry: Entry) -> Result
         if let Some(first) = ask::entry(place, store, &entry.key)? {
             return Ok((first, true));
         }
-        // S3 refuses one of two that come at once, also when the other one does not come through in the end.
+        // S3 refuses one of two concurrent writes, even if the other one fails in the end.
         std::thread::sleep(Duration::from_millis(100 << turn));
     }
     Err(exit::try_again(format!(
-        "another publisher was in the way of {path} {MOST_TURNS} times, and put nothing there: try again later"
+        "cannot write {path}: another publisher interfered {MOST_TURNS} times without writing it\nhint: try \
+         again later"
     )))
 }
 
-/// Puts the file `path` under its digest, unless it is there.
+/// Writes the file `path` under its digest, unless the object exists.
 fn send(place: &dyn StoreBackend, path: &Path, force: bool, sent: &mut Bytes) -> Result<Object> {
     let (size, sha256): (u64, Sha256) = files::digest(path)?;
     let object = Object { sha256, size: Bytes(size) };
@@ -93,15 +98,21 @@ fn send(place: &dyn StoreBackend, path: &Path, force: bool, sent: &mut Bytes) ->
     Ok(object)
 }
 
-/// Whether the list of its kind names `entry`, or has newer ones enough.
+/// True if the list of its kind names `entry` or is full of newer ones.
+///
+/// # Errors
+/// If the list cannot be read.
 pub fn is_listed(place: &dyn StoreBackend, entry: &Entry) -> Result<bool> {
     let path = layout::newest(&entry.build.parts.kind(), &entry.build.profile);
     let newest = place.small(&path, LARGEST_LIST)?.map(|text| Newest::parse(&text));
     Ok(matches!(newest, Some(Ok(newest)) if newest.clone().with(entry) == newest))
 }
 
-/// Puts `entry` into the list of its kind. A damaged list is made anew: it is only a help for finding. A later Anneal's is
-/// not: that has in it what we do not know.
+/// Adds `entry` to the list of its kind. A damaged list is replaced, because it only helps to find entries. The list
+/// of a later Anneal is not, because it may contain unknown fields.
+///
+/// # Errors
+/// If the list cannot be changed.
 pub fn list(place: &dyn StoreBackend, entry: &Entry) -> Result<()> {
     let path = layout::newest(&entry.build.parts.kind(), &entry.build.profile);
     place.change(&path, LARGEST_LIST, &mut |there| {
@@ -109,13 +120,15 @@ pub fn list(place: &dyn StoreBackend, entry: &Entry) -> Result<()> {
             Some(Ok(newest)) => newest,
             Some(Err(newer @ Refused::Newer { .. })) => {
                 return Err(newer).with_context(|| {
-                    format!("the build is published, and `install --store` does not find it: {path} is left as it is")
+                    format!(
+                        "the build is published, but `install --store` cannot find it, because the list {path} \
+                         was not changed")
                 });
             }
             Some(Err(Refused::Wrong(_))) | None => Newest::default(),
         };
         let changed = newest.clone().with(entry);
-        // It is told of already, whoever came first, or is too old for it.
+        // The list already names the entry, or the entry is too old for it.
         Ok((changed != newest).then(|| serde_json::to_vec_pretty(&changed)).transpose()?)
     })
 }

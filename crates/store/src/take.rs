@@ -1,4 +1,4 @@
-//! The files of a build folder, for a checkout that has not built them.
+//! Download of the files of a build folder, for a checkout that has not built them.
 
 use std::fs::File;
 
@@ -8,10 +8,13 @@ use ship::progress::Progress;
 use crate::order::{Take, Taken};
 use crate::{ask, download, place, tuned};
 
-/// The one folder in an object with the files of a build folder.
+/// Name of the single folder in an object with the files of a build folder.
 pub const TREE: &str = "anneal-build";
 
-/// Fetches and unpacks, or says that there is no such build.
+/// Downloads and unpacks the files; returns `None` if there is no such build.
+///
+/// # Errors
+/// If the store cannot be read or the files are refused.
 pub fn take(order: &Take) -> Result<Option<Box<Taken>>> {
     let place = place::open(&order.store)?;
     let Some(entry) = ask::entry(&*place, &order.store, &order.key)? else { return Ok(None) };
@@ -24,7 +27,7 @@ pub fn take(order: &Take) -> Result<Option<Box<Taken>>> {
         ship::unpack(file, TREE, &order.into, |bytes| progress.add(bytes))
             .with_context(|| format!("cannot unpack the object {} of {}", tree.sha256, order.store))?
     };
-    // What was unpacked is what was checked.
+    // The unpacked content must be the content that was verified.
     ensure!(unpacked.sha256 == tree.sha256, "{} changed while it was unpacked", archive.display());
     std::fs::remove_file(&archive).with_context(|| format!("cannot remove {}", archive.display()))?;
     let mut notes = Vec::new();

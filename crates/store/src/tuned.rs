@@ -1,4 +1,4 @@
-//! Settings that were found fastest with a build of the store, by the CPU that they were measured on.
+//! Tuned settings of the store's builds, by the CPU that they were measured on.
 
 use anyhow::{Context, Result, ensure};
 use build_info::tuning::{CpuKey, Entry as TuningEntry, TuningError};
@@ -9,11 +9,11 @@ use crate::order::{Tune, Tuned};
 use crate::place::{self, StoreBackend};
 use crate::{ask, layout};
 
-/// A tuning holds all its samples: some hundred kilobytes for each model and purpose.
+/// Maximum size of a record. It contains all samples: some hundred kilobytes for each model and purpose.
 const LARGEST: Bytes = Bytes(16 << 20);
 
-/// What is known in the store of the build `entry` on `cpu`. That nothing can be had is a note, and no failure: a build
-/// runs without.
+/// Returns the stored settings for the build `entry` on `cpu`. A failure becomes a note, because a build also runs
+/// without them.
 pub fn fetch(
     place: &dyn StoreBackend,
     entry: &Entry,
@@ -30,19 +30,22 @@ pub fn fetch(
         anyhow::Ok(Some(record).filter(|record| !record.entries.is_empty()))
     };
     read().unwrap_or_else(|error| {
-        notes.push(format!("what was tuned with this build is not taken: {path}: {error:#}"));
+        notes.push(format!("the tuned settings of this build are not used: {path}: {error:#}"));
         None
     })
 }
 
-/// Puts what was tuned with the build of a key beside it, CPU by CPU. Of two entries of one key the later one stays.
+/// Publishes the tuned settings of a build, one file per CPU. Of two entries with the same key the later one stays.
+///
+/// # Errors
+/// If the store has no such build or cannot be written.
 pub fn publish(order: &Tune) -> Result<Tuned> {
     let place = place::open(&order.store)?;
     let entry = ask::entry(&*place, &order.store, &order.key)?
         .with_context(|| format!("the store {} has no build {}", order.store, order.key))?;
     let mut groups: Vec<(CpuKey, Vec<TuningEntry>)> = Vec::new();
     for tuned in order.record.entries.iter().filter(|tuned| tuned.key.build == order.build.as_str()) {
-        // As the first publisher's record calls it: all that have it got it from here.
+        // Uses the plan hash of the first publisher, because every user of the build got it from this store.
         let mut tuned = tuned.clone();
         tuned.key.build = entry.build.plan_hash.to_string();
         match groups.iter_mut().find(|(cpu, _)| *cpu == tuned.key.cpu) {
@@ -59,7 +62,7 @@ pub fn publish(order: &Tune) -> Result<Tuned> {
                 let mut record = match there.map(TuningRecord::parse) {
                     Some(Ok(record)) => record,
                     Some(Err(newer @ TuningError::Newer { .. })) => return Err(newer.into()),
-                    // Of no use to anybody.
+                    // A damaged record is of no use and is replaced.
                     Some(Err(TuningError::Damaged(_))) | None => TuningRecord::default(),
                 };
                 let mut newer = put_newer(&mut record, &group);
@@ -77,12 +80,12 @@ pub fn publish(order: &Tune) -> Result<Tuned> {
     Ok(Tuned { entries })
 }
 
-/// Puts those of `group` into `record` that are new or later than what is there; which.
+/// Adds the entries of `group` that are new or later than those in `record`, and returns them.
 fn put_newer<'a>(record: &mut TuningRecord, group: &'a [TuningEntry]) -> Vec<&'a TuningEntry> {
     let mut put = Vec::new();
     for tuned in group {
         let there = record.entries.iter().find(|other| other.key == tuned.key);
-        // RFC 3339 in UTC sorts as text.
+        // Times in RFC 3339 and UTC sort as text.
         if there.is_none_or(|there| there.date < tuned.date) {
             record.put(tuned.clone());
             put.push(tuned);
@@ -91,14 +94,14 @@ fn put_newer<'a>(record: &mut TuningRecord, group: &'a [TuningEntry]) -> Vec<&'a
     put
 }
 
-/// `record` as text, without the oldest entries where all of them are more than is read.
+/// Returns `record` as text, after removing the oldest entries if it is too large for readers.
 fn fitted(record: &mut TuningRecord) -> Result<Vec<u8>> {
     loop {
         let text = serde_json::to_vec_pretty(record)?;
         if text.len() as u64 <= LARGEST.0 {
             return Ok(text);
         }
-        ensure!(record.entries.len() > 1, "one tuning alone has more than the {LARGEST} that are read of it");
+        ensure!(record.entries.len() > 1, "a single entry is larger than the {LARGEST} that readers accept");
         let oldest =
             record.entries.iter().enumerate().min_by(|(_, one), (_, other)| one.date.cmp(&other.date));
         if let Some((at, _)) = oldest {

@@ -1,4 +1,4 @@
-//! A store in a folder: what goes in comes out, whoever publishes at once or dies on the way.
+//! Tests of a store in a folder: builds that are published can be taken, even with concurrent or killed publishers.
 
 mod common;
 
@@ -58,7 +58,7 @@ fn what_is_published_is_found_taken_and_chosen() {
         "{words}"
     );
     let (code, words) = said(give(&choose(store, &[&own], "2.17", None)));
-    assert!(code == 69 && words.contains("need glibc 2.28 and this machine has 2.17"), "{code}: {words}");
+    assert!(code == 69 && words.contains("need glibc 2.28, but this machine has 2.17"), "{code}: {words}");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn what_is_damaged_is_named_and_force_mends_it() {
         let (code, words) = said(give(&take(store, "a", &into)));
         assert_eq!(code, 1, "{words}");
         let expected = match damaged.len() > whole.len() {
-            // Not read to its end, for it may have none.
+            // The file is not read to its end, because it may have none.
             true => vec![name.clone(), "larger than".to_string()],
             false => vec![
                 name.strip_suffix(".tar.zst").unwrap().to_string(),
@@ -95,9 +95,9 @@ fn what_is_damaged_is_named_and_force_mends_it() {
     }
     fs::remove_file(&object).unwrap();
     let (_, words) = said(give(&take(store, "a", &temp.path().join("gone"))));
-    assert!(words.contains("is not in the store"), "{words}");
+    assert!(words.contains("is missing from the store"), "{words}");
 
-    // An entry that is none, and one of another build under this name.
+    // Tests an invalid entry, and the entry of another build under this name.
     let entry = root.join(format!("v1/builds/{}.json", parts("a").key()));
     done(give(&publish(&temp.path().join("other"), store, "b", SIZE)));
     let other = fs::read(root.join(format!("v1/builds/{}.json", parts("b").key()))).unwrap();
@@ -106,7 +106,7 @@ fn what_is_damaged_is_named_and_force_mends_it() {
         (&b"{"[..], "damaged"),
         (&other, "another build"),
         (&huge, "larger than"),
-        (b"{\"schema\":9}", "newer kind"),
+        (b"{\"schema\":9}", "newer version"),
     ] {
         fs::write(&entry, wrong).unwrap();
         let (_, words) = said(give(&take(store, "a", &temp.path().join("wrong"))));
@@ -131,7 +131,7 @@ fn what_is_there_of_a_build_is_looked_at_and_listed_again() {
     let whole = checked(false).unwrap();
     assert!(whole.listed && whole.damaged.is_empty(), "{whole:?}");
 
-    // Found by nobody, then found again.
+    // The build is not listed at first, then it is again.
     let list = root.join(format!("v1/kinds/{}/native.json", kind().id()));
     let told = fs::read(&list).unwrap();
     for wrong in [None, Some("{"), Some("{\"schema\":1,\"builds\":[]}")] {
@@ -152,13 +152,13 @@ fn what_is_there_of_a_build_is_looked_at_and_listed_again() {
     let mut flipped = bytes.clone();
     flipped[SIZE / 2] ^= 1;
     for (wrong, expected) in
-        [(Some(&flipped[..]), "holds other bytes"), (Some(b"x"), "1 bytes instead of"), (None, "is gone")]
+        [(Some(&flipped[..]), "is damaged"), (Some(b"x"), "1 bytes instead of"), (None, "is missing")]
     {
         match wrong {
             Some(wrong) => fs::write(&object, wrong).unwrap(),
             None => fs::remove_file(&object).unwrap(),
         }
-        // What nobody can take is not told of.
+        // A build that cannot be taken is not listed.
         fs::remove_file(&list).unwrap();
         let found = checked(true).unwrap();
         assert!(matches!(&found.damaged[..], [one] if one.contains(expected)), "{found:?}");
@@ -168,7 +168,7 @@ fn what_is_there_of_a_build_is_looked_at_and_listed_again() {
     done(give(&forced(publish(&temp.path().join("build"), store, "a", SIZE))));
     assert_eq!(fs::read(&object).unwrap(), bytes);
 
-    // An entry that names one object twice.
+    // This entry names one object twice.
     let entry = root.join(format!("v1/builds/{}.json", parts("a").key()));
     let mut told: serde_json::Value = serde_json::from_slice(&fs::read(&entry).unwrap()).unwrap();
     told["tree"] = told["archive"].clone();
@@ -201,12 +201,14 @@ fn an_older_build_is_chosen_where_the_newest_one_is_gone() {
     remove(&second.entry.key);
     let (code, words) = said(give(&order));
     assert!(
-        code == 69 && words.contains("is gone from the store") && words.contains("publish --profile native"),
+        code == 69
+            && words.contains("is missing from the store")
+            && words.contains("publish --profile native"),
         "{words}"
     );
 }
 
-/// `install --store` skips a build that it refuses, says so, and takes the next older one.
+/// `install --store` skips a build that it refuses, reports it, and takes the next older one.
 #[test]
 fn a_refused_build_does_not_hide_an_older_intact_one() {
     let temp = tempfile::tempdir().unwrap();
@@ -229,9 +231,9 @@ fn a_refused_build_does_not_hide_an_older_intact_one() {
     let cases: [(&Path, Option<&[u8]>, &str); 5] = [
         (&entry, Some(b""), "is damaged"),
         (&entry, Some(cut), "is damaged"),
-        (&entry, Some(b"{\"schema\":9}"), "newer kind (9)"),
+        (&entry, Some(b"{\"schema\":9}"), "(version 9 of the format)"),
         (&archive, Some(b"x"), "is damaged"),
-        (&archive, None, "is not in the store"),
+        (&archive, None, "is missing from the store"),
     ];
     for (turn, (path, content, expected)) in cases.into_iter().enumerate() {
         match content {
@@ -247,7 +249,7 @@ fn a_refused_build_does_not_hide_an_older_intact_one() {
             "{expected}: {:?}",
             older.notes
         );
-        // An old Anneal must not be told to overwrite what a newer one published.
+        // An older Anneal must not suggest overwriting an entry of a newer one.
         assert_eq!(older.notes[0].contains("--force"), !expected.contains("newer"), "{:?}", older.notes);
         fs::write(&entry, &whole[0]).unwrap();
         fs::write(&archive, &whole[1]).unwrap();
@@ -265,7 +267,7 @@ fn of_many_publishers_one_is_first_and_all_are_in_the_list() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path().join("store");
     let store = text(&root);
-    // Half of them the same build, half one of their own.
+    // Half of the publishers publish the same build, the others one of their own.
     let orders: Vec<_> = (0..12)
         .map(|at| {
             let engine = if at % 2 == 0 { "same".to_string() } else { format!("own {at}") };
@@ -294,7 +296,7 @@ fn of_many_publishers_one_is_first_and_all_are_in_the_list() {
 fn a_publisher_killed_at_any_moment_leaves_a_store_that_is_whole() {
     let temp = tempfile::tempdir().unwrap();
     let size = 20 * SIZE;
-    // Nobody would remove what it left in the system's temporary folder.
+    // Files in the system's temporary folder would never be removed.
     let system = temp.path().join("tmp");
     fs::create_dir(&system).unwrap();
     let variables = [("TMPDIR".to_string(), text(&system).to_string())].into();
@@ -315,7 +317,7 @@ fn a_publisher_killed_at_any_moment_leaves_a_store_that_is_whole() {
         child.kill().unwrap();
         killed += u32::from(!child.wait().unwrap().success());
         assert_eq!(files(&system), Vec::<String>::new(), "turn {turn}");
-        // Nothing, or all of it; and the next one has nothing in the way.
+        // Either nothing or a complete build is found, and leftovers do not hinder the next order.
         let into = temp.path().join(format!("into-{turn}"));
         if root.is_dir() {
             match done(give(&take(text(&root), "a", &into))) {
@@ -343,7 +345,7 @@ fn a_publisher_killed_at_any_moment_leaves_a_store_that_is_whole() {
 fn who_publishes_with_a_strict_umask_closes_the_store_to_nobody() {
     let temp = tempfile::tempdir().unwrap();
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
-    // A store that begins with it, and one that was made for a group.
+    // Tests a new store, and one that was made writable for a group.
     for expected in [0o755, 0o2775] {
         let root = temp.path().join(format!("racks {expected:o}/store"));
         if expected != 0o755 {
@@ -385,7 +387,7 @@ fn whoever_is_asked_to_stop_ends_and_leaves_no_entry() {
     let root = temp.path().join("store");
     let build = temp.path().join("build");
     let order = publish(&build, text(&root), "a", 100 * SIZE);
-    // While the archive is sent, and while the files of the build are packed.
+    // The publisher is killed while it sends the archive, and while it packs the files of the build.
     let moments: [&dyn Fn() -> bool; 2] =
         [&|| root.join("v1/objects").is_dir(), &|| !files(&build.join("work")).is_empty()];
     for (turn, has_begun) in moments.into_iter().enumerate() {
@@ -430,10 +432,10 @@ fn what_was_tuned_is_kept_by_cpu_and_the_later_one_counts() {
     };
     let found = taken.tuning.unwrap().entries;
     assert_eq!(found.len(), 2);
-    // As the first publisher's plan names the build, whoever tuned.
+    // The entries name the build by the first publisher's plan, whoever tuned it.
     assert!(found.iter().all(|entry| entry.key.build == taken.entry.build.plan_hash.as_str()), "{found:?}");
 
-    // What cannot be understood is no reason to compile.
+    // An invalid tuning record is no reason to compile.
     let path = root.join(format!("v1/tuning/{}", parts("a").key()));
     let file = fs::read_dir(path).unwrap().next().unwrap().unwrap().path();
     fs::write(file, "{").unwrap();
@@ -449,7 +451,7 @@ fn what_no_reader_takes_is_mended_and_never_written() {
     let root = temp.path().join("store");
     let store = text(&root);
     done(give(&publish(&temp.path().join("build"), store, "a", 1000)));
-    // A list that somebody's hand has made larger than is read.
+    // A list that was enlarged by hand beyond the limit.
     let list = root.join(format!("v1/kinds/{}/native.json", kind().id()));
     fs::write(&list, vec![b' '; 1 << 17]).unwrap();
     done(give(&publish(&temp.path().join("other"), store, "b", 1000)));
@@ -466,7 +468,8 @@ fn what_no_reader_takes_is_mended_and_never_written() {
     let file = fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
     File::options().write(true).open(&file).unwrap().set_len(17 << 20).unwrap();
     assert_eq!(put(tuned(local.as_str(), "rag", "2026-01-02T00:00:00Z")), 1);
-    // Of what is more than is read the oldest goes, whoever comes last; and what is too old to stay is not put.
+    // If a record exceeds the limit, the oldest entries are dropped, in whatever order they arrive. An entry that is
+    // too old to stay is not added.
     let large = |objective: &str, date: &str| {
         let mut record = tuned(local.as_str(), objective, date);
         record.entries[0].notes.push("x".repeat(7 << 20));
@@ -501,7 +504,7 @@ fn what_a_later_anneal_wrote_is_left_as_it_is() {
     fs::write(&record, newer_record).unwrap();
     let (code, words) = said(give(&publish(&temp.path().join("other"), store, "b", 1000)));
     assert!(
-        code == 1 && words.contains("newer kind (9)") && words.contains("is published"),
+        code == 1 && words.contains("(version 9 of the format)") && words.contains("is published"),
         "{code}: {words}"
     );
     let (code, words) = said(give(&tuning));
@@ -518,12 +521,12 @@ fn a_list_that_leads_to_another_kind_of_build_is_not_followed() {
     done(give(&publish(&temp.path().join("build"), store, "a", 1000)));
     let (own, riscv) = (kind().id(), "riscv64-any".to_string());
     let list = fs::read_to_string(root.join(format!("v1/kinds/{own}/native.json"))).unwrap();
-    // By the list it starts here, by its own word it does not.
+    // According to the list the build runs here, but according to its entry it does not.
     let old = list.replace("2.28", "2.17");
     let cases = [
         (&riscv, "native", "2.36", &list, format!("it is for {own}")),
         (&own, "portable", "2.36", &list, "it is a build of native".to_string()),
-        (&own, "native", "2.17", &old, "needs glibc 2.28 and this machine has 2.17".to_string()),
+        (&own, "native", "2.17", &old, "needs glibc 2.28, but this machine has 2.17".to_string()),
     ];
     for (kind, profile, glibc, list, expected) in cases {
         let path = root.join(format!("v1/kinds/{kind}/{profile}.json"));

@@ -1,4 +1,4 @@
-//! A store behind a web server: python's own, and one of the test's that misbehaves.
+//! Tests of a store behind a web server: Python's own, and one of the test that misbehaves.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use store::Answer;
 
-/// A web server that knows nothing of stores.
+/// Python's web server, which knows nothing about stores.
 struct Python(Child, u16);
 
 impl Python {
@@ -61,13 +61,13 @@ fn a_plain_web_server_is_a_store_to_read() {
     let Answer::Chosen(chosen) = done(give(&choose(&url, &[&kind().id()], "2.36", None))) else { panic!() };
     assert_eq!(chosen.entry, taken.entry);
     let (code, words) = said(give(&choose(&url, &["riscv64-any"], "2.36", None)));
-    // Nobody can list it.
-    assert!(code == 69 && words.contains("riscv64-any: `cargo xtask publish"), "{words}");
+    // A web server cannot list kinds.
+    assert!(code == 69 && words.contains("riscv64-any\nhint: run `cargo xtask publish"), "{words}");
 
     let (code, words) = said(give(&publish(&temp.path().join("build"), &url, "new", 1000)));
-    assert!(code == 2 && words.contains("can only be read"), "{code}: {words}");
+    assert!(code == 2 && words.contains("is read-only"), "{code}: {words}");
 
-    // So is what has no end: no more of it is taken than the entry says.
+    // Content without an end is damaged, too: only as many bytes are read as the entry states.
     let object = tree_object(&root);
     let whole = fs::read(&object).unwrap();
     fs::write(&object, [whole.as_slice(), &[0; 5000]].concat()).unwrap();
@@ -76,7 +76,7 @@ fn a_plain_web_server_is_a_store_to_read() {
     assert_eq!(files(&temp.path().join("more")), Vec::<String>::new());
     fs::write(&object, &whole).unwrap();
 
-    // Damage on the way is damage.
+    // Damage in transit counts as damage.
     let half = fs::read(&object).unwrap().len() / 2;
     fs::File::options().write(true).open(&object).unwrap().set_len(half as u64).unwrap();
     let (code, words) = said(give(&take(&url, "a", &temp.path().join("half"))));
@@ -84,7 +84,7 @@ fn a_plain_web_server_is_a_store_to_read() {
     assert_eq!(files(&temp.path().join("half")), Vec::<String>::new());
 }
 
-/// A server that reads a request, writes `answer` and says nothing more for as long as the test lives.
+/// Starts a server that reads a request, writes `answer` and then sends nothing until the test ends.
 fn odd(answer: &'static str, closes: bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -113,8 +113,8 @@ fn a_server_that_fails_is_told_of_and_may_be_tried_again() {
         (odd("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", true), 1, "403"),
         (odd("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", true), 75, "try again"),
         (odd("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", true), 1, "damaged"),
-        (odd("what?\r\n\r\n", true), 75, "cannot fetch"),
-        (closed, 75, "cannot fetch"),
+        (odd("what?\r\n\r\n", true), 75, "cannot download"),
+        (closed, 75, "cannot download"),
     ];
     for (url, expected, words) in cases {
         let (code, told) = said(give(&take(&url, "a", &temp.path().join("into"))));
@@ -123,7 +123,7 @@ fn a_server_that_fails_is_told_of_and_may_be_tried_again() {
     }
 }
 
-/// A server that answers each request with `head` and then one byte per second.
+/// Starts a server that answers each request with `head` and then one byte per second.
 fn dripping(head: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

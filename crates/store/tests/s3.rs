@@ -1,6 +1,6 @@
-//! A store in S3, as moto's server speaks it: a second implementation, written by others.
+//! Tests of a store in S3, against moto's server, an independent implementation.
 //!
-//! Where moto is missing these tests say so; in continuous integration, which installs it, they fail.
+//! Without moto these tests are skipped with a message; in continuous integration, which installs moto, they fail.
 #![cfg(feature = "s3")]
 
 mod common;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use store::Answer;
 
-/// A server of S3 with an empty bucket.
+/// S3 server with an empty bucket.
 struct Moto {
     child: Child,
     variables: Variables,
@@ -31,7 +31,7 @@ impl Drop for Moto {
     }
 }
 
-/// Command of moto_server: the one that `cargo xtask test --yes` installs, or one on `PATH`.
+/// Returns the command of moto_server: the one that `cargo xtask test --yes` installs, or the one on `PATH`.
 fn moto_server() -> Command {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal/tools/moto");
     if !own.is_dir() {
@@ -43,7 +43,7 @@ fn moto_server() -> Command {
 }
 
 impl Moto {
-    /// Nothing where there is no moto, which is told.
+    /// Starts the server; returns `None` with a message if moto is missing.
     fn start() -> Option<Self> {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let started = moto_server()
@@ -82,7 +82,7 @@ impl Moto {
         &self.variables["AWS_ENDPOINT_URL"]
     }
 
-    /// Asks for `path` in the bucket. moto looks whether there is a signature, not at it.
+    /// Requests `path` in the bucket. moto requires a signature but does not verify it.
     fn request(&self, method: &str, path: &str) -> String {
         let host = self.url().strip_prefix("http://").unwrap();
         let mut stream = TcpStream::connect(host).unwrap();
@@ -101,10 +101,10 @@ impl Moto {
     }
 }
 
-/// What stands between the program and moto, for one request: it may change the head, or answer in moto's place.
+/// Proxy for one request between the program and moto: may change the head, or answer in moto's place.
 type Act = dyn Fn(&mut String) -> Option<&'static str> + Send + Sync;
 
-/// The variables of a server that is moto behind `act`.
+/// Returns the environment for a server that is moto behind `act`.
 fn behind(
     moto: &Moto,
     act: impl Fn(&mut String) -> Option<&'static str> + Send + Sync + 'static,
@@ -117,14 +117,14 @@ fn behind(
     std::thread::spawn(move || {
         for client in listener.incoming().flatten() {
             let (act, server) = (Arc::clone(&act), server.clone());
-            // Whoever ends in between is the test's business.
+            // Broken connections are expected in some tests.
             std::thread::spawn(move || drop(pass(client, &server, &*act)));
         }
     });
     variables
 }
 
-/// Passes one request on, and its answer back; then the connection is closed.
+/// Passes one request and its response on, then closes the connection.
 fn pass(mut client: TcpStream, server: &str, act: &Act) -> io::Result<()> {
     let mut reader = BufReader::new(client.try_clone()?);
     let mut head = String::new();
@@ -156,7 +156,7 @@ const STORE: &str = "s3://builds/a/fleet";
 fn a_bucket_keeps_what_a_folder_does() {
     let Some(moto) = Moto::start() else { return };
     let temp = tempfile::tempdir().unwrap();
-    // Several parts of an upload.
+    // The upload has several parts.
     let order = publish(&temp.path().join("build"), STORE, "a", 20_000_000);
     let Answer::Published(first) = done(give_with(&order, &moto.variables)) else { panic!() };
     assert!(!first.was_there);
@@ -198,7 +198,7 @@ fn a_bucket_keeps_what_a_folder_does() {
     let whole = checked();
     assert!(whole.listed && whole.damaged.is_empty(), "{whole:?}");
 
-    // Somebody else's bytes under the name of an object.
+    // Other content is stored under the name of an object.
     let sha256 = &first.entry.tree.as_ref().unwrap().sha256;
     moto.request("PUT", &format!("/a/fleet/v1/objects/{sha256}.tar.zst"));
     let found = checked();
@@ -239,7 +239,7 @@ fn what_is_wrong_is_told_and_no_secret_is() {
     let Some(moto) = Moto::start() else { return };
     let temp = tempfile::tempdir().unwrap();
     let (code, words) = said(give_with(&take("s3://another", "a", &temp.path().join("a")), &moto.variables));
-    assert!(code == 1 && words.contains("no such bucket"), "{code}: {words}");
+    assert!(code == 1 && words.contains("the bucket does not exist"), "{code}: {words}");
     let mut variables = moto.variables.clone();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     variables.insert("AWS_ENDPOINT_URL".to_string(), format!("http://{closed}"));
@@ -259,7 +259,7 @@ fn a_server_that_cannot_do_it_now_may_be_tried_again() {
     let answers = [
         ("HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", 75),
         ("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", 75),
-        // Neither now nor later.
+        // A client error fails now and later.
         ("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", 1),
     ];
     for (answer, expected) in answers {
@@ -274,7 +274,7 @@ fn who_may_not_list_is_told_which_right_is_missing_and_finds_what_is_there() {
     let Some(moto) = Moto::start() else { return };
     let temp = tempfile::tempdir().unwrap();
     done(give_with(&publish(&temp.path().join("build"), STORE, "a", 1000), &moto.variables));
-    // As S3 answers for what is not there.
+    // S3 answers like this for a missing object if listing is not permitted.
     let variables = behind(&moto, |head| {
         let forbidden = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
         head.contains("riscv64-any").then_some(forbidden)
@@ -298,10 +298,10 @@ fn a_server_without_conditional_writes_is_seen_before_anything_is_sent() {
             None
         });
         let (code, words) = said(give_with(&order, &variables));
-        assert!(code == 1 && words.contains("no conditional writes"), "{code}: {words}");
+        assert!(code == 1 && words.contains("not support conditional writes"), "{code}: {words}");
     }
     assert!(!moto.request("GET", "?prefix=a/fleet").contains("v1/objects"));
-    // The probe that these left is in nobody's way.
+    // The probe that the failed publishers left does no harm.
     done(give_with(&order, &moto.variables));
 }
 
@@ -324,7 +324,7 @@ fn a_conflict_with_nobody_is_tried_again() {
 fn whoever_is_asked_to_stop_ends_and_takes_away_what_was_sent() {
     let Some(moto) = Moto::start() else { return };
     let temp = tempfile::tempdir().unwrap();
-    // The second part is held back till the signal has come.
+    // The second part is held back until the signal has arrived.
     let stopped = Arc::new(AtomicBool::new(false));
     let (held, seen) = (Arc::clone(&stopped), Arc::new(AtomicBool::new(false)));
     let seen_there = Arc::clone(&seen);

@@ -1,5 +1,4 @@
-//! Answers of tools, remembered between runs: a version probe costs 5 to 300 ms, a look at a file's stamp
-//! 10 us.
+//! Cache of tools' answers: asking a program for its version takes 5 to 300 ms, checking a file's stamp 10 us.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -13,23 +12,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::probe::{self, Refusal};
 
-/// Version of the file; another one is not read.
+/// Version of the file's format. Files of another version are ignored.
 const FORMAT: u32 = 1;
 
-/// A failure is not for ever: a proxy script whose target came later.
+/// Lifetime of a recorded failure in seconds. A failure may be temporary: a proxy script works once its target is
+/// installed.
 const FAILURES_LAST: u64 = 600;
 
-/// Probes wait for the disk more than they compute.
+/// Maximum number of concurrent probes, which wait for the disk more than they compute.
 const PROBES_AT_ONCE: usize = 8;
 
-/// One question to one program.
+/// Query to one program.
 #[derive(Clone, Debug)]
 pub(crate) struct Question {
     pub program: PathBuf,
     pub args: &'static [&'static str],
-    /// Other files that decide on the answer.
+    /// Other files that determine the answer.
     pub also: Vec<PathBuf>,
-    /// What else decides on it.
+    /// Other text that determines the answer.
     pub salt: String,
 }
 
@@ -42,7 +42,8 @@ impl Question {
         format!("{} {} {}", self.program.display(), self.args.join(" "), self.salt).trim_end().to_string()
     }
 
-    /// Canonical path, size and time of change of the program, and of the other files.
+    /// Returns the canonical path, size and modification time of the program, and size and modification time of the
+    /// other files.
     fn stamp(&self) -> String {
         let canonical = fs::canonicalize(&self.program).unwrap_or_default();
         let mut stamp = format!("{} {}", canonical.display(), stamp_of(&canonical));
@@ -63,13 +64,13 @@ fn stamp_of(path: &Path) -> String {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct CachedAnswer {
     stamp: String,
-    /// Nothing where the program failed, or was too slow.
+    /// Output of the program; `None` if it failed or was too slow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     answer: Option<String>,
-    /// How often running it took too long, one time after the other: once says nothing of the program.
+    /// Number of consecutive runs that took too long. A single slow run says nothing about the program.
     #[serde(default, skip_serializing_if = "is_zero")]
     too_slow: u32,
-    /// Seconds since 1970.
+    /// Time of the query in seconds since 1970.
     asked: u64,
 }
 
@@ -95,10 +96,10 @@ struct Stored {
     entries: BTreeMap<String, CachedAnswer>,
 }
 
-/// Answers `questions`, in order: from the file at `cache` where the program has not changed since, else
-/// by running it. A damaged file counts as none; one that cannot be written is not an error, since the
-/// next run only takes longer. That a program took longer than `patience` is not remembered: the next run finds it in memory,
-/// where this one waited for a disk.
+/// Returns the answers to `questions`, in order. Uses the cached answer in the file `cache` if the program is
+/// unchanged, and runs the program otherwise. A damaged cache counts as empty. If the cache cannot be written, only
+/// the next run takes longer. A program that took longer than `patience` once is asked again in the next run, because
+/// it may just have waited for the disk.
 pub(crate) fn answers(
     questions: &[Question],
     cache: Option<&Path>,
@@ -122,7 +123,7 @@ pub(crate) fn answers(
             scope.spawn(|| {
                 while let Some(&index) = unknown.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let question = &questions[index];
-                    // Before it is asked: if it is replaced meanwhile, the next run asks again.
+                    // Taken before the program runs, so that a replacement during the run causes a new query.
                     let stamp = question.stamp();
                     let answer = probe::ask(&question.program, question.args, patience);
                     let before = old.entries.get(&question.key()).filter(|entry| entry.stamp == stamp);
@@ -173,7 +174,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(3);
 
-    /// A program that counts how often it was run.
+    /// Creates a program that counts its runs.
     fn counting(machine: &Machine, answer: &str) -> PathBuf {
         let log = machine.root().join("runs");
         machine.script("bin/tool", &format!("echo run >> '{}'\n{answer}", log.display()))
@@ -227,7 +228,7 @@ mod tests {
         }
         let machine = Machine::new();
         let question = [Question::new(&counting(&machine, "echo 1.0"), &[])];
-        // A folder where the file should be: neither read nor written, and no error.
+        // A folder in place of the file can be neither read nor written, which is not an error.
         assert_eq!(answers(&question, Some(machine.root()), PATIENCE)[0].as_deref(), Ok("1.0\n"));
     }
 

@@ -1,4 +1,4 @@
-//! NVIDIA's toolkit: what of it a build needs, wherever it was unpacked.
+//! NVIDIA's CUDA toolkit: the parts that a build needs, in any layout.
 
 use std::path::{Path, PathBuf};
 
@@ -8,27 +8,27 @@ use crate::parse;
 use crate::search::{SearchPath, entries, file_name, is_program};
 use crate::tools::Cuda;
 
-/// Where a toolkit, whose `bin` holds nvcc, keeps its headers: NVIDIA's installers, and their folders by target. Of a
-/// distribution's own packages they lie among the system's.
+/// Folders of headers, relative to the folder whose `bin` contains nvcc: those of NVIDIA's installers, and those per
+/// target. A distribution's packages put the headers among the system's.
 const INCLUDE: [&str; 3] = ["include", "targets/x86_64-linux/include", "targets/sbsa-linux/include"];
-/// Where it keeps its libraries: NVIDIA's installers, the wheels, and the folders by target.
+/// Folders of libraries: those of NVIDIA's installers, of the wheels, and those per target.
 const LIBRARIES: [&str; 4] = ["lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"];
-/// The same of a distribution's own packages.
+/// Folders of headers in a distribution's own packages.
 const SYSTEM_INCLUDE: [&str; 1] = ["usr/include"];
 const SYSTEM_LIBRARIES: [&str; 4] =
     ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib"];
 
-/// What nvcc runs, and where NVIDIA keeps it.
+/// Programs that nvcc runs, and the folder in which NVIDIA installs each.
 const PROGRAMS: [(&str, &str); 4] =
     [("cicc", "nvvm/bin"), ("ptxas", "bin"), ("cudafe++", "bin"), ("fatbinary", "bin")];
-/// What every file that nvcc compiles includes, and what says which host compilers it takes.
+/// Header that every file for nvcc includes, and that checks the version of the host compiler.
 const HOST_CONFIG: &str = "crt/host_config.h";
 
-/// The toolkit that `nvcc` belongs to; `codes` is its answer to `--list-gpu-code`.
+/// Returns the toolkit that `nvcc` belongs to. `codes` is the output of `nvcc --list-gpu-code`.
 pub(crate) fn toolkit(search: &SearchPath, nvcc: Tool, codes: &str) -> Option<Cuda> {
     let real = std::fs::canonicalize(&nvcc.path).ok()?;
     let root = real.parent()?.parent()?.to_path_buf();
-    // Debian's /usr/bin/nvcc is a script, or leads to /usr/lib/nvidia-cuda-toolkit.
+    // Debian's /usr/bin/nvcc is a script, or a link to /usr/lib/nvidia-cuda-toolkit.
     let include = folders(search, &root, &INCLUDE, &SYSTEM_INCLUDE);
     let libraries = folders(search, &root, &LIBRARIES, &SYSTEM_LIBRARIES);
     let header = |name: &str| include.iter().map(|dir| dir.join(name)).find(|path| path.is_file());
@@ -48,7 +48,8 @@ pub(crate) fn toolkit(search: &SearchPath, nvcc: Tool, codes: &str) -> Option<Cu
     })
 }
 
-/// The programs that nvcc would not find. A distribution may keep them elsewhere, and tells its nvcc.
+/// Returns the programs that nvcc would not find. A distribution may keep them elsewhere and configure its nvcc
+/// accordingly.
 fn torn(root: &Path) -> impl Iterator<Item = &'static str> {
     let own = has_own_folder(root);
     PROGRAMS
@@ -57,12 +58,12 @@ fn torn(root: &Path) -> impl Iterator<Item = &'static str> {
         .map(|(name, _)| name)
 }
 
-/// Whether `root` is a folder of a toolkit alone, as NVIDIA installs it.
+/// True if `root` contains nothing but a toolkit, as with NVIDIA's installers.
 fn has_own_folder(root: &Path) -> bool {
     root.join("include/cuda_runtime.h").is_file() || root.join("targets").is_dir()
 }
 
-/// Whether `cuda` lies in `folder`, or `folder` has a link to its compiler.
+/// True if `cuda` lies in `folder`, or `folder` has a link to its compiler.
 pub(crate) fn is_in(cuda: &Cuda, folder: &Path) -> bool {
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     let nvcc = real(&folder.join("bin/nvcc"));
@@ -70,31 +71,33 @@ pub(crate) fn is_in(cuda: &Cuda, folder: &Path) -> bool {
         || (nvcc.is_some() && nvcc == real(&cuda.nvcc.path))
 }
 
-/// Why no toolkit came of what the user names `home`; `answer` is what its nvcc said, `Err` where it said nothing in time.
+/// Returns the reason why the folder `home`, which the user named, is not a usable toolkit. `answer` is the output of
+/// its nvcc, or `Err` if nvcc did not answer in time.
 pub(crate) fn fault(home: &Path, answer: Result<Option<&str>, ()>) -> String {
     let nvcc = home.join("bin/nvcc");
     let why = match answer {
-        _ if !home.is_absolute() => "it is no absolute path",
-        _ if !home.exists() => "there is no such folder",
-        _ if !home.is_dir() => "it is a file: the folder that holds bin/nvcc is wanted",
+        _ if !home.is_absolute() => "it is not an absolute path",
+        _ if !home.exists() => "the folder does not exist",
+        _ if !home.is_dir() => "it is a file; name the folder that contains bin/nvcc",
         _ if !nvcc.exists() => "it has no bin/nvcc",
-        _ if !is_program(&nvcc) => "its bin/nvcc may not be executed",
-        Err(()) => "its bin/nvcc did not tell its version in time",
-        Ok(None) => "its bin/nvcc fails when it is asked for its version",
-        Ok(Some(_)) => "its bin/nvcc tells no version of CUDA",
+        _ if !is_program(&nvcc) => "its bin/nvcc is not executable",
+        Err(()) => "its bin/nvcc did not print its version in time",
+        Ok(None) => "its bin/nvcc fails when it is run with --version",
+        Ok(Some(_)) => "its bin/nvcc prints no version of CUDA",
     };
     why.to_string()
 }
 
 fn folders(search: &SearchPath, root: &Path, own: &[&str], system: &[&str]) -> Vec<PathBuf> {
     let own = own.iter().map(|folder| root.join(folder));
-    // A toolkit of its own folder is whole, and the system's files would be those of another one.
+    // A toolkit in a folder of its own is complete; the system's files would belong to another toolkit.
     let own_folder = has_own_folder(root);
     let system = system.iter().filter(|_| !own_folder).map(|folder| search.root.join(folder));
     own.chain(system).filter(|folder| folder.is_dir()).collect()
 }
 
-/// cuBLAS as programs ask for it: `libcublas.so.13`, of several the newest.
+/// Returns the path of cuBLAS under the name that programs request, `libcublas.so.13`. Of several versions the newest
+/// counts.
 fn cublas(folder: &Path) -> Option<PathBuf> {
     let major = |path: &Path| file_name(path).strip_prefix("libcublas.so.")?.parse::<u32>().ok();
     entries(folder).into_iter().filter(|path| major(path).is_some()).max_by_key(|path| major(path))

@@ -1,5 +1,5 @@
-//! Finding the tools: candidates by name, all asked for their versions at once, the answers sorted into a
-//! [`Toolchain`].
+//! Detection of tools: finds candidates by name, asks them all for their versions in parallel, and sorts the answers
+//! into a [`Toolchain`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,21 +14,22 @@ use crate::tools::{CMAKE_AT_LEAST, Compiler, Cuda, CudaHome, Emulator, Toolchain
 use crate::{blas, cuda, libraries, parse};
 
 const VERSION: &[&str] = &["--version"];
-/// `llvm-profdata --version` is unknown to LLVM 14; asked of a subcommand, all versions tell it.
+/// Arguments that print the version of llvm-profdata. LLVM 14 does not accept `llvm-profdata --version`, but all
+/// versions accept it after a subcommand.
 const SUBCOMMAND_VERSION: &[&str] = &["merge", "--version"];
-/// zig has a command for it.
+/// Argument that prints the version of zig.
 const ZIG_VERSION: &[&str] = &["version"];
 const VERBOSE_VERSION: &[&str] = &["-vV"];
-/// What nvcc compiles for.
+/// Argument that prints the architectures that nvcc compiles for.
 const GPU_CODES: &[&str] = &["--list-gpu-code"];
-/// Where rustc looks for standard libraries.
+/// Arguments that print the folder of rustc's standard libraries.
 const SYSROOT: &[&str] = &["--print", "sysroot"];
 const PC_PATH: &[&str] = &["--variable", "pc_path", "pkg-config"];
 
-/// C drivers, with the C++ driver that stands beside each.
+/// Names of C compilers, each with the C++ compiler that belongs to it.
 const DRIVERS: [(&str, &str); 3] = [("clang", "clang++"), ("gcc", "g++"), ("cc", "c++")];
 
-/// All programs that are looked for.
+/// Names of all programs to look for.
 const STEMS: &[&str] = &[
     "clang",
     "gcc",
@@ -57,12 +58,12 @@ const STEMS: &[&str] = &[
     "qemu-aarch64",
 ];
 
-/// Where distributions put the loader and the C library for programs of aarch64: beside the system's own with a
-/// cross compiler, or among them on a machine of several architectures.
+/// Folders that may contain the loader and the C library for aarch64: that of a cross compiler, and the root of a
+/// multiarch system.
 const AARCH64_SYSROOTS: [&str; 2] = ["usr/aarch64-linux-gnu", ""];
 
-/// Finds every tool that `search` leads to. What tools said of themselves is remembered in the file at
-/// `cache` until they change. A tool that hangs, crashes or talks rubbish counts as not there.
+/// Finds every tool that `search` leads to. The tools' answers are cached in the file `cache` until the tools change.
+/// A tool that hangs, crashes or prints unusable output does not count.
 pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
     let asked = Asked::new(search, cache);
     let pc_path = asked.texts(&["pkg-config", "pkgconf"]).next().map(|(_, text)| text);
@@ -96,19 +97,19 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
     }
 }
 
-/// System programs of [`PROGRAMS`] that are on `PATH`.
+/// Returns the system programs of [`PROGRAMS`] that are on `PATH`.
 fn programs(search: &SearchPath) -> BTreeSet<&'static str> {
     let names = PROGRAMS.iter().flat_map(|(_, names)| names.iter().copied());
     names.filter(|name| search.which(name).is_some()).collect()
 }
 
-/// The candidates, and what they answered.
+/// Candidates and their answers.
 struct Asked {
     programs: Vec<ToolProgram>,
     answers: BTreeMap<PathBuf, String>,
-    /// What nvcc answered when it was asked for its architectures.
+    /// Architectures that each nvcc printed.
     gpu_codes: BTreeMap<PathBuf, String>,
-    /// What rustc answered when it was asked for its libraries.
+    /// Folder of standard libraries that rustc printed.
     sysroot: Option<PathBuf>,
     silent: Vec<PathBuf>,
 }
@@ -116,10 +117,11 @@ struct Asked {
 impl Asked {
     fn new(search: &SearchPath, cache: Option<&Path>) -> Self {
         let mut programs = search.programs(STEMS);
-        // The same program under two paths counts once, at the place that comes first.
+        // A program that is found under two paths counts once, under the first.
         let mut seen = BTreeSet::new();
         programs.retain(|program| seen.insert((program.stem.clone(), program.canonical.clone())));
-        // The program that each answer belongs to: rustc's stands for another one.
+        // Each question comes with the program that its answer belongs to, because rustc's question may go to another
+        // program.
         let mut questions: Vec<(PathBuf, Question)> = Vec::new();
         for program in &programs {
             let path = || program.path.clone();
@@ -148,7 +150,7 @@ impl Asked {
         let mut silent = Vec::new();
         for ((path, answer), question) in answered.zip(&questions) {
             match answer {
-                // Of the first rustc, as its version is.
+                // The first rustc counts, as it does for the version.
                 Ok(text) if question.args == SYSROOT => {
                     sysroot = sysroot.or_else(|| Some(PathBuf::from(text.trim())));
                 }
@@ -161,8 +163,8 @@ impl Asked {
         Self { programs, answers, gpu_codes, sysroot, silent }
     }
 
-    /// The programs with one of these names that answered, with the answers; the first name first, then
-    /// in the order of the path.
+    /// Returns the programs with one of these names that answered, with their answers, in the order of the names and
+    /// then of the path.
     fn texts<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = (&'a ToolProgram, &'a str)> {
         let called =
             names.iter().flat_map(|name| self.programs.iter().filter(move |program| program.stem == **name));
@@ -183,14 +185,14 @@ impl Asked {
         self.tools(names, version).into_iter().next().map(|(_, tool)| tool)
     }
 
-    /// All versions of a tool of LLVM, newest first.
+    /// Returns all versions of an LLVM tool, newest first.
     fn llvm_tools(&self, name: &str, version: fn(&str) -> Option<Version>) -> Vec<Tool> {
         let mut tools = self.tools(&[name], version);
         tools.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
         tools.into_iter().map(|(version, tool)| Tool { llvm_major: Some(version.major), ..tool }).collect()
     }
 
-    /// The first CMake on the path that is new enough, else the newest.
+    /// Returns the first CMake on the path that is new enough, else the newest.
     fn cmake(&self) -> Option<Tool> {
         let mut tools = self.tools(&["cmake", "cmake3"], parse::plain);
         let good = tools.iter().position(|(version, _)| *version >= CMAKE_AT_LEAST);
@@ -198,14 +200,14 @@ impl Asked {
         Some(tools.swap_remove(at).1)
     }
 
-    /// zig, where it is the one that is wanted.
+    /// Returns zig if it is the required version.
     fn zig(&self) -> Option<Tool> {
         let wanted = |(version, _): &(Version, Tool)| *version == ZIG;
         self.tools(&["zig"], parse::plain).into_iter().find(wanted).map(|(_, tool)| tool)
     }
 
-    /// NVIDIA's toolkits. One that the user names goes before all, and one that `setup` installed was wanted in place of
-    /// what the machine has.
+    /// Returns NVIDIA's toolkits. A toolkit that the user names comes first, then one that `setup` installed, because
+    /// the user wanted it instead of those on the machine.
     fn cuda(&self, search: &SearchPath) -> Vec<Cuda> {
         let named = search.cuda_home.as_ref().map(|(_, home)| home.clone());
         let folders = [named, search.own_cuda()];
@@ -227,12 +229,12 @@ impl Asked {
         found
     }
 
-    /// What the user names, held against the toolkits that were `found`.
+    /// Returns the user's setting, with a fault if the first of the toolkits `found` is not the one that it names.
     fn cuda_home(&self, search: &SearchPath, found: &[Cuda]) -> Option<CudaHome> {
         let (variable, path) = search.cuda_home.clone()?;
         let is_there = found.first().is_some_and(|cuda| cuda::is_in(cuda, &path));
         let nvcc = std::fs::canonicalize(path.join("bin/nvcc")).unwrap_or_default();
-        // It may have been asked under another path.
+        // The program may have been queried under another path.
         let asked = self.programs.iter().find(|program| program.stem == "nvcc" && program.canonical == nvcc);
         let answer = match asked {
             Some(program) if self.silent.contains(&program.path) => Err(()),
@@ -242,7 +244,7 @@ impl Asked {
         Some(CudaHome { variable: variable.to_string(), path, fault })
     }
 
-    /// Targets whose libraries lie in rustc's folders.
+    /// Returns the targets whose standard libraries are installed.
     fn rust_targets(&self) -> Vec<String> {
         let folders = self.sysroot.iter().flat_map(|sysroot| entries(&sysroot.join("lib/rustlib")));
         let targets = folders.filter(|folder| folder.join("lib").is_dir());
@@ -251,14 +253,14 @@ impl Asked {
 
     fn compilers(&self) -> Vec<Compiler> {
         let mut found: Vec<Compiler> = self.drivers("clang").chain(self.drivers("gcc")).collect();
-        // `gcc` is Apple's clang on a Mac: the same compiler under another name.
+        // On a Mac, `gcc` is another name of Apple's clang.
         let mut seen = BTreeSet::new();
         found.retain(|compiler| seen.insert((compiler.kind, compiler.cc.clone())));
         found.sort_by_key(|compiler| (compiler.kind, std::cmp::Reverse(compiler.version)));
         found
     }
 
-    /// What CMake takes by itself: the first of `cc`, `gcc`, `clang` on the path.
+    /// Returns the compiler that CMake would choose: the first of `cc`, `gcc` and `clang` on the path.
     fn default_compiler(&self) -> Option<Compiler> {
         ["cc", "gcc", "clang"].into_iter().find_map(|name| {
             let on_path = |program: &&ToolProgram| program.on_path && program.suffix.is_empty();
@@ -274,7 +276,7 @@ impl Asked {
             .filter_map(|program| self.pair(program))
     }
 
-    /// A C driver with its C++ driver, where both are the same compiler: llama.cpp needs both.
+    /// Returns a C compiler with its C++ compiler, if both have the same kind and version: llama.cpp needs both.
     fn pair(&self, program: &ToolProgram) -> Option<Compiler> {
         let (_, cxx) = DRIVERS.iter().find(|(cc, _)| *cc == program.stem)?;
         let cxx = program.sibling(cxx)?;
@@ -284,16 +286,17 @@ impl Asked {
     }
 }
 
-/// `tool` with the C library of aarch64; nothing where that is missing, for then no program starts.
+/// Returns `tool` with the C library of aarch64, or `None` if the library is missing, because then no program would
+/// start.
 fn emulator(search: &SearchPath, tool: Tool) -> Option<Emulator> {
     let folders = AARCH64_SYSROOTS.map(|folder| search.root.join(folder));
     let sysroot = folders.into_iter().find(|folder| folder.join("lib/ld-linux-aarch64.so.1").exists())?;
     Some(Emulator { tool, sysroot })
 }
 
-/// What rustc is asked, of the compiler itself, where rustup's proxy can be seen through: the proxy takes 30 ms,
-/// and its own file does not change when the toolchain does. Else all that decides on the proxy's answer
-/// goes into the question.
+/// Returns the question to rustc. If possible, it goes to the compiler behind rustup's proxy: the proxy takes 30 ms,
+/// and its own file does not change when the toolchain does. Otherwise everything that determines the proxy's answer
+/// becomes part of the question.
 fn rustc_question(search: &SearchPath, program: &ToolProgram, args: &'static [&'static str]) -> Question {
     let proxy = file_name(&program.canonical) == "rustup";
     let mut question = Question::new(&program.path, args);

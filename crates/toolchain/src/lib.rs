@@ -1,4 +1,4 @@
-//! The tools of a build: found, versioned, matched with each other, and installed where they are missing.
+//! Tools of a build: detects them and their versions, checks that they fit together, and installs missing ones.
 
 mod blas;
 mod cache;

@@ -1,4 +1,4 @@
-//! libclang, which bindgen loads.
+//! Libraries that come with LLVM: libclang, which bindgen loads, and clang's OpenMP runtime.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::search::{SearchPath, entries, file_name};
 use crate::tools::{Libclang, Version};
 
-/// Every libclang that comes with its own headers: the one of `LIBCLANG_PATH` first, then the newest.
+/// Returns every libclang that comes with its own headers: the one in `LIBCLANG_PATH` first, then the newest.
 pub(crate) fn libclangs(search: &SearchPath) -> Vec<Libclang> {
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
@@ -18,13 +18,13 @@ pub(crate) fn libclangs(search: &SearchPath) -> Vec<Libclang> {
             if !has_headers(search, &dir) || !seen.insert(real.clone()) {
                 continue;
             }
-            // The file behind the links tells more: `libclang.so.13` is `libclang.so.18.1.8` on Fedora.
+            // The file behind the links has a more precise name: on Fedora `libclang.so.13` is `libclang.so.18.1.8`.
             let real = libclang_version(file_name(&real)).unwrap_or_default();
             found.push(Libclang { dir: dir.clone(), version: real.max(named) });
         }
     }
     found.sort_by_key(|libclang| std::cmp::Reverse(libclang.version));
-    // bindgen looks at LIBCLANG_PATH itself: whoever set it knows better, headers or not.
+    // bindgen uses LIBCLANG_PATH itself, so the user's setting is accepted even without headers.
     if let Some(wanted) = &search.libclang_path {
         let file = libclang_version(file_name(wanted));
         let dir = if file.is_some() { wanted.parent().unwrap_or(wanted) } else { wanted };
@@ -49,8 +49,9 @@ fn libclang_dirs(search: &SearchPath) -> Vec<PathBuf> {
     dirs
 }
 
-/// The version in a name: `libclang-22.so.22`, `libclang.so.18.1.8`, `libclang.so`; `None` for another
-/// library. A bare name has version 0, and so has `.so.13`, the ABI that all of LLVM 13 and later keep.
+/// Returns the version in a library's name: `libclang-22.so.22`, `libclang.so.18.1.8` or `libclang.so`; `None` for
+/// another library. The version is 0 for a bare name and for `.so.13`, the ABI version of LLVM 13 and all later
+/// versions.
 fn libclang_version(name: &str) -> Option<Version> {
     let rest = name.strip_prefix("libclang")?;
     let (stem, behind) = match rest.strip_suffix(".dylib") {
@@ -71,8 +72,8 @@ fn libclang_version(name: &str) -> Option<Version> {
     })
 }
 
-/// A libclang without the compiler's own headers (Debian packs them apart) fails on the first `#include
-/// <stddef.h>`.
+/// True if the compiler's own headers are installed. Debian packs them separately, and a libclang without them fails
+/// at the first `#include <stddef.h>`.
 fn has_headers(search: &SearchPath, dir: &Path) -> bool {
     let beside = [dir.join("clang"), dir.join("../lib/clang")];
     let shared = ["usr/lib/clang", "usr/lib64/clang"].map(|clang| search.root.join(clang));
@@ -85,8 +86,9 @@ fn has_headers(search: &SearchPath, dir: &Path) -> bool {
         .any(|version| version.join("include/stddef.h").is_file())
 }
 
-/// Majors of clang that have `omp.h`, which comes with what a build links, among their own headers. Where it lies
-/// among the system's (gcc keeps its own apart) any clang finds it: 0.
+/// Returns the major versions of clang that have `omp.h` among their own headers; the file comes with the library to
+/// link. If it is among the system's headers, where any clang finds it, the list contains 0. gcc keeps its own copy
+/// elsewhere.
 pub(crate) fn openmp(search: &SearchPath) -> Vec<u32> {
     let folders = ["usr/lib/clang", "usr/lib64/clang"].map(|clang| search.root.join(clang));
     let own = search.llvm_prefixes().into_iter().map(|prefix| prefix.join("lib/clang"));

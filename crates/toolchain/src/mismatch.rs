@@ -1,4 +1,4 @@
-//! Tools that are there but do not fit each other.
+//! Tools that exist but do not fit together.
 
 use std::fmt;
 
@@ -10,28 +10,28 @@ use crate::tools::{
     CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, LIBCLANG_AT_LEAST, Toolchain,
 };
 
-/// A pair of tools, or a tool and a need, that do not fit.
+/// Pair of tools, or a tool and a requirement, that do not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mismatch {
-    /// How bad it is.
+    /// Severity of the mismatch.
     pub severity: Severity,
-    /// What does not fit.
+    /// Tools that do not fit.
     pub what: String,
-    /// What comes of it.
+    /// Consequence of the mismatch.
     pub why: String,
-    /// What mends it: a command where there is one.
+    /// Remedy: a command if there is one.
     pub mend: String,
 }
 
-/// How bad a mismatch is.
+/// Severity of a mismatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// No build is possible.
+    /// Prevents every build.
     Blocks,
-    /// Something is slower, or cannot be used.
+    /// Something is slower or cannot be used.
     Costs,
-    /// Good to know; the build avoids it by itself.
+    /// For information; the build works around it.
     Note,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Every mismatch among the tools, the worst first; the mends are for `manager`.
+/// Returns all mismatches among the tools, the most severe first, with remedies for `manager`.
 pub fn mismatches(toolchain: &Toolchain, manager: Option<Manager>) -> Vec<Mismatch> {
     let check = Check { toolchain, manager };
     let mut found = Vec::new();
@@ -67,7 +67,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// The command that installs `requirement` of LLVM `major`.
+    /// Returns the command that installs `requirement` of LLVM `major`.
     fn mend(&self, requirement: Requirement, major: u32) -> String {
         let packages = |manager: Manager| manager.packages(requirement, &AptVersions::of_llvm(major));
         match self.manager.and_then(|manager| Some((manager, packages(manager)?))) {
@@ -76,7 +76,7 @@ impl Check<'_> {
         }
     }
 
-    /// LLVM's major version in rustc.
+    /// Returns the major version of rustc's LLVM.
     fn rustc(&self) -> Option<u32> {
         self.toolchain.rustc.as_ref().map(|rustc| rustc.llvm.major)
     }
@@ -92,7 +92,7 @@ impl Check<'_> {
             severity: Severity::Blocks,
             what: format!("cmake {version} ({})", cmake.path.display()),
             why: format!("{CMAKE_AT_LEAST} or later is needed"),
-            mend: "cargo xtask setup (installs one with pip, for this checkout only)".to_string(),
+            mend: "cargo xtask setup (installs cmake with pip, only for this checkout)".to_string(),
         })
     }
 
@@ -150,14 +150,14 @@ impl Check<'_> {
         (!self.toolchain.lld.iter().any(|lld| lld.llvm_major == Some(major))).then(|| Mismatch {
             severity: Severity::Costs,
             what: format!("lld {} ({}) and clang {}", newest.version, newest.path.display(), clang.version),
-            why: "a linker of another LLVM cannot read clang's bitcode: no link-time optimisation"
+            why: "a linker of another LLVM cannot read clang's bitcode, so link-time optimisation is not possible"
                 .to_string(),
             mend: self.mend(Requirement::Lld, major),
         })
     }
 
-    /// A profile is written by the LLVM of rustc and of clang; an older llvm-profdata cannot read it, a
-    /// newer one can.
+    /// Checks llvm-profdata. rustc and clang write profiles in the format of their LLVM, which a newer llvm-profdata
+    /// can read and an older one cannot.
     fn profdata(&self) -> Vec<Mismatch> {
         let clang = self.clang().map(|clang| ("clang", clang.version.major));
         let rustc = self.rustc().map(|major| ("rustc's LLVM", major));
@@ -178,7 +178,7 @@ impl Check<'_> {
                     what: what(tool),
                     why: "an older llvm-profdata cannot read the profiles".to_string(),
                     mend: format!(
-                        "nothing to do: {} is used; call that one by hand, too",
+                        "not needed: {} is used; use that one on the command line, too",
                         good.path.display()
                     ),
                 })
@@ -186,26 +186,26 @@ impl Check<'_> {
             (None, [newest, ..]) => vec![Mismatch {
                 severity: Severity::Costs,
                 what: what(newest),
-                why: "an older llvm-profdata cannot read the profiles: no profile-guided build".to_string(),
+                why: "an older llvm-profdata cannot read the profiles, so profile-guided builds are not possible".to_string(),
                 mend: self.mend(Requirement::LlvmTools, needed),
             }],
             (None, []) => Vec::new(),
         }
     }
 
-    /// Another toolkit is taken in its place, or none.
+    /// Reports that the named toolkit is not usable; the build uses another one, or none.
     fn cuda_home(&self) -> Option<Mismatch> {
         let named = self.toolchain.cuda_home.as_ref()?;
         let fault = named.fault.as_ref()?;
         Some(Mismatch {
             severity: Severity::Costs,
             what: named.to_string(),
-            why: format!("that holds no CUDA toolkit: {fault}"),
-            mend: format!("name the folder that holds bin/nvcc, or unset {}", named.variable),
+            why: format!("it contains no CUDA toolkit: {fault}"),
+            mend: format!("name the folder that contains bin/nvcc, or unset {}", named.variable),
         })
     }
 
-    /// CUDA refuses host compilers newer than it knows; a build takes any that it does not.
+    /// Reports if CUDA does not accept any installed host compiler: it refuses compilers that are newer than itself.
     fn nvcc(&self) -> Option<Mismatch> {
         let cuda = self.toolchain.cuda.first()?;
         if self.toolchain.compilers.iter().any(|compiler| cuda.takes(compiler)) {
@@ -216,15 +216,14 @@ impl Check<'_> {
         Some(Mismatch {
             severity: Severity::Costs,
             what: format!("nvcc {} and {} {}", cuda.nvcc.version, first.kind, first.version),
-            why: format!("this CUDA takes {} up to version {bound} as its host compiler", first.kind),
+            why: format!("this CUDA accepts {} up to version {bound} as its host compiler", first.kind),
             mend: match (self.manager, first.kind) {
                 (Some(Manager::Apt), CompilerKind::Gcc) => {
                     Manager::Apt.install_by_hand(&[format!("g++-{bound}")])
                 }
-                _ => format!(
-                    "install {} {bound} beside it, or a newer CUDA: `cargo xtask setup --cuda`",
-                    first.kind
-                ),
+                _ => {
+                    format!("install {} {bound} too, or a newer CUDA: `cargo xtask setup --cuda`", first.kind)
+                }
             },
         })
     }

@@ -1,8 +1,8 @@
-//! What tools say of themselves, read.
+//! Parsers of tools' output.
 
 use crate::tools::{CompilerKind, NvccHosts, Rustc, Version};
 
-/// Family and version out of a compiler driver's `--version`.
+/// Parses the kind and the version in the output of `--version` of a compiler.
 pub(crate) fn compiler(text: &str) -> Option<(CompilerKind, Version)> {
     if let Some(version) = after(text, "clang version ") {
         return Some((CompilerKind::Clang, version));
@@ -10,39 +10,39 @@ pub(crate) fn compiler(text: &str) -> Option<(CompilerKind, Version)> {
     if !text.contains("Free Software Foundation") {
         return None;
     }
-    // `gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0`: the name may hold a version, and so may the parentheses.
+    // `gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0`: the name and the parentheses may contain versions, too.
     let line = text.lines().next()?;
     let behind = line.rfind(") ").map_or(line, |at| &line[at + 2..]);
     Some((CompilerKind::Gcc, words(behind).next()?))
 }
 
-/// The version of an LLVM tool: `Debian LLVM version 22.1.8`.
+/// Parses the version of an LLVM tool: `Debian LLVM version 22.1.8`.
 pub(crate) fn llvm(text: &str) -> Option<Version> {
     after(text, "LLVM version ")
 }
 
-/// The version of LLVM's linker: `Debian LLD 22.1.8 (compatible with GNU linkers)`.
+/// Parses the version of LLVM's linker: `Debian LLD 22.1.8 (compatible with GNU linkers)`.
 pub(crate) fn lld(text: &str) -> Option<Version> {
     after(text, "LLD ")
 }
 
-/// The version of nvcc: `Cuda compilation tools, release 12.4, V12.4.131`.
+/// Parses the version of nvcc: `Cuda compilation tools, release 12.4, V12.4.131`.
 pub(crate) fn nvcc(text: &str) -> Option<Version> {
     after(text, ", V").or_else(|| after(text, "release "))
 }
 
-/// The version of a tool that prints it alone, or as a word of its first lines: `cmake version 3.25.1`,
+/// Parses the version of a tool that prints it alone or as a word of its first lines: `cmake version 3.25.1`,
 /// `1.11.1`.
 pub(crate) fn plain(text: &str) -> Option<Version> {
     text.lines().take(2).flat_map(words).next()
 }
 
-/// The version of GNU make; BSD's is another program under the same name.
+/// Parses the version of GNU make. BSD make is another program with the same name.
 pub(crate) fn make(text: &str) -> Option<Version> {
     after(text, "GNU Make ")
 }
 
-/// What `rustc -vV` says, but for its path.
+/// Parses the output of `rustc -vV`; the path of the program is `path`.
 pub(crate) fn rustc(text: &str, path: std::path::PathBuf) -> Option<Rustc> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     Some(Rustc {
@@ -53,9 +53,8 @@ pub(crate) fn rustc(text: &str, path: std::path::PathBuf) -> Option<Rustc> {
     })
 }
 
-/// The newest host compilers that CUDA's `crt/host_config.h` lets pass, from the conditions of its
-/// `#error` lines: `#if __GNUC__ > 13`, and `#if (__clang_major__ >= 18) || …` under
-/// `defined(__clang__)`.
+/// Parses the newest host compilers that CUDA accepts, from the conditions of the `#error` lines in its
+/// `crt/host_config.h`: `#if __GNUC__ > 13`, and `#if (__clang_major__ >= 18) || …` under `defined(__clang__)`.
 pub(crate) fn nvcc_hosts(header: &str) -> NvccHosts {
     let number = |line: &str, before: &str| -> Option<u32> {
         let rest = line.split_once(before)?.1.trim_start();
@@ -64,7 +63,8 @@ pub(crate) fn nvcc_hosts(header: &str) -> NvccHosts {
     let conditions = || header.lines().filter(|line| line.starts_with("#if "));
     NvccHosts {
         gcc: conditions().find_map(|line| number(line, "__GNUC__ >")),
-        // Compilers of embedded systems derived from clang have bounds of their own before it.
+        // The last condition counts, because compilers for embedded systems that derive from clang have their own
+        // limits before it.
         clang: conditions()
             .filter_map(|line| number(line, "__clang_major__ >="))
             .max()
@@ -72,7 +72,8 @@ pub(crate) fn nvcc_hosts(header: &str) -> NvccHosts {
     }
 }
 
-/// The compute capabilities in `nvcc --list-gpu-code`, times ten: a `sm_90` in a line each, in no order.
+/// Parses the output of `nvcc --list-gpu-code`: one code such as `sm_90` per line, in any order. Returns compute
+/// capabilities times ten.
 pub(crate) fn gpu_codes(text: &str) -> Vec<u32> {
     let mut codes: Vec<u32> =
         text.lines().filter_map(|line| line.trim().strip_prefix("sm_")?.parse().ok()).collect();
@@ -85,7 +86,7 @@ fn after(text: &str, marker: &str) -> Option<Version> {
     text.split_once(marker)?.1.parse().ok()
 }
 
-/// The words of a line that are versions with at least one dot.
+/// Returns the words of a line that are versions with at least one dot.
 fn words(line: &str) -> impl Iterator<Item = Version> + '_ {
     line.split_whitespace().filter(|word| word.contains('.')).filter_map(|word| word.parse().ok())
 }
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn architectures_are_read_from_nvccs_list() {
-        // CUDA 13.5's own order; of those for one card alone (`sm_90a`) the plain one stands beside them.
+        // Order of CUDA 13.5. A code for a single GPU family (`sm_90a`) comes in addition to the plain one.
         assert_eq!(gpu_codes("sm_75\nsm_80\nsm_110\nsm_103\nsm_90a\nsm_90\n"), [75, 80, 90, 103, 110]);
         assert_eq!(gpu_codes("nvcc fatal   : Unknown option '--list-gpu-code'"), [0u32; 0]);
     }

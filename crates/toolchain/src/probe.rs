@@ -1,5 +1,4 @@
-//! Asking a program for its version: in bounded time, with bounded output, and with any behaviour
-//! survived.
+//! Queries of a program's version, with limits on time and output, that tolerate any behaviour of the program.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::process::CommandExt;
@@ -9,19 +8,19 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// More than any tool says of itself.
+/// Maximum number of bytes that are read; every tool prints less.
 const OUTPUT_LIMIT: u64 = 64 << 10;
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The program cannot be run, or fails.
     Failed,
-    /// It was still at it when the time was up. It may be as good as any, on a machine out of breath.
+    /// The program did not finish in time. It may be usable, on an overloaded machine.
     OutOfTime,
 }
 
-/// What `program` prints on its standard output when run with `args`, if it succeeds within `limit`.
+/// Returns the standard output of `program` with `args` if it succeeds within `limit`.
 pub(crate) fn ask(program: &Path, args: &[&str], limit: Duration) -> Result<String, Refusal> {
     let until = Instant::now() + limit;
     let mut child = spawn(program, args).ok_or(Refusal::Failed)?;
@@ -30,7 +29,7 @@ pub(crate) fn ask(program: &Path, args: &[&str], limit: Duration) -> Result<Stri
     thread::spawn(move || {
         let mut text = Vec::new();
         let read = output.by_ref().take(OUTPUT_LIMIT).read_to_end(&mut text);
-        // Nobody listens any more where the time was up.
+        // After a timeout nobody receives the text.
         let _ = sender.send(read.map(|_| text));
     });
     let text = receiver.recv_timeout(limit);
@@ -47,14 +46,14 @@ pub(crate) fn ask(program: &Path, args: &[&str], limit: Duration) -> Result<Stri
 
 fn spawn(program: &Path, args: &[&str]) -> Option<Child> {
     let mut command = Command::new(program);
-    // Its own process group: what it starts in turn must be killed with it.
+    // The program gets its own process group, so that its children can be killed with it.
     command.args(args).env("LC_ALL", "C").process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     for _ in 0..20 {
         match command.spawn() {
             Ok(child) => return Some(child),
-            // It is being written: a package manager is at work, or a fork of this process still holds it
-            // open.
+            // The file is being written, by a package manager or through a descriptor that a fork of this process
+            // inherited (`ETXTBSY`).
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
                 thread::sleep(Duration::from_millis(10))
             }
@@ -74,8 +73,8 @@ fn wait(child: &mut Child, until: Instant) -> Option<std::process::ExitStatus> {
     }
 }
 
-/// Kills the child with all it started. The shell's `kill` reaches a process group without unsafe code
-/// here.
+/// Kills the child and all processes that it started. The shell's `kill` reaches a process group without unsafe code
+/// in this crate.
 fn kill_group(child: &mut Child) {
     let _ = Command::new("/bin/sh")
         .args(["-c", "kill -KILL -- \"-$1\"", "sh", &child.id().to_string()])
@@ -113,7 +112,7 @@ mod tests {
         for (name, script, expected) in cases {
             let program = machine.script(&format!("bin/{name}"), script);
             let begin = Instant::now();
-            // Those that end by themselves have time to, on a busy machine too.
+            // Programs that end by themselves get more time, for busy machines.
             let limit = match expected {
                 Err(Refusal::OutOfTime) => Duration::from_millis(400),
                 _ => Duration::from_secs(20),

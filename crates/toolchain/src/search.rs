@@ -1,4 +1,4 @@
-//! Where tools are looked for. The environment is a value, so that tests put a folder in its place.
+//! Search for tools. The environment is a value, so that tests can replace it by a folder.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -7,34 +7,35 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Everything outside this process that decides which tools are found.
+/// Everything outside this process that determines which tools are found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchPath {
     /// Folders of `PATH`, in order.
     pub dirs: Vec<PathBuf>,
-    /// Top of the file system, `/`; well-known places are looked for below it.
+    /// Root of the file system, `/`; well-known folders are relative to it.
     pub root: PathBuf,
-    /// The user's home.
+    /// Home folder of the user.
     pub home: Option<PathBuf>,
-    /// The toolkit that the user names: `CUDA_HOME` or `CUDA_PATH`, and its value.
+    /// Toolkit that the user names: `CUDA_HOME` or `CUDA_PATH`, and its value.
     pub cuda_home: Option<(&'static str, PathBuf)>,
-    /// `LIBCLANG_PATH`: a folder, or the library itself.
+    /// Value of `LIBCLANG_PATH`: a folder, or the library itself.
     pub libclang_path: Option<PathBuf>,
-    /// `PKG_CONFIG_PATH`, in order.
+    /// Folders of `PKG_CONFIG_PATH`, in order.
     pub pkg_config_path: Vec<PathBuf>,
-    /// `RUSTUP_HOME`, or `~/.rustup`.
+    /// Value of `RUSTUP_HOME`, or `~/.rustup`.
     pub rustup_home: Option<PathBuf>,
-    /// `RUSTUP_TOOLCHAIN`, which cargo's rustup proxy sets for what it runs.
+    /// Value of `RUSTUP_TOOLCHAIN`, which cargo's rustup proxy sets for the programs that it runs.
     pub rustup_toolchain: Option<OsString>,
-    /// Folder that `setup` installs its own cmake and ninja into.
+    /// Folder into which `setup` installs its own cmake and ninja.
     pub own_tools: Option<PathBuf>,
-    /// How long a program may take to tell its version. From a cold disk clang 22 took 0.4 s here, and once, on a
-    /// machine just woken from a snapshot, more than 3.
+    /// Time limit for a program to print its version. From a cold disk, clang 22 took 0.4 s, and once, on a machine
+    /// that had just resumed from a snapshot, more than 3 s.
     pub patience: Duration,
 }
 
 impl SearchPath {
-    /// That of this process; `own_tools` is the folder that `setup` installs cmake and ninja into.
+    /// Returns the search path of this process. `own_tools` is the folder into which `setup` installs cmake and
+    /// ninja.
     pub fn live(own_tools: &Path) -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let folder = |name: &str| variable(name).map(PathBuf::from);
@@ -56,22 +57,22 @@ impl SearchPath {
         }
     }
 
-    /// Where pip puts the packages that `setup` installs.
+    /// Returns the folder of the packages that `setup` installs with pip.
     pub(crate) fn own_packages(&self) -> Option<PathBuf> {
         self.own_tools.as_ref().map(|tools| tools.join("packages"))
     }
 
-    /// Where pip puts the MKL that `setup` installs: a prefix of its own, with `lib` and `include`.
+    /// Returns the folder of the MKL that `setup` installs with pip: a separate prefix with `lib` and `include`.
     pub(crate) fn own_mkl(&self) -> Option<PathBuf> {
         self.own_tools.as_ref().map(|tools| tools.join("mkl"))
     }
 
-    /// Where pip puts the CUDA toolkit that `setup` installs.
+    /// Returns the folder of the CUDA toolkit that `setup` installs with pip.
     pub(crate) fn own_cuda(&self) -> Option<PathBuf> {
         self.own_tools.as_ref().map(|tools| tools.join("cuda"))
     }
 
-    /// The first program called `name` on the path.
+    /// Returns the first program called `name` on the path.
     pub(crate) fn which(&self, name: &str) -> Option<PathBuf> {
         self.dirs
             .iter()
@@ -80,8 +81,8 @@ impl SearchPath {
             .find(|path| is_program(path))
     }
 
-    /// Folders of LLVM installations (`/usr/lib/llvm-22`, `/usr/lib64/llvm18`, Homebrew's), which
-    /// distributions keep off the path.
+    /// Returns the folders of LLVM installations (`/usr/lib/llvm-22`, `/usr/lib64/llvm18`, Homebrew's), which
+    /// distributions do not put on the path.
     pub(crate) fn llvm_prefixes(&self) -> Vec<PathBuf> {
         let mut prefixes: Vec<PathBuf> = ["usr/lib", "usr/lib64"]
             .iter()
@@ -95,16 +96,16 @@ impl SearchPath {
         prefixes
     }
 
-    /// All programs whose name is one of `stems`, with or without a version behind it: first those on the
-    /// path, in its order, then those in well-known places. Within a folder the versioned name comes
-    /// first: `gcc-12` stays what it is when the distribution's `gcc` moves on.
+    /// Returns all programs whose name is one of `stems`, with or without a version suffix: first those on the path,
+    /// in its order, then those in well-known folders. Within a folder the versioned name comes first, because
+    /// `gcc-12` stays the same compiler when the distribution's `gcc` changes.
     pub(crate) fn programs(&self, stems: &[&str]) -> Vec<ToolProgram> {
         let mut seen = BTreeSet::new();
         let mut found = Vec::new();
         let on_path = self.dirs.iter().map(|dir| (dir.clone(), true));
         let well_known = self.well_known().into_iter().map(|dir| (dir, false));
         for (dir, on_path) in on_path.chain(well_known) {
-            // A relative folder on the path means another place for each command; `/bin` is often `/usr/bin`.
+            // A relative folder on the path depends on the current folder; `/bin` is often `/usr/bin`.
             let Ok(real) = fs::canonicalize(&dir) else { continue };
             if !dir.is_absolute() || !seen.insert(real) {
                 continue;
@@ -120,11 +121,11 @@ impl SearchPath {
     fn well_known(&self) -> Vec<PathBuf> {
         let mut dirs = Vec::new();
         if let Some(packages) = self.own_packages() {
-            // The wheels' real programs; the scripts in `bin` start Python first, where they are scripts.
+            // These folders of the wheels contain the real programs; scripts in `bin` would start Python first.
             dirs.extend(["cmake/data/bin", "ninja/data/bin", "ziglang", "bin"].map(|dir| packages.join(dir)));
         }
         dirs.extend(self.cuda_home.iter().map(|(_, cuda)| cuda.join("bin")));
-        // The wheels' folder is named after their major version.
+        // The folder of the wheels is named after their major version.
         let own_cuda = self.own_cuda().map(|cuda| entries(&cuda.join("nvidia"))).unwrap_or_default();
         dirs.extend(
             own_cuda.iter().filter(|dir| file_name(dir).starts_with("cu")).map(|dir| dir.join("bin")),
@@ -138,18 +139,18 @@ impl SearchPath {
     }
 }
 
-/// One program that may be a tool.
+/// Program that may be a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ToolProgram {
-    /// Where it was found, as the folder spells it.
+    /// Path under which it was found.
     pub path: PathBuf,
-    /// What it is behind all links.
+    /// Path with links resolved.
     pub canonical: PathBuf,
-    /// Its name without the version.
+    /// Name without the version.
     pub stem: String,
-    /// The version in its name, `-22`, or nothing.
+    /// Version suffix of the name, such as `-22`, or empty.
     pub suffix: String,
-    /// Whether its folder is on the path.
+    /// True if its folder is on the path.
     pub on_path: bool,
 }
 
@@ -162,21 +163,21 @@ impl ToolProgram {
         }
         let (stem, suffix) = (stem.to_string(), suffix.to_string());
         let canonical = fs::canonicalize(&path).ok()?;
-        // A compiler cache that poses as a compiler: the compiler itself stands further down the path, and
-        // whether to cache is the plan's to say.
+        // Compiler-cache wrappers are skipped. The compiler itself comes later on the path, and the plan decides
+        // about caching.
         let poses = ["ccache", "sccache", "distcc", "icecc"].contains(&file_name(&canonical))
             && file_name(&canonical) != stem;
         (!poses).then_some(Self { path, canonical, stem, suffix, on_path })
     }
 
-    /// Its neighbour of the same version: `clang++-22` beside `clang-22`.
+    /// Returns the program `stem` of the same version in the same folder, such as `clang++-22` beside `clang-22`.
     pub(crate) fn sibling(&self, stem: &str) -> Option<PathBuf> {
         let path = self.path.with_file_name(format!("{stem}{}", self.suffix));
         is_program(&path).then_some(path)
     }
 }
 
-/// `clang-22` is `clang` and `-22`; `ninja-build` is all name.
+/// Splits a name into stem and version suffix: `clang-22` becomes `clang` and `-22`; `ninja-build` has no suffix.
 fn split(name: &str) -> (&str, &str) {
     match name.rfind('-') {
         Some(at) if is_version(&name[at + 1..]) => name.split_at(at),
@@ -192,7 +193,7 @@ pub(crate) fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// What lies in `dir`, by name; nothing where it is missing or may not be read.
+/// Returns the entries of `dir` sorted by name; empty if it is missing or cannot be read.
 pub(crate) fn entries(dir: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> =
         fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path()).collect();
@@ -200,7 +201,7 @@ pub(crate) fn entries(dir: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The last part of `path`; empty where it is not UTF-8, which no tool's name is.
+/// Returns the last component of `path`; empty if it is not UTF-8, which no tool's name is.
 pub(crate) fn file_name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Machines for tests: a temporary folder that holds fake tools.
+//! Fake machines for tests: temporary folders with fake tools.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::search::SearchPath;
 
-/// A file system of its own, removed in the end.
+/// Temporary file system, removed when it is dropped.
 pub(crate) struct Machine {
     root: tempfile::TempDir,
 }
 
 impl Machine {
-    /// An empty machine; the name of its folder holds a space, as a PATH may.
+    /// Creates an empty machine. The name of its folder contains a space, as a folder on PATH may.
     pub(crate) fn new() -> Self {
         Self { root: tempfile::Builder::new().prefix("a machine ").tempdir().unwrap() }
     }
@@ -37,7 +37,7 @@ impl Machine {
         path
     }
 
-    /// A tool at `path` that prints `says`, whatever it is asked.
+    /// Creates a tool at `path` that prints `says` for any arguments.
     pub(crate) fn tool(&self, path: &str, says: &str) -> PathBuf {
         self.script(path, &format!("cat <<'END'\n{says}\nEND"))
     }
@@ -49,7 +49,7 @@ impl Machine {
         std::os::unix::fs::symlink(to, path).unwrap();
     }
 
-    /// Looks at this machine only: `usr/bin` is on its path.
+    /// Returns a search path for this machine only, with `usr/bin` on its path.
     pub(crate) fn search(&self) -> SearchPath {
         SearchPath {
             dirs: vec![self.root().join("usr/bin")],

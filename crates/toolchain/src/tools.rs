@@ -1,5 +1,4 @@
-//! What was found, as plain data: the planner takes it as input, and can be given that of another
-//! machine.
+//! Detected tools as plain data, which the planner takes as input and which may describe another machine.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,66 +8,67 @@ use std::str::FromStr;
 use build_info::record::Tool;
 use serde::{Deserialize, Serialize};
 
-/// Oldest clang that is worth its installation, and preferred to gcc.
+/// Oldest major version of clang that is preferred to gcc and worth installing.
 pub const CLANG_AT_LEAST: u32 = 18;
-/// Oldest gcc that builds llama.cpp.
+/// Oldest major version of gcc that builds llama.cpp.
 pub const GCC_AT_LEAST: u32 = 11;
-/// Oldest llvm-bolt: older ones know no `-icf=safe`.
+/// Oldest major version of llvm-bolt; older ones lack `-icf=safe`.
 pub const BOLT_AT_LEAST: u32 = 20;
-/// Oldest CMake. llama.cpp itself asks for 3.14; 3.24 knows `--fresh` and
-/// `CMAKE_CUDA_ARCHITECTURES=native`.
+/// Oldest supported CMake. llama.cpp itself requires 3.14; 3.24 has `--fresh` and `CMAKE_CUDA_ARCHITECTURES=native`.
 pub const CMAKE_AT_LEAST: Version = Version::new(3, 24, 0);
-/// The zig that makes builds for other machines: this one and no other, so that they are the same wherever they are made.
-/// It is clang with headers and link-time stubs of any glibc, and with a C++ runtime in source.
+/// Version of zig that makes builds for other machines. Only this version is accepted, so that builds are the same
+/// wherever they are made. zig is clang with headers and link-time stubs of every glibc, and with the source of a C++
+/// runtime.
 pub const ZIG: Version = Version::new(0, 17, 1);
-/// The clang in it.
+/// Version of the clang in zig.
 pub const ZIG_CLANG: Version = Version::new(22, 1, 8);
-/// The other architecture that builds are made for, where the machine is not of it: as rustc calls it.
+/// Target triple of the other architecture that builds can be made for, in rustc's notation.
 pub const AARCH64: &str = "aarch64-unknown-linux-gnu";
-/// The CUDA that `setup` installs.
+/// Version of CUDA that `setup` installs.
 pub const CUDA: Version = Version::new(13, 5, 0);
-/// The compute capabilities, times ten, that it compiles for: the first and the last.
+/// Smallest and largest compute capability that this CUDA compiles for, times ten.
 pub const CUDA_COMPILES_FOR: (u32, u32) = (75, 121);
-/// Oldest libclang that bindgen loads.
+/// Oldest major version of libclang that bindgen loads.
 pub const LIBCLANG_AT_LEAST: u32 = 9;
 
-/// Every tool of the machine that a build, a profile run or a measurement may want.
+/// All tools of the machine that a build, a profile run or a measurement may use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Toolchain {
-    /// C and C++ compilers, all versions installed, best first: clang by falling version, then gcc.
+    /// C and C++ compilers, all installed versions, in order of preference: clang from the newest to the oldest, then
+    /// gcc.
     pub compilers: Vec<Compiler>,
-    /// What CMake would take by itself: `cc` and `c++` on the path.
+    /// Compiler that CMake would choose: `cc` and `c++` on the path.
     pub default_compiler: Option<Compiler>,
-    /// CMake, 3.24 or later where there is one.
+    /// CMake, of version 3.24 or later if installed.
     pub cmake: Option<Tool>,
     /// Ninja.
     pub ninja: Option<Tool>,
-    /// zig, of the one version that is used.
+    /// zig, if it is the required version.
     pub zig: Option<Tool>,
     /// LLVM's linkers, newest first.
     pub lld: Vec<Tool>,
     /// mold.
     pub mold: Option<Tool>,
-    /// `llvm-profdata`, all versions, newest first.
+    /// All versions of `llvm-profdata`, newest first.
     pub llvm_profdata: Vec<Tool>,
-    /// `llvm-bolt`, all versions, newest first.
+    /// All versions of `llvm-bolt`, newest first.
     pub llvm_bolt: Vec<Tool>,
-    /// `llvm-ar` of the same majors.
+    /// All versions of `llvm-ar`, newest first.
     pub llvm_ar: Vec<Tool>,
-    /// NVIDIA's toolkits: that of `CUDA_HOME`, then the one that `setup` installed, those on the path, and those in the
-    /// usual places.
+    /// NVIDIA's toolkits: the one in `CUDA_HOME`, the one that `setup` installed, those on the path, and those in the
+    /// usual folders.
     pub cuda: Vec<Cuda>,
-    /// Where the user says that one is.
+    /// Toolkit that the user names; `None` if neither variable is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda_home: Option<CudaHome>,
-    /// Compiler cache.
+    /// sccache, a compiler cache.
     pub sccache: Option<Tool>,
-    /// Compiler cache.
+    /// ccache, a compiler cache.
     pub ccache: Option<Tool>,
-    /// libclang for bindgen, newest first.
+    /// Versions of libclang for bindgen, newest first.
     pub libclang: Vec<Libclang>,
-    /// Majors of clang whose OpenMP runtime is there to build with; 0 is any.
+    /// Major versions of clang with an OpenMP runtime to build with; 0 stands for any version.
     pub openmp: Vec<u32>,
     /// BLAS libraries.
     pub blas: Vec<BlasLibrary>,
@@ -76,51 +76,51 @@ pub struct Toolchain {
     pub rustc: Option<Rustc>,
     /// GNU make, which builds OpenBLAS.
     pub make: Option<Tool>,
-    /// git, for the sources' `git` origin.
+    /// git, for the origin `git` of the sources and for patches.
     pub git: Option<Tool>,
     /// qemu's user mode for x86-64, for tests.
     pub qemu_user: Option<Tool>,
-    /// What runs programs for aarch64 here.
+    /// Emulator of aarch64.
     pub aarch64: Option<Emulator>,
-    /// Targets that rustc has a standard library for.
+    /// Targets for which rustc has a standard library.
     pub rust_targets: Vec<String>,
-    /// System programs that tests run, by name. Builds do not need them.
+    /// Names of the system programs that tests run. Builds do not need them.
     #[serde(skip)]
     pub programs: BTreeSet<&'static str>,
-    /// Programs that had not told their version when the time for it was up. They count as not there.
+    /// Programs that did not print their version in time. They count as missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<PathBuf>,
 }
 
-/// qemu's user mode for another architecture, with what the programs of that architecture are linked to.
+/// qemu's user mode for another architecture, with that architecture's C library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Emulator {
-    /// The emulator.
+    /// Program of the emulator.
     pub tool: Tool,
-    /// Folder whose `lib` holds that architecture's loader and C library.
+    /// Folder whose `lib` contains the architecture's loader and C library.
     pub sysroot: PathBuf,
 }
 
-/// One C/C++ compiler.
+/// C and C++ compiler.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compiler {
-    /// Which family.
+    /// Kind of the compiler.
     pub kind: CompilerKind,
-    /// C driver.
+    /// Path of the C compiler.
     pub cc: PathBuf,
-    /// C++ driver.
+    /// Path of the C++ compiler.
     pub cxx: PathBuf,
-    /// Version.
+    /// Version of the compiler.
     pub version: Version,
 }
 
-/// Compiler family.
+/// Kind of compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CompilerKind {
-    /// LLVM's.
+    /// LLVM's clang.
     Clang,
-    /// GNU's.
+    /// GNU's gcc.
     Gcc,
 }
 
@@ -136,41 +136,41 @@ impl fmt::Display for CompilerKind {
 /// libclang, which bindgen loads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Libclang {
-    /// Folder that holds the library: `LIBCLANG_PATH`.
+    /// Folder that contains the library, for `LIBCLANG_PATH`.
     pub dir: PathBuf,
-    /// Version.
+    /// Version of the library; 0 if its name does not contain it.
     pub version: Version,
 }
 
-/// A BLAS library: what a build compiles and links with.
+/// BLAS library that a build can compile and link with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlasLibrary {
-    /// `openblas`, `blis`, `mkl`.
+    /// Name of the vendor: `openblas`, `blis` or `mkl`.
     pub vendor: String,
-    /// Version.
+    /// Version of the library.
     pub version: String,
-    /// Name for pkg-config; none for a library that comes without a `.pc` file.
+    /// Name of its `.pc` file; `None` if it has none.
     pub pkg_config: Option<String>,
-    /// Who runs its threads, where that can be told.
+    /// Threading of the library; `None` if unknown.
     pub threading: Option<BlasThreading>,
     /// Folder of its headers.
     pub include: PathBuf,
-    /// The files to link, in order, behind all links.
+    /// Files to link, in order, with links resolved.
     pub libraries: Vec<PathBuf>,
-    /// What it was built from, where xtask built it: the archive's SHA-256.
+    /// SHA-256 of the source archive if xtask built the library; else `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
 
-/// Who runs the threads of a BLAS library.
+/// Threading of a BLAS library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BlasThreading {
-    /// Threads of its own.
+    /// Own threads.
     Pthread,
-    /// An OpenMP runtime.
+    /// Threads of an OpenMP runtime.
     Openmp,
-    /// There are none.
+    /// Single-threaded.
     Serial,
 }
 
@@ -184,18 +184,18 @@ impl fmt::Display for BlasThreading {
     }
 }
 
-/// NVIDIA's toolkit, as far as a build needs it.
+/// NVIDIA's CUDA toolkit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cuda {
-    /// Its compiler.
+    /// Compiler of the toolkit.
     pub nvcc: Tool,
-    /// The folder whose `bin` holds the compiler, behind all links.
+    /// Folder whose `bin` contains the compiler, with links resolved.
     pub root: PathBuf,
-    /// Newest host compilers that it takes.
+    /// Newest host compilers that nvcc accepts.
     #[serde(default)]
     pub hosts: NvccHosts,
-    /// Compute capabilities that it compiles for, times ten, ascending: 75 is 7.5. Empty where it does not tell (before
-    /// CUDA 11).
+    /// Compute capabilities that nvcc compiles for, times ten, ascending: 75 is 7.5. Empty if nvcc does not report
+    /// them (before CUDA 11).
     #[serde(default)]
     pub architectures: Vec<u32>,
     /// Folder of the runtime's headers.
@@ -204,24 +204,24 @@ pub struct Cuda {
     /// Folder of cuBLAS's headers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cublas_include: Option<PathBuf>,
-    /// The runtime, as an archive: it becomes part of the program.
+    /// Static library of the runtime, which becomes part of the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<PathBuf>,
-    /// cuBLAS. Only needed when the program runs, and not by all of them.
+    /// Shared library of cuBLAS. It is only needed at run time, and not by every program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cublas: Option<PathBuf>,
-    /// What nvcc itself runs and reads, and does not find: `ptxas`.
+    /// Programs and files that nvcc itself needs and does not find, such as `ptxas`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub torn: Vec<String>,
 }
 
 impl Cuda {
-    /// Whether all is there that a build compiles and links with.
+    /// True if everything that a build compiles and links with exists.
     pub fn is_whole(&self) -> bool {
         self.lacks().is_empty()
     }
 
-    /// What is not there of it.
+    /// Returns the missing parts.
     pub fn lacks(&self) -> Vec<&str> {
         let needed = [
             ("the runtime's headers", self.include.is_some()),
@@ -232,25 +232,26 @@ impl Cuda {
         missing.chain(self.torn.iter().map(String::as_str)).collect()
     }
 
-    /// Whether it compiles for the compute capability `architecture`, times ten; one that does not tell may.
+    /// True if nvcc compiles for the compute capability `architecture`, times ten, or does not report its
+    /// capabilities.
     pub fn compiles_for(&self, architecture: u32) -> bool {
         self.architectures.is_empty() || self.architectures.contains(&architecture)
     }
 
-    /// Whether `compiler` can be its host compiler.
+    /// True if nvcc accepts `compiler` as its host compiler.
     pub fn takes(&self, compiler: &Compiler) -> bool {
         self.hosts.newest(compiler.kind).is_none_or(|newest| compiler.version.major <= newest)
     }
 }
 
-/// What `CUDA_HOME` or `CUDA_PATH` says.
+/// Setting of `CUDA_HOME` or `CUDA_PATH`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CudaHome {
-    /// Which of them.
+    /// Name of the variable.
     pub variable: String,
-    /// Its value.
+    /// Value of the variable.
     pub path: PathBuf,
-    /// Why there is no toolkit; nothing where there is one, which then stands before all others.
+    /// Reason why it names no usable toolkit; `None` if it names one, which then comes before all others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
 }
@@ -261,17 +262,17 @@ impl fmt::Display for CudaHome {
     }
 }
 
-/// Newest host compilers that nvcc takes, as its `crt/host_config.h` says.
+/// Newest host compilers that nvcc accepts, from its `crt/host_config.h`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvccHosts {
-    /// Newest major version of gcc.
+    /// Newest major version of gcc; `None` if the header states none.
     pub gcc: Option<u32>,
-    /// Newest major version of clang.
+    /// Newest major version of clang; `None` if the header states none.
     pub clang: Option<u32>,
 }
 
 impl NvccHosts {
-    /// Newest major version of a family; nothing where the header does not tell.
+    /// Returns the newest major version of a kind of compiler; `None` if the header states none.
     pub fn newest(self, kind: CompilerKind) -> Option<u32> {
         match kind {
             CompilerKind::Clang => self.clang,
@@ -280,20 +281,20 @@ impl NvccHosts {
     }
 }
 
-/// The Rust compiler.
+/// Rust compiler.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rustc {
-    /// Where it is.
+    /// Path of the program.
     pub path: PathBuf,
-    /// Version.
+    /// Version of rustc.
     pub version: Version,
     /// Host triple.
     pub host: String,
-    /// LLVM it is built on.
+    /// Version of the LLVM that it is built with.
     pub llvm: Version,
 }
 
-/// `major.minor.patch`; what is not there is 0.
+/// Version `major.minor.patch`; missing numbers are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Version {
@@ -306,7 +307,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// `major.minor.patch`
+    /// Creates the version `major.minor.patch`.
     pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
         Self { major, minor, patch }
     }
@@ -321,7 +322,7 @@ impl fmt::Display for Version {
 impl FromStr for Version {
     type Err = String;
 
-    /// Takes the leading numbers: `22.1.8-1~deb12u1` is 22.1.8, `1.11` is 1.11.0.
+    /// Parses the leading numbers: `22.1.8-1~deb12u1` is 22.1.8, and `1.11` is 1.11.0.
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
         let mut numbers = digits.split('.').map(str::parse::<u32>);

@@ -1,5 +1,5 @@
-//! `anneal`: links the commands with one build of llama.cpp. All else is [`anneal_cli`]'s, which need not be compiled again
-//! for another build.
+//! Program `anneal`: links the commands with one build of llama.cpp. Everything else is in [`anneal_cli`], which need
+//! not be recompiled for another build.
 #![deny(unsafe_code)]
 
 mod auditable;

@@ -1,4 +1,4 @@
-//! A conversation: each line of standard input is a turn, and only what is new is evaluated.
+//! Conversation: each line of standard input is a turn, and only the new part is evaluated.
 //!
 //! ```console
 //! $ cargo run -p engine --example chat -- MODEL.gguf [TEMPLATE] [TOKENS]
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut stdout = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         messages.push(Message::new("user", line?));
-        // What it begins with as before is not evaluated again.
+        // The beginning that the new text shares with the old one is not evaluated again.
         session.set(template.tokens(&messages)?)?;
         let sampling = SamplingOptions { seed: Some(1), ..SamplingOptions::default() };
         let mut sampler = Sampler::new(&model, &sampling)?;

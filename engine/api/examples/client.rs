@@ -1,4 +1,4 @@
-//! Asks `anneal serve` for text over its Unix socket and prints it as it comes.
+//! Requests text from `anneal serve` over its Unix socket and prints it as it arrives.
 //!
 //! ```console
 //! $ cargo run -p engine --example client -- "Once upon a time" [SOCKET]

@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let prompt = arguments.next().unwrap_or("Once upon a time".to_string());
     let most = arguments.next().map_or(Ok(64), |number| number.parse())?;
 
-    // What is left out is taken from the machine.
+    // The other options depend on the machine.
     let options = Options { n_ctx: Some(2048), ..Options::default() };
     let estimate = Model::estimate(&path, &options)?;
     if !estimate.fits() {

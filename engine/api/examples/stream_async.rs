@@ -1,4 +1,4 @@
-//! Two answers at a time in one thread of an async runtime; any would do.
+//! Two answers at a time in one thread of an async runtime. Any runtime works.
 //!
 //! ```console
 //! $ cargo run -p engine --example stream_async -- MODEL.gguf [TOKENS]
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = arguments.next().ok_or("name a model: stream_async MODEL.gguf [TOKENS]")?;
     let most = arguments.next().map_or(Ok(32), |number| number.parse())?;
 
-    // Each session has threads of its own: one each, so that they do not wait for each other.
+    // Each session has its own threads. With one thread each, they do not wait for each other.
     let options = Options { n_ctx: Some(512), decode_threads: Some(1), ..Options::default() };
     let model = Model::load(path, &options)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             tokio::join!(answer(&model, "Once upon a time", most), answer(&model, "In the end", most));
         println!("1: {:?}\n2: {:?}", first?, second?);
 
-        // Whoever drops a stream stops it within a token.
+        // Dropping the stream stops it within one token.
         let mut session = model.session()?;
         session.push("And so on")?;
         let mut stream = session.stream(Sampler::greedy(&model)?, usize::MAX);

@@ -1,12 +1,12 @@
-//! Panics become errors.
+//! Conversion of panics to errors.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use llama::error::{Error, Result};
 
-/// What `body` returns; a panic in it is [`Error::Internal`]. Whatever `body` changes must be good for nothing but to be
-/// dropped or cleared after an error, or not be changed in halves.
+/// Returns the result of `body`, or [`Error::Internal`] if it panics. After an error, the state that `body` changes
+/// must be dropped or cleared, unless `body` never leaves it half changed.
 pub(super) fn caught<T>(what: &'static str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(body))
         .unwrap_or_else(|panic| Err(Error::Internal { what, why: words(&*panic) }))

@@ -1,4 +1,4 @@
-//! Texts in, embeddings out.
+//! Embeddings of texts.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use llama::{Threads, Token};
 use crate::caught::caught;
 use crate::model::Model;
 
-/// Makes embeddings of texts, with a context and threads of its own. One thread at a time, whichever it is.
+/// Converts texts to embeddings, with its own context and threads. It may be used by any thread, by one at a time.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -35,7 +35,7 @@ pub struct Embedder {
     pooling: Pooling,
     threads: Threads,
     longest: usize,
-    // Made for the longest text so far.
+    // Evaluator that is large enough for the longest text so far; `None` before the first text.
     evaluator: Option<Evaluator>,
 }
 
@@ -60,22 +60,24 @@ impl Embedder {
         })
     }
 
-    /// Numbers of an embedding.
+    /// Returns the number of values of an embedding.
     pub fn width(&self) -> usize {
         self.model.raw().embedding_width()
     }
 
-    /// Tokens of the longest text that it takes.
+    /// Returns the number of tokens of the longest text that can be embedded.
     pub fn longest(&self) -> usize {
         self.longest
     }
 
-    /// The embeddings of `texts`, each of length 1, so that the sum of products of two is their cosine.
+    /// Returns the embeddings of `texts`. Each has length 1, so that the sum of products of two embeddings is their
+    /// cosine.
     ///
     /// # Errors
-    /// [`Error::PromptTooLong`] for a text longer than [`longest`](Self::longest) tokens, [`Error::EmptyPrompt`] for one
-    /// without any, [`Error::TextTooLong`] for one of more bytes than that many tokens can stand for, and those of the
-    /// evaluation.
+    /// - [`Error::PromptTooLong`] for a text of more than [`longest`](Self::longest) tokens
+    /// - [`Error::EmptyPrompt`] for a text without tokens
+    /// - [`Error::TextTooLong`] for a text of more bytes than that many tokens can stand for
+    /// - those of the evaluation
     pub fn embed<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Vec<f32>>> {
         let longest = u32::try_from(self.longest).unwrap_or(u32::MAX);
         let tokens_of = |text: &T| {
@@ -86,14 +88,14 @@ impl Embedder {
         self.embed_tokens(&texts?)
     }
 
-    /// The same of texts that are tokens already.
+    /// Returns the embeddings of texts that are already tokenized.
     ///
     /// # Errors
-    /// Those of [`embed`](Self::embed), and [`Error::Usage`] for a number that is no token of the model.
+    /// Those of [`embed`](Self::embed), and [`Error::Usage`] for a number that is not a token of the model.
     pub fn embed_tokens(&mut self, texts: &[Vec<Token>]) -> Result<Vec<Vec<f32>>> {
         let found = caught("embed", || self.evaluate(texts));
         if found.is_err() {
-            // Whatever it holds now.
+            // After an error, the content of the evaluator is unknown.
             self.evaluator = None;
         }
         found
@@ -122,7 +124,7 @@ impl Embedder {
                 Evaluator::new(self.model.raw(), self.pooling, longest, settings, &self.threads)?
             }
         };
-        // Nobody else has these threads, and nothing is to wait for a batch.
+        // No other context uses these threads, and no request waits for a batch to end.
         let alone = Arc::new(Turns::default()).seat(Cores::All);
         self.evaluator.insert(evaluator).embed(texts, &alone, || Ok(u32::MAX), || false)
     }
@@ -135,10 +137,11 @@ impl std::fmt::Debug for Embedder {
 }
 
 impl Model {
-    /// What makes embeddings of texts.
+    /// Makes an embedder for this model.
     ///
     /// # Errors
-    /// Those of [`session`](Self::session), and [`Error::Usage`] for a model that makes none (one that ranks texts).
+    /// Those of [`session`](Self::session), and [`Error::Usage`] for a model that returns no embeddings (one that
+    /// ranks texts).
     pub fn embedder(&self) -> Result<Embedder> {
         caught("make an embedder", || Embedder::new(self))
     }

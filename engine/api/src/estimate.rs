@@ -1,4 +1,4 @@
-//! What a model takes of the memory, before it is loaded.
+//! Estimate of a model's memory, made before the model is loaded.
 
 use std::path::Path;
 
@@ -9,19 +9,19 @@ use engine_core::settings::{Settings, Source};
 use gguf::{GgufFile, Scalar, Value};
 use llama::error::Result;
 
-/// What a model and one context of it take of the memory, by the file's header. Without what llama.cpp needs besides for
-/// its graphs, which is small beside either.
+/// Memory that a model and one context of it need, estimated from the file's header. The buffers for llama.cpp's
+/// graphs are not included; they are small compared with either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// The weights, adapters included.
+    /// Size of the weights, including adapters.
     pub weights: Bytes,
-    /// K and V of the context. `None` for models that keep something else, or not as much in every layer.
+    /// Size of K and V in the context. `None` for a model whose memory is of another kind, or differs between layers.
     pub cache: Option<Bytes>,
-    /// Tokens of the context that it is of.
+    /// Size of the context, in tokens, that the estimate is for.
     pub n_ctx: u32,
-    /// Tokens of the context that the model was trained for; 0 where the file does not say.
+    /// Size of the context, in tokens, that the model was trained for; 0 if the file does not state it.
     pub trained: u32,
-    /// What this process can have; `None` where the machine does not tell.
+    /// Memory that this process may use; `None` if the machine does not report it.
     pub available: Option<Bytes>,
     per_token: Option<Bytes>,
 }
@@ -53,18 +53,18 @@ impl Estimate {
         })
     }
 
-    /// Weights and cache.
+    /// Returns the size of the weights and the cache.
     pub fn needed(&self) -> Bytes {
         Bytes(self.weights.0.saturating_add(self.cache.unwrap_or_default().0))
     }
 
-    /// Whether it fits, as far as is known.
+    /// True if the model fits into memory. Unknown sizes count as 0, and unknown memory as enough.
     pub fn fits(&self) -> bool {
         self.available.is_none_or(|available| self.needed() <= available)
     }
 
-    /// Tokens of the largest context that fits beside the weights; 0 where not even these do, `None` where it cannot be
-    /// said.
+    /// Returns the size, in tokens, of the largest context that fits together with the weights; 0 if not even the
+    /// weights fit. `None` if the size is unknown.
     pub fn largest_context(&self) -> Option<u32> {
         let left = self.available?.0.saturating_sub(self.weights.0);
         let tokens = left.checked_div(self.per_token?.0)?;

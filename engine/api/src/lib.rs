@@ -1,4 +1,4 @@
-//! Anneal's engine: runs GGUF models with llama.cpp in its own process.
+//! Anneal's engine: runs GGUF models with llama.cpp inside your process.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -19,32 +19,33 @@
 //! # }
 //! ```
 //!
-//! | | |
+//! | type | purpose |
 //! | --- | --- |
-//! | [`Model`] | a loaded model: tokenizes, makes the others. [`Model::estimate`] says first what it takes |
-//! | [`Session`] | a sequence of tokens with its K and V: text is added, generated, taken back |
+//! | [`Model`] | a loaded model: tokenizes and makes the other types. [`Model::estimate`] estimates its memory |
+//! | [`Session`] | a sequence of tokens with its K and V: text can be added, generated and removed |
 //! | [`Sampler`] | chooses tokens by [`SamplingOptions`]: llama.cpp's samplers, grammars, JSON schemas |
 //! | [`Tokens`], [`TokenStream`] | generated tokens: a blocking iterator, and an async stream for any executor |
 //! | [`Embedder`] | embeddings of texts |
-//! | [`ChatTemplate`] | messages in, a prompt out |
-//! | [`Error`] | all that can go wrong, with what to do about it |
+//! | [`ChatTemplate`] | renders messages as a prompt |
+//! | [`Error`] | every error, with its remedy |
 //!
 //! # Threads
 //!
-//! [`Model`], [`Canceller`], [`ChatTemplate`] and [`Error`] are `Send` and `Sync`: share them. [`Session`], [`Sampler`] and
-//! [`Embedder`] are `Send`: what changes them takes `&mut`, one thread at a time, whichever it is. Sessions that run at
-//! the same time each have threads of their own and share the cores: set [`Options::decode_threads`] so that together
-//! they are no more than the cores.
+//! [`Model`], [`Canceller`], [`ChatTemplate`] and [`Error`] are `Send` and `Sync`, so threads can share them.
+//! [`Session`], [`Sampler`] and [`Embedder`] are `Send`; methods that change them take `&mut`, so any thread can use
+//! them, one at a time. Sessions that run at the same time share the cores, but each has its own threads. Set
+//! [`Options::decode_threads`] so that all of them together have no more threads than there are cores.
 //!
 //! # Panics, exceptions, the process
 //!
-//! No panic leaves a function of this crate, and no C++ exception llama.cpp; both become an [`Error`]. llama.cpp can still
-//! end the process by an assertion: its message goes to standard error, and the exit code is 1. What may lead there (a
-//! damaged file, numbers that are no tokens, more tokens than fit) is refused before llama.cpp sees it, and with
-//! [`Options::trial_program`] a child process loads each unknown model first. A worker
-//! ([`Options::workers`]) that is lost while it computes ends the process in the same way. Loading the first
-//! model installs handlers for that, and for SIGBUS (a mapped file that became shorter); nothing else of the process is
-//! touched: no other signal, no output, no exit.
+//! No panic leaves a function of this crate, and no C++ exception leaves llama.cpp: both become an [`Error`]. An
+//! assertion of llama.cpp can still end the process; its message goes to standard error, and the exit code is 1.
+//! Input that may fail an assertion (a damaged file, numbers that are not tokens, more tokens than fit) is refused
+//! before llama.cpp sees it. With [`Options::trial_program`], a child process loads each unknown model first. If the
+//! connection to a worker ([`Options::workers`]) is lost during a computation, the process ends in the same way.
+//!
+//! Loading the first model installs handlers for such endings, and for SIGBUS (a mapped file that became shorter).
+//! Nothing else in the process is changed: no other signal, no output, no exit.
 #![forbid(unsafe_code)]
 
 mod caught;

@@ -1,4 +1,4 @@
-//! A loaded model, to be shared.
+//! Loaded model that threads can share.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use llama::error::{Error, Result};
 use crate::caught::caught;
 use crate::estimate::Estimate;
 
-/// A loaded model with the settings it was loaded by.
+/// A loaded model with the settings that it was loaded with.
 ///
-/// A handle: a clone is the same model, whose memory is given back when the last handle, [`Session`](crate::Session),
-/// [`Sampler`](crate::Sampler) and [`Embedder`](crate::Embedder) of it are gone. Any number of threads may use one at the same time.
+/// This is a handle: a clone refers to the same model. The memory is freed when the last handle,
+/// [`Session`](crate::Session), [`Sampler`](crate::Sampler) and [`Embedder`](crate::Embedder) of the model are
+/// dropped. Any number of threads may use a model at the same time.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -33,7 +34,7 @@ use crate::estimate::Estimate;
 #[derive(Clone)]
 pub struct Model(pub(super) Arc<Loaded>);
 
-/// What is behind the handle.
+/// Model and settings behind a handle.
 pub(super) struct Loaded {
     pub(super) layouts: Layouts,
     pub(super) settings: Settings,
@@ -41,13 +42,15 @@ pub(super) struct Loaded {
 }
 
 impl Model {
-    /// Loads the GGUF file at `path`; of one in several parts, the first. What `options` leave out is taken from the
-    /// machine as it is now.
+    /// Loads the GGUF file at `path`; for a model in several parts, `path` is the first part. Options that are not
+    /// set in `options` depend on the current state of the machine.
     ///
     /// # Errors
-    /// [`Error::Usage`] for options that cannot be meant, [`Error::BadModel`] for a file that is damaged,
-    /// [`Error::TooLarge`] where the weights do not fit into the memory, [`Error::Worker`] for a worker that cannot be used,
-    /// [`Error::Load`] where llama.cpp refuses it.
+    /// - [`Error::Usage`] for invalid options
+    /// - [`Error::BadModel`] for a damaged file
+    /// - [`Error::TooLarge`] if the weights do not fit into memory
+    /// - [`Error::Worker`] for a worker that cannot be used
+    /// - [`Error::Load`] if llama.cpp refuses the model
     pub fn load(path: impl AsRef<Path>, options: &Requested) -> Result<Self> {
         let path = path.as_ref();
         caught("load a model", || {
@@ -57,7 +60,7 @@ impl Model {
         })
     }
 
-    /// The same with settings that were resolved before, with a tuning record for one.
+    /// Loads the model at `path` with settings that are already resolved, for example with a tuning record.
     ///
     /// # Errors
     /// Those of [`load`](Self::load).
@@ -70,10 +73,10 @@ impl Model {
         })
     }
 
-    /// What loading it would take of the memory, from the file's header alone.
+    /// Estimates the memory that the model at `path` needs, from the file's header alone.
     ///
     /// # Errors
-    /// Those of reading the file, and [`Error::Usage`] for options that cannot be meant.
+    /// Those of reading the file, and [`Error::Usage`] for invalid options.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -100,46 +103,46 @@ impl Model {
         self.0.layouts.model()
     }
 
-    /// The file it came from.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         self.raw().path()
     }
 
-    /// `qwen2 1.5B Q4_K - Medium`.
+    /// Returns llama.cpp's description, such as `qwen2 1.5B Q4_K - Medium`.
     pub fn description(&self) -> String {
         self.raw().description()
     }
 
-    /// Value of a metadata key that is a number or a text.
+    /// Returns the value of a metadata key that is a number or a text; `None` if there is no such key.
     pub fn metadata(&self, key: &str) -> Option<String> {
         self.raw().metadata_text(key)
     }
 
-    /// Tokens of the context that it was trained for.
+    /// Returns the size of the context, in tokens, that the model was trained for.
     pub fn trained_context(&self) -> u32 {
         self.raw().n_ctx_train()
     }
 
-    /// Tokens in its vocabulary: they are numbered from 0.
+    /// Returns the number of tokens in the vocabulary. Tokens are numbered from 0.
     pub fn vocabulary(&self) -> u32 {
         self.raw().n_vocab()
     }
 
-    /// Whether `token` ends a text.
+    /// True if `token` ends a text.
     pub fn is_end(&self, token: Token) -> bool {
         self.raw().has_token(token) && self.raw().is_end(token)
     }
 
-    /// `text` as tokens, with the special tokens that the model wants around a text. Special tokens that are written in
-    /// `text` are what they say.
+    /// Tokenizes `text`, with the special tokens that the model expects around a text. The name of a special token in
+    /// `text` becomes that token.
     ///
     /// # Errors
-    /// [`Error::Tokenize`] where the model has no vocabulary, or the text is too long for llama.cpp (2 GiB).
+    /// [`Error::Tokenize`] if the model has no vocabulary, or if the text is too long for llama.cpp (2 GiB).
     pub fn tokenize(&self, text: &str) -> Result<Vec<Token>> {
         caught("tokenize", || self.raw().tokenize(text))
     }
 
-    /// The same without the special tokens around it: for text that goes on from another.
+    /// Tokenizes `text` without the special tokens around it, for text that continues another.
     ///
     /// # Errors
     /// Those of [`tokenize`](Self::tokenize).
@@ -147,10 +150,10 @@ impl Model {
         caught("tokenize", || self.raw().tokenize_with(text, false))
     }
 
-    /// The text of `tokens`; special ones have none. Bytes that are no UTF-8 become U+FFFD.
+    /// Returns the text of `tokens`. Special tokens have no text. Invalid UTF-8 becomes U+FFFD.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a number that is no token of the model.
+    /// [`Error::Usage`] for a number that is not a token of the model.
     pub fn detokenize(&self, tokens: &[Token]) -> Result<String> {
         caught("detokenize", || {
             self.check(tokens)?;
@@ -163,17 +166,20 @@ impl Model {
         })
     }
 
-    /// Every setting with its value and where it came from, as `anneal info --explain` prints it.
+    /// Returns every setting with its value and its source, as `anneal info --explain` prints them.
     pub fn settings(&self) -> Vec<engine_core::settings::Explained> {
         self.0.settings.explain()
     }
 
-    /// Refuses numbers that are no tokens: llama.cpp asserts in places.
+    /// Refuses numbers that are not tokens of the model, because some functions of llama.cpp assert that they are.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the first such number.
     pub(super) fn check(&self, tokens: &[Token]) -> Result<()> {
         match tokens.iter().find(|&&token| !self.raw().has_token(token)) {
             None => Ok(()),
             Some(token) => Err(Error::Usage(format!(
-                "{token} is no token: the model has the tokens 0 to {}",
+                "{token} is not a token: the model has the tokens 0 to {}",
                 self.vocabulary().saturating_sub(1)
             ))),
         }

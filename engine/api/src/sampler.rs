@@ -1,4 +1,4 @@
-//! What chooses tokens.
+//! Choice of tokens.
 
 use llama::Token;
 use llama::error::Result;
@@ -7,11 +7,11 @@ use sampling::{Chain, SamplingOptions};
 use crate::caught::caught;
 use crate::model::Model;
 
-/// Chooses the tokens of one text, one after the other: llama.cpp's samplers, and a grammar or JSON schema where one is
-/// asked for.
+/// Chooses the tokens of one text, one after the other, with llama.cpp's samplers and an optional grammar or JSON
+/// schema.
 ///
-/// The same model, settings, options and seed give the same tokens. Make another for another text: it remembers what
-/// penalties and grammars need. One thread at a time, whichever it is.
+/// The same model, settings, options and seed give the same tokens. Make another sampler for another text, because a
+/// sampler keeps the state of penalties and grammars. It may be used by any thread, by one at a time.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -34,21 +34,22 @@ use crate::model::Model;
 /// ```
 pub struct Sampler {
     pub(super) chain: Chain,
-    /// Tokens of the text that the chain was told of.
+    /// Number of tokens of the text that the chain has accepted.
     pub(super) told: usize,
 }
 
 impl Sampler {
-    /// One by `options`, whose defaults are llama.cpp's. Without a seed one is drawn: see [`seed`](Self::seed).
+    /// Makes a sampler with `options`, whose defaults are llama.cpp's. Draws a seed if none is given: see
+    /// [`seed`](Self::seed).
     ///
     /// # Errors
-    /// [`Error::Usage`](llama::error::Error::Usage) for values that cannot be meant,
+    /// [`Error::Usage`](llama::error::Error::Usage) for invalid values,
     /// [`Error::Grammar`](llama::error::Error::Grammar) for a grammar or schema that cannot be used.
     pub fn new(model: &Model, options: &SamplingOptions) -> Result<Self> {
         caught("make a sampler", || Ok(Sampler { chain: Chain::new(options, model.raw())?, told: 0 }))
     }
 
-    /// One that always takes the most likely token.
+    /// Makes a sampler that always chooses the most likely token.
     ///
     /// # Errors
     /// Those of [`new`](Self::new).
@@ -58,16 +59,17 @@ impl Sampler {
         Sampler::new(model, &options)
     }
 
-    /// The seed that was asked for or drawn.
+    /// Returns the seed that was given or drawn.
     pub fn seed(&self) -> u32 {
         self.chain.seed()
     }
 
-    /// Chooses a token by a row of logits, one for each token of the vocabulary, and takes it for the text's next one:
-    /// for whoever has logits from elsewhere, or has changed those of [`Session::logits`](crate::Session::logits).
+    /// Chooses a token by a row of logits, one for each token of the vocabulary, and accepts it as the next token of
+    /// the text. Use it with logits from elsewhere, or after changing those of
+    /// [`Session::logits`](crate::Session::logits).
     ///
     /// # Errors
-    /// Where there are not as many, or no token is allowed.
+    /// If the number of logits is wrong, or if no token is allowed.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Token> {
         caught("sample", || {
             let token = self.chain.choose(logits)?;

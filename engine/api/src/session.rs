@@ -1,4 +1,4 @@
-//! A sequence of tokens with what was evaluated of it.
+//! Sequence of tokens with its evaluated state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +14,11 @@ use crate::caught::caught;
 use crate::model::Model;
 use crate::sampler::Sampler;
 
-/// A sequence of tokens with its K and V: text is added, generated and taken back, and only what changed is evaluated.
+/// A sequence of tokens with its K and V. Text can be added, generated and removed, and only the changed part is
+/// evaluated.
 ///
-/// It has a context and threads of its own. One thread at a time, whichever it is; several sessions of one model may run
-/// at the same time, and then share the cores.
+/// A session has its own context and threads. It may be used by any thread, by one at a time. Several sessions of one
+/// model may run at the same time and then share the cores.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -32,7 +33,7 @@ use crate::sampler::Sampler;
 /// let prompt = session.tokens().len();
 ///
 /// let first = session.generate(&mut Sampler::greedy(&model)?, 8).text()?;
-/// session.truncate(prompt); // takes the answer back
+/// session.truncate(prompt); // removes the answer
 /// let second = session.generate(&mut Sampler::greedy(&model)?, 8).text()?;
 /// assert_eq!(first, second);
 /// # Ok(())
@@ -41,11 +42,11 @@ use crate::sampler::Sampler;
 pub struct Session {
     inner: split::Session,
     model: Model,
-    /// The text.
+    /// Tokens of the text.
     tokens: Vec<Token>,
-    /// So many of its first tokens are evaluated, and nothing else is.
+    /// Number of tokens, from the first one on, that are evaluated. Nothing else is evaluated.
     valid: usize,
-    /// Whether the logits after the last of them are there.
+    /// True if the logits after the last evaluated token are available.
     has_logits: bool,
     stop: Arc<AtomicBool>,
 }
@@ -55,8 +56,8 @@ pub struct Session {
 pub struct Canceller(Arc<AtomicBool>);
 
 impl Canceller {
-    /// Ends what the session does now, in the middle of a prompt or before the next token, with
-    /// [`Error::Interrupted`]; where it does nothing, what it does next.
+    /// Ends the running operation of the session with [`Error::Interrupted`], in the middle of a prompt or before the
+    /// next token. If the session is idle, ends its next operation.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -71,27 +72,27 @@ impl Session {
         Ok(Session { inner, model: model.clone(), tokens: Vec::new(), valid: 0, has_logits: false, stop })
     }
 
-    /// Its model.
+    /// Returns the model of the session.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// The text so far, tokens that are not evaluated yet included.
+    /// Returns the tokens of the text so far, including those that are not evaluated yet.
     pub fn tokens(&self) -> &[Token] {
         &self.tokens
     }
 
-    /// Tokens that it can hold.
+    /// Returns the number of tokens that the session can hold.
     pub fn capacity(&self) -> usize {
         self.inner.n_ctx() as usize
     }
 
-    /// Adds `text`: at the beginning with the special tokens that the model wants around a text, later without. It is
-    /// evaluated when tokens are generated, or by [`evaluate`](Self::evaluate).
+    /// Adds `text` to the sequence. At the beginning of the sequence, the special tokens are added that the model
+    /// expects around a text. The text is evaluated when tokens are generated, or by [`evaluate`](Self::evaluate).
     ///
     /// # Errors
-    /// Those of the tokenizer, and [`Error::TextTooLong`] for a text of more bytes than its
-    /// [`capacity`](Self::capacity) can hold tokens of.
+    /// Those of the tokenizer, and [`Error::TextTooLong`] for a text of more bytes than [`capacity`](Self::capacity)
+    /// tokens can stand for.
     pub fn push(&mut self, text: &str) -> Result<()> {
         self.model.raw().check_length(text.len(), self.inner.n_ctx())?;
         let tokens = match self.tokens.is_empty() {
@@ -102,20 +103,20 @@ impl Session {
         Ok(())
     }
 
-    /// Adds `tokens`.
+    /// Adds `tokens` to the sequence.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a number that is no token of the model; nothing is added then.
+    /// [`Error::Usage`] for a number that is not a token of the model. Nothing is added then.
     pub fn push_tokens(&mut self, tokens: &[Token]) -> Result<()> {
         self.model.check(tokens)?;
         self.tokens.extend(tokens);
         Ok(())
     }
 
-    /// Makes `tokens` the text. What it begins with as the text before did is not evaluated again.
+    /// Replaces the sequence by `tokens`. The beginning that both share is not evaluated again.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a number that is no token of the model; the text is then as it was.
+    /// [`Error::Usage`] for a number that is not a token of the model. The sequence is not changed then.
     pub fn set(&mut self, tokens: Vec<Token>) -> Result<()> {
         self.model.check(&tokens)?;
         let same = self.tokens.iter().zip(&tokens).take_while(|(before, now)| before == now).count();
@@ -124,7 +125,7 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps the first `tokens` tokens of the text.
+    /// Removes all tokens after the first `tokens` tokens.
     pub fn truncate(&mut self, tokens: usize) {
         self.tokens.truncate(tokens);
         if self.valid > self.tokens.len() {
@@ -133,22 +134,23 @@ impl Session {
         }
     }
 
-    /// What stops it from another thread.
+    /// Returns a handle that stops the session from another thread.
     pub fn canceller(&self) -> Canceller {
         Canceller(Arc::clone(&self.stop))
     }
 
-    /// Takes back a cancel that came after its end.
+    /// Discards a cancellation that came after the end of the operation.
     pub(super) fn forget_cancel(&self) {
         self.stop.store(false, Ordering::Relaxed);
     }
 
-    /// Evaluates what is not.
+    /// Evaluates all tokens that are not evaluated yet.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`] where there is no text, [`Error::PromptTooLong`] where it does not fit,
-    /// [`Error::Interrupted`] after a [`Canceller::cancel`]; the next call goes on from there. [`Error::Decode`] where
-    /// llama.cpp fails.
+    /// - [`Error::EmptyPrompt`] if there are no tokens
+    /// - [`Error::PromptTooLong`] if they do not fit
+    /// - [`Error::Interrupted`] after [`Canceller::cancel`]; the next call resumes the evaluation
+    /// - [`Error::Decode`] if llama.cpp fails
     pub fn evaluate(&mut self) -> Result<()> {
         let evaluated = caught("evaluate", || self.catch_up());
         match &evaluated {
@@ -157,7 +159,7 @@ impl Session {
                 self.stop.store(false, Ordering::Relaxed);
                 self.has_logits = false;
             }
-            // What is in there is unknown.
+            // The content of the context is unknown.
             Err(Error::Internal { .. } | Error::Decode { .. } | Error::State { .. }) => {
                 self.inner.clear();
                 (self.valid, self.has_logits) = (0, false);
@@ -167,8 +169,8 @@ impl Session {
         evaluated
     }
 
-    /// The logits after the text, one for each token of the vocabulary: natural logarithms of probabilities, but for a
-    /// constant. Evaluates what is not.
+    /// Returns the logits after the text, one for each token of the vocabulary: natural logarithms of probabilities,
+    /// up to a constant. Evaluates all tokens that are not evaluated yet.
     ///
     /// # Errors
     /// Those of [`evaluate`](Self::evaluate).
@@ -192,7 +194,7 @@ impl Session {
         if self.has_logits && self.valid == self.tokens.len() {
             return Ok(());
         }
-        // One token at least, for its logits.
+        // At least one token is evaluated, because its logits are needed.
         let wanted = self.valid.min(self.tokens.len() - 1);
         self.valid = self.inner.current().keep(wanted);
         let rest = &self.tokens[self.valid..];
@@ -200,14 +202,16 @@ impl Session {
         let context = self.inner.context_for(rest.len())?;
         if let Err(error) = context.decode(rest) {
             if matches!(error, Error::Interrupted) {
-                // llama.cpp takes back the batch that it did not end; a recurrent state cannot be.
+                // llama.cpp removes the unfinished batch from a cache, but cannot undo its effect on a recurrent
+                // state.
                 let plain = context.model().has_plain_cache();
                 self.valid = if plain { context.held().min(self.tokens.len()) } else { context.keep(0) };
             }
             return Err(error);
         }
         context.synchronize();
-        // A sampler would choose something all the same. Once: what goes wrong later goes wrong in the first, mostly.
+        // A sampler would choose a token even from NaN. Only the prompt is checked, because most faults show there
+        // already.
         if is_prompt && has_nan(context.logits()?) {
             return Err(Error::NotANumber);
         }
@@ -215,7 +219,7 @@ impl Session {
         Ok(())
     }
 
-    /// Chooses the next token. It becomes a part of the text unless it ends it.
+    /// Chooses the next token. It is added to the text unless it ends the text.
     pub(super) fn next(&mut self, sampler: &mut Sampler, ignore_end: bool) -> Result<(Token, bool)> {
         if self.stop.swap(false, Ordering::Relaxed) {
             return Err(Error::Interrupted);
@@ -223,7 +227,7 @@ impl Session {
         self.evaluate()?;
         let (inner, tokens) = (&mut self.inner, &self.tokens);
         let token = caught("sample", || {
-            // Of another text where it was told of more.
+            // If the sampler has accepted more tokens than there are, they belong to another text.
             sampler.chain.accept_prompt(tokens.get(sampler.told..).unwrap_or_default())?;
             sampler.told = tokens.len();
             sampler.chain.sample(inner.current(), -1)
@@ -247,10 +251,10 @@ impl std::fmt::Debug for Session {
 }
 
 impl Model {
-    /// A sequence of its own, with its own context of K and V and its own threads.
+    /// Makes a session with its own context and threads.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] where the context does not fit into the memory, [`Error::Context`] where llama.cpp refuses it.
+    /// [`Error::TooLarge`] if the context does not fit into memory, [`Error::Context`] if llama.cpp refuses it.
     pub fn session(&self) -> Result<Session> {
         caught("make a session", || Session::new(self))
     }

@@ -13,12 +13,12 @@ use crate::sampler::Sampler;
 use crate::session::{Canceller, Session};
 use crate::tokens::Piece;
 
-/// Tokens that may wait for a reader; then the thread waits for it.
+/// Largest number of tokens that wait to be read. The thread pauses when there are as many.
 const AHEAD: usize = 32;
 
-/// Generates in a thread of its own: an async stream over tokens, made by [`Session::stream`], for any executor.
+/// Async stream of tokens that are generated in a separate thread, for any executor. [`Session::stream`] makes it.
 ///
-/// Dropping it ends the thread within a token, in the middle of a prompt too.
+/// Dropping the stream ends the thread within one token, even in the middle of a prompt.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -36,7 +36,7 @@ const AHEAD: usize = 32;
 /// while let Some(piece) = stream.next().await {
 ///     text.push_str(&piece?.text);
 /// }
-/// let finished = stream.finish().await?; // the session again, for the next turn
+/// let finished = stream.finish().await?; // returns the session, for the next turn
 /// assert!(finished.session.tokens().len() > 8, "{text}");
 /// # Ok(())
 /// # })
@@ -49,14 +49,14 @@ pub struct TokenStream {
     canceller: Option<Canceller>,
 }
 
-/// What is left of a [`TokenStream`].
+/// Session and sampler after the end of a [`TokenStream`].
 #[derive(Debug)]
 pub struct Finished {
-    /// The session, with all tokens that were generated.
+    /// Session, with all generated tokens.
     pub session: Session,
-    /// The sampler.
+    /// Sampler of the stream.
     pub sampler: Sampler,
-    /// Why it stopped; `None` after an error.
+    /// Reason that the generation stopped; `None` after an error.
     pub stop: Option<Stop>,
 }
 
@@ -69,24 +69,25 @@ impl TokenStream {
         let work = move || work(session, sampler, most, &sender, done);
         let thread = std::thread::Builder::new().name("anneal-stream".to_string()).spawn(work);
         if let Err(error) = thread {
-            // There is room: nothing else was sent.
+            // There is room, because nothing else was sent.
             let _ = refused.try_send(Err(Error::Threadpool { threads: 1, why: error.to_string() }));
         }
         TokenStream { pieces, finished, canceller }
     }
 
-    /// The next token; `None` where there is nothing more. The same as of the [`Stream`].
+    /// Returns the next token, or `None` at the end. Same as the method of [`Stream`].
     pub async fn next(&mut self) -> Option<Result<Piece>> {
         poll_fn(|context| self.pieces.poll_recv(context)).await
     }
 
-    /// Stops it, if it has not, and gives the session back. Tokens that were generated and not read are in its text.
+    /// Stops the generation if it has not ended, and returns the session. Tokens that were generated but not read are
+    /// part of its text.
     ///
     /// # Errors
-    /// [`Error::Internal`] where its thread is gone.
+    /// [`Error::Internal`] if the thread is gone.
     pub async fn finish(mut self) -> Result<Finished> {
         self.pieces.close();
-        // Taken, so that the end of this does not stop what the session does next.
+        // The canceller is taken out, so that dropping the stream does not stop the session's next operation.
         if let Some(canceller) = self.canceller.take() {
             canceller.cancel();
         }
@@ -114,7 +115,7 @@ impl Drop for TokenStream {
     }
 }
 
-/// The thread.
+/// Generates the tokens of a stream, in its thread.
 fn work(
     mut session: Session,
     mut sampler: Sampler,
@@ -123,7 +124,7 @@ fn work(
     done: oneshot::Sender<Finished>,
 ) {
     let mut tokens = session.generate(&mut sampler, most);
-    // Fails where the stream was dropped.
+    // Ends if the stream was dropped.
     while !pieces.is_closed() {
         let Some(piece) = tokens.next() else { break };
         if pieces.blocking_send(piece).is_err() {
@@ -131,12 +132,13 @@ fn work(
         }
     }
     let stop = tokens.stop();
-    // Where it was dropped the session goes here.
+    // If the stream was dropped, the session is dropped here.
     let _ = done.send(Finished { session, sampler, stop });
 }
 
 impl Session {
-    /// The same as an async stream, with a thread of its own: dropping it stops the thread within a token.
+    /// Generates at most `most` tokens like [`generate`](Self::generate), as an async stream with its own thread.
+    /// Dropping the stream ends the thread within one token.
     pub fn stream(self, sampler: Sampler, most: usize) -> TokenStream {
         TokenStream::new(self, sampler, most)
     }

@@ -1,4 +1,4 @@
-//! Messages in, a prompt out.
+//! Chat templates, which render messages as a prompt.
 
 use chat::{Inputs, Message, Template};
 use llama::Token;
@@ -7,7 +7,7 @@ use llama::error::Result;
 use crate::caught::caught;
 use crate::model::Model;
 
-/// A chat template, ready to render.
+/// A parsed chat template.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
@@ -34,15 +34,15 @@ impl ChatTemplate {
         Ok(ChatTemplate { template: Template::choose(choice, model.raw())?, model: model.clone() })
     }
 
-    /// The prompt for `messages`, up to where the answer begins.
+    /// Renders `messages` as a prompt, up to the beginning of the answer.
     ///
     /// # Errors
-    /// Where the template refuses the messages, is wrong, or comes to no end.
+    /// If the template refuses the messages, fails, or does not end.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
         self.render_with(&Inputs { messages, add_generation_prompt: true, ..Inputs::default() })
     }
 
-    /// The same with tools, further variables, or without the beginning of an answer.
+    /// Renders `inputs`: messages with tools or further variables, or without the beginning of an answer.
     ///
     /// # Errors
     /// Those of [`render`](Self::render).
@@ -50,7 +50,7 @@ impl ChatTemplate {
         caught("render a chat template", || self.template.render_with(inputs))
     }
 
-    /// The prompt for `messages` as tokens, for [`Session::set`](crate::Session::set).
+    /// Renders `messages` as the tokens of a prompt, for [`Session::set`](crate::Session::set).
     ///
     /// # Errors
     /// Those of [`render`](Self::render) and of the tokenizer.
@@ -61,11 +61,12 @@ impl ChatTemplate {
 }
 
 impl Model {
-    /// The chat template in its file; with a `choice` a built-in one (`chatml`, `gemma`, `llama3`, `mistral`, `plain`),
-    /// or that of a Jinja file.
+    /// Returns the chat template in the model's file. `choice` selects a built-in template (`chatml`, `gemma`,
+    /// `llama3`, `mistral`, `plain`) or the path of a Jinja file instead.
     ///
     /// # Errors
-    /// [`Error::NoTemplate`](crate::Error::NoTemplate) where the file has none, [`Error::Template`](crate::Error::Template) for one that cannot be read.
+    /// [`Error::NoTemplate`](crate::Error::NoTemplate) if the model's file has no template,
+    /// [`Error::Template`](crate::Error::Template) for a template that cannot be read.
     pub fn chat_template(&self, choice: Option<&str>) -> Result<ChatTemplate> {
         caught("read a chat template", || ChatTemplate::new(self, choice))
     }

@@ -1,4 +1,4 @@
-//! Which threads may have what, and what becomes of a panic.
+//! Tests of the types that threads may share, and of panics.
 
 use llama::error::Error;
 
@@ -8,7 +8,7 @@ use super::*;
 const fn shared<T: Send + Sync + 'static>() {}
 const fn sent<T: Send + 'static>() {}
 
-/// Fails to compile where a promise of the documentation is broken.
+/// Does not compile if a type lacks a trait that the documentation promises.
 const _: () = {
     shared::<Model>();
     shared::<Canceller>();

@@ -12,15 +12,15 @@ use crate::session::Session;
 /// A generated token and the text that it completes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The token.
+    /// Number of the token.
     pub token: Token,
-    /// Whole characters; nothing while the bytes of one are not all there.
+    /// Complete characters; empty while some bytes of a character are missing.
     pub text: String,
 }
 
-/// Generates: an iterator over tokens, made by [`Session::generate`]. Stop asking and it stops.
+/// Iterator over generated tokens, made by [`Session::generate`]. Tokens are generated only when they are requested.
 ///
-/// After an error, and after the last token, there is nothing more.
+/// The iterator ends after an error and after the last token.
 #[derive(Debug)]
 pub struct Tokens<'a> {
     session: &'a mut Session,
@@ -38,22 +38,22 @@ impl<'a> Tokens<'a> {
         Tokens { session, sampler, left: most, ignore_end: false, utf8, stop: None, failed: false }
     }
 
-    /// Goes on where the model ends the text, unless a grammar ends it.
+    /// Continues after a token that ends the text, unless a grammar ends it.
     #[must_use]
     pub fn ignore_end(mut self) -> Self {
         self.ignore_end = true;
         self
     }
 
-    /// Why there is nothing more; `None` while there may be.
+    /// Returns the reason that the generation stopped; `None` if there may be more tokens.
     pub fn stop(&self) -> Option<Stop> {
         self.stop
     }
 
-    /// All that is left, as text.
+    /// Generates all remaining tokens and returns their text.
     ///
     /// # Errors
-    /// The first that comes up.
+    /// The first error of the generation.
     pub fn text(self) -> Result<String> {
         self.map(|piece| piece.map(|piece| piece.text)).collect()
     }
@@ -79,7 +79,7 @@ impl<'a> Tokens<'a> {
         let (session, utf8) = (&*self.session, &mut self.utf8);
         caught("detokenize", || session.model().raw().piece(token, utf8.buffer()))?;
         let mut text = self.utf8.take().to_string();
-        // All that could follow is the end, so nothing is evaluated for it.
+        // Only the end of the text is allowed, so no further token is evaluated.
         if self.sampler.chain.is_complete() {
             self.stop = Some(Stop::End);
         } else if self.left == 0 {
@@ -93,7 +93,8 @@ impl<'a> Tokens<'a> {
         Ok(Some(Piece { token, text }))
     }
 
-    /// Nothing more; `token` ended the text, and carries what is left of a character that was never complete.
+    /// Ends the iterator. Returns a last piece with `token`, which ended the text, if an incomplete character is
+    /// left.
     fn end(&mut self, stop: Stop, token: Option<Token>) -> Option<Piece> {
         self.stop = Some(stop);
         let text = self.utf8.finish().to_string();
@@ -117,7 +118,8 @@ impl Iterator for Tokens<'_> {
 impl std::iter::FusedIterator for Tokens<'_> {}
 
 impl Session {
-    /// Tokens that go on from the text, one at a time, at most `most`. Each is a part of the text once it was handed out.
+    /// Generates at most `most` tokens after the text, one at a time. Each token becomes part of the text when it is
+    /// returned.
     pub fn generate<'a>(&'a mut self, sampler: &'a mut Sampler, most: usize) -> Tokens<'a> {
         Tokens::new(self, sampler, most)
     }

@@ -1,9 +1,9 @@
-//! Templates for models that bring none, written for this program.
+//! Built-in chat templates, for models whose file contains none. Written for this program.
 
-/// Their names.
+/// Names of the built-in templates.
 pub const NAMES: &[&str] = &["chatml", "gemma", "llama3", "mistral", "plain"];
 
-/// The template called `name`.
+/// Returns the source of the template `name`. `None` if no built-in template has that name.
 pub(super) fn source(name: &str) -> Option<&'static str> {
     Some(match name {
         "chatml" => CHATML,
@@ -15,7 +15,7 @@ pub(super) fn source(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Qwen and many others.
+/// Template in the format of ChatML, which Qwen and many other models use.
 const CHATML: &str = "\
 {%- for message in messages -%}
     {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' -}}
@@ -25,7 +25,8 @@ const CHATML: &str = "\
 {%- endif -%}
 ";
 
-/// Google's Gemma knows no system role: what it says goes before the first message.
+/// Template of Google's Gemma. Gemma has no system role, so the text of system messages is put before the next
+/// message.
 const GEMMA: &str = "\
 {{- bos_token -}}
 {%- set before = namespace(text='') -%}
@@ -43,7 +44,7 @@ const GEMMA: &str = "\
 {%- endif -%}
 ";
 
-/// Meta's Llama 3 and later.
+/// Template of Meta's Llama 3 and later.
 const LLAMA3: &str = "\
 {{- bos_token -}}
 {%- for message in messages -%}
@@ -55,7 +56,7 @@ const LLAMA3: &str = "\
 {%- endif -%}
 ";
 
-/// Mistral's and Llama 2's brackets.
+/// Template with the `[INST]` brackets of Mistral and Llama 2.
 const MISTRAL: &str = "\
 {{- bos_token -}}
 {%- set before = namespace(text='') -%}
@@ -71,7 +72,7 @@ const MISTRAL: &str = "\
 {%- endfor -%}
 ";
 
-/// For models that were never taught to chat.
+/// Template for models that were not trained to chat.
 const PLAIN: &str = "\
 {{- bos_token -}}
 {%- for message in messages -%}

@@ -1,6 +1,7 @@
-//! Calls of tools in what a model writes, in the formats that the templates of well-known families ask for.
+//! Detection of tool calls in a model's output, in the formats that the chat templates of well-known model families
+//! use.
 //!
-//! What is no call stays text: one that is not complete or no JSON, and one of a function that was not offered.
+//! Anything else stays text: incomplete calls, invalid JSON, and calls of functions that were not offered.
 
 use std::borrow::Cow;
 
@@ -10,49 +11,52 @@ use serde_json::value::RawValue;
 use super::markup::{No, glm, qwen_coder};
 use super::part::{Offered, Part};
 
-/// How a family of models writes its calls.
+/// Notation in which a family of models writes tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFormat {
-    /// Hermes, Qwen and many others: `<tool_call>{"name": …, "arguments": …}</tool_call>`, as often as wanted.
+    /// Hermes, Qwen and many others: `<tool_call>{"name": …, "arguments": …}</tool_call>`, any number of times.
     Hermes,
     /// Qwen3-Coder: `<tool_call><function=name><parameter=name>value</parameter></function></tool_call>`.
     QwenCoder,
     /// GLM 4.5 and later: `<tool_call>name<arg_key>name</arg_key><arg_value>value</arg_value></tool_call>`.
     Glm,
-    /// Llama 3.1 and later: an answer that is `{"name": …, "parameters": …}` from its beginning, or from `<|python_tag|>`
-    /// on; several are divided by `;` or white space.
+    /// Llama 3.1 and later: an answer that is `{"name": …, "parameters": …}` from its start or from `<|python_tag|>`
+    /// on. Several calls are separated by `;` or white space.
     Llama,
-    /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": …}]`, or `[TOOL_CALLS]name[ARGS]{…}` for each.
+    /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": …}]`, or `[TOOL_CALLS]name[ARGS]{…}` for each call.
     Mistral,
 }
 
-/// What a call of Hermes, Qwen3-Coder and GLM is between.
+/// Marks around a call of Hermes, Qwen3-Coder and GLM.
 const BLOCK: (&str, &str) = ("<tool_call>", "</tool_call>");
 const PYTHON: &str = "<|python_tag|>";
 const MISTRAL: &str = "[TOOL_CALLS]";
 
-/// Ends of a call that are looked at while it is not complete: one may be within a text of it.
+/// Number of closing marks that are tried while a call is incomplete. A closing mark may be part of a string in the
+/// call.
 const MOST_ENDS: u32 = 8;
 
 impl CallFormat {
-    /// The one that the template `source` teaches, by what it writes for calls of earlier turns. None where it writes
-    /// them in a way that is not known here: the calls stay text then.
+    /// Returns the format that the template `source` uses for calls of earlier turns. `None` if the format is
+    /// unknown; calls then stay text.
     pub fn of_template(source: &str) -> Option<Self> {
         let has = |mark: &str| source.contains(mark);
         match () {
             () if has(BLOCK.0) && has("<function=") && has("<parameter=") => Some(CallFormat::QwenCoder),
             () if has(BLOCK.0) && has("<arg_key>") && has("<arg_value>") => Some(CallFormat::Glm),
-            // What is written in it may not be in the template's own text. What turns out to be no JSON stays text.
+            // The template need not contain the text between these marks, so they alone select Hermes. Content that
+            // is not JSON stays text.
             () if has(BLOCK.0) => Some(CallFormat::Hermes),
             () if has(MISTRAL) => Some(CallFormat::Mistral),
             () if has(PYTHON) => Some(CallFormat::Llama),
-            // Llama 3.2, which has no tag.
+            // Llama 3.2's template has no tag.
             () if has("\"parameters\": dictionary of argument name") => Some(CallFormat::Llama),
             () => None,
         }
     }
 
-    /// Texts that begin or divide calls. Some models have tokens for them that say nothing otherwise.
+    /// Texts that begin or separate calls. Some models have special tokens for them, which are otherwise not rendered
+    /// as text.
     pub fn markers(self) -> &'static [&'static str] {
         match self {
             CallFormat::Hermes | CallFormat::QwenCoder => &[BLOCK.0, BLOCK.1],
@@ -66,7 +70,7 @@ impl CallFormat {
         self.markers()[0]
     }
 
-    /// The call between the marks of a block; `is_closed` is whether the second one came.
+    /// Parses the call between the marks of a block. `is_closed` is true if the closing mark was found.
     fn block(self, text: &str, is_closed: bool, offered: &[Offered]) -> Result<Vec<Part>, No> {
         match self {
             CallFormat::QwenCoder => qwen_coder(text, offered),
@@ -76,19 +80,19 @@ impl CallFormat {
     }
 }
 
-/// Finds calls in a text that comes in pieces.
+/// Incremental parser that finds tool calls in streamed text.
 #[derive(Clone, Debug)]
 pub struct CallReader {
     format: CallFormat,
-    /// The functions that were offered.
+    /// Functions that the client offered.
     offered: Vec<Offered>,
     at: At,
-    /// What was not told yet.
+    /// Text that was received but not yet emitted.
     held: String,
-    /// How many bytes of `held` were looked through: in text they are white space, which may belong to a mark; in a call
-    /// they have no end of it.
+    /// Number of bytes of `held` that were already searched. Outside a call these bytes are white space that may
+    /// belong to a mark; inside a call they contain no closing mark.
     searched: usize,
-    /// White space before the mark of a call: where that is none, it is text.
+    /// White space before the opening mark. Emitted as text if the block turns out not to be a call.
     before: String,
     ends: u32,
     called: bool,
@@ -96,22 +100,22 @@ pub struct CallReader {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Nothing but white space came.
+    /// Only white space has been received.
     Beginning,
-    /// In text.
+    /// Inside text.
     Text,
-    /// In what may be a call: `held` begins with its mark, if it has one.
+    /// Inside what may be a call. `held` begins with its opening mark, if the format has one.
     Call,
 }
 
 impl CallReader {
-    /// Looks for calls of the functions `offered`.
+    /// Creates a reader that looks for calls of the functions in `offered`.
     pub fn new(format: CallFormat, offered: Vec<Offered>) -> Self {
         let (held, before) = (String::new(), String::new());
         CallReader { format, offered, at: At::Beginning, held, searched: 0, before, ends: 0, called: false }
     }
 
-    /// What is certain after `piece`.
+    /// Adds `piece` to the input, and returns the parts that are now certain.
     pub fn push(&mut self, piece: &str) -> Vec<Part> {
         self.held.push_str(piece);
         let mut parts = Vec::new();
@@ -119,7 +123,7 @@ impl CallReader {
         parts
     }
 
-    /// The rest, at the end of the answer.
+    /// Ends the input, and returns the remaining parts.
     pub fn finish(&mut self) -> Vec<Part> {
         let held = std::mem::take(&mut self.held);
         let calls = match (self.at, self.format) {
@@ -131,13 +135,13 @@ impl CallReader {
         let text = std::mem::take(&mut self.before) + &held;
         match calls {
             Some(calls) => calls,
-            // White space after a call is between it and nothing.
+            // White space after the last call is dropped.
             None if text.is_empty() || self.called && text.trim().is_empty() => Vec::new(),
             None => vec![Part::Text(text)],
         }
     }
 
-    /// Goes on as far as it can; whether there may be more to do.
+    /// Advances by one step. Returns true if another step may be possible.
     fn step(&mut self, parts: &mut Vec<Part>) -> bool {
         match self.at {
             At::Beginning => {
@@ -160,11 +164,11 @@ impl CallReader {
 
     fn text(&mut self, parts: &mut Vec<Part>) -> bool {
         let mark = self.format.mark();
-        // What was looked through is white space, in which no mark begins.
+        // The bytes that were already searched are white space, so no mark begins in them.
         let new = &self.held[self.searched..];
         let found = new.find(mark);
         let body = found.unwrap_or_else(|| new.len() - overlap(new, mark));
-        // The white space before a mark belongs to it.
+        // White space before a mark belongs to the mark.
         let certain = match new[..body].trim_end().len() {
             0 => 0,
             solid => self.searched + solid,
@@ -182,7 +186,7 @@ impl CallReader {
         found.is_some()
     }
 
-    /// A call in a block ends before the answer does.
+    /// Parses a complete block, without waiting for the end of the answer.
     fn block(&mut self, parts: &mut Vec<Part>) -> bool {
         let (begin, end) = BLOCK;
         let Some(at) = self.held[self.searched..].find(end).map(|at| at + self.searched) else {
@@ -214,14 +218,14 @@ impl CallReader {
     }
 }
 
-/// Bytes at the end of `text` that `mark`, which is ASCII, begins with; less than all of it.
+/// Length of the longest proper prefix of the ASCII text `mark` that ends `text`, in bytes.
 fn overlap(text: &str, mark: &str) -> usize {
     let longest = text.len().min(mark.len() - 1);
     let ends = |length: &usize| text.as_bytes().ends_with(&mark.as_bytes()[..*length]);
     (1..=longest).rev().find(ends).unwrap_or(0)
 }
 
-/// A call as JSON; its arguments stay as they were written, numbers of many digits too.
+/// Tool call as JSON. The arguments keep their notation, so numbers with many digits lose no precision.
 #[derive(Deserialize)]
 struct Written<'a> {
     #[serde(borrow)]
@@ -232,10 +236,10 @@ struct Written<'a> {
     parameters: Option<&'a RawValue>,
 }
 
-/// The call in `text`.
+/// Parses `text` as one call in the Hermes format.
 fn hermes(text: &str, offered: &[Offered]) -> Result<Vec<Part>, No> {
     let text = text.trim();
-    // A list would do for the fields of an object.
+    // serde would also accept a JSON array for the fields of a struct.
     if !text.is_empty() && !text.starts_with('{') {
         return Err(No::Other);
     }
@@ -244,7 +248,7 @@ fn hermes(text: &str, offered: &[Offered]) -> Result<Vec<Part>, No> {
     written.call(offered).map(Vec::from).ok_or(No::Other)
 }
 
-/// The calls that all of `text` is.
+/// Parses `text` as a sequence of calls in Llama's format. `None` if any part of it is not a call.
 fn llama(text: &str, offered: &[Offered]) -> Option<Vec<Part>> {
     let between = |text: &str| -> usize {
         let rest = text.trim_start().trim_start_matches(PYTHON);
@@ -260,7 +264,7 @@ fn llama(text: &str, offered: &[Offered]) -> Option<Vec<Part>> {
     (!parts.is_empty()).then_some(parts)
 }
 
-/// The same in Mistral's older and newer formats.
+/// Parses `text` as a sequence of calls in Mistral's older or newer format. `None` if any part of it is not a call.
 fn mistral(text: &str, offered: &[Offered]) -> Option<Vec<Part>> {
     let mut rest = text.trim_start();
     let mut parts = Vec::new();
@@ -289,7 +293,7 @@ fn mistral(text: &str, offered: &[Offered]) -> Option<Vec<Part>> {
     (!parts.is_empty()).then_some(parts)
 }
 
-/// The JSON value that `text` begins with, and what follows.
+/// Returns the JSON value at the start of `text`, and the text after it.
 fn first<'a, T: Deserialize<'a>>(text: &'a str) -> Option<(T, &'a str)> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<T>();
     let value = values.next()?.ok()?;
@@ -301,7 +305,7 @@ fn is_object(value: &RawValue) -> bool {
 }
 
 impl Written<'_> {
-    /// The call: its arguments are an object, or a text that is one.
+    /// Converts to the parts of a call. The arguments must be an object, or a string that contains one.
     fn call(&self, offered: &[Offered]) -> Option<[Part; 2]> {
         if !offered.iter().any(|known| known.name == self.name) {
             return None;

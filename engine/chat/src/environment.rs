@@ -1,4 +1,4 @@
-//! What a chat template finds: jinja2 as transformers sets it up, within limits.
+//! Environment in which chat templates run: jinja2 as transformers configures it, with limits.
 
 use std::borrow::Cow;
 
@@ -9,19 +9,22 @@ use minijinja_contrib::pycompat;
 
 use super::json;
 
-/// Steps that a rendering may take: two thousand for each of a thousand messages, where templates take about a hundred.
-/// One that loops for ever has used them up in a blink, but a step on long texts takes long: [`super::template`] has a bound
-/// on time too. What a template nests (a list in a list in a list) is bounded by it
-/// too, at some eight steps a level; see [`super::stack`].
+/// Maximum number of steps of a rendering: 2000 for each of 1000 messages, while real templates take about 100. An
+/// endless loop uses them up at once, but single steps on long texts are slow, so [`super::template`] also limits the
+/// time. The limit also bounds how deep a template can nest values, at about eight steps per level; see
+/// [`super::stack`].
 pub(super) const FUEL: u64 = 2_000_000;
 
-/// Calls within calls of macros.
+/// Maximum depth of macro calls.
 const DEPTH: usize = 120;
 
-/// The name of the only template.
+/// Name of the only template in the environment.
 pub(super) const NAME: &str = "chat";
 
-/// The environment with `source` compiled in it. There is no loader: a template reads no file.
+/// Creates an environment with the compiled template `source`. It has no loader, so a template cannot read files.
+///
+/// # Errors
+/// If the template has a syntax error or a tag that is too long.
 pub(super) fn with_template(name: &'static str, source: &str) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
@@ -35,7 +38,7 @@ pub(super) fn with_template(name: &'static str, source: &str) -> Result<Environm
     environment.add_function("strftime_now", |format: &str| llama::strftime_now(format));
     environment.add_filter("tojson", json::tojson);
     environment.add_filter("indent", indent);
-    // In Python a text is a sequence of its letters, and none is nothing to go through.
+    // In Python, a string is a sequence of characters, and `None` is not iterable.
     environment.add_test("iterable", |value: &Value| match value.kind() {
         ValueKind::String => true,
         ValueKind::None => false,
@@ -49,11 +52,12 @@ pub(super) fn with_template(name: &'static str, source: &str) -> Result<Environm
     Ok(environment)
 }
 
-/// Bytes of a tag outside its texts: real ones have some hundreds. minijinja computes what is constant when it compiles,
-/// and takes the square of an expression's length for it where that fails, as it does for `2**2**2…`.
+/// Maximum size of a tag, in bytes outside its string literals. Real tags have a few hundred. minijinja folds
+/// constants when it compiles, and where folding fails, as for `2**2**2…`, the time is quadratic in the length of the
+/// expression.
 const MAX_TAG: usize = 4096;
 
-/// Refuses tags that are too long to be compiled.
+/// Rejects templates with tags that would take too long to compile.
 fn check_tags(source: &str) -> Result<(), Error> {
     let bytes = source.as_bytes();
     let mut at = 0;
@@ -70,7 +74,7 @@ fn check_tags(source: &str) -> Result<(), Error> {
                 let (end, code) = tag_end(bytes, at + 1, closes);
                 if code > MAX_TAG {
                     let line = source.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1;
-                    let why = format!("the tag in line {line} is longer than {MAX_TAG} bytes");
+                    let why = format!("the tag on line {line} is longer than {MAX_TAG} bytes");
                     return Err(Error::new(ErrorKind::SyntaxError, why));
                 }
                 at = end;
@@ -81,7 +85,8 @@ fn check_tags(source: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The length of the raw block that `source` begins with: what looks like a comment or a tag in it is text.
+/// Returns the length of the raw block at the start of `source`. Comments and tags inside a raw block are plain text.
+/// `None` if `source` does not start with a raw block.
 fn raw_len(source: &str) -> Option<usize> {
     let tag_len = |source: &str, name: &str| {
         let inner = source.strip_prefix("{%")?;
@@ -96,8 +101,9 @@ fn raw_len(source: &str) -> Option<usize> {
     Some(ends.next().unwrap_or(source.len()))
 }
 
-/// Where the tag from `at` on ends, with `closes` and a brace, and how many of its bytes are in no text. To minijinja an
-/// open bracket keeps it open: both braces after `{'a': {` belong to what is written there.
+/// Returns the end of the tag whose content starts at `at`, and how many of its bytes are outside string literals.
+/// The tag ends with `closes` and a brace. minijinja does not end a tag inside brackets: in `{'a': {}}`, both closing
+/// braces belong to the expression.
 fn tag_end(bytes: &[u8], mut at: usize, closes: u8) -> (usize, usize) {
     let (mut code, mut open) = (0, 0_usize);
     let mut quote = None;
@@ -122,14 +128,14 @@ fn tag_end(bytes: &[u8], mut at: usize, closes: u8) -> (usize, usize) {
     (bytes.len(), code)
 }
 
-/// What a template's own refusal begins with, so that it can be told from a mistake.
+/// Prefix of an error that the template raised itself. Distinguishes it from an error in the template.
 pub(super) const RAISED: &str = "raise_exception: ";
 
 fn raise_exception(why: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{why}")))
 }
 
-/// jinja2's filter, which keeps a newline at the end.
+/// Filter `indent` as in jinja2. It keeps a trailing newline.
 fn indent(text: &str, width: Option<Value>, first: Option<bool>, options: Kwargs) -> Result<String, Error> {
     let width = match width {
         Some(width) => Some(width),
@@ -140,7 +146,9 @@ fn indent(text: &str, width: Option<Value>, first: Option<bool>, options: Kwargs
         Some((Some(text), _)) if text.len() <= MAX_INDENT => text.to_string(),
         Some((_, Some(width))) if width <= MAX_INDENT => " ".repeat(width),
         Some(_) => {
-            let why = format!("indent: the width is a number up to {MAX_INDENT} or a short text");
+            let why = format!(
+                "indent: the width must be a number up to {MAX_INDENT} or a string of at most {MAX_INDENT} bytes"
+            );
             return Err(Error::new(ErrorKind::InvalidOperation, why));
         }
     };
@@ -166,7 +174,7 @@ fn indent(text: &str, width: Option<Value>, first: Option<bool>, options: Kwargs
 
 const MAX_INDENT: usize = 1000;
 
-/// Python's methods that pycompat lacks, then pycompat's.
+/// Calls a Python method: first those that pycompat lacks, then those of pycompat.
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     if let (Some(text), [part]) = (value.as_str(), arguments)
         && let Some(part) = part.as_str()
@@ -180,8 +188,8 @@ fn method(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &[Val
     pycompat::unknown_method_callback(state, value, name, arguments)
 }
 
-/// transformers' own tag `{% generation %}` marks what the assistant says, for training. It becomes a block that does
-/// nothing.
+/// Replaces the tag `{% generation %}` by a block without effect. transformers uses the tag to mark the assistant's
+/// text for training.
 fn without_generation(source: &str) -> Cow<'_, str> {
     if !source.contains("endgeneration") {
         return Cow::Borrowed(source);
@@ -217,7 +225,7 @@ mod tests {
         environment.get_template(NAME)?.render(minijinja::context! { tools => tools.0, yes => true })
     }
 
-    /// Each as jinja2 3.1 renders it in transformers' environment.
+    /// The expected texts are the output of jinja2 3.1 in transformers' environment.
     #[test]
     fn it_renders_as_jinja2_does() {
         let cases = [

@@ -1,10 +1,11 @@
-//! Calls of tools that a client demands: as a schema that the answer must fit, and out of that answer.
+//! Tool calls that the client requires: a schema that constrains the answer, and a reader that extracts the call from
+//! it.
 
 use serde_json::{Value, json};
 
 use super::part::{Offered, Part};
 
-/// What an answer must be like that is a call of one of `functions`: `{"name": …, "arguments": …}`.
+/// Returns the JSON schema of an answer that calls one of `functions`: `{"name": …, "arguments": …}`.
 pub fn schema(functions: &[&Offered]) -> Value {
     let one = |function: &Offered, place: &str| {
         json!({
@@ -23,19 +24,19 @@ pub fn schema(functions: &[&Offered]) -> Value {
             json!({ "anyOf": all })
         }
     };
-    // As Python writes JSON, and so as models were taught to.
+    // Spacing as in Python's JSON output, on which models were trained.
     schema["x-guidance"] =
         json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
     schema
 }
 
-/// The schema of the arguments of `function`, at home in the schema at `place`.
+/// Returns the schema of the arguments of `function`, adapted for its position `place` in the outer schema.
 fn arguments(function: &Offered, place: &str) -> Value {
     let Some(parameters) = &function.parameters else {
         return json!({ "type": "object", "properties": {}, "additionalProperties": false });
     };
     let mut parameters = parameters.clone();
-    // They say where its references begin and how it is read; both are the outer schema's now.
+    // `$id` sets the base of references, and `$schema` the dialect. Both now come from the outer schema.
     parameters.shift_remove("$id");
     parameters.shift_remove("$schema");
     parameters.entry("type").or_insert_with(|| json!("object"));
@@ -44,7 +45,8 @@ fn arguments(function: &Offered, place: &str) -> Value {
     schema
 }
 
-/// Lets references to the root of `schema` lead to `place`. JSON is never deep: its parser sees to that.
+/// Redirects references to the root of `schema` to `place`. The recursion is bounded by the depth limit of the JSON
+/// parser.
 fn move_references(schema: &mut Value, place: &str) {
     match schema {
         Value::Array(list) => list.iter_mut().for_each(|within| move_references(within, place)),
@@ -66,10 +68,10 @@ fn move_references(schema: &mut Value, place: &str) {
     }
 }
 
-/// Takes the call out of an answer that fits a [`schema`] and comes in pieces.
+/// Incremental reader that extracts the call from a streamed answer that matches [`schema`].
 #[derive(Clone, Debug, Default)]
 pub struct ForcedReader {
-    /// Up to where the arguments begin.
+    /// Text up to the start of the arguments.
     head: String,
     at: At,
     depth: u32,
@@ -86,12 +88,12 @@ enum At {
 }
 
 impl ForcedReader {
-    /// Whether all of the call came.
+    /// True if the call is complete.
     pub fn is_over(&self) -> bool {
         self.at == At::Over
     }
 
-    /// What is certain after `piece`.
+    /// Adds `piece` to the input, and returns the parts that are now certain.
     pub fn push(&mut self, piece: &str) -> Vec<Part> {
         let mut parts = Vec::new();
         let mut arguments = String::new();
@@ -115,7 +117,7 @@ impl ForcedReader {
         if character != ':' || self.in_text || depth != 1 {
             return;
         }
-        // Whole but for the value of the last key.
+        // With `null` as the value of the last key, the text so far is complete JSON.
         let Ok(read) = serde_json::from_str::<Value>(&format!("{}null}}", self.head)) else { return };
         if let (Some(name), Some(Value::Null)) = (read["name"].as_str(), read.get("arguments")) {
             parts.push(Part::Call(name.to_string()));
@@ -139,7 +141,7 @@ impl ForcedReader {
         }
     }
 
-    /// Keeps count of brackets and texts.
+    /// Tracks brackets and strings.
     fn follow(&mut self, character: char) {
         match character {
             _ if std::mem::take(&mut self.escaped) => {}
@@ -195,7 +197,7 @@ mod tests {
             (r#"{"name":"f","arguments":{"a":"}"#, Some("f"), r#"{"a":"}"#, false),
             (r#"{"name":"f","argu"#, None, "", false),
             ("", None, "", false),
-            // No schema allows these; they must do no harm.
+            // No schema allows these texts, but they must not cause a panic.
             ("}}]]::\"", None, "", false),
             (r#"{"name":7,"arguments":{}}"#, None, "", false),
             (r#"{"name":"f","arguments":}}}}"#, Some("f"), "", true),

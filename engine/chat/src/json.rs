@@ -1,12 +1,12 @@
-//! JSON as Python's `json.dumps` writes it, which is what `tojson` is in transformers: no HTML escapes, a space after
-//! comma and colon, text as it is.
+//! JSON in the notation of Python's `json.dumps`, which transformers uses for `tojson`: no HTML escapes, a space
+//! after comma and colon, and non-ASCII characters unescaped.
 
 use std::fmt::Write;
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-/// The options of `json.dumps`.
+/// Options of `json.dumps`.
 struct Style {
     ensure_ascii: bool,
     indent: Option<String>,
@@ -15,14 +15,18 @@ struct Style {
     sort_keys: bool,
 }
 
-/// The filter `tojson`.
+/// Filter `tojson`.
 pub(super) fn tojson(value: &Value, ensure_ascii: Option<bool>, options: Kwargs) -> Result<String, Error> {
     let indent = match options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none()) {
         None => None,
         Some(indent) => match (indent.as_str(), indent.as_usize()) {
             (Some(text), _) if text.len() <= MAX_INDENT => Some(text.to_string()),
             (_, Some(width)) if width <= MAX_INDENT => Some(" ".repeat(width)),
-            _ => return Err(invalid(format!("indent is a number up to {MAX_INDENT} or a short text"))),
+            _ => {
+                return Err(invalid(format!(
+                    "indent must be a number up to {MAX_INDENT} or a string of at most {MAX_INDENT} bytes"
+                )));
+            }
         },
     };
     let (comma, colon) = match options.get::<Option<Vec<String>>>("separators")? {
@@ -31,7 +35,7 @@ pub(super) fn tojson(value: &Value, ensure_ascii: Option<bool>, options: Kwargs)
             let mut separators = separators.into_iter();
             match (separators.next(), separators.next(), separators.next()) {
                 (Some(comma), Some(colon), None) => (comma, colon),
-                _ => return Err(invalid("separators are two texts".to_string())),
+                _ => return Err(invalid("separators must be a list of two strings".to_string())),
             }
         }
     };
@@ -53,7 +57,8 @@ pub(super) fn tojson(value: &Value, ensure_ascii: Option<bool>, options: Kwargs)
 
 const MAX_INDENT: usize = 64;
 
-/// Values can hold themselves only so deep: they come from JSON or a template, but a stack has an end.
+/// Maximum nesting depth of a value. Values come from JSON or from a template and cannot be cyclic, but the stack is
+/// finite.
 const MAX_DEPTH: usize = 200;
 
 fn invalid(why: String) -> Error {
@@ -63,7 +68,7 @@ fn invalid(why: String) -> Error {
 impl Style {
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
         if depth > MAX_DEPTH {
-            return Err(invalid(format!("the value is more than {MAX_DEPTH} levels deep")));
+            return Err(invalid(format!("the value is nested more than {MAX_DEPTH} levels deep")));
         }
         match value.kind() {
             ValueKind::None => out.push_str("null"),
@@ -108,7 +113,7 @@ impl Style {
             let mut text = String::new();
             match key.as_str() {
                 Some(key) => self.string(key, &mut text),
-                // Numbers, booleans and none are keys in Python; as JSON they are strings.
+                // Python allows numbers, booleans and None as keys; in JSON they become strings.
                 None => {
                     text.push('"');
                     self.write(key, depth + 1, &mut text)?;
@@ -167,7 +172,7 @@ impl Style {
     }
 }
 
-/// A number as Python's `repr` writes it.
+/// Formats a number like Python's `repr`.
 fn float(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_string();

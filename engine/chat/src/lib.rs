@@ -1,4 +1,4 @@
-//! Chat templates: messages and tools in, a prompt out, and tool calls read from what the model answers.
+//! Chat templates: build a prompt from messages and tools, and read tool calls from the model's answer.
 
 mod builtin;
 mod calls;

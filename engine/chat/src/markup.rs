@@ -1,22 +1,22 @@
-//! Calls of tools that are written in marks: those of Qwen3-Coder and of GLM.
+//! Tool calls in the tag notations of Qwen3-Coder and GLM.
 //!
-//! Both write an argument's value as it is where it is a text, and as JSON where it is not; only the schema of the function
-//! says which it was.
+//! Both write a string argument unquoted and any other value as JSON. Only the function's schema tells them apart.
 
 use serde_json::{Map, Value};
 
 use super::part::{Offered, Part};
 
-/// Why a text is no call.
+/// Reason why a text is not a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum No {
-    /// It only lacks its end.
+    /// The text is the beginning of a call, without its end.
     Incomplete,
-    /// It is something else.
+    /// The text is not a call.
     Other,
 }
 
-/// Qwen3-Coder's: `<function=NAME>`, for each argument `<parameter=NAME>`, its value and `</parameter>`, then `</function>`.
+/// Parses a call of Qwen3-Coder: `<function=NAME>`, for each argument `<parameter=NAME>`, its value and
+/// `</parameter>`, then `</function>`.
 pub(super) fn qwen_coder(text: &str, offered: &[Offered]) -> Result<Vec<Part>, No> {
     let rest = text.trim_start();
     let rest = rest.strip_prefix("<function=").ok_or_else(|| beginning(rest, "<function="))?;
@@ -31,7 +31,7 @@ pub(super) fn qwen_coder(text: &str, offered: &[Offered]) -> Result<Vec<Part>, N
         let parameter = rest.strip_prefix("<parameter=").ok_or_else(|| beginning(rest, "<parameter="))?;
         let (key, value) = parameter.split_once('>').ok_or(No::Incomplete)?;
         let (value, after) = value.split_once("</parameter>").ok_or(No::Incomplete)?;
-        // The line that the value stands on.
+        // The newlines around the value belong to the notation.
         let value = value.strip_prefix('\n').unwrap_or(value);
         let value = value.strip_suffix('\n').unwrap_or(value);
         arguments.add(key.trim(), value, function);
@@ -39,8 +39,9 @@ pub(super) fn qwen_coder(text: &str, offered: &[Offered]) -> Result<Vec<Part>, N
     }
 }
 
-/// GLM's: the name, then `<arg_key>NAME</arg_key>` and `<arg_value>VALUE</arg_value>` for each argument. `is_closed` is
-/// whether an end of it came: without arguments a name could be the beginning of another.
+/// Parses a call of GLM: the name, then `<arg_key>NAME</arg_key>` and `<arg_value>VALUE</arg_value>` for each
+/// argument. `is_closed` is true if the closing mark was found; without it, a name without arguments may be
+/// incomplete.
 pub(super) fn glm(text: &str, is_closed: bool, offered: &[Offered]) -> Result<Vec<Part>, No> {
     let end = text.find("<arg_key>").unwrap_or(text.len());
     if end == text.len() && !is_closed {
@@ -61,7 +62,7 @@ pub(super) fn glm(text: &str, is_closed: bool, offered: &[Offered]) -> Result<Ve
     Ok(arguments.call(function))
 }
 
-/// Whether `text`, which does not begin with `mark`, may do so when more of it comes.
+/// Returns [`No::Incomplete`] if more input could make `text` begin with `mark`, which it does not yet.
 fn beginning(text: &str, mark: &str) -> No {
     if mark.starts_with(text) { No::Incomplete } else { No::Other }
 }
@@ -70,7 +71,7 @@ fn function<'a>(name: &str, offered: &'a [Offered]) -> Result<&'a Offered, No> {
     offered.iter().find(|function| function.name == name.trim()).ok_or(No::Other)
 }
 
-/// Arguments as JSON, each value as it was written.
+/// Arguments as the inside of a JSON object. Values keep their notation.
 #[derive(Default)]
 struct Arguments(String);
 
@@ -91,14 +92,14 @@ fn schema<'a>(function: &'a Offered, key: &str) -> Option<&'a Map<String, Value>
     function.parameters.as_ref()?.get("properties")?.get(key)?.as_object()
 }
 
-/// `value` as JSON: as a text where `schema` wants one, or where it is no JSON.
+/// Returns `value` as JSON: as a string if `schema` requires one or if `value` is not valid JSON.
 fn json(value: &str, schema: Option<&Map<String, Value>>) -> String {
     let is = |name: &str| match schema.and_then(|schema| schema.get("type")) {
         Some(Value::String(kind)) => kind == name,
         Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == name),
         _ => false,
     };
-    // An `enum` of texts has no need of a type.
+    // An `enum` of strings needs no `type`.
     let is_text = is("string")
         || schema
             .and_then(|schema| schema.get("enum")?.as_array())
@@ -109,11 +110,11 @@ fn json(value: &str, schema: Option<&Map<String, Value>>) -> String {
         return if is_null { "null".to_string() } else { Value::from(value).to_string() };
     }
     match trimmed {
-        // As Python writes them, in which the templates are made.
+        // Templates are written in Python's style, so models may write Python's literals.
         "True" => "true".to_string(),
         "False" => "false".to_string(),
         "None" => "null".to_string(),
-        // As it is: a number of many digits stays what it is.
+        // Copied unchanged, so that a number with many digits loses no precision.
         other if serde_json::from_str::<serde::de::IgnoredAny>(other).is_ok() => other.to_string(),
         _ => Value::from(value).to_string(),
     }

@@ -1,4 +1,4 @@
-//! Messages as OpenAI's API has them.
+//! Messages in the format of OpenAI's API.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,14 +7,14 @@ use minijinja::Value;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-/// A JSON value whose objects keep the order of their keys: a model sees a tool as its author wrote it.
+/// JSON value whose objects keep the order of their keys, so that the model sees a tool as its author wrote it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Json(pub(super) Value);
 
 impl From<&serde_json::Value> for Json {
     fn from(value: &serde_json::Value) -> Self {
-        // What is JSON already is always taken.
+        // The conversion from JSON cannot fail.
         Json(Value::deserialize(value).unwrap_or_default())
     }
 }
@@ -22,44 +22,44 @@ impl From<&serde_json::Value> for Json {
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// `system`, `user`, `assistant`, `tool`, or what else the template knows.
+    /// Role: `system`, `user`, `assistant`, `tool`, or another that the template supports.
     pub role: String,
-    /// The text. In JSON a string, or a list of parts of type `text`, which are put together line by line.
+    /// Text of the message. In JSON, a string or a list of parts of type `text`, which are joined with newlines.
     #[serde(default, deserialize_with = "text")]
     pub content: Option<String>,
-    /// Who speaks, or the tool whose answer this is.
+    /// Name of the author, or of the tool that this message answers for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What the assistant calls.
+    /// Tool calls of the assistant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<Vec<ToolCall>>,
-    /// The call that a tool's message answers.
+    /// ID of the call that a tool's message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// Everything else, which the template may know.
+    /// All other keys, which the template may use.
     #[serde(flatten)]
     pub more: BTreeMap<String, Json>,
 }
 
-/// A call of a tool.
+/// Call of a tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// Its name in the answer.
+    /// ID by which a tool's message refers to the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// Always `function`.
     #[serde(rename = "type", default = "function")]
     pub kind: String,
-    /// What is called.
+    /// Function that is called.
     pub function: Function,
 }
 
-/// The function of a [`ToolCall`].
+/// Function of a [`ToolCall`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Function {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// Its arguments: JSON in a string, as OpenAI's API has them, or an object, as templates have them.
+    /// Arguments: a string with JSON, as in OpenAI's API, or an object, as in templates.
     #[serde(default = "no_arguments")]
     pub arguments: Json,
 }
@@ -73,7 +73,7 @@ fn no_arguments() -> Json {
 }
 
 impl Message {
-    /// A message of `role` that says `text`.
+    /// Creates a message with the given role and text.
     pub fn new(role: impl Into<String>, text: impl Into<String>) -> Self {
         Message {
             role: role.into(),
@@ -85,7 +85,11 @@ impl Message {
         }
     }
 
-    /// As a template sees it: keys that are not given are not there, in the order that people write them.
+    /// Converts to the value that the template sees. Keys that were not given are left out, and the others have the
+    /// usual order.
+    ///
+    /// # Errors
+    /// If the template needs objects and the arguments of a call are not valid JSON. The text names the call.
     pub(super) fn value(&self, style: ToolStyle) -> Result<Value, String> {
         let content = match (&self.content, &self.tool_calls) {
             (None, Some(_)) if style.empty_content => Some(""),
@@ -114,7 +118,7 @@ impl ToolCall {
             Some(text) if style.objects => {
                 serde_json::from_str::<Json>(text)
                     .map_err(|error| {
-                        format!("is a string that is no JSON ({error}), and the template wants an object")
+                        format!("is not valid JSON ({error}), but the template needs an object")
                     })?
                     .0
             }
@@ -130,16 +134,16 @@ impl ToolCall {
     }
 }
 
-/// What a template wants calls of tools to look like.
+/// Form in which a template expects tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ToolStyle {
-    /// Arguments as objects, rather than as strings of JSON.
+    /// True if arguments are objects, false if they are strings of JSON.
     pub(super) objects: bool,
-    /// An empty text rather than none beside the calls.
+    /// True if the content beside calls is an empty string rather than `None`.
     pub(super) empty_content: bool,
 }
 
-/// Reads `content`.
+/// Deserialises `content`.
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     struct Text;
 
@@ -183,7 +187,7 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
     deserializer.deserialize_any(Text)
 }
 
-/// A part of a message's content.
+/// Part of a message's content.
 #[derive(Deserialize)]
 struct MessagePart {
     #[serde(rename = "type")]
@@ -196,9 +200,9 @@ impl MessagePart {
         match (self.kind.as_str(), self.text) {
             ("text", Some(text)) => Ok(text),
             ("text", None) => Err("a content part of type \"text\" has no \"text\"".to_string()),
-            (kind, _) => Err(format!(
-                "a content part is of type {kind:?}, and this engine reads text only: send parts of type \"text\""
-            )),
+            (kind, _) => {
+                Err(format!("a content part has the unsupported type {kind:?}: send parts of type \"text\""))
+            }
         }
     }
 }
@@ -221,7 +225,7 @@ mod tests {
             ),
             (
                 r#"{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}"#,
-                Err("reads text only"),
+                Err("send parts of type \"text\""),
             ),
             (r#"{"role":"user","content":[{"type":"input_audio"}]}"#, Err("\"input_audio\"")),
             (r#"{"role":"user","content":[{"type":"text"}]}"#, Err("has no \"text\"")),
@@ -268,7 +272,7 @@ mod tests {
             (r#"{"z":1,"a":2}"#, ToolStyle::default(), Ok(r#"{"z":1,"a":2}"#)),
             (r#""{\"z\":1}""#, ToolStyle::default(), Ok(r#""{\"z\":1}""#)),
             (r#""not json""#, ToolStyle::default(), Ok(r#""not json""#)),
-            (r#""not json""#, objects, Err("tool_calls[0].function.arguments is a string that is no JSON")),
+            (r#""not json""#, objects, Err("tool_calls[0].function.arguments is not valid JSON")),
         ];
         for (arguments, style, expected) in cases {
             let message: Message = serde_json::from_str(&json(arguments)).expect("a message");

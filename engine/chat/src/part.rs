@@ -1,23 +1,23 @@
-//! Functions that may be called, and the parts of an answer.
+//! Functions that a model may call, and the parts of its answer.
 
 use serde_json::{Map, Value};
 
-/// A function that may be called.
+/// Function that the model may call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offered {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// The schema of its arguments; none where it takes none.
+    /// JSON schema of the arguments. `None` if the function takes none.
     pub parameters: Option<Map<String, Value>>,
 }
 
-/// A part of an answer: what is certain of it.
+/// Part of an answer that later output cannot change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Text.
+    /// Text of the answer.
     Text(String),
-    /// A call begins: of the function of this name.
+    /// Start of a call of the named function.
     Call(String),
-    /// More of the arguments of the last call: JSON.
+    /// Next piece of the JSON arguments of the last call.
     Arguments(String),
 }

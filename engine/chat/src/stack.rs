@@ -1,8 +1,8 @@
-//! A stack for templates.
+//! Large stack for rendering templates.
 //!
-//! minijinja goes down into expressions and values by recursion: it compiles `a.b.b.b…` and drops `[[[…]]]` one native
-//! call a level. Both are as deep as a template's source is long or its steps allow, which is deeper than the stack of a
-//! server's thread.
+//! minijinja recurses into expressions and values: it compiles `a.b.b.b…` and drops `[[[…]]]` with one native call
+//! per level. The length of the source and the step limit bound the depth, but both bounds exceed the stack of a
+//! server thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,26 +12,30 @@ use std::time::Duration;
 
 use llama::error::{Error, Result};
 
-/// Bytes of address space; what is not touched takes no memory. Enough for the longest source and the most steps in a
-/// build without optimisation, whose frames are the largest: the tests try it.
+/// Size of the stack, in bytes of address space. Pages that are never touched use no memory. The tests check that it
+/// is enough for the longest source and the most steps in an unoptimised build, whose stack frames are the largest.
 const SIZE: usize = 512 << 20;
 
-/// Does `work` in a thread with a stack for the deepest template, and with an end after `time`. What it returns must not be
-/// nested itself. A thread cannot be stopped: work that takes longer goes on behind the caller's back until its steps are
-/// used up, and nobody gets what it returns. While [`MOST_LATE`] such threads are at it, no more work is taken on.
+/// Runs `work` in a thread with a large stack, for at most `time`. The result must not be deeply nested itself. A
+/// thread cannot be stopped, so work that exceeds its time continues in the background until it has used up its
+/// steps, and its result is dropped. While [`MOST_LATE`] such threads run, further work is refused.
 ///
 /// # Errors
-/// When there is no memory for the stack, `work` panics, or `time` is over; `origin` is the template's.
+/// If the stack cannot be allocated, `work` panics, `time` runs out, or too many late threads run. `origin` names the
+/// template in the message.
 pub(super) fn with_time<T: Send + 'static>(
     origin: &str,
     time: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
     if LATE.load(Ordering::Relaxed) >= MOST_LATE {
-        return Err(failed(origin, format!("{MOST_LATE} others that came to no end are still at work")));
+        return Err(failed(
+            origin,
+            format!("{MOST_LATE} earlier renderings that timed out are still running"),
+        ));
     }
     let (sender, receiver) = mpsc::sync_channel(1);
-    // Whether the caller has left, and so whether the work is late: the first to ask sets it.
+    // Set by whichever ends first, the caller's wait or the work. The second one then knows that the work was late.
     let ended = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&ended);
     let thread = builder().spawn(move || {
@@ -47,16 +51,16 @@ pub(super) fn with_time<T: Send + 'static>(
             if !ended.swap(true, Ordering::AcqRel) {
                 LATE.fetch_add(1, Ordering::Relaxed);
             }
-            Err(failed(origin, format!("it came to no end within {} s", time.as_secs())))
+            Err(failed(origin, format!("it did not finish within {} s", time.as_secs())))
         }
     }
 }
 
-/// Threads that go on after their time, and how many of them there may be.
+/// Number of threads that still run after their time limit, and the maximum of that number.
 static LATE: AtomicUsize = AtomicUsize::new(0);
 const MOST_LATE: usize = 4;
 
-/// Ends a thread's work, panic or not: one that was late is so no more.
+/// Guard that marks the end of a thread's work, even after a panic. A late thread is then no longer counted.
 struct End(Arc<AtomicBool>);
 
 impl Drop for End {
@@ -67,7 +71,7 @@ impl Drop for End {
     }
 }
 
-const GAVE_UP: &str = "rendering it ended with a mistake of the renderer";
+const GAVE_UP: &str = "the template renderer panicked";
 
 fn builder() -> thread::Builder {
     thread::Builder::new().name("template".to_string()).stack_size(SIZE)
@@ -76,13 +80,13 @@ fn builder() -> thread::Builder {
 fn no_room(origin: &str, error: &std::io::Error) -> Error {
     Error::Template {
         origin: origin.to_string(),
-        why: format!("there is no room for its stack of {SIZE} bytes: {error}"),
-        mend: "raise the limit of address space (`ulimit -v`), or take another with --chat-template NAME|FILE",
+        why: format!("cannot allocate its stack of {SIZE} bytes: {error}"),
+        mend: "raise the address space limit (`ulimit -v`), or choose another template with --chat-template NAME|FILE",
     }
 }
 
 fn failed(origin: &str, why: String) -> Error {
-    let mend = "take another with --chat-template NAME|FILE, or mend it in a copy";
+    let mend = "choose another template with --chat-template NAME|FILE, or fix a copy of this one";
     Error::Template { origin: origin.to_string(), why, mend }
 }
 
@@ -95,13 +99,13 @@ mod tests {
         let (stop, wait) = mpsc::channel::<()>();
         let late = with_time("a test", Duration::from_millis(20), move || wait.recv().is_ok());
         let why = late.expect_err("too late").to_string();
-        assert!(why.contains("no end within"), "{why}");
+        assert!(why.contains("did not finish within"), "{why}");
         assert_eq!(LATE.load(Ordering::Relaxed), 1);
         drop(stop);
         let whole = Duration::from_secs(60);
         assert_eq!(with_time("a test", whole, || 7).expect("in time"), 7);
         let why = with_time::<()>("a test", whole, || panic!("on purpose")).expect_err("a panic").to_string();
-        assert!(why.contains("mistake of the renderer"), "{why}");
+        assert!(why.contains("the template renderer panicked"), "{why}");
         while LATE.load(Ordering::Relaxed) > 0 {
             thread::yield_now();
         }

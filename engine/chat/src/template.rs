@@ -1,4 +1,4 @@
-//! A model's chat template: messages in, a prompt out.
+//! Chat template of a model: renders messages into a prompt.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,35 +15,36 @@ use super::environment::{self, NAME, RAISED};
 use super::message::{Json, Message, ToolStyle};
 use super::{builtin, stack};
 
-/// The metadata key of the template.
+/// Metadata key of the template in a GGUF file.
 const KEY: &str = "tokenizer.chat_template";
 
-/// The longest of llama.cpp's 70 is an eighth of it. It bounds how deep an expression can be.
+/// Maximum size of a template, in bytes: eight times the longest of llama.cpp's 70 templates. It bounds the depth of
+/// expressions.
 const MAX_SOURCE: usize = 128 << 10;
 
-/// Of a rendered conversation, in bytes: far more than a context holds.
+/// Maximum size of a rendered conversation, in bytes: far more than a context holds.
 const MAX_OUTPUT: usize = 64 << 20;
 
-/// How long compiling and a rendering may take, each: real ones take milliseconds. Steps alone do not bound it, for one step
-/// can compare two texts of any length, and compiling has none.
+/// Time limit for compiling, and for each rendering. Real templates take milliseconds. The step limit is not enough:
+/// one step can compare two texts of any length, and compiling is not counted in steps.
 const TIME: Duration = Duration::from_secs(10);
 
-/// The same for each of the calls that are tried, see [`Template::tool_style`].
+/// Time limit for each of the trial renderings in [`Template::tool_style`].
 const TIME_OF_PROBE: Duration = Duration::from_secs(2);
 
-/// The special tokens that templates name, as text.
+/// Text of the special tokens that templates use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Specials {
-    /// `bos_token`; empty where the model has none.
+    /// Text of `bos_token`. Empty if the model has none.
     pub begin: String,
-    /// `eos_token`; empty where the model has none.
+    /// Text of `eos_token`. Empty if the model has none.
     pub end: String,
-    /// Whether tokenising puts the first of them before a text.
+    /// True if the tokenizer puts `bos_token` before a text.
     pub adds_begin: bool,
 }
 
 impl Specials {
-    /// Those of `model`.
+    /// Returns the special tokens of `model`.
     pub fn of_model(model: &Model) -> Self {
         Specials {
             begin: model.begin_text(),
@@ -53,26 +54,27 @@ impl Specials {
     }
 }
 
-/// What goes into a rendering.
+/// Inputs of a rendering.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Inputs<'a> {
-    /// The conversation.
+    /// Messages of the conversation.
     pub messages: &'a [Message],
-    /// Whether the prompt ends with the beginning of an answer.
+    /// True if the prompt ends with the beginning of an answer.
     pub add_generation_prompt: bool,
-    /// OpenAI's list of tools.
+    /// List of tools, in OpenAI's format.
     pub tools: Option<&'a Json>,
-    /// Further variables, as `chat_template_kwargs` of other servers: `enable_thinking` for one.
+    /// Additional variables of the template, for example `enable_thinking`. Other servers call them
+    /// `chat_template_kwargs`.
     pub more: &'a [(String, Json)],
 }
 
-/// A chat template, ready to render.
+/// Compiled chat template.
 #[derive(Debug)]
 pub struct Template {
     main: Arc<Environment<'static>>,
-    /// For conversations with tools, where the model has one of its own for them.
+    /// Separate template for conversations with tools, if the model has one.
     tool_use: Option<Arc<Environment<'static>>>,
-    /// How calls of tools are written.
+    /// Notation of tool calls, if known.
     calls: Option<CallFormat>,
     origin: String,
     specials: Specials,
@@ -80,10 +82,10 @@ pub struct Template {
 }
 
 impl Template {
-    /// The template in `model`'s file.
+    /// Compiles the template in the file of `model`.
     ///
     /// # Errors
-    /// When it has none, or one that cannot be read.
+    /// If the file contains no template, or one that cannot be compiled.
     pub fn of_model(model: &Model) -> Result<Self> {
         let path = model.path();
         let Some(source) = model.metadata_text(KEY).filter(|source| !source.is_empty()) else {
@@ -99,11 +101,11 @@ impl Template {
         Ok(template)
     }
 
-    /// The template that `choice` names, one of [`BUILTIN_NAMES`](super::BUILTIN_NAMES) or a file; without a choice
-    /// the one in `model`'s file.
+    /// Compiles the template that `choice` names: one of [`BUILTIN_NAMES`](super::BUILTIN_NAMES) or a file. Without a
+    /// choice, compiles the template in the file of `model`.
     ///
     /// # Errors
-    /// When there is none, or one that cannot be read.
+    /// If there is no such template, or if it cannot be read or compiled.
     pub fn choose(choice: Option<&str>, model: &Model) -> Result<Self> {
         let Some(choice) = choice else { return Template::of_model(model) };
         let specials = Specials::of_model(model);
@@ -113,10 +115,10 @@ impl Template {
         }
     }
 
-    /// The template `source`; `origin` names it in errors.
+    /// Compiles the template `source`. `origin` names it in errors.
     ///
     /// # Errors
-    /// When it cannot be compiled.
+    /// If the template cannot be compiled.
     pub fn new(source: &str, origin: &str, specials: Specials) -> Result<Self> {
         Ok(Template {
             main: compile(source, origin)?,
@@ -128,20 +130,20 @@ impl Template {
         })
     }
 
-    /// Where it is from.
+    /// Returns the origin of the template, for messages.
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// How it has a model write calls of tools, if that is known.
+    /// Returns the notation in which the template makes a model write tool calls. `None` if it is unknown.
     pub fn call_format(&self) -> Option<CallFormat> {
         self.calls
     }
 
-    /// The prompt for `messages`, which [`tokenize`](Self::tokenize) cuts into tokens.
+    /// Renders the prompt for `messages`. [`tokenize`](Self::tokenize) splits it into tokens.
     ///
     /// # Errors
-    /// When the template refuses the messages, is wrong, or comes to no end.
+    /// If the template rejects the messages, has an error, or exceeds a limit.
     pub fn render(
         &self,
         messages: &[Message],
@@ -151,10 +153,10 @@ impl Template {
         self.render_with(&Inputs { messages, add_generation_prompt, tools, more: &[] })
     }
 
-    /// The same with further variables.
+    /// Renders the prompt with additional variables.
     ///
     /// # Errors
-    /// Those of [`render`](Self::render).
+    /// The errors of [`render`](Self::render).
     pub fn render_with(&self, inputs: &Inputs<'_>) -> Result<String> {
         let with_tools = inputs.tools.is_some() && self.tool_use.is_some();
         let environment = self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.main);
@@ -178,7 +180,7 @@ impl Template {
         stack::with_time(&self.origin, time, move || rendered(&environment, variables, &origin))?
     }
 
-    /// What the template finds.
+    /// Builds the variables of the template.
     fn variables(&self, inputs: &Inputs<'_>, style: ToolStyle) -> Result<Value> {
         let mut messages = Vec::with_capacity(inputs.messages.len());
         for (index, message) in inputs.messages.iter().enumerate() {
@@ -197,18 +199,19 @@ impl Template {
         Ok(Value::from_pairs(variables))
     }
 
-    /// `prompt` as tokens: special tokens in it are what they say, and a model that begins each text with a token gets
-    /// it once, whether the template wrote it or not.
+    /// Splits `prompt` into tokens, special tokens included. If the tokenizer adds a first token, it appears once,
+    /// whether or not the template wrote it.
     ///
     /// # Errors
-    /// Those of the tokenizer.
+    /// The errors of the tokenizer.
     pub fn tokenize(&self, model: &Model, prompt: &str) -> Result<Vec<Token>> {
         let begins = self.specials.adds_begin && !self.specials.begin.is_empty();
         let text = if begins { prompt.strip_prefix(&*self.specials.begin).unwrap_or(prompt) } else { prompt };
         model.tokenize(text)
     }
 
-    /// What it wants calls of tools to look like: tried, as llama.cpp does, with one whose argument can be found again.
+    /// Determines the form in which the template expects tool calls. As in llama.cpp, renders a trial call and
+    /// searches the output for its argument.
     fn tool_style(&self, environment: &Arc<Environment<'static>>) -> ToolStyle {
         let user = Message::new("user", "hello");
         let probe = |style: ToolStyle| -> Option<String> {
@@ -239,7 +242,7 @@ impl Template {
     }
 }
 
-/// What the template writes.
+/// Renders the template.
 fn rendered(environment: &Environment<'_>, variables: Value, origin: &str) -> Result<String> {
     let mut output = Limited::default();
     let rendered = environment
@@ -252,7 +255,7 @@ fn rendered(environment: &Environment<'_>, variables: Value, origin: &str) -> Re
             mend: MEND,
         }),
         Err(error) => Err(failed(origin, &error)),
-        // Only whole texts were written.
+        // The renderer writes whole strings only, so the bytes are valid UTF-8.
         Ok(()) => Ok(String::from_utf8_lossy(&output.bytes).into_owned()),
     }
 }
@@ -261,54 +264,59 @@ fn compile(source: &str, origin: &str) -> Result<Arc<Environment<'static>>> {
     if source.len() > MAX_SOURCE {
         return Err(Error::Template {
             origin: origin.to_string(),
-            why: format!("it has {} bytes, and at most {MAX_SOURCE} are read", source.len()),
+            why: format!("it has {} bytes, more than the maximum of {MAX_SOURCE}", source.len()),
             mend: MEND,
         });
     }
-    // What is constant is computed here: two lists of lists of lists can be compared.
+    // Compiling folds constants and can be slow, for example when it compares two deeply nested lists.
     let (source, name) = (source.to_string(), origin.to_string());
     stack::with_time(origin, TIME, move || {
         environment::with_template(NAME, &source).map(Arc::new).map_err(|error| failed(&name, &error))
     })?
 }
 
-/// The template in the file `path`.
+/// Reads the template in the file `path`.
 fn read(path: &str) -> Result<String> {
     let failed = |why: String| {
         let names = builtin::NAMES.join(", ");
-        Error::Usage(format!("cannot read the chat template {path}: {why}; name a file, or one of {names}"))
+        Error::Usage(format!(
+            "cannot read the chat template {path}: {why}\nhint: give a file or one of {names}"
+        ))
     };
     let mut bytes = Vec::new();
     let file = File::open(Path::new(path)).map_err(|error| failed(error.to_string()))?;
-    // A device or a pipe may have no end.
+    // A device or a pipe may be endless.
     file.take(MAX_SOURCE as u64 + 1).read_to_end(&mut bytes).map_err(|error| failed(error.to_string()))?;
     String::from_utf8(bytes).map_err(|error| failed(format!("it is not UTF-8: {error}")))
 }
 
-const MEND: &str = "take another with --chat-template NAME|FILE, or mend it in a copy";
+const MEND: &str = "choose another template with --chat-template NAME|FILE, or fix a copy of this one";
 
 fn failed(origin: &str, error: &minijinja::Error) -> Error {
     let line = error.line().map(|line| format!("line {line}: ")).unwrap_or_default();
     let said = error.detail().map_or_else(
         || error.kind().to_string(),
         |detail| match detail.strip_prefix(RAISED) {
-            Some(why) => format!("the template itself refuses these messages: {why}"),
+            Some(why) => format!("the template rejects these messages: {why}"),
             None => format!("{}: {detail}", error.kind()),
         },
     );
     let raised = error.detail().is_some_and(|detail| detail.starts_with(RAISED));
     let why = match error.kind() {
         ErrorKind::OutOfFuel => {
-            format!("{line}it came to no end within {} steps", environment::FUEL)
+            format!("{line}it did not finish within {} steps", environment::FUEL)
         }
         _ => format!("{line}{said}"),
     };
-    let mend =
-        if raised { "change the messages, or take another with --chat-template NAME|FILE" } else { MEND };
+    let mend = if raised {
+        "change the messages, or choose another template with --chat-template NAME|FILE"
+    } else {
+        MEND
+    };
     Error::Template { origin: origin.to_string(), why, mend }
 }
 
-/// Takes so much and no more.
+/// Writer that accepts at most [`MAX_OUTPUT`] bytes.
 #[derive(Default)]
 struct Limited {
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Command line of `anneal`: parsing, dispatch, messages of errors and exit codes.
+//! Command line of `anneal`: parsing, dispatch, error messages and exit codes.
 
 use std::io::Write;
 use std::iter;
@@ -26,7 +26,7 @@ pub(crate) struct Cli {
 enum Command {
     Run(commands::run::Args),
     Chat(commands::chat::Args),
-    // By far the largest.
+    // Boxed because it is by far the largest.
     Bench(Box<commands::bench::Args>),
     Serve(Box<commands::serve::Args>),
     Mcp(Box<commands::mcp::Args>),
@@ -37,20 +37,20 @@ enum Command {
     Tune(commands::tune::Args),
     Eval(commands::eval::Args),
     Imatrix(commands::imatrix::Args),
-    // For those who compare builds.
+    // For people who compare builds.
     #[command(hide = true)]
     Logits(commands::logits::Args),
-    // For `tune`.
+    // Used by `tune`.
     #[command(hide = true)]
     TuneWorker(commands::tune_worker::Args),
-    // For `cargo xtask dist`.
+    // Used by `cargo xtask dist`.
     #[command(hide = true)]
     Completions(commands::pages::CompletionsArgs),
     #[command(hide = true)]
     Man(commands::pages::ManArgs),
 }
 
-/// Groups of commands in the help.
+/// Groups of commands in the help text.
 const GROUPS: [Group; 4] = [
     ("Run", &["run", "chat"]),
     ("Serve", &["serve", "mcp", "top", "worker"]),
@@ -58,22 +58,22 @@ const GROUPS: [Group; 4] = [
     ("Models", &["quantize", "imatrix"]),
 ];
 
-/// The program. `required` tells the instruction sets without which its CPU guard refuses to start it, as
-/// `build_info::host::Cpu::features` names them.
+/// Runs the program. `required` returns the instruction sets that the CPU guard requires, by the names in
+/// `build_info::host::Cpu::features`.
 pub fn main(required: fn() -> Vec<&'static str>) -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
-        // Not `eprintln!`: a panic in the hook aborts.
+        // Not `eprintln!`, because a panic in the hook aborts.
         let _ = writeln!(
             std::io::stderr(),
-            "error: anneal made a mistake: {panic}\n  Please report it with the command that you ran."
+            "error: internal error: {panic}\nhint: report it with the command that you ran"
         );
     }));
-    // 1 rather than 101: a failure like any other to a script.
+    // 1 and not 101, so that scripts see an ordinary failure.
     std::panic::catch_unwind(|| run(required)).unwrap_or(ExitCode::FAILURE)
 }
 
 fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
-    // Before the command line is read: a trial's child is started often, and takes no options.
+    // Before the command line is parsed: a trial's child process is started often, and has no options.
     if std::env::args_os().nth(1).is_some_and(|command| command == trial::COMMAND) {
         return trial::worker::serve();
     }
@@ -106,13 +106,22 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
     };
     match result {
         Ok(code) => code,
-        // Whoever read the output has seen enough.
+        // The reader of the output has closed the pipe, which is not an error.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let mut stderr = std::io::stderr().lock();
             let said = words::chain(error.as_ref());
+            let mut hints = Vec::new();
             for (text, before) in said.iter().zip(iter::once("error:").chain(iter::repeat("  caused by:"))) {
+                let (text, hint) = text
+                    // The last one: what a file says may stand before it.
+                    .rsplit_once("\nhint: ")
+                    .map_or((text.as_str(), None), |(text, hint)| (text, Some(hint)));
                 let _ = writeln!(stderr, "{before} {}", words::printable(text));
+                hints.extend(hint);
+            }
+            for hint in hints {
+                let _ = writeln!(stderr, "hint: {}", words::printable(hint));
             }
             if let Some(hint) =
                 error.downcast_ref::<llama::error::Error>().and_then(llama::error::Error::hint)
@@ -138,7 +147,7 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
 }
 
 fn parse() -> Result<Cli, clap::Error> {
-    // A value like -1 is the flag's to refuse, with its range, rather than an unknown flag.
+    // A value like -1 is rejected by its flag, with the valid range, and not as an unknown flag.
     let allow = |argument: clap::Arg| {
         let takes_values = argument.get_action().takes_values();
         argument.allow_negative_numbers(takes_values)
@@ -152,7 +161,7 @@ fn say_usage(error: &clap::Error) -> ExitCode {
     let written = match error.kind() {
         ErrorKind::DisplayVersion => writeln!(std::io::stdout(), "anneal {}", version::text()),
         ErrorKind::DisplayHelp => error.print(),
-        // It repeats what was given.
+        // The message repeats the arguments, so control characters are escaped.
         _ if std::env::args_os().any(|argument| argument.to_string_lossy().contains(words::steers)) => {
             let text = error.render().to_string();
             let _ = write!(std::io::stderr(), "{}", words::printable_lines(&text));
@@ -164,7 +173,7 @@ fn say_usage(error: &clap::Error) -> ExitCode {
         }
     };
     match written {
-        // A reader that has gone away is no error.
+        // A reader that has closed the pipe is not an error.
         Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => {
             let _ = writeln!(std::io::stderr(), "error: cannot write to stdout\n  caused by: {why}");
             ExitCode::FAILURE

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM.
+//! Handling of ctrl-C and SIGTERM.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -11,8 +11,8 @@ use nix::sys::termios::{self, SetArg};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-/// The first signal sets the engine's flag, so that the work stops in order; the second ends the process. A terminal that
-/// closes says so twice, by its shell and by the kernel: that is no second one.
+/// Lets the first signal set the engine's flag, so that work stops in order, and the second signal end the process. A
+/// closing terminal sends SIGHUP twice, by its shell and by the kernel, so a repeated SIGHUP does not count.
 pub fn stop_in_order() {
     static SEEN: AtomicBool = AtomicBool::new(false);
     install(|signal| {
@@ -23,21 +23,21 @@ pub fn stop_in_order() {
     });
 }
 
-/// A file that gets larger than `ulimit -f` allows is an error like a full disk, not the end with half a file beside its
-/// place. A handler that does nothing, and not to ignore it: programs that are started begin with what is usual.
+/// Turns exceeding `ulimit -f` into an I/O error, so that the process can clean up the partial file. Installs an
+/// empty handler and does not ignore the signal, because child processes inherit ignored signals.
 pub fn survive_too_large_files() {
-    // Where it cannot be set, such a file ends the program as it ends others.
+    // If this fails, a file that is too large ends the program, as it does by default.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
-/// How long the last words may take: whoever reads stdout may have stopped reading.
+/// Maximum time for the last output: the reader of stdout may have stopped reading.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// The first signal ends the process, after `last_words`; what was printed stays.
+/// Lets the first signal end the process, after `last_words`. Earlier output stays.
 pub fn stop_after(last_words: fn()) {
     install(move |_| {
         let begin = Instant::now();
-        // Without a thread there are no last words.
+        // If no thread can be started, the last output is skipped.
         if let Ok(speaker) = std::thread::Builder::new().spawn(last_words) {
             while !speaker.is_finished() && begin.elapsed() < LAST_WORDS {
                 std::thread::sleep(Duration::from_millis(5));
@@ -47,12 +47,12 @@ pub fn stop_after(last_words: fn()) {
     });
 }
 
-/// The first signal ends the process as what was asked for: it does nothing but wait.
+/// Lets the first signal end the process successfully, for a command that only waits.
 pub fn end_at_once() {
     install(|_| llama::exit_now(0));
 }
 
-/// Signals that end a process; not SIGHUP where it was ignored from the start, as under nohup.
+/// Returns the signals that end the process. SIGHUP is left out if it was ignored at program start, as under nohup.
 fn ending() -> Vec<i32> {
     match server::signals::hang_up_is_ignored() {
         true => vec![SIGINT, SIGTERM],
@@ -74,21 +74,25 @@ fn install(mut handler: impl FnMut(i32) + Send + 'static) {
         std::thread::Builder::new().name("signals".to_string()).spawn(listen)
     });
     if let Err(error) = waiting {
-        let _ = writeln!(io::stderr(), "warning: ctrl-C will end the program without a summary: {error}");
+        let _ = writeln!(
+            io::stderr(),
+            "warning: cannot handle signals, so ctrl-C ends the program without a \
+                                       summary: {error}"
+        );
     }
 }
 
-/// A signal, and whether it came.
+/// Signal, with a flag that is set when it arrives.
 type Seen = (i32, Arc<AtomicBool>);
 
-/// A pipe with a byte for each signal that came, and which ones those are. signal-hook's own iterator waits at a socket,
-/// and a program that says that it opens none should not.
+/// Returns a pipe that receives one byte per signal, and a flag for each signal. signal-hook's own iterator uses a
+/// socket, and a program that promises to open no sockets should not do that.
 fn waiting() -> io::Result<(io::PipeReader, Vec<Seen>)> {
     let (reader, writer) = io::pipe()?;
     let mut seen = Vec::new();
     for signal in ending() {
         let flag = Arc::new(AtomicBool::new(false));
-        // In this order: whoever reads the byte has to find the flag.
+        // The order matters: the reader of the byte must find the flag set.
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
         signal_hook::low_level::pipe::register(signal, OwnedFd::from(writer.try_clone()?))?;
         seen.push((signal, flag));
@@ -96,12 +100,12 @@ fn waiting() -> io::Result<(io::PipeReader, Vec<Seen>)> {
     Ok((reader, seen))
 }
 
-/// Signals that would end the process do nothing: whoever started it ends it.
+/// Ignores signals that would end the process, because its parent process ends it.
 pub fn leave_to_the_driver() {
     install(|_| {});
 }
 
-/// What a conversation is at, for the thread that waits for signals.
+/// State of a chat for the signal thread.
 #[derive(Clone, Copy)]
 pub struct Answers(&'static AtomicU8);
 
@@ -110,21 +114,21 @@ const WAITING: u8 = 1;
 const ANSWERING: u8 = 2;
 
 impl Answers {
-    /// An answer begins: from now on ctrl-C stops it.
+    /// Marks the start of an answer. From now on, ctrl-C stops it.
     pub fn begin(self) {
         llama::interrupt(false);
         self.0.store(ANSWERING, Ordering::SeqCst);
     }
 
-    /// It has ended, or everything is ready for the first one.
+    /// Marks the end of an answer, or that the chat is ready for the first one.
     pub fn end(self) {
         self.0.store(WAITING, Ordering::SeqCst);
     }
 }
 
-/// Ctrl-C stops an answer; a second one before it has stopped, and one while there is none, ends the process. At the
-/// prompt of a terminal (`typed`) it does nothing: there it is a key. Every other signal that ends a process does, and
-/// the terminal is given back as it was.
+/// Handles signals in a chat. Ctrl-C stops an answer. A second ctrl-C before the answer has stopped, or one while
+/// there is no answer, ends the process. At the prompt of a terminal (`typed`), ctrl-C is a key and has no effect
+/// here. All other signals end the process and restore the terminal.
 pub fn stop_answers(typed: bool) -> Answers {
     static STATE: AtomicU8 = AtomicU8::new(STARTING);
     let before = typed.then(|| termios::tcgetattr(io::stdin()).ok()).flatten();
@@ -140,7 +144,7 @@ pub fn stop_answers(typed: bool) -> Answers {
                     continue;
                 }
                 if let Some(before) = &before {
-                    // The editor's marks around what is pasted. Not on stdout, which an answer may hold.
+                    // Ends the editor's bracketed paste mode. Not on stdout, which may be a file with the answers.
                     let _ = write!(io::stderr(), "\u{1b}[?2004l");
                     let _ = termios::tcsetattr(io::stdin(), SetArg::TCSANOW, before);
                 }
@@ -150,7 +154,11 @@ pub fn stop_answers(typed: bool) -> Answers {
         std::thread::Builder::new().name("signals".to_string()).spawn(listen)
     });
     if let Err(error) = waiting {
-        let _ = writeln!(io::stderr(), "warning: ctrl-C will end the program, not the answer: {error}");
+        let _ = writeln!(
+            io::stderr(),
+            "warning: cannot handle signals, so ctrl-C ends the program and not just the \
+                                       answer: {error}"
+        );
     }
     Answers(&STATE)
 }

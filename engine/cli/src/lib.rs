@@ -1,11 +1,12 @@
 //! Commands of the program `anneal`.
 //!
 //! - [`main`] parses the command line, runs a command and returns the exit code.
-//! - `commands` has one module for each command, `mcp` the tools of `anneal mcp`.
+//! - `commands` has one module for each command, and `mcp` the tools of `anneal mcp`.
 //! - `remote` is the client of a running server.
-//! - `interrupt` handles ctrl-C and SIGTERM, `openmp` looks at the OpenMP runtime, `version` is the text of `--version`.
+//! - `interrupt` handles ctrl-C and SIGTERM, `openmp` detects the OpenMP runtime, and `version` is the text of
+//!   `--version`.
 #![forbid(unsafe_code)]
-// They panic when stderr is full or its reader gone; `writeln!` lets that be nobody's concern.
+// These macros panic if stderr is full or closed. `writeln!` lets the caller ignore that.
 #![deny(clippy::print_stderr)]
 
 mod commands;

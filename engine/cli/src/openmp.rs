@@ -1,7 +1,7 @@
-//! The OpenMP runtime, in a build whose threads it runs: which one the loader took, and what it makes of settings.
+//! OpenMP runtime, in a build whose threads it runs: which library was loaded, and the settings that it uses.
 //!
-//! ggml then uses of an attached pool the CPUs alone: OpenMP makes the threads, keeps them from graph to graph and
-//! decides how they wait. `poll` and a paused pool mean nothing.
+//! With OpenMP, ggml uses only the CPUs of an attached pool. OpenMP creates the threads, keeps them between graphs
+//! and decides how they wait, so `poll` and paused pools have no effect.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use build_info::switches::OpenMp;
 
 use engine_core::settings::{Explained, Source};
 
-/// Family of a runtime.
+/// Family of OpenMP runtimes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     /// LLVM's and Intel's.
@@ -19,7 +19,7 @@ enum Family {
     Gnu,
 }
 
-/// The runtime of this process.
+/// OpenMP runtime of this process.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Runtime {
     #[serde(flatten)]
@@ -28,7 +28,7 @@ pub struct Runtime {
     family: Family,
 }
 
-/// The runtime that runs ggml's threads; nothing where its own pool does, or where none can be seen.
+/// Returns the runtime that runs ggml's threads. `None` if ggml's own pool runs them, or if no runtime is found.
 pub fn runtime() -> Option<Runtime> {
     if !llama::system_info().contains("OPENMP = 1") {
         return None;
@@ -36,7 +36,7 @@ pub fn runtime() -> Option<Runtime> {
     in_maps(&std::fs::read_to_string("/proc/self/maps").ok()?)
 }
 
-/// The first runtime among the files that a process has mapped.
+/// Returns the first runtime among the files that a process has mapped.
 fn in_maps(maps: &str) -> Option<Runtime> {
     maps.lines().filter_map(|line| Some(Path::new(line.get(line.find('/')?..)?))).find_map(|file| {
         let name = file.file_name()?.to_str()?;
@@ -59,7 +59,7 @@ impl fmt::Display for Runtime {
     }
 }
 
-/// `lines` with what `runtime` makes of them: how its threads wait stands in for `poll`.
+/// Adds the runtime's settings to `lines`: the wait policy of its threads replaces `poll`.
 pub fn explain(
     mut lines: Vec<Explained>,
     runtime: &Runtime,
@@ -71,12 +71,12 @@ pub fn explain(
         Explained { name, value: set.unwrap_or_else(|| default.to_string()), source }
     };
     let waits = match runtime.family {
-        // Milliseconds; ggml sets it where nobody has.
+        // In milliseconds. ggml sets it if the user has not.
         Family::Llvm => [from("OMP_WAIT_POLICY", "passive"), from("KMP_BLOCKTIME", "200 (ggml's)")],
         Family::Gnu => [from("OMP_WAIT_POLICY", "undecided"), from("GOMP_SPINCOUNT", "the runtime's")],
     };
     if let Some(at) = lines.iter().position(|line| line.name == "poll") {
-        lines[at].value = "of no effect".to_string();
+        lines[at].value = "no effect".to_string();
         lines.splice(at + 1..at + 1, waits);
     }
     lines
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(
             told(MAPS, &[]),
             [
-                "poll=of no effect default",
+                "poll=no effect default",
                 "OMP_WAIT_POLICY=passive default",
                 "KMP_BLOCKTIME=200 (ggml's) default"
             ]

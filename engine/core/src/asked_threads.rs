@@ -1,27 +1,27 @@
-//! `ANNEAL_THREADS`: how many threads, for those who cannot give flags, as in a container.
+//! `ANNEAL_THREADS`: the number of threads for users who cannot pass flags, as in a container.
 
 use build_info::Policy;
 use llama::MAX_THREADS;
 use llama::error::{Error, Result};
 
-/// The variable.
+/// Name of the variable.
 pub const VARIABLE: &str = "ANNEAL_THREADS";
 
-/// What it asks for.
+/// Number of threads that the variable requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// What the tuning record, the build or the machine says, whatever a configuration says.
+    /// Takes the number from the tuning record, the build or the machine, and overrides the configuration file.
     Auto,
-    /// A share of the cores that the process may use, by affinity and quota.
+    /// Share of the cores that the process may use, within its affinity and quota.
     Share(Policy),
-    /// So many threads, in both phases.
+    /// Number of threads in both phases.
     Number(u32),
 }
 
-/// What `value` asks for; an empty one is none.
+/// Parses `value`; an empty value counts as unset.
 ///
 /// # Errors
-/// Where it cannot be meant.
+/// If `value` is invalid.
 pub fn read(value: Option<&str>) -> Result<Option<Asked>> {
     let Some(value) = value.map(str::trim).filter(|value| !value.is_empty()) else { return Ok(None) };
     Ok(Some(match value {
@@ -67,7 +67,8 @@ mod tests {
         }
     }
 
-    /// A machine of 16 cores, of which this process may use so many, for so long.
+    /// Returns a machine with 16 cores, of which this process may use `cpus`, for the share of time that `quota`
+    /// gives.
     fn runtime_host(cpus: u32, quota: Option<f64>, threads: &str) -> RuntimeHost {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/hosts/ryzen-7950x.json");
         let text = std::fs::read_to_string(path).expect("a host");
@@ -96,7 +97,7 @@ mod tests {
             (16, Some(1.5), "max", (1, 1, host)),
             (16, Some(6.0), "shared", (3, 6, host)),
             (16, Some(6.0), "balanced", (5, 6, host)),
-            // More than there are is what was asked for, with a warning.
+            // More threads than cores are used as requested, with a warning.
             (4, None, "5", (5, 5, Source::Environment)),
         ];
         for (cpus, quota, asked, expected) in cases {

@@ -1,4 +1,4 @@
-//! Children of this program that answer line by line: what they say, and how they die.
+//! Child processes of this program that answer line by line: their output, and the reasons for which they end.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
@@ -7,10 +7,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// Longest line: an answer is short, and a child that a file has broken may say anything.
+/// Size of the longest line in bytes. Answers are short, but a child that a file has broken may print anything.
 const LONGEST: u64 = 1 << 20;
 
-/// The lines of `stream`, as they come. A line that is longer than a mebibyte ends them.
+/// Returns the lines of `stream` as they arrive. A line longer than 1 MiB ends them.
 ///
 /// # Errors
 /// If no thread can be started.
@@ -32,14 +32,14 @@ pub fn lines(stream: impl Read + Send + 'static) -> io::Result<Receiver<String>>
     Ok(receiver)
 }
 
-/// The last lines that a child said on its stderr.
+/// Last lines that a child printed on stderr.
 pub struct LastWords {
     lines: Arc<Mutex<VecDeque<String>>>,
     listener: JoinHandle<()>,
 }
 
 impl LastWords {
-    /// Listens to `stream` and keeps its last `most` lines.
+    /// Reads `stream` and keeps its last `most` lines.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -64,12 +64,12 @@ impl LastWords {
         Ok(LastWords { lines, listener })
     }
 
-    /// True if the child closed its stderr: there will be no more lines.
+    /// True if the child closed its stderr, so that no more lines follow.
     pub fn is_over(&self) -> bool {
         self.listener.is_finished()
     }
 
-    /// The lines so far.
+    /// Returns the last lines so far.
     pub fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
@@ -80,7 +80,7 @@ pub fn death(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     match (status.signal(), status.code()) {
         (Some(9), _) => {
-            "was killed (signal 9): by the kernel for want of memory, if nobody else did".to_string()
+            "was killed (signal 9), probably by the kernel because of too little memory".to_string()
         }
         (Some(4), _) => "died of an illegal instruction (signal 4)".to_string(),
         (Some(signal), _) => format!("crashed (signal {signal})"),

@@ -1,4 +1,4 @@
-//! Makes contexts of models, with errors that say more than llama.cpp's.
+//! Making of contexts, with errors that are more specific than llama.cpp's.
 
 use std::sync::Arc;
 
@@ -15,7 +15,10 @@ use crate::runtime_host::RuntimeHost;
 use crate::settings::{CTX_STEP, Settings};
 use crate::threads;
 
-/// Makes a context of `model` with threads of its own.
+/// Makes a context of `model` with thread pools of its own.
+///
+/// # Errors
+/// If the context does not fit into memory, or llama.cpp refuses it.
 pub fn context(
     model: &Arc<Model>,
     settings: &Settings,
@@ -26,10 +29,14 @@ pub fn context(
     context_with(model, &options, settings, runtime_host, LOWER_CTX)
 }
 
-/// What to do where a context as the settings want it does not fit.
+/// Remedy if a context with these settings does not fit into memory.
 pub const LOWER_CTX: &str = "lower -c, or make the cache smaller with -ctk q8_0 -ctv q8_0";
 
-/// The same with `options` that are not the settings'; `mend` is what to do where it does not fit into memory.
+/// Makes a context with `options` instead of those of the settings. `mend` is the remedy that an error names if the
+/// context does not fit into memory.
+///
+/// # Errors
+/// If the context does not fit into memory, or llama.cpp refuses it.
 pub fn context_with(
     model: &Arc<Model>,
     options: &ContextOptions,
@@ -40,7 +47,10 @@ pub fn context_with(
     context_collecting(model, options, settings, runtime_host, mend, None)
 }
 
-/// The same; `collector` sees what goes into every matrix.
+/// Makes a context like [`context_with`]; `collector` receives the inputs of every matrix.
+///
+/// # Errors
+/// Those of [`context_with`].
 pub fn context_collecting(
     model: &Arc<Model>,
     options: &ContextOptions,
@@ -58,8 +68,11 @@ pub fn context_collecting(
     Ok(context)
 }
 
-/// Makes a context as the settings want it, of `sequences` sequences that share its cells, with room for `rows` rows of
-/// logits in a batch.
+/// Makes a context with `sequences` sequences that share its cells, and with room for `rows` rows of logits in a
+/// batch.
+///
+/// # Errors
+/// Those of [`context`].
 pub fn shared_context(
     model: &Arc<Model>,
     settings: &Settings,
@@ -67,12 +80,16 @@ pub fn shared_context(
     sequences: u32,
     rows: u32,
 ) -> Result<Context> {
-    // So that the end does not wait for a long step.
+    // Interruptible, so that a shutdown need not wait for a long step.
     let options = context_options(model, settings, true);
     context_of(model, &options, settings, runtime_host, LOWER_CTX, sequences, rows)
 }
 
-/// The same with `options` that are not the settings'; `mend` is what to do where it does not fit into memory.
+/// Makes a shared context with `options` instead of those of the settings. `mend` is the remedy that an error names
+/// if the context does not fit into memory.
+///
+/// # Errors
+/// Those of [`context`].
 pub fn context_of(
     model: &Arc<Model>,
     options: &ContextOptions,
@@ -91,7 +108,8 @@ pub fn context_of(
     Ok(context)
 }
 
-/// What failed to make a context, with the device that has no room for it: llama.cpp tells the size of one buffer alone.
+/// Adds the device that lacks memory to an error of making a context: llama.cpp reports the size of a single buffer
+/// only.
 fn explained(
     error: Error,
     model: &Model,
@@ -101,7 +119,7 @@ fn explained(
     seats: Seats,
 ) -> Error {
     let Error::Context { n_ctx, why } = error else { return error };
-    // The context that failed, which need not be the settings'.
+    // Settings of the context that failed, which may differ from `settings`.
     let mut own = settings.clone();
     own.n_ctx.value = options.n_ctx;
     (own.n_batch.value, own.n_ubatch.value) = (options.n_batch, options.n_ubatch);
@@ -123,7 +141,7 @@ fn explained(
     }
 }
 
-/// Whether the cache of a context fits into what the weights leave.
+/// Checks that the cache of a context fits into the memory that the weights leave.
 fn check_memory(
     model: &Model,
     options: &ContextOptions,
@@ -134,7 +152,7 @@ fn check_memory(
     let (placed, n_layer) = (model.placed(), model.n_layer());
     let weights =
         if settings.weights_are_pageable() { 0 } else { model.size().saturating_sub(model.on_devices()) };
-    // What was available before the weights took their part.
+    // The available memory was measured before the weights were loaded.
     let available = runtime_host.memory().map(|available| Bytes(available.0.saturating_sub(weights)));
     let cache = cache_size(model, options);
     let here = |all: Bytes| if options.kv_offload { Bytes(placed.here(all.0, n_layer)) } else { all };
@@ -156,7 +174,7 @@ fn check_memory(
     Ok(())
 }
 
-/// Contexts of which the cache does fit into `available`, in words.
+/// Describes contexts whose cache fits into `available`.
 fn would_fit(model: &Model, options: &ContextOptions, available: Bytes) -> Option<String> {
     let tokens = |type_k: KvType, type_v: KvType| {
         let one = cache_size(model, &ContextOptions { n_ctx: CTX_STEP, type_k, type_v, ..*options })?;

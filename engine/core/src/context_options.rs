@@ -1,4 +1,4 @@
-//! Contexts that settings want of a model, and their size.
+//! Options and size of the context that the settings ask for.
 
 use build_info::Bytes;
 use gguf::GgufFile;
@@ -9,7 +9,7 @@ use llama::options::ContextOptions;
 
 use crate::settings::{Settings, Source};
 
-/// The context that `settings` want of `model`.
+/// Returns the options of the context that `settings` ask for.
 pub fn context_options(model: &Model, settings: &Settings, interruptible: bool) -> ContextOptions {
     ContextOptions {
         n_ctx: n_ctx(settings, model.n_ctx_train()),
@@ -24,18 +24,21 @@ pub fn context_options(model: &Model, settings: &Settings, interruptible: bool) 
     }
 }
 
-/// Refuses a model whose tokens look at what comes after them: it makes embeddings, and llama.cpp would have no logits.
+/// Refuses a model whose attention is not causal: it makes embeddings, and llama.cpp has no logits for it.
+///
+/// # Errors
+/// If the model cannot generate text.
 pub fn check_generates(model: &Model) -> Result<()> {
     match model.is_causal() {
         true => Ok(()),
         false => Err(Error::NotGenerative {
             path: model.path().to_path_buf(),
-            what: "makes embeddings and no text: ask `anneal serve` for them at /v1/embeddings",
+            what: "makes embeddings and no text: request them from `anneal serve` at /v1/embeddings",
         }),
     }
 }
 
-/// Size of the context: the default is cut to what the model was trained for, a flag is not.
+/// Returns the size of the context in tokens. The default is limited to the model's training length; a flag is not.
 pub fn n_ctx(settings: &Settings, trained: u32) -> u32 {
     match (settings.n_ctx.value, settings.n_ctx.source) {
         (0, _) => trained,
@@ -44,7 +47,8 @@ pub fn n_ctx(settings: &Settings, trained: u32) -> u32 {
     }
 }
 
-/// Bytes of the K and V caches. `None` for models that keep something else, or not as much in every layer.
+/// Returns the size of the K and V caches. `None` if the model's memory is of another kind, or differs between
+/// layers.
 pub fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
     if !model.has_plain_cache() {
         return None;
@@ -54,7 +58,8 @@ pub fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
         let key = format!("{architecture}.{key}");
         match model.metadata(&key) {
             Some(text) => text.parse().map_or(Number::Other, Number::Is),
-            // llama.cpp is silent about arrays (a number for each layer) as about what is not there: the file tells.
+            // llama.cpp does not return arrays (one number per layer), just as if the key were missing, so the file
+            // is read.
             None if key.ends_with(".head_count_kv") => match GgufFile::open(model.path()) {
                 Ok(file) if file.get(&key).is_none() => Number::Absent,
                 _ => Number::Other,

@@ -1,4 +1,4 @@
-//! A conversation that keeps what was evaluated: each turn evaluates only what is new.
+//! Conversations that keep their evaluated tokens, so that each turn evaluates only the new ones.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -13,16 +13,18 @@ use crate::generate::{Generation, Request, Stop, from_tokens};
 use crate::sequence::Sequence;
 use crate::split::Session;
 
-/// Messages, the template that makes a prompt of them, and the sequence that holds the last prompt with its answer.
+/// Conversation: its messages, the template that renders them as a prompt, and the sequence that holds the last
+/// prompt with its answer.
 pub struct Conversation {
     session: Session,
     sampling: SamplingOptions,
-    /// Of the next answer: another one for each, so that an answer that is asked for again is another.
+    /// Seed of the next answer. It changes with each answer, so that a regenerated answer differs from the one
+    /// before.
     seed: u32,
     template: Template,
     system: Option<String>,
     messages: Vec<Message>,
-    /// The tokens that the sequence holds.
+    /// Tokens that the sequence holds.
     held: Vec<Token>,
     last: Last,
 }
@@ -32,32 +34,32 @@ pub struct Conversation {
 struct Last {
     text: String,
     tokens: Vec<Token>,
-    /// Ends of prompts and of answers: so many bytes of the text are so many tokens.
+    /// Ends of prompts and of answers: the number of bytes of the text, and the number of tokens for them.
     ends: Vec<(usize, usize)>,
 }
 
-/// Ends that are tried: the last answers may have changed (a template that leaves out their reasoning), and one with no
-/// special tokens has none that would do.
+/// Number of ends that are tried. The text of the last answers may have changed, because some templates leave out
+/// their reasoning; and an answer without special tokens has no end at which the text can be cut.
 const TRIES: usize = 8;
 
-/// An answer.
+/// One turn: the answer, and how it was generated.
 #[derive(Clone, Debug)]
 pub struct Turn {
-    /// Its text.
+    /// Text of the answer.
     pub text: String,
-    /// Tokens of the whole prompt.
+    /// Number of tokens of the whole prompt.
     pub prompt_tokens: usize,
-    /// Of these, how many were there from the turns before.
+    /// Number of prompt tokens that were kept from earlier turns, and so were not evaluated.
     pub reused: usize,
-    /// Its tokens and times; its `prompt_tokens` are those that were evaluated.
+    /// Tokens and times of the answer. Its `prompt_tokens` counts the evaluated tokens only.
     pub generation: Generation,
 }
 
 impl Conversation {
-    /// One without a message.
+    /// Returns a conversation without messages.
     ///
     /// # Errors
-    /// When tokens cannot be chosen by `sampling`.
+    /// If `sampling` is invalid.
     pub fn new(mut session: Session, sampling: SamplingOptions, template: Template) -> Result<Self> {
         let seed = Chain::new(&sampling, session.current().model())?.seed();
         Ok(Conversation {
@@ -72,58 +74,59 @@ impl Conversation {
         })
     }
 
-    /// Renders the conversation as it would begin.
+    /// Checks that the template can render the beginning of the conversation.
     ///
     /// # Errors
-    /// When the template cannot do it.
+    /// If the template fails.
     pub fn check(&self) -> Result<()> {
         let mut messages = self.messages();
         messages.push(Message::new("user", "hello"));
         self.template.render(&messages, true, None).map(|_| ())
     }
 
-    /// What the model is told before everything else, from the next turn on.
+    /// Sets the system message, or removes it. It takes effect at the next turn.
     pub fn set_system(&mut self, text: Option<String>) {
         self.system = text;
     }
 
-    /// What it is told so.
+    /// Returns the system message, if there is one.
     pub fn system(&self) -> Option<&str> {
         self.system.as_deref()
     }
 
-    /// The system's message and all after it.
+    /// Returns all messages, the system message first.
     pub fn messages(&self) -> Vec<Message> {
         let system = self.system.iter().map(|text| Message::new("system", text.as_str()));
         system.chain(self.messages.iter().cloned()).collect()
     }
 
-    /// Turns so far, those of the user.
+    /// Returns the number of turns so far: the messages of the user.
     pub fn turns(&self) -> usize {
         self.messages.iter().filter(|message| message.role == "user").count()
     }
 
-    /// Tokens that the sequence holds, and how many it can.
+    /// Returns the number of tokens that the sequence holds, and the size of the context in tokens.
     pub fn context(&self) -> (usize, u32) {
         (self.held.len(), self.session.n_ctx())
     }
 
-    /// Threads for single tokens and for batches.
+    /// Returns the number of threads for decode and for prefill.
     pub fn threads(&self) -> (u32, u32) {
         self.session.threads()
     }
 
-    /// Forgets all messages but the system's.
+    /// Removes all messages except the system message.
     pub fn clear(&mut self) {
         self.messages.clear();
         self.forget();
     }
 
-    /// Says `text` and generates the answer, of at most `n_predict` tokens; `on_text` gets it as it comes. When that
-    /// fails, or is interrupted before the answer begins, the conversation is as it was before.
+    /// Adds `text` as a message of the user and generates an answer of at most `n_predict` tokens. `on_text` receives
+    /// the answer piece by piece. If the turn fails, or is interrupted before the answer begins, the conversation
+    /// stays as it was.
     ///
     /// # Errors
-    /// Those of the template and of the evaluation; [`Error::PromptTooLong`] where the context is full.
+    /// Those of the template and of the evaluation; [`Error::PromptTooLong`] if the context is full.
     pub fn ask(
         &mut self,
         text: &str,
@@ -138,11 +141,11 @@ impl Conversation {
         turn
     }
 
-    /// Takes the last answer back and generates another; `None` where there is none. When that fails, or is
-    /// interrupted before it begins, the answer stays.
+    /// Discards the last answer and generates another; returns `None` if there is no answer. If the generation fails,
+    /// or is interrupted before the answer begins, the old answer stays.
     ///
     /// # Errors
-    /// As for [`ask`](Self::ask).
+    /// Those of [`ask`](Self::ask).
     pub fn ask_again(
         &mut self,
         n_predict: u32,
@@ -163,7 +166,7 @@ impl Conversation {
         let prompt = self.template.render(&self.messages(), true, None)?;
         let tokens = self.tokens_of(&prompt)?;
         let n_ctx = self.session.n_ctx();
-        // One more for the answer.
+        // The answer needs room for at least one token.
         if tokens.len() >= n_ctx as usize {
             return Err(Error::PromptTooLong {
                 prompt: tokens.len(),
@@ -200,16 +203,17 @@ impl Conversation {
         Ok(turn)
     }
 
-    /// What chooses the tokens of the next answer: a grammar begins anew with each.
+    /// Returns the sampler chain for the next answer. Each answer needs a new one, because a grammar starts from its
+    /// beginning.
     fn chain(&mut self) -> Result<Chain> {
         let sampling = SamplingOptions { seed: Some(self.seed), ..self.sampling.clone() };
-        // To llama.cpp the greatest number is none.
+        // llama.cpp reads the largest number as "no seed".
         self.seed = (self.seed % u32::MAX + 1) % u32::MAX;
         Chain::new(&sampling, self.session.current().model())
     }
 
-    /// `prompt` as tokens. Where it goes on from the last one with its answer, these keep their tokens: a model may have
-    /// written its words in other pieces than the tokenizer cuts them into.
+    /// Tokenizes `prompt`. Text that the sequence already holds keeps its tokens: a model may have generated the
+    /// words in other pieces than the tokenizer would cut them into.
     fn tokens_of(&mut self, prompt: &str) -> Result<Vec<Token>> {
         let context = self.session.current();
         let model = context.model();
@@ -217,9 +221,9 @@ impl Conversation {
         let Last { text, tokens, ends } = &self.last;
         let same = text.bytes().zip(prompt.bytes()).take_while(|(before, now)| before == now).count();
         for &(bytes, count) in ends.iter().rev().filter(|(bytes, _)| *bytes <= same).take(TRIES) {
-            // The end of a text, and so of a character.
+            // `bytes` is the end of a text, and so the end of a character.
             let rest = model.tokenize_with(&prompt[bytes..], false)?;
-            // Anything else could be one token with what is before it.
+            // Only a special token cannot merge with the text before it into one token.
             if rest.first().is_none_or(|&token| model.is_special(token)) {
                 return Ok([&tokens[..count], &rest].concat());
             }
@@ -227,8 +231,8 @@ impl Conversation {
         self.template.tokenize(model, prompt)
     }
 
-    /// Keeps of the sequence what `tokens` begins with, and returns how much that is. One token at least is left to
-    /// evaluate, for its logits.
+    /// Keeps the prefix that the sequence and `tokens` share, and returns its length in tokens. At least one token is
+    /// left to be evaluated, because its logits are needed.
     fn reuse(&mut self, tokens: &[Token]) -> usize {
         let same = self.held.iter().zip(tokens).take_while(|(held, token)| held == token).count();
         let kept = self.session.current().keep(same.min(tokens.len().saturating_sub(1)));
@@ -236,10 +240,10 @@ impl Conversation {
         kept
     }
 
-    /// Notes what the sequence holds after an answer, `text`, to `prompt`, which is `tokens`.
+    /// Records what the sequence holds after the answer `text` to `prompt`, whose tokens are `tokens`.
     fn remember(&mut self, prompt: String, mut tokens: Vec<Token>, text: &str, generation: &Generation) {
         let context = self.session.current();
-        // An interrupted graph has changed a state that cannot be taken back.
+        // An interrupted graph has changed a recurrent state, which cannot be restored.
         if generation.stop == Stop::Interrupted && !context.model().has_plain_cache() {
             return self.forget();
         }
@@ -263,7 +267,7 @@ impl Conversation {
     }
 }
 
-/// Whether there is anything of an answer.
+/// True if any part of the answer was generated.
 fn has_begun(turn: &Turn) -> bool {
     turn.generation.stop != Stop::Interrupted || !turn.generation.tokens.is_empty()
 }

@@ -1,20 +1,20 @@
-//! Turns to evaluate: contexts that share cores use them one at a time.
+//! Lock on CPU cores: contexts that share cores compute one at a time.
 //!
-//! A seat is a context's right to ask; it names the cores that the context computes on. Contexts on other cores do not wait
-//! for each other.
+//! A seat is a context's right to take the lock, and names the cores that the context computes on. Contexts on
+//! different cores do not wait for each other.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long after its last turn a seat counts as one that wants the cores: those who wait for work by polling have given up
-/// by then.
+/// Time after its last turn during which a seat still counts as active. Threads that poll for work have given up by
+/// then.
 const RECENT: Duration = Duration::from_secs(1);
 
-/// The cores of a context.
+/// Cores that a context computes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// Any of them.
+    /// Any cores of the machine.
     All,
     /// The CPUs with these numbers.
     These(Vec<u32>),
@@ -29,8 +29,8 @@ impl Cores {
     }
 }
 
-/// All turns of a machine. They are given in the order in which they are asked for: who lets go and asks again at once waits
-/// behind the others.
+/// Lock on all cores of a machine. Turns are given in the order of the requests, so a context that releases the lock
+/// and takes it again waits behind the others.
 #[derive(Debug, Default)]
 pub struct Turns {
     state: Mutex<LockState>,
@@ -39,32 +39,32 @@ pub struct Turns {
 
 #[derive(Debug, Default)]
 struct LockState {
-    /// The number that the next one gets.
+    /// Number of the next request.
     next: u64,
-    /// Those who have a turn or wait for one, in the order in which they came.
+    /// Requests that hold the lock or wait for it, in their order.
     line: VecDeque<(u64, Arc<Cores>)>,
-    /// All seats, and when each had its last turn.
+    /// All seats, with the time of each one's last turn.
     seats: Vec<(Arc<Cores>, Option<Instant>)>,
 }
 
-/// Whoever takes turns on some cores.
+/// Right of a context to take the lock on its cores.
 #[derive(Debug)]
 pub struct Seat {
     turns: Arc<Turns>,
     cores: Arc<Cores>,
 }
 
-/// A turn, until it is dropped.
+/// Turn on the cores, which ends when it is dropped.
 #[derive(Debug)]
 pub struct Taken<'a> {
     turns: &'a Turns,
     number: u64,
-    /// Whether another seat had the same cores a short while ago.
+    /// True if another seat used some of these cores within the last second.
     pub is_shared: bool,
 }
 
 impl Turns {
-    /// A seat for a context on `cores`.
+    /// Returns a seat for a context on `cores`.
     pub fn seat(self: &Arc<Self>, cores: Cores) -> Seat {
         let cores = Arc::new(cores);
         self.lock().seats.push((Arc::clone(&cores), None));
@@ -72,13 +72,13 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, LockState> {
-        // A list and a number are whole between two calls.
+        // The state is valid after every single change, so a poisoned lock can be used.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Seat {
-    /// Waits for a turn.
+    /// Waits until the cores are free and takes them.
     pub fn take(&self) -> Taken<'_> {
         let mut state = self.turns.lock();
         let number = state.next;
@@ -148,7 +148,7 @@ mod tests {
                 })
             })
             .collect();
-        // All three wait; who lets go and asks again comes after them.
+        // All three threads wait, and a new request comes after them.
         while turns.lock().next < 4 {
             std::thread::yield_now();
         }
@@ -166,7 +166,7 @@ mod tests {
         let turns = Arc::new(Turns::default());
         let (one, other) = (turns.seat(Cores::These(vec![0, 1])), turns.seat(Cores::These(vec![2, 3])));
         let held = one.take();
-        // On another thread this would be a test of patience: here it would wait for ever.
+        // Taken on this thread, so that a wrong wait hangs the test instead of only delaying it.
         let beside = other.take();
         assert!(!held.is_shared && !beside.is_shared);
         let both = turns.seat(Cores::These(vec![1, 2]));

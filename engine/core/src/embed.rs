@@ -1,4 +1,4 @@
-//! Embeddings: what the model makes of a text, as numbers to compare texts by.
+//! Embeddings: vectors that represent texts, to compare them.
 
 mod evaluate;
 mod pooling;

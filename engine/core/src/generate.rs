@@ -1,4 +1,5 @@
-//! Text in, text out: tokenise, prefill, then sample and decode one token at a time, in one context or in two.
+//! Generation of text: tokenises, evaluates the prompt, then samples and evaluates one token at a time, in one
+//! context or two.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -12,7 +13,10 @@ pub use crate::generation::{Generation, Request, Stop, check_prompt, has_nan};
 use crate::sequence::Sequence;
 use crate::speculative::generate as speculative;
 
-/// Generates. `on_text` gets the text as it comes, in whole characters; it breaks off by saying so.
+/// Generates text. `on_text` receives it as it is generated, in whole characters, and can end the generation.
+///
+/// # Errors
+/// Those of the evaluation, and of a prompt that is empty or too long.
 pub fn generate(
     sequence: &mut impl Sequence,
     chain: &mut Chain,
@@ -26,7 +30,10 @@ pub fn generate(
     from_tokens(sequence, chain, &prompt, request, start, on_text)
 }
 
-/// The same from a prompt already cut into tokens, timed from `start`, after those that the sequence holds.
+/// Generates from a prompt of tokens, after those that the sequence holds. Times are counted from `start`.
+///
+/// # Errors
+/// Those of [`generate`].
 pub fn from_tokens(
     sequence: &mut impl Sequence,
     chain: &mut Chain,
@@ -35,7 +42,7 @@ pub fn from_tokens(
     start: Instant,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
-    // Before the last token of it is evaluated: penalties on a device look at it then.
+    // This precedes the evaluation of the prompt's last token, at which penalties on a device read the prompt.
     chain.accept_prompt(prompt)?;
     sequence.place_sampling(chain)?;
     let mut generation = prefill(sequence, prompt, request)?;
@@ -45,8 +52,11 @@ pub fn from_tokens(
     Ok(generation)
 }
 
-/// The first half of [`from_tokens`]: evaluates `prompt`, 1 token or more, after those that the sequence holds. Where it is
-/// interrupted the generation's `stop` says so.
+/// First half of [`from_tokens`]: evaluates `prompt`, at least one token, after those that the sequence holds. If it
+/// is interrupted, the `stop` of the generation is [`Stop::Interrupted`].
+///
+/// # Errors
+/// If `prompt` is empty or too long, or its evaluation fails.
 pub fn prefill(sequence: &mut impl Sequence, prompt: &[Token], request: &Request<'_>) -> Result<Generation> {
     let held = sequence.current().held();
     check_prompt(sequence.current(), held, prompt)?;
@@ -62,15 +72,18 @@ pub fn prefill(sequence: &mut impl Sequence, prompt: &[Token], request: &Request
     }
     context.synchronize();
     generation.prefill = start.elapsed();
-    // A sampler would choose something all the same. Once: what goes wrong later goes wrong in the first row, mostly.
+    // A sampler would choose a token even from NaN. Only the first row is checked: most faults show there already.
     if request.n_predict > 0 && !context.samples_on_device(ALONE) && has_nan(context.logits()?) {
         return Err(Error::NotANumber);
     }
     Ok(generation)
 }
 
-/// The second half: chooses tokens after `prompt`, the last that the sequence holds and that `chain` knows, and evaluates them.
-/// The first one is chosen by `row` where the context has no logits of its own.
+/// Second half of [`from_tokens`]: chooses and evaluates tokens after `prompt`. The sequence holds the prompt, and
+/// `chain` knows it. `row` has the logits for the first token if the context has none of its own.
+///
+/// # Errors
+/// Those of the evaluation.
 #[expect(clippy::too_many_arguments, reason = "both halves of one function")]
 pub fn go_on(
     sequence: &mut impl Sequence,
@@ -83,7 +96,7 @@ pub fn go_on(
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<()> {
     let mut teller = Teller::new(sequence.current(), request, start, on_text);
-    // An earlier sequence's, or one on the way to this prompt: not between its tokens.
+    // Discards a move for an earlier sequence or for this prompt, so that only a move after the prompt is counted.
     sequence.take_hand_over();
     let graphs = sequence.graphs();
     generation.stop = loop {

@@ -1,4 +1,4 @@
-//! A generated text, and what tells its tokens as they come.
+//! Result of a generation, and the callback that reports its text.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,64 +14,66 @@ use crate::sequence::HandOver;
 use crate::speculative::report::DraftReport;
 use crate::stream_utf8::StreamUtf8;
 
-/// What to generate.
+/// Request for a generation.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Text to go on from.
+    /// Text to continue.
     pub prompt: &'a str,
-    /// Most tokens to generate.
+    /// Largest number of tokens to generate.
     pub n_predict: u32,
-    /// Whether tokens that end a text are like any other; not where a grammar says when it ends.
+    /// True if tokens that end a text do not end the generation. Has no effect with a grammar, which decides where it
+    /// ends.
     pub ignore_end: bool,
 }
 
-/// Why a generation stopped.
+/// Reason that a generation stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
     /// The model ended the text.
     End,
-    /// As many tokens as asked for.
+    /// The requested number of tokens was generated.
     Length,
-    /// No room for another token.
+    /// The context has no room for another token.
     ContextFull,
-    /// The interrupt flag.
+    /// The interrupt flag was set.
     Interrupted,
-    /// Nobody reads the text any more.
+    /// The output was closed by its reader.
     OutputClosed,
 }
 
-/// What was generated, and how long it took.
+/// Generated tokens, with the times of the generation.
 #[derive(Clone, Debug)]
 pub struct Generation {
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Of these, those that were not evaluated because a cache had them.
+    /// Number of prompt tokens that were not evaluated because a cache had them.
     pub cached_tokens: usize,
-    /// The tokens.
+    /// Generated tokens.
     pub tokens: Vec<Token>,
-    /// Why it stopped.
+    /// Reason that the generation stopped.
     pub stop: Stop,
-    /// From the start until the first token was chosen; `None` where it never was.
+    /// Time from the start until the first token was chosen; `None` if there is no token.
     pub time_to_first_token: Option<Duration>,
-    /// Time the prompt took.
+    /// Time to evaluate the prompt.
     pub prefill: Duration,
-    /// Time from the first token to the last, without what handing over took.
+    /// Time from the first token to the last, without moving the sequence between contexts.
     pub decode: Duration,
-    /// Time of each token after the first: from the choice of the one before to its own, handing over included.
+    /// Time of each token after the first, from the choice of the previous token to its own choice. Includes moving
+    /// the sequence between contexts.
     pub token_times: Vec<Duration>,
-    /// Handing the sequence over from the weights of prefill to those of decode, where they are not the same.
+    /// Moving of the sequence from the prefill context to the decode context; `None` if there is only one context.
     pub hand_over: Option<HandOver>,
-    /// What drafts brought, where there were to be any.
+    /// Statistics of the drafts; `None` without speculative decoding.
     pub speculation: Option<DraftReport>,
-    /// What devices did of choosing the tokens.
+    /// Part of the sampling that devices did.
     pub device: DeviceReport,
     /// Graphs that were computed after the prompt.
     pub graphs: Graphs,
 }
 
 impl Generation {
-    /// Nothing yet, after a prompt of `prompt_tokens` tokens.
+    /// Returns an empty generation after a prompt of `prompt_tokens` tokens.
     pub fn new(prompt_tokens: usize, request: &Request<'_>, n_ctx: u32) -> Self {
         Generation {
             prompt_tokens,
@@ -89,12 +91,13 @@ impl Generation {
         }
     }
 
-    /// Prompt tokens per second, of those that were evaluated.
+    /// Returns the evaluated prompt tokens per second.
     pub fn prefill_tokens_per_second(&self) -> Option<f64> {
         rate(self.prompt_tokens - self.cached_tokens, self.prefill)
     }
 
-    /// Generated tokens per second; the first one comes out of the prefill and does not count.
+    /// Returns the generated tokens per second. The first token is not counted, because the prefill computes its
+    /// logits.
     pub fn decode_tokens_per_second(&self) -> Option<f64> {
         rate(self.tokens.len().saturating_sub(1), self.decode)
     }
@@ -104,11 +107,11 @@ fn rate(tokens: usize, time: Duration) -> Option<f64> {
     (tokens > 0 && !time.is_zero()).then(|| tokens as f64 / time.as_secs_f64())
 }
 
-/// Tells the tokens of a generation as they are chosen, and knows when it ends.
+/// Reports the tokens of a generation as they are chosen, and detects its end.
 pub struct Teller<'a> {
     request: Request<'a>,
     model: Arc<Model>,
-    /// Tokens that the context has room for.
+    /// Number of tokens for which the context has room.
     room: usize,
     start: Instant,
     first: Option<Instant>,
@@ -136,12 +139,16 @@ impl<'a> Teller<'a> {
         }
     }
 
-    /// Most tokens of the generation.
+    /// Returns the largest number of tokens of the generation.
     pub fn most(&self) -> usize {
         self.request.n_predict as usize
     }
 
-    /// Takes `token`, which `chain` chose and accepted; says why it is the last, if it is.
+    /// Records and reports `token`, which `chain` chose and accepted. Returns the reason to stop if it is the last
+    /// token.
+    ///
+    /// # Errors
+    /// Those of converting the token to text.
     pub fn take(&mut self, token: Token, chain: &Chain, generation: &mut Generation) -> Result<Option<Stop>> {
         let now = Instant::now();
         let first = *self.first.get_or_insert(now);
@@ -157,7 +164,7 @@ impl<'a> Teller<'a> {
         if !text.is_empty() && (self.on_text)(text).is_break() {
             return Ok(Some(Stop::OutputClosed));
         }
-        // All that could follow is the end, so there is no need to evaluate anything for it.
+        // The grammar allows nothing but the end, so no further token need be evaluated.
         if chain.is_complete() {
             return Ok(Some(Stop::End));
         }
@@ -167,7 +174,7 @@ impl<'a> Teller<'a> {
         Ok((generation.tokens.len() > self.room).then_some(Stop::ContextFull))
     }
 
-    /// Tells what is left of a character that is not whole.
+    /// Reports the rest of an incomplete character.
     pub(crate) fn finish(mut self, generation: &mut Generation) {
         let rest = self.stream.finish();
         if generation.stop != Stop::OutputClosed && !rest.is_empty() && (self.on_text)(rest).is_break() {
@@ -180,7 +187,7 @@ pub(crate) fn handed(hand_over: &Option<HandOver>) -> Duration {
     hand_over.map_or(Duration::ZERO, |hand_over| hand_over.time)
 }
 
-/// Looks at all of them without a branch, which the compiler makes vectors of.
+/// True if any value is NaN. Checks all values without a branch, so that the compiler can vectorise the loop.
 pub fn has_nan(row: &[f32]) -> bool {
     row.iter().fold(false, |found, value| found | value.is_nan())
 }

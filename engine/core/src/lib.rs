@@ -1,6 +1,6 @@
-//! The engine without its surroundings: models, sessions, settings, placement, prompt cache and speculative decoding.
+//! Core of the engine: models, sessions, settings, placement, prompt cache and speculative decoding.
 //!
-//! Programs build on the crate `engine`, which has the stable interface. This crate is what the engine's own parts share.
+//! Programs use the crate `engine`, which has the stable interface. This crate is shared by the engine's own crates.
 #![forbid(unsafe_code)]
 
 pub mod asked_threads;

@@ -1,4 +1,4 @@
-//! The logits after every token of a text, for whoever compares two builds.
+//! Logits after every token of a text, to compare two builds.
 
 use build_info::Logits;
 use gguf::memory::CTX_STEP;
@@ -7,19 +7,19 @@ use llama::{Context, Token};
 
 use crate::sequence::Sequence;
 
-/// How a text is fed, and what comes after it.
+/// Way in which a text is evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feed {
-    /// One token at a time, through the kernels of decode, rather than in batches through those of prefill.
+    /// True to evaluate one token at a time, with the kernels of decode; false for batches, with those of prefill.
     pub step: bool,
-    /// Most likely tokens to go on with after the text, one at a time.
+    /// Number of likeliest tokens to generate after the text.
     pub greedy: u32,
 }
 
-/// Feeds `tokens` to an empty `sequence` and returns what follows each of them, and each greedy token after them.
+/// Evaluates `tokens` in an empty `sequence`; returns the logits after each of them and after each generated token.
 ///
 /// # Errors
-/// When there are no tokens, they do not fit, one is not in the vocabulary, or the evaluation fails.
+/// If there are no tokens, they do not fit, one is not in the vocabulary, or the evaluation fails.
 pub fn logits(sequence: &mut impl Sequence, tokens: &[Token], feed: Feed) -> Result<Logits> {
     check(sequence.current(), tokens, feed)?;
     let vocabulary = sequence.current().model().n_vocab() as usize;
@@ -68,7 +68,7 @@ fn check(context: &Context, tokens: &[Token], feed: Feed) -> Result<()> {
     Ok(())
 }
 
-/// The first of the greatest; what is no number is never the greatest.
+/// Returns the first token with the largest logit; ignores NaN.
 fn most_likely(row: &[f32]) -> Token {
     let mut best = (0, f32::NEG_INFINITY);
     for (token, &value) in row.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Opens models and makes contexts of them, after checks whose errors say more than llama.cpp's.
+//! Loading of models after checks whose errors are more specific than llama.cpp's.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -22,27 +22,36 @@ use crate::settings::{Settings, Source};
 
 /// Loads the model at `path`.
 ///
-/// The file is read and checked first: llama.cpp's own parser ends some damaged files with an assertion. A file that passes
-/// and is not known is then loaded by a child process: see [`crate::trial`]. A
-/// model larger than the memory is refused unless it is mapped and not repacked, so that the kernel can drop
-/// its pages: the alternative is the out-of-memory killer.
+/// The file is read and checked first, because llama.cpp's own parser ends on some damaged files with an assertion. A
+/// file that passes and is not known yet is then loaded by a child process: see [`crate::trial`]. A model larger than
+/// the memory is refused unless it is mapped and not repacked: only then can the kernel drop its pages, instead of
+/// killing the process when memory runs out.
 ///
-/// Where the settings require a GPU, one must have it: see [`gpu`].
+/// If the settings require a GPU, one must be available: see [`gpu`].
 ///
-/// Where the number of layers on devices is left open, it is as many as find room there: see [`fit`].
+/// If the number of layers on devices is not set, as many are placed there as fit: see [`fit`].
+///
+/// # Errors
+/// If a check, the trial or the load fails.
 pub fn open(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) -> Result<Arc<Model>> {
     open_for(path, settings, runtime_host, Seats::default())
 }
 
-/// Reads and checks the header of the model at `path`, and tries the model if it is not known: what [`open`] does before it
-/// lets llama.cpp load it.
+/// Reads and checks the header of the model at `path`, and runs a trial if the model is not known. This is the part
+/// of [`open`] before llama.cpp loads the model.
+///
+/// # Errors
+/// If a check or the trial fails.
 pub fn check_file(path: &Path, settings: &Settings) -> Result<()> {
     let (file, others) = read_files(path)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
     crate::trial::of_load(&parts, settings).map(drop)
 }
 
-/// The same for other contexts than one of one sequence, which is what layers are given room beside.
+/// Loads like [`open`], but reserves memory for contexts other than a single one with one sequence.
+///
+/// # Errors
+/// Those of [`open`].
 pub fn open_for(
     path: &Path,
     settings: &Settings,
@@ -54,17 +63,17 @@ pub fn open_for(
         llama::turn_off_tiled();
     }
     llama::ask_huge_pages(settings.huge_pages.value);
-    // Before the size: what goes to other devices does not have to fit here.
+    // This precedes the size check: layers on other devices need not fit into the host's memory.
     let placed = match place_for(settings) {
-        // Why there is no device goes before what cannot be done without one.
+        // The reason that there is no device is more useful than an error of an option that needs one.
         Err(why @ Error::Usage(_)) => gpu::require_device(path, settings, runtime_host).and(Err(why))?,
         placed => placed?,
     };
-    // Before minutes of loading.
+    // Checked before a load that may take minutes.
     gpu::require_device(path, settings, runtime_host)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
     gpu::warn_of_cublas(&parts, &placed, settings, runtime_host);
-    // To plan for devices is to let llama.cpp read the header.
+    // Planning for devices lets llama.cpp read the header, so the file is checked before.
     let mut checked = None;
     if !placed.takers.is_empty() {
         checked = Some(crate::trial::of_load(&parts, settings)?);
@@ -82,8 +91,7 @@ pub fn open_for(
     let weights = offload::local_weights(&parts, &placed);
     let size = Bytes(weights.0.saturating_add(adapters_size(&file, settings)?.0));
     if file.get("general.type") == Some(&Value::Scalar(Scalar::String("adapter".to_string()))) {
-        let what =
-            "is an adapter (LoRA) and no model: name the model that it is for with -m, and it with --lora";
+        let what = "is a LoRA adapter and no model: give its base model with -m, and the adapter with --lora";
         return Err(Error::NotGenerative { path: path.to_path_buf(), what });
     }
     let pageable = settings.weights_are_pageable();
@@ -93,14 +101,14 @@ pub fn open_for(
             what: "weights",
             needed: size,
             available,
-            mend: "use a smaller quantisation, or read it from the disk as it runs, slowly, with \
+            mend: "use a smaller quantisation, or read the weights from the disk during the run, which is slow, with \
                    --load-mode mmap --no-repack"
                 .to_string(),
         });
     }
     let checked = match checked {
         Some(checked) => checked,
-        // After what is cheap to refuse.
+        // The trial comes after all checks that are faster.
         None => crate::trial::of_load(&parts, settings)?,
     };
     let loaded = Model::load_as(&checked, &options, &settings.variant);
@@ -120,16 +128,16 @@ pub fn open_for(
         model.set_plan(plan);
     }
     if !model.is_decoder_only() {
-        let what = "has an encoder: this program runs models that generate text with a decoder alone";
+        let what = "has an encoder: this program only runs decoder-only models";
         return Err(Error::NotGenerative { path: path.to_path_buf(), what });
     }
     gpu::require(&model, settings, runtime_host)?;
     Ok(model)
 }
 
-/// How many layers find room on devices, where that is to be found; says so where it is not all of them, since each that stays
-/// on the host is waited for at every token. Where llama.cpp cannot tell, loading goes on as if all had room, and says what is
-/// wrong with the model.
+/// Finds how many layers fit on devices if the settings leave that open. Prints a note if not all of them fit,
+/// because decode waits for each layer on the host at every token. If llama.cpp cannot estimate the memory, loading
+/// continues as if all layers fit, and reports what is wrong with the model.
 fn plan(
     parts: &[&GgufFile],
     checked: &Checked,
@@ -151,14 +159,14 @@ fn plan(
         Ok(None) => None,
         Err(why) => {
             tracing::debug!(
-                "all layers are given to devices, since it cannot be told how many find room: {why}"
+                "all layers are placed on devices, because the number that fits cannot be estimated: {why}"
             );
             None
         }
     }
 }
 
-/// Says where `plan` puts the model at `path`; once, where it is loaded again and again.
+/// Prints the placement that `plan` gives the model at `path`, once even if it is loaded repeatedly.
 fn note(path: &Path, plan: &LayerPlan) {
     static LAST: Mutex<String> = Mutex::new(String::new());
     let mut last = LAST.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -177,7 +185,7 @@ mod tests {
     use super::*;
     use crate::settings::Requested;
 
-    /// `bytes` with what stands at `key` given by `value`.
+    /// Returns `bytes` with the value of `key`, which has `len` bytes, replaced by `value`.
     fn replaced(bytes: &[u8], key: &str, len: usize, value: &[u8]) -> Vec<u8> {
         let at = bytes.windows(key.len()).position(|window| window == key.as_bytes()).expect("the key");
         let at = at + key.len();
@@ -191,8 +199,8 @@ mod tests {
         let options = gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny);
         gguf::synth::write(&plain, &options).expect("the tiny model");
 
-        // A number of KV heads for each of its four layers: 24 bytes more, and 8 in the name, so that the data
-        // stays aligned.
+        // A number of KV heads for each of the four layers. The array takes 24 bytes more, and the name 8 more, so
+        // that the data stays aligned.
         let kv_heads = GgufFile::open(&plain).ok().and_then(|file| file.u32("llama.attention.head_count_kv"));
         let mut array: Vec<u8> = [9u32, 5].iter().flat_map(|kind| kind.to_le_bytes()).collect();
         array.extend(4u64.to_le_bytes());

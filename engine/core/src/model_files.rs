@@ -1,4 +1,4 @@
-//! Files of a model, before it is loaded.
+//! Reading of a model's files before it is loaded.
 
 use std::path::Path;
 
@@ -10,13 +10,19 @@ use llama::variant::Variant;
 use crate::settings::Settings;
 
 /// Reads the header of the model at `path`, and those of its other parts.
+///
+/// # Errors
+/// If a file cannot be read or is invalid.
 pub fn read_files(path: &Path) -> Result<(GgufFile, Vec<GgufFile>)> {
     let file = GgufFile::open(path)?;
     let others = file.other_parts()?;
     Ok((file, others))
 }
 
-/// Size of the weights of the adapters that `settings` want of the model that begins with `file`, which go with it.
+/// Returns the size of the weights of the adapters that `settings` ask for, for the model that begins with `file`.
+///
+/// # Errors
+/// If an adapter cannot be read or does not match the model.
 pub fn adapters_size(file: &GgufFile, settings: &Settings) -> Result<Bytes> {
     if settings.variant == Variant::default() {
         return Ok(Bytes(0));

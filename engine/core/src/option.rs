@@ -1,12 +1,13 @@
-//! Options of a program: what one row of an options table says.
+//! Options of a program, as rows of a table.
 
 use std::path::PathBuf;
 
-/// An option: a flag of the command line, a key of the configuration file, or both.
+/// Option: a flag of the command line, a key of the configuration file, or both.
 ///
-/// `T` holds the values that were asked for.
+/// `T` holds the requested values.
 pub struct OptionSpec<T: 'static> {
-    /// Name of the flag, without its dashes. With underscores in place of dashes it is the key.
+    /// Name of the flag, without its dashes. The key of the configuration file has underscores instead of the inner
+    /// dashes.
     pub name: &'static str,
     /// Form on the command line.
     pub flag: Flag,
@@ -14,11 +15,12 @@ pub struct OptionSpec<T: 'static> {
     pub key: Key,
     /// Part of the command line and of the configuration file that lists it.
     pub group: Group,
-    /// Value that is used where none is given.
+    /// Value that is used if the option is not set.
     pub default: DefaultValue,
-    /// Explanation for help texts and the printed configuration. Empty for a sampling parameter, whose own table has one.
+    /// Description for help texts and the printed configuration. It is empty for a sampling parameter, whose own
+    /// table has the description.
     pub help: &'static str,
-    /// Type and range of its value, and the function that stores one.
+    /// Type and range of the value, and the function that stores a value.
     pub value: Value<T>,
     /// Access to the stored value.
     pub slot: Slot<T>,
@@ -27,7 +29,7 @@ pub struct OptionSpec<T: 'static> {
 /// Form of an option on the command line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Flag {
-    /// Not at all.
+    /// Absent from the command line.
     None,
     /// `--name VALUE`.
     Value {
@@ -37,7 +39,7 @@ pub enum Flag {
         aliases: &'static [&'static str],
         /// Name of the value in help texts.
         metavar: &'static str,
-        /// Value that `--name` stands for, where the flag may come without one.
+        /// Value that `--name` has without a value; `None` if the flag requires one.
         bare: Option<Bare>,
     },
     /// `--name VALUE`, and `--no-name` for the value "off".
@@ -49,11 +51,11 @@ pub enum Flag {
     Switch,
     /// `--no-name` for false, with a help text of its own.
     Off(&'static str),
-    /// `--name` and `--no-name`, of which the last one counts. With other spellings of both, and a help text of the second.
+    /// `--name` and `--no-name`, of which the last one on the command line counts.
     OnOff {
         /// Other spelling of `--name`.
         alias: Option<&'static str>,
-        /// Other spelling of `--no-name`.
+        /// Other spelling of `--no-name`, without dashes.
         off_alias: Option<&'static str>,
         /// Help text of `--no-name`.
         off_help: &'static str,
@@ -89,7 +91,7 @@ impl Flag {
 /// Form of an option in the configuration file.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Key {
-    /// Name of the key, where it is not the flag's.
+    /// Name of the key, if it differs from the flag's.
     pub name: Option<&'static str>,
     /// True if the file has no such key.
     pub absent: bool,
@@ -100,20 +102,20 @@ pub struct Key {
 }
 
 impl Key {
-    /// No key.
+    /// Absent from the configuration file.
     pub const NONE: Key = Key { name: None, absent: true, of_model: false, on_reload: false };
-    /// A key of the server as a whole.
+    /// Key of the server as a whole.
     pub const SERVER: Key = Key { name: None, absent: false, of_model: false, on_reload: false };
-    /// A key that each model may have.
+    /// Key that each model may have.
     pub const MODEL: Key = Key { name: None, absent: false, of_model: true, on_reload: false };
 
-    /// This key, called `name`.
+    /// Returns this key with the name `name`.
     #[must_use]
     pub const fn named(self, name: &'static str) -> Self {
         Key { name: Some(name), ..self }
     }
 
-    /// This key, whose new value counts after a reload.
+    /// Returns this key, with new values that take effect after a reload.
     #[must_use]
     pub const fn reloaded(self) -> Self {
         Key { on_reload: true, ..self }
@@ -144,7 +146,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// Title in help texts and in the printed configuration.
+    /// Returns the title in help texts and in the printed configuration.
     pub const fn title(self) -> &'static str {
         match self {
             Group::Model | Group::Adapters | Group::Loading | Group::LoadMode | Group::Split => "Model",
@@ -162,34 +164,33 @@ impl Group {
     }
 }
 
-/// Value of an option that nobody sets.
+/// Value of an option that is not set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DefaultValue {
-    /// A number.
+    /// Number.
     Number(f64),
-    /// A word or a list, as flags have it.
+    /// Word or list, as written on the command line.
     Text(&'static str),
     /// True or false.
     Truth(bool),
-    /// A value that depends on the machine, the model or other options: in words, and an example for the configuration
-    /// file, as TOML.
+    /// Value that depends on the machine, the model or other options.
     Depends {
-        /// Explanation in words.
+        /// Description of the value.
         words: &'static str,
         /// Example, as TOML.
         example: &'static str,
     },
-    /// The default of the sampling parameter of this name.
+    /// Default of the sampling parameter with this name.
     OfParameter(&'static str),
 }
 
 impl DefaultValue {
-    /// A default in words, and an example as TOML.
+    /// Returns a default that is described by `words`, with an `example` as TOML.
     pub const fn depends(words: &'static str, example: &'static str) -> Self {
         DefaultValue::Depends { words, example }
     }
 
-    /// The default in words, as help texts end with it.
+    /// Returns the default in words, as it appears at the end of help texts.
     pub fn words(&self) -> String {
         match self {
             DefaultValue::Number(number) => number.to_string(),
@@ -203,7 +204,7 @@ impl DefaultValue {
 
 /// Type and range of an option's value, and the function that stores one.
 pub enum Value<T: 'static> {
-    /// A whole number.
+    /// Whole number.
     Whole {
         /// Least value.
         least: u32,
@@ -214,7 +215,7 @@ pub enum Value<T: 'static> {
         /// Stores a value.
         set: fn(&mut T, u32),
     },
-    /// A number.
+    /// Number.
     Number {
         /// Least value.
         least: f64,
@@ -225,30 +226,30 @@ pub enum Value<T: 'static> {
         /// Stores a value.
         set: fn(&mut T, f64),
     },
-    /// The sampling parameter of this name, whose range is in [`sampling::PARAMETERS`].
+    /// Sampling parameter with this name, whose range is in [`sampling::PARAMETERS`].
     Parameter(&'static str, fn(&mut T, f64)),
     /// True or false.
     Truth(fn(&mut T, bool)),
-    /// A path.
+    /// Path.
     Path(fn(&mut T, PathBuf)),
-    /// A text, which is parsed.
+    /// Text that is parsed.
     Text(Form, fn(&mut T, &str) -> Result<(), String>),
 }
 
 /// Forms that a configuration file may give a [`Value::Text`] in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A text.
+    /// Text.
     Word,
-    /// A text, or true and false for "on" and "off".
+    /// Text; or true and false for "on" and "off".
     WordOrTruth,
-    /// A whole number or a text.
+    /// Whole number or text. The string describes the valid values.
     NumberOrWord(&'static str),
-    /// A text with commas, or a list of texts: what it lists, in words.
+    /// Text with commas, or list of texts. The string describes the valid values.
     List(&'static str),
-    /// A list of numbers.
+    /// List of numbers.
     Numbers,
-    /// A list of texts, each of which is parsed and added. The flag may be repeated.
+    /// List of texts, each of which is parsed and added. The flag may be repeated. The string describes the texts.
     Repeated(&'static str),
 }
 
@@ -260,7 +261,7 @@ pub struct Slot<T: 'static> {
     pub copy: fn(&mut T, &T),
 }
 
-/// Access to the field `$field` of a struct, an `Option`.
+/// Makes a [`Slot`] for the field `$field` of a struct; the field is an `Option`.
 #[macro_export]
 macro_rules! slot {
     ($($field:ident).+) => {
@@ -271,7 +272,7 @@ macro_rules! slot {
     };
 }
 
-/// Stores the parsed text of an option in the field `$field`, an `Option`.
+/// Makes a function that parses an option's text and stores the value in the field `$field`, an `Option`.
 #[macro_export]
 macro_rules! parsed {
     ($($field:ident).+) => {
@@ -283,13 +284,13 @@ macro_rules! parsed {
 }
 
 impl<T> OptionSpec<T> {
-    /// Name of the key in the configuration file, if the file may have it.
+    /// Returns the name of the key in the configuration file; `None` if the file cannot have it.
     pub fn key(&self) -> Option<String> {
         let own = || self.key.name.map_or_else(|| self.name.replace('-', "_"), str::to_string);
         (!self.key.absent).then(own)
     }
 
-    /// Values that can be given, in words, where the option's own parser does not say them.
+    /// Returns the valid values in words; `None` if the option's own parser describes them.
     pub fn range(&self) -> Option<&'static str> {
         match &self.value {
             Value::Whole { range, .. } | Value::Number { range, .. } => Some(range),
@@ -298,7 +299,7 @@ impl<T> OptionSpec<T> {
         }
     }
 
-    /// Explanation, with the values that can be given.
+    /// Returns the description, with the valid values.
     pub fn help(&self) -> String {
         match (&self.value, self.range()) {
             (Value::Parameter(name, _), Some(range)) => format!("{}: {range}", parameter(name).doc),
@@ -307,10 +308,10 @@ impl<T> OptionSpec<T> {
         }
     }
 
-    /// Stores `text`, as the command line has it.
+    /// Parses `text`, as written on the command line, and stores the value.
     ///
     /// # Errors
-    /// The values that can be given.
+    /// A message with the valid values.
     pub fn set(&self, all: &mut T, text: &str) -> Result<(), String> {
         match &self.value {
             Value::Whole { range, set, .. } => {
@@ -330,7 +331,7 @@ impl<T> OptionSpec<T> {
     }
 }
 
-/// Stores in `own` every value of `other` that `own` lacks. `copied` learns the name of each.
+/// Copies every value of `other` that `own` lacks to `own`. Calls `copied` with the name of each copied option.
 pub fn merge<T>(
     options: &[OptionSpec<T>],
     own: &mut T,
@@ -345,10 +346,10 @@ pub fn merge<T>(
     }
 }
 
-/// The sampling parameter `name`.
+/// Returns the sampling parameter `name`.
 ///
 /// # Panics
-/// If there is none: tables name parameters in their source.
+/// If there is none. The tables name parameters in their source, so this is a mistake in the code.
 fn parameter(name: &str) -> &'static sampling::Parameter {
     sampling::Parameter::named(name).expect("a table names parameters that exist")
 }

@@ -1,4 +1,4 @@
-//! What the engine finds at start: the machine it runs on, and the record of the build it is.
+//! State of the machine and of the build at start-up.
 
 use std::path::PathBuf;
 
@@ -6,31 +6,31 @@ use build_info::{BuildInfo, Bytes, Defaults, Host};
 use llama::options::CudaWait;
 use serde::Serialize;
 
-/// The machine, the record, and what was wrong with either.
+/// Machine and build record, with warnings about what could not be read.
 #[derive(Debug, Default)]
 pub struct RuntimeHost {
-    /// The machine; `None` where not even its cores could be read.
+    /// Machine; `None` if not even its cores could be read.
     pub host: Option<Host>,
-    /// The record beside the executable, and where it lies.
+    /// Path and content of the build record beside the executable.
     pub build: Option<(PathBuf, BuildInfo)>,
-    /// The BLAS library that is linked, if one is.
+    /// BLAS library that is linked; `None` without one.
     pub blas: Option<Blas>,
-    /// Variables of the environment that settings depend on.
+    /// Environment variables that settings depend on.
     pub environment: Environment,
-    /// What ggml's own variables say of what the record has defaults for.
+    /// Values of ggml's own variables, for settings that the build record has defaults for.
     pub variables: Defaults,
-    /// One sentence for each thing that could not be read.
+    /// Warnings, one for each thing that could not be read.
     pub warnings: Vec<String>,
 }
 
-/// Variables of the environment that settings depend on, as they were at the start.
+/// Environment variables that settings depend on, as they were at start-up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
-    /// `ANNEAL_CPU_VARIANT`: the kernels to load.
+    /// `ANNEAL_CPU_VARIANT`: name of the kernels to load.
     pub cpu_variant: Option<String>,
-    /// `GGML_CPU_TILED_MM`: whether ggml's tiled kernels run.
+    /// `GGML_CPU_TILED_MM`: use of ggml's tiled kernels.
     pub tiled: Option<String>,
-    /// `ANNEAL_CUDA_WAIT`: how a thread waits for a GPU.
+    /// `ANNEAL_CUDA_WAIT`: way in which a thread waits for a GPU.
     pub cuda_wait: Option<String>,
     /// `ANNEAL_THREADS`: number of threads, see [`crate::asked_threads`].
     pub threads: Option<String>,
@@ -43,7 +43,7 @@ impl Environment {
             cpu_variant: llama::kernels::of_environment(),
             tiled: std::env::var(llama::TILED).ok(),
             cuda_wait: std::env::var(CudaWait::VARIABLE).ok(),
-            // What is no text is refused by its replacement characters.
+            // Invalid UTF-8 becomes replacement characters, which are refused later.
             threads: std::env::var_os(crate::asked_threads::VARIABLE)
                 .map(|value| value.to_string_lossy().into_owned()),
         }
@@ -53,16 +53,16 @@ impl Environment {
 /// A linked BLAS library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Blas {
-    /// What it calls itself.
+    /// Name that the library reports.
     pub library: String,
-    /// Whether its threads can be set; else it uses as many as llama.cpp.
+    /// True if the library's number of threads can be set; otherwise it uses as many threads as llama.cpp.
     pub threads_obeyed: bool,
 }
 
 impl RuntimeHost {
-    /// Looks at the machine and beside the running executable. Nothing here stops the engine.
+    /// Reads the machine and the build record. Failures become warnings.
     pub fn read() -> Self {
-        // GPUs are llama.cpp's business, and asking the driver can take seconds: see `ask_for_gpus`.
+        // llama.cpp finds the GPUs, and asking the driver can take seconds: see `ask_for_gpus`.
         let detected = host::detect(&host::Root::live().without_gpus());
         let readable = !detected.host.limits.affinity.is_empty() || !detected.host.topology.cores.is_empty();
         let blas = llama::blas_library()
@@ -83,25 +83,27 @@ impl RuntimeHost {
                     runtime_host.build = Some((path, build));
                 }
                 Err(error) => {
-                    runtime_host.warnings.push(format!("{error}; going on with what the live host tells"));
+                    runtime_host
+                        .warnings
+                        .push(format!("{error}; using the properties of the live host instead"));
                 }
             }
         }
         runtime_host
     }
 
-    /// Sets ggml's variables for CUDA as the build's profile and the user want them: see [`llama::switch_cuda`], whose
-    /// condition holds here too.
+    /// Sets ggml's CUDA variables to the values of the build's profile and the user. The condition of
+    /// [`llama::switch_cuda`] applies.
     pub fn switch_cuda(&self) {
         llama::switch_cuda(self.defaults().unwrap_or(&Defaults::default()), &self.variables);
     }
 
-    /// The defaults that the build's profile wants; those of a build for GPUs also where none is there.
+    /// Returns the defaults of the build's profile, even if a GPU build runs on a machine without a GPU.
     pub fn defaults(&self) -> Option<&Defaults> {
         self.build.as_ref().map(|(_, build)| &build.defaults)
     }
 
-    /// Asks the NVIDIA driver, if one is loaded, for its GPUs, for whoever shows the machine.
+    /// Asks the NVIDIA driver, if one is loaded, for its GPUs, for commands that display the machine.
     pub fn ask_for_gpus(&mut self) {
         let (gpus, warnings) = host::gpus(&host::Root::live());
         if let Some(host) = &mut self.host {
@@ -110,12 +112,12 @@ impl RuntimeHost {
         self.warnings.extend(warnings);
     }
 
-    /// Memory that this process may use: what the control group allows, at most what is available.
+    /// Returns the memory that this process may use: the available memory, limited by the control group.
     pub fn memory(&self) -> Option<Bytes> {
         self.host.as_ref()?.usable_memory()
     }
 
-    /// Whether this is the machine, as this process may use it, that the build was made on.
+    /// True if the CPU, the cores and this process's limits are those of the machine that made the build.
     pub fn is_build_host(&self) -> bool {
         let (Some(host), Some((_, build))) = (&self.host, &self.build) else { return false };
         host.cpu == build.host.cpu

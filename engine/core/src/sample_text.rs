@@ -1,6 +1,6 @@
-//! A text to measure and to evaluate with.
+//! Text for measurements and evaluations.
 
-/// Prose, code, tables and numbers, and eight scripts.
+/// Text with prose, code, tables, numbers and eight writing systems.
 pub const TEXT: &str = include_str!("sample_text.txt");
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Sequences of tokens that contexts evaluate, one context or two that take turns.
+//! Sequences of tokens in one context, or in two that alternate.
 
 use std::time::Duration;
 
@@ -9,42 +9,42 @@ use sampling::Chain;
 
 use crate::speculative::speculator::Speculator;
 
-/// Something that evaluates tokens one after the other: a context, or two that take turns.
+/// Sequence that evaluates tokens in one context, or in two that alternate.
 pub trait Sequence {
-    /// The context to evaluate the next `tokens` tokens in, which holds all that came before them.
+    /// Returns the context that evaluates the next `tokens` tokens; it holds all earlier ones.
     ///
     /// # Errors
-    /// When the state cannot be handed over.
+    /// If the state cannot be moved between the contexts.
     fn context_for(&mut self, tokens: usize) -> Result<&mut Context>;
 
-    /// The context that was evaluated in last: it has the logits.
+    /// Returns the context of the last evaluation, which has the logits.
     fn current(&mut self) -> &mut Context;
 
-    /// Graphs that were computed so far, of all its contexts.
+    /// Returns the graphs that all contexts have computed so far.
     fn graphs(&mut self) -> Graphs {
-        // By name: with a method call it would be this one.
+        // A method call would call this function again.
         Context::graphs(self.current())
     }
 
-    /// What was handed over since this was last asked.
+    /// Returns the moves between contexts since the last call.
     fn take_hand_over(&mut self) -> Option<HandOver> {
         None
     }
 
-    /// Lets a device do what it can of choosing the tokens of a text, where that was asked for. `chain` knows the prompt.
+    /// Moves as much of the sampling to a device as was requested and is possible. `chain` knows the prompt.
     ///
     /// # Errors
-    /// Where llama.cpp cannot plan for it.
+    /// If llama.cpp cannot plan for it.
     fn place_sampling(&mut self, _chain: &mut Chain) -> Result<()> {
         Ok(())
     }
 
-    /// What drafts its tokens, if anything does; it is put back afterwards.
+    /// Takes the speculator, if there is one. The caller puts it back afterwards.
     fn take_speculator(&mut self) -> Option<Box<Speculator>> {
         None
     }
 
-    /// Puts it back.
+    /// Puts the speculator back.
     fn put_speculator(&mut self, _speculator: Box<Speculator>) {}
 }
 
@@ -58,11 +58,11 @@ impl Sequence for Context {
     }
 }
 
-/// What it took to hand a sequence over from one context to the other.
+/// Cost of moving a sequence from one context to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandOver {
     /// Size of the state.
     pub size: Bytes,
-    /// Time for taking and restoring it.
+    /// Time for saving and restoring the state.
     pub time: Duration,
 }

@@ -1,5 +1,5 @@
-//! Every setting with its value and where it came from. Precedence: flag, configuration file, environment, tuning
-//! record, build info, live host, default.
+//! Every setting with its value and its source. Precedence, highest first: flag, configuration file, environment,
+//! tuning record, build info, live host, default.
 
 mod check;
 mod context;

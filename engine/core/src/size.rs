@@ -1,11 +1,11 @@
-//! Sizes as people write them.
+//! Sizes as users write them.
 
 use build_info::Bytes;
 
-/// Reads `8GiB` or `500MiB`.
+/// Parses sizes such as `8GiB` and `500MiB`.
 ///
 /// # Errors
-/// What is none, with how to write one.
+/// If `text` is not a size; the message shows the valid forms.
 pub fn parse(text: &str) -> Result<Bytes, String> {
     let wrong = || format!("{text:?} is no size: write it as 8GiB or 500MiB");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

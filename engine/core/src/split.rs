@@ -1,9 +1,10 @@
 //! The split layout: prompts are evaluated with the weights as they are in the file, tokens are generated with
-//! repacked ones.
+//! repacked weights.
 //!
-//! Each layout is a model of its own with a context of its own. After the prompt the first token is chosen by the
-//! logits of the one; before the second is evaluated, the state of the sequence goes to the other. The weights as in
-//! the file are mapped: they are pages of the file, which the other model's weights that are not repacked share.
+//! Each layout is a model of its own with a context of its own. The logits of the prefill context choose the first
+//! token after the prompt. Before the second token is evaluated, the state of the sequence moves to the decode
+//! context. The weights in the file's layout are mapped: the other model shares those pages for all weights that it
+//! does not repack.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::settings::Settings;
 use crate::speculative::options::SpeculativeOptions;
 use crate::speculative::speculator::Speculator;
 
-/// A model in one layout or in two.
+/// Model in one layout or in two.
 #[derive(Clone)]
 pub struct Layouts {
     decode: Arc<Model>,
@@ -32,7 +33,7 @@ pub struct Layouts {
 }
 
 impl From<&Arc<Model>> for Layouts {
-    /// One layout for both phases.
+    /// Uses one layout for both phases.
     fn from(model: &Arc<Model>) -> Self {
         Layouts { decode: Arc::clone(model), prefill: None, why_not: None }
     }
@@ -45,11 +46,12 @@ impl From<&Layouts> for Layouts {
 }
 
 impl Layouts {
-    /// Loads the model at `path` as [`model::open`] does, and once more as it is in the file where the settings want
-    /// a split layout and it can be had.
+    /// Loads the model at `path` as [`model::open`] does. If the settings want a split layout and it is possible,
+    /// loads the model a second time in the file's layout.
     ///
     /// # Errors
-    /// Those of loading. That both do not fit into memory is one only where a flag asked for both.
+    /// Those of loading. If both layouts do not fit into memory, that is an error only if a flag requested the split
+    /// layout.
     pub fn open(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) -> Result<Self> {
         let decode = model::open(path, settings, runtime_host)?;
         if settings.split_layout.value != SplitLayout::On {
@@ -64,28 +66,31 @@ impl Layouts {
         Ok(Layouts { decode, prefill, why_not })
     }
 
-    /// Two models that take turns, whatever their layouts.
+    /// Combines two models, one for decode and one for prefill, in any layouts.
     pub fn pair(decode: Arc<Model>, prefill: Arc<Model>) -> Self {
         Layouts { decode, prefill: Some(prefill), why_not: None }
     }
 
-    /// Why a split layout that was asked for is not there.
+    /// Returns the reason that a requested split layout is not used.
     pub fn why_not(&self) -> Option<&str> {
         self.why_not.as_deref()
     }
 
-    /// Each of the two layouts alone, the one that generates first; `None` where there is only one.
+    /// Returns each of the two layouts alone, the one for decode first; `None` if there is only one.
     pub fn apart(&self) -> Option<[Layouts; 2]> {
         let prefill = self.prefill.as_ref()?;
         Some([Layouts::from(&self.decode), Layouts::from(prefill)])
     }
 
-    /// The model that generates.
+    /// Returns the model that decodes.
     pub fn model(&self) -> &Arc<Model> {
         &self.decode
     }
 
-    /// Makes the contexts as the settings want them.
+    /// Makes a session whose contexts follow the settings.
+    ///
+    /// # Errors
+    /// Those of making a context.
     pub fn session(
         &self,
         settings: &Settings,
@@ -96,8 +101,8 @@ impl Layouts {
         self.session_with(&options, settings, runtime_host, crate::context::LOWER_CTX)
     }
 
-    /// The same with `options` that are not the settings'; `mend` is what to do where one of them does not fit into
-    /// memory.
+    /// Makes a session like [`session`](Self::session), but with contexts of `options`. `mend` is the remedy that an
+    /// error names if a context does not fit into memory.
     pub fn session_with(
         &self,
         options: &ContextOptions,
@@ -115,12 +120,13 @@ impl Layouts {
                 on_device: DeviceSampling::Off,
             });
         };
-        // The same options on both sides: a state fits only a cache of the same types and order.
+        // Both contexts have the same options: a state can only be restored into a cache of the same types and
+        // layout.
         let context = fits(&self.decode, Some(options), settings, runtime_host)
             .and_then(|()| Context::new(model, options));
         let (context, why_not) = insisted(context, settings)?;
         let prefill = context.map(|mut context| {
-            // They never work at the same time.
+            // The two contexts never compute at the same time.
             context.share_threads(&decode);
             Prefill { context, from: settings.split_from.value as usize, at: None, used: false, handed: None }
         });
@@ -128,14 +134,14 @@ impl Layouts {
     }
 }
 
-/// Why a second layout of `model` would be no other than the one it has.
+/// Returns the reason that a second layout of `model` would equal the first; `None` if the two differ.
 fn pointless(model: &Model, settings: &Settings) -> Option<String> {
     if !settings.repack.value {
         return Some("repacking is off, so both layouts are the same".to_string());
     }
     if model.placed().is_offloaded() {
         let devices = model.placed().names();
-        return Some(format!("layers are on {devices}, with the weights as they are in the file"));
+        return Some(format!("layers are on {devices}, with the weights in the file's layout"));
     }
     (model.repacked() == 0).then(|| {
         format!(
@@ -145,7 +151,7 @@ fn pointless(model: &Model, settings: &Settings) -> Option<String> {
     })
 }
 
-/// Whether `model` in two layouts and two contexts of `options` fit into the memory.
+/// Checks that `model` fits into memory in two layouts with two contexts of `options`.
 fn fits(
     model: &Model,
     options: Option<&ContextOptions>,
@@ -154,7 +160,7 @@ fn fits(
 ) -> Result<()> {
     let Some(available) = runtime_host.memory() else { return Ok(()) };
     let file = model.size();
-    // What is mapped and not repacked is the same pages of the file on both sides.
+    // Weights that are mapped and not repacked are the same pages of the file in both models.
     let copy = match settings.load_mode.value {
         LoadMode::Auto | LoadMode::Mmap | LoadMode::MmapMlock => model.repacked(),
         LoadMode::None | LoadMode::Mlock | LoadMode::DirectIo => file,
@@ -176,7 +182,7 @@ fn fits(
     })
 }
 
-/// The model at `path`, which is `other`, as it is in the file.
+/// Loads the model at `path`, which `other` has loaded already, in the file's layout.
 fn as_in_file(path: &Path, other: &Model, settings: &Settings) -> Result<Arc<Model>> {
     let offload = other.plan().map_or_else(|| settings.offload(), |plan| plan.offload.clone());
     let options = ModelOptions { repack: false, offload, ..settings.model_options() };
@@ -188,7 +194,7 @@ fn as_in_file(path: &Path, other: &Model, settings: &Settings) -> Result<Arc<Mod
     }
 }
 
-/// An error only where a flag asked for the split layout; else the reason to go on without.
+/// Returns an error only if a flag requested the split layout; otherwise, the reason to continue without it.
 fn insisted<T>(part: Result<T>, settings: &Settings) -> Result<(Option<T>, Option<String>)> {
     match part {
         Ok(part) => Ok((Some(part), None)),
@@ -197,7 +203,7 @@ fn insisted<T>(part: Result<T>, settings: &Settings) -> Result<(Option<T>, Optio
     }
 }
 
-/// A sequence in a context, or in two that take turns.
+/// Sequence in one context, or in two that alternate.
 pub struct Session {
     decode: Context,
     prefill: Option<Prefill>,
@@ -206,12 +212,12 @@ pub struct Session {
     on_device: DeviceSampling,
 }
 
-/// The context that evaluates prompts.
+/// Context that evaluates prompts.
 struct Prefill {
     context: Context,
-    /// Tokens of the shortest prompt that it takes.
+    /// Number of tokens of the shortest prompt that this context evaluates.
     from: usize,
-    /// Where the sequence is; nowhere as long as it is empty.
+    /// Context that holds the sequence; `None` while the sequence is empty.
     at: Option<SplitPhase>,
     used: bool,
     handed: Option<HandOver>,
@@ -224,14 +230,14 @@ enum SplitPhase {
 }
 
 impl Prefill {
-    /// What evaluating `tokens` tokens at once is. A single token is generation, whatever the threshold.
+    /// Returns the phase that evaluates a batch of `tokens` tokens. A single token is decode, whatever the threshold.
     fn phase(&self, tokens: usize) -> SplitPhase {
         if tokens > 1 && tokens >= self.from { SplitPhase::Prefill } else { SplitPhase::Decode }
     }
 }
 
 impl Session {
-    /// Drafts tokens from now on, as `options` want it.
+    /// Turns speculative decoding with `options` on.
     ///
     /// # Errors
     /// Those of [`Speculator::new`].
@@ -245,30 +251,30 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the device that computes the logits chooses tokens from now on, as far as it can. Not where
+    /// Sets whether the device that computes the logits also chooses tokens, as far as it can. It does not where
     /// [`crate::cache`] keeps logits.
     pub fn sample_on_device(&mut self, mode: DeviceSampling) {
         self.on_device = mode;
     }
 
-    /// Names the tokens that it holds before the next prompt, for drafts.
+    /// Sets the tokens that precede the next prompt in the sequence, so that drafts can use them.
     pub fn speculate_after(&mut self, tokens: &[Token]) {
         if let Some(speculator) = &mut self.speculator {
             speculator.after(tokens);
         }
     }
 
-    /// Tokens it holds.
+    /// Returns the size of the context in tokens.
     pub fn n_ctx(&self) -> u32 {
         self.decode.n_ctx()
     }
 
-    /// Threads for single tokens and for batches.
+    /// Returns the number of threads for decode and for prefill.
     pub fn threads(&self) -> (u32, u32) {
         self.decode.threads()
     }
 
-    /// From now on `flag` ends an evaluation, in place of the whole process's.
+    /// Makes `flag` interrupt an evaluation, in place of the flag of the whole process.
     pub fn stop_by(&mut self, flag: &Arc<AtomicBool>) {
         self.decode.stop_by(flag);
         if let Some(prefill) = &mut self.prefill {
@@ -276,7 +282,7 @@ impl Session {
         }
     }
 
-    /// Forgets every token.
+    /// Removes all tokens.
     pub fn clear(&mut self) {
         self.decode.clear();
         if let Some(prefill) = &mut self.prefill {
@@ -285,7 +291,10 @@ impl Session {
         }
     }
 
-    /// Puts back a state that [`Context::save`] took from one of the contexts.
+    /// Restores a state that [`Context::save`] took from one of the contexts.
+    ///
+    /// # Errors
+    /// If the state does not fit the context.
     pub fn restore(&mut self, state: &[u8]) -> Result<()> {
         self.clear();
         self.decode.restore(state)?;
@@ -295,11 +304,12 @@ impl Session {
         Ok(())
     }
 
-    /// Puts the first `keep` tokens of a state back as [`restore`](Self::restore) does, into the context that evaluates
-    /// the next `tokens` tokens, so that nothing is handed over for them.
+    /// Restores the first `keep` tokens of a state as [`restore`](Self::restore) does. It restores them into the
+    /// context that evaluates the next `tokens` tokens, so that the state need not be copied to the other context
+    /// first.
     ///
     /// # Errors
-    /// Those of restoring, and where a part of the sequence cannot be forgotten.
+    /// Those of restoring, and if a part of the sequence cannot be removed.
     pub fn restore_before(&mut self, tokens: usize, state: &[u8], keep: u32) -> Result<()> {
         self.clear();
         let context = match &mut self.prefill {
@@ -318,17 +328,17 @@ impl Session {
             true => Ok(()),
             false => Err(Error::State {
                 what: "restore",
-                why: "the model's memory cannot forget a part of it".to_string(),
+                why: "a part of the sequence cannot be removed from the model's memory".to_string(),
             }),
         }
     }
 
-    /// Whether a prompt was evaluated in a layout of its own since the last [`clear`](Self::clear).
+    /// True if a prompt was evaluated in the file's layout since the last [`clear`](Self::clear).
     pub fn is_split(&self) -> bool {
         self.prefill.as_ref().is_some_and(|prefill| prefill.used)
     }
 
-    /// Why a split layout that was asked for is not there, or was not used for a prompt of `tokens` tokens.
+    /// Returns the reason that a requested split layout is missing or was not used for a prompt of `tokens` tokens.
     pub fn why_not(&self, tokens: usize) -> Option<String> {
         match &self.prefill {
             Some(prefill) if !prefill.used => {
@@ -383,10 +393,10 @@ impl Sequence for Session {
     fn place_sampling(&mut self, chain: &mut Chain) -> Result<()> {
         let why = match sampling::asks_devices(self.on_device, self.decode.model()) {
             Err(why) => why,
-            Ok(()) if self.speculator.is_some() => "drafts are held against logits",
-            // The first token is chosen in the context that reads prompts, by samplers with a state of their own.
+            Ok(()) if self.speculator.is_some() => "drafts are compared with logits",
+            // The prefill context chooses the first token, with samplers that have a state of their own.
             Ok(()) if self.prefill.is_some() && !chain.is_argmax() => {
-                "--split-layout on: with two contexts only the greatest logit is chosen on the device"
+                "--split-layout on: with two contexts, the device can only choose the largest logit"
             }
             Ok(()) => return chain.place(&mut self.decode, ALONE),
         };

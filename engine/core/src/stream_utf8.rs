@@ -1,20 +1,20 @@
-//! Text out of tokens: a token's bytes may end in the middle of a character.
+//! Conversion of tokens to text: the bytes of a token may end in the middle of a character.
 
-/// Collects bytes and gives out whole characters. Bytes that can never become one come out as U+FFFD.
+/// Collects bytes and returns whole characters. Invalid bytes become U+FFFD.
 #[derive(Debug, Default)]
 pub struct StreamUtf8 {
-    /// Bytes of a character that is not complete, and those just pushed.
+    /// Bytes of an incomplete character, and those added last.
     pending: Vec<u8>,
     text: String,
 }
 
 impl StreamUtf8 {
-    /// Where a token's bytes go; then call [`take`](Self::take).
+    /// Returns the buffer to append a token's bytes to. Call [`take`](Self::take) afterwards.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.pending
     }
 
-    /// The characters that are complete by now.
+    /// Returns the characters that are complete.
     pub fn take(&mut self) -> &str {
         self.text.clear();
         let mut start = 0;
@@ -43,7 +43,7 @@ impl StreamUtf8 {
         &self.text
     }
 
-    /// What is left at the end: U+FFFD for a character that never became complete.
+    /// Returns the rest at the end: U+FFFD for an incomplete character.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         if !self.pending.is_empty() {

@@ -1,27 +1,28 @@
-//! Standard output and standard error for texts that others wrote: models, files, servers.
+//! Standard output and standard error for text that others wrote: models, files, servers.
 //!
-//! A terminal obeys control characters: with them a text can move the cursor over what was written before, set the title of
-//! the window, or fill the clipboard. So a terminal gets them escaped. A file or a pipe gets every byte as it is.
+//! A terminal obeys control characters. With them, a text can move the cursor over earlier output, set the title of
+//! the window, or fill the clipboard. Therefore they are escaped for a terminal. A file or a pipe gets every byte
+//! unchanged.
 
 use std::io::{self, IsTerminal, Write};
 
 use build_info::words::printable_lines;
 
-/// A stream that escapes what steers a terminal, if it is one.
+/// Stream that escapes control characters if it is a terminal.
 #[derive(Debug)]
 pub struct Stream<W: Write> {
     out: W,
     is_terminal: bool,
-    /// Beginning of a character whose end was not written yet: a token may end in the middle of one.
+    /// Beginning of a character whose end is not written yet: a token may end in the middle of a character.
     begun: Vec<u8>,
 }
 
-/// Standard output. Nothing but the beginning of a character is held between two writes.
+/// Returns standard output. Only the beginning of a character is buffered between two writes.
 pub fn stdout() -> Stream<io::Stdout> {
     Stream::new(io::stdout(), io::stdout().is_terminal())
 }
 
-/// Standard error.
+/// Returns standard error.
 pub fn stderr() -> Stream<io::Stderr> {
     Stream::new(io::stderr(), io::stderr().is_terminal())
 }
@@ -40,8 +41,8 @@ impl<W: Write> Write for Stream<W> {
         let mut all = std::mem::take(&mut self.begun);
         all.extend_from_slice(bytes);
         self.begun = all.split_off(all.len() - begun(&all));
-        // Bytes that are no text must not reach a terminal either. A control sequence may come in two parts: without its
-        // first character, which is escaped, the rest is text.
+        // Invalid UTF-8 must not reach a terminal either. A control sequence may arrive in two parts: its first
+        // character is escaped, and without that the rest is plain text.
         self.out.write_all(printable_lines(&String::from_utf8_lossy(&all)).as_bytes())?;
         Ok(bytes.len())
     }

@@ -1,4 +1,4 @@
-//! The thread pools of a context: how many threads, and on which CPUs.
+//! Thread pools of a context: the number of threads, and the CPUs that they run on.
 
 use build_info::Host;
 use llama::error::Result;
@@ -7,28 +7,29 @@ use llama::{Context, Threadpool, Threads};
 
 use crate::settings::Settings;
 
-/// Where the threads of a pool may run.
+/// CPUs for the threads of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// The CPUs; none leaves the threads where the calling one is.
+    /// CPUs that the threads may use; if empty, the threads stay on the CPUs of the calling thread.
     pub cpus: Vec<u32>,
-    /// Whether each thread has one of its own.
+    /// True if each thread is bound to one CPU.
     pub strict: bool,
 }
 
 impl Placement {
-    /// The placement of `threads` threads on `host` under `settings`.
+    /// Returns the placement of `threads` threads on `host` under `settings`.
     pub fn new(settings: &Settings, host: Option<&Host>, threads: u32) -> Self {
         let cpus = &settings.cpus.value;
-        // All by name: ggml leaves a thread whose pool names no CPU where an earlier pool put it, and the threads that
-        // it starts go there too.
+        // All CPUs are listed: if a pool names none, ggml leaves the threads where an earlier pool put them, and new
+        // threads inherit that.
         let unbound = || {
             let all = host.map_or(Vec::new(), |host| host.limits.affinity.clone());
             Placement { cpus: all, strict: false }
         };
         match settings.affinity.value {
             Affinity::Off => unbound(),
-            // With more threads than CPUs, giving each its own would put two on one and none on another.
+            // With more threads than CPUs, binding each thread to one CPU would put two on one CPU and none on
+            // another.
             Affinity::On => Placement { cpus: cpus.clone(), strict: threads as usize <= cpus.len() },
             Affinity::Auto
                 if host.is_some_and(|host| host.topology.is_hybrid()) && threads as usize <= cpus.len() =>
@@ -40,18 +41,24 @@ impl Placement {
     }
 }
 
-/// Gives `context` pools of its own: without one, ggml makes and joins threads for every graph.
+/// Gives `context` thread pools of its own. Without a pool, ggml starts and joins threads for every graph.
 ///
-/// One pool when both phases use as many threads, else two. The decode pool is made first: each pool places
-/// the calling thread too, and the last one made has its way, so this thread stays on the CPU that decode's
-/// smaller pool leaves free.
+/// Both phases share a pool if they use the same number of threads; otherwise there are two. The decode pool is made
+/// first. Each pool also binds the calling thread, and the last one made determines its CPU, so this thread stays on
+/// the CPU that the smaller decode pool leaves free.
+///
+/// # Errors
+/// If a pool cannot be made.
 pub fn attach(context: &mut Context, settings: &Settings, host: Option<&Host>) -> Result<()> {
     context.take_threads(&pools(settings, host)?);
     llama::set_blas_threads(settings.blas_threads.value);
     Ok(())
 }
 
-/// The pools that [`attach`] gives to a context.
+/// Makes the pools that [`attach`] gives to a context.
+///
+/// # Errors
+/// If a pool cannot be made.
 pub fn pools(settings: &Settings, host: Option<&Host>) -> Result<Threads> {
     let (decode, prefill) = (settings.decode_threads.value, settings.prefill_threads.value);
     let pool = |threads| {
@@ -83,7 +90,7 @@ mod tests {
             (Some(Affinity::On), 4, bound(false)),
             (Some(Affinity::Off), 3, Placement::default()),
             (Some(Affinity::Auto), 3, Placement::default()),
-            // A list alone means `on`.
+            // A list of CPUs alone implies `on`.
             (None, 2, bound(true)),
         ];
         for (affinity, threads, expected) in cases {
@@ -91,7 +98,7 @@ mod tests {
         }
     }
 
-    /// CPUs on which this thread may run.
+    /// Returns the CPUs on which this thread may run.
     fn mask() -> String {
         let status = std::fs::read_to_string("/proc/thread-self/status").expect("proc(5)");
         let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
@@ -117,7 +124,7 @@ mod tests {
             let model = crate::model::open(&path, &settings, &runtime_host).expect("the model loads");
             let mut context =
                 crate::model::context(&model, &settings, &runtime_host, false).expect("a context");
-            // Some builds place the threads as late as this.
+            // Some builds bind the threads only when they compute.
             context.decode(&[1]).expect("a token");
             context.synchronize();
             mask()

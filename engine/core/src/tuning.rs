@@ -1,4 +1,4 @@
-//! The tuning record's file: where it lies, what it says of a model on this machine, and how it is changed.
+//! File of the tuning record: its path, its entries for a model on this machine, and changes to it.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -15,16 +15,16 @@ use llama::variant::Variant;
 use crate::runtime_host::RuntimeHost;
 use crate::settings::{Requested, check};
 
-/// What a start of the engine finds.
+/// Result of looking a model up in the tuning record.
 #[derive(Debug, Default)]
 pub struct TuningLookup {
-    /// What the record says, if it speaks of this model here.
+    /// Settings from the record; `None` if it has no entry for this model on this machine.
     pub tuned: Option<Requested>,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// Where the record lies: `given`, else `$ANNEAL_TUNING`, else in the state folder.
+/// Returns the path of the record: `given`, else `$ANNEAL_TUNING`, else a file in the state folder.
 pub fn path(given: Option<&Path>) -> Option<PathBuf> {
     let variable = || std::env::var_os("ANNEAL_TUNING").filter(|value| !value.is_empty()).map(PathBuf::from);
     given
@@ -33,8 +33,8 @@ pub fn path(given: Option<&Path>) -> Option<PathBuf> {
         .or_else(|| Some(host::state::folder()?.join("tuning.json")))
 }
 
-/// What the record at `path` says of `model`, tuned for `objective` or for anything. Nothing here stops the engine: a
-/// model that cannot be read is told of by whoever loads it.
+/// Looks `model` up in the record at `path`: an entry for `objective`, or for any objective if there is none.
+/// Failures do not stop the engine: if the model cannot be read, loading it reports that.
 pub fn look_up(
     given: Option<&Path>,
     model: &Path,
@@ -48,7 +48,9 @@ pub fn look_up(
         Ok(Some(record)) => record,
         Ok(None) if given.is_none() && objective.is_none() => return found,
         Ok(None) => {
-            found.warnings.push(format!("there is no tuning record {}: nothing is tuned", path.display()));
+            found
+                .warnings
+                .push(format!("there is no tuning record {}: the settings are not tuned", path.display()));
             return found;
         }
         Err(why) => {
@@ -57,7 +59,7 @@ pub fn look_up(
         }
     };
     let (Some(host), Ok(mut shape)) = (&runtime_host.host, shape_of(model)) else { return found };
-    // Its products cost time too: what was found without it is another model's.
+    // An adapter's matrix products take time too: a result without the adapter belongs to another model.
     if let Some(digest) = variant.digest(16) {
         shape.quantisation = format!("{} with LoRA {digest}", shape.quantisation);
     }
@@ -80,16 +82,16 @@ pub fn look_up(
     found
 }
 
-/// The record at `path`; `None` where there is none.
+/// Reads the record at `path`; returns `None` if the file does not exist.
 ///
 /// # Errors
-/// Why it is of no use, in words that follow "is not used: ".
+/// The reason that the record cannot be used, as words that follow "is not used: ".
 pub fn read(path: &Path) -> std::result::Result<Option<TuningRecord>, String> {
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
-        // A pipe that nobody writes to would be waited for without end.
-        Ok(found) if !found.is_file() => return Err("it is no regular file".to_string()),
+        // Reading a pipe without a writer would block forever.
+        Ok(found) if !found.is_file() => return Err("it is not a regular file".to_string()),
         Ok(_) => {}
     }
     match parse(path).map_err(|error| error.to_string())? {
@@ -99,31 +101,31 @@ pub fn read(path: &Path) -> std::result::Result<Option<TuningRecord>, String> {
     }
 }
 
-/// Sees, before anything long is done, that [`change`] would not refuse the record at `path` for what it is.
+/// Checks, before any long work begins, that [`change`] will accept the record at `path`.
 ///
 /// # Errors
-/// When it is a newer program's, was never a record, or is no file at all.
+/// If a newer program wrote it, or if it is not a tuning record or not a regular file.
 pub fn check_changeable(path: &Path) -> Result<()> {
     let failed = |why: String| Error::Tuning { path: path.to_path_buf(), why };
     match fs::metadata(path) {
-        Ok(found) if !found.is_file() => Err(failed("it is there and is no regular file".to_string())),
+        Ok(found) if !found.is_file() => Err(failed("it is not a regular file".to_string())),
         Ok(_) => match parse(path).map_err(|error| failed(error.to_string()))? {
             Err(why @ TuningError::Newer { .. }) => Err(failed(format!(
-                "{why}, and is not overwritten: use the anneal that wrote it, or name another with --tuning"
+                "{why}, and is not overwritten: use the anneal that wrote it, or choose another file with --tuning"
             ))),
-            Err(TuningError::Damaged(_)) if !was_one(path) => Err(failed(
-                "it is there and is no tuning record: name another file with --tuning".to_string(),
-            )),
+            Err(TuningError::Damaged(_)) if !was_one(path) => {
+                Err(failed("it is not a tuning record: choose another file with --tuning".to_string()))
+            }
             Ok(_) | Err(TuningError::Damaged(_)) => Ok(()),
         },
         Err(_) => Ok(()),
     }
 }
 
-/// Sees that the disk has room for a record at `path` and for what is kept of a tuning that is stopped.
+/// Checks that the disk has room for a record at `path` and for the state of an interrupted tuning.
 ///
 /// # Errors
-/// When it has not.
+/// If it has not.
 pub fn check_room(path: &Path) -> Result<()> {
     const NEEDED: Bytes = Bytes(4 << 20);
     let real = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
@@ -133,7 +135,7 @@ pub fn check_room(path: &Path) -> Result<()> {
         Some(free) => Err(Error::Tuning {
             path: path.to_path_buf(),
             why: format!(
-                "{} has {free} left and {NEEDED} are asked for; free some space, or name another with --tuning",
+                "{} has {free} left, and {NEEDED} are needed; free some space, or choose another file with --tuning",
                 folder.display()
             ),
         }),
@@ -144,41 +146,41 @@ fn parse(path: &Path) -> io::Result<std::result::Result<TuningRecord, TuningErro
     Ok(TuningRecord::parse(&content(path)?))
 }
 
-/// What is in the file at `path`. A model's weights, named by mistake, are not read to their end.
+/// Reads the file at `path`, up to a limit: a model may be named by mistake, and is not read to its end.
 fn content(path: &Path) -> io::Result<Vec<u8>> {
     const LARGEST: u64 = 64 << 20;
     base::read(path, LARGEST)
 }
 
-/// Whether what lies at `path`, which is no record now, may have been one: it is empty, or begins as JSON's objects do. A
-/// model does not.
+/// True if the invalid file at `path` may once have been a record: it is empty, or begins with `{` like a JSON
+/// object. A model does not.
 fn was_one(path: &Path) -> bool {
     let text = content(path).unwrap_or_default();
     text.iter().find(|byte| !byte.is_ascii_whitespace()).is_none_or(|first| *first == b'{')
 }
 
-/// Where the record at `path` will be kept by a change, if it is damaged.
+/// Returns the path to which a change moves the record at `path`; `None` if the record is not damaged.
 pub fn will_be_put_aside(path: &Path) -> Option<PathBuf> {
     let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
     let damaged = is_file && matches!(parse(path), Ok(Err(TuningError::Damaged(_))));
     damaged.then(|| aside(path))
 }
 
-/// Renames the record at `path` to `.damaged` where it is damaged; where it is then.
+/// Renames the record at `path` to `.damaged` if it is damaged, and returns its new path.
 ///
 /// # Errors
-/// When it was never a record, or cannot be renamed.
+/// If the file was never a record, or cannot be renamed.
 pub fn put_aside_if_damaged(path: &Path) -> Result<Option<PathBuf>> {
     let Some(aside) = will_be_put_aside(path) else { return Ok(None) };
     check_changeable(path)?;
     fs::rename(path, &aside).map_err(|error| Error::Tuning {
         path: path.to_path_buf(),
-        why: format!("the damaged one cannot be put aside: {error}"),
+        why: format!("the damaged record cannot be renamed: {error}"),
     })?;
     Ok(Some(aside))
 }
 
-/// Where a damaged record is kept: `.damaged`, or the first of `.damaged.2`, `.damaged.3`, … that nothing has.
+/// Returns the first unused path for a damaged record: `.damaged`, `.damaged.2`, `.damaged.3` and so on.
 fn aside(path: &Path) -> PathBuf {
     let name = |number: u32| {
         let mut aside = path.as_os_str().to_owned();
@@ -188,14 +190,14 @@ fn aside(path: &Path) -> PathBuf {
     (1..).map(name).find(|aside| fs::symlink_metadata(aside).is_err()).unwrap_or_else(|| name(1))
 }
 
-/// Changes the record at `path`. One that is damaged is kept beside it, under `.damaged`.
+/// Changes the record at `path`. A damaged record is kept beside it, under `.damaged`.
 ///
 /// # Errors
-/// When it is a newer program's, or cannot be written; it is then as it was.
+/// If a newer program wrote the record, or it cannot be written. It then stays as it was.
 pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
     let failed = |why: String| Error::Tuning { path: path.to_path_buf(), why };
     check_changeable(path)?;
-    // What a build from a store knows is put there by another program.
+    // Another process may be adding the entries that a build from a store brings.
     let _lock = host::state::lock(path);
     let mut record = match parse(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => TuningRecord::default(),
@@ -204,7 +206,7 @@ pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
         Ok(Err(TuningError::Damaged(_))) => {
             content(path)
                 .and_then(|damaged| base::replace(&aside(path), &damaged, base::Access::Private))
-                .map_err(|error| failed(format!("cannot keep the damaged one: {error}")))?;
+                .map_err(|error| failed(format!("cannot keep the damaged record: {error}")))?;
             TuningRecord::default()
         }
         Ok(Err(why)) => return Err(failed(format!("{why}, and is not overwritten"))),
@@ -214,8 +216,11 @@ pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
     write_atomically(path, text.as_bytes()).map_err(|error| failed(error.to_string()))
 }
 
-/// Writes `content` beside `path`, for this user alone, then renames it. Makes the folder. What a link leads to is
-/// meant, and not the link.
+/// Writes `content` to a temporary file beside `path`, readable by this user alone, then renames it. Creates the
+/// folder. If `path` is a symbolic link, its target is replaced, and the link stays.
+///
+/// # Errors
+/// Those of the file system.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let path = base::link_target(path);
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -224,7 +229,7 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     base::replace(&path, content, base::Access::Private)
 }
 
-/// The engine's part of a key: the plan it was built by; without a record, the versions.
+/// Returns the engine's part of a key: the plan of its build or, without a build record, the versions.
 pub fn build_of(runtime_host: &RuntimeHost) -> String {
     match &runtime_host.build {
         Some((_, build)) => build.plan_hash.to_string(),
@@ -232,14 +237,14 @@ pub fn build_of(runtime_host: &RuntimeHost) -> String {
     }
 }
 
-/// The key of the model at `path` on this machine.
+/// Returns the key of the model at `path` on this machine.
 ///
 /// # Errors
-/// When the model cannot be read, or nothing is known of the machine.
+/// If the model cannot be read, or the machine is unknown.
 pub fn key_of(path: &Path, objective: &str, runtime_host: &RuntimeHost) -> Result<TuningKey> {
     let Some(host) = &runtime_host.host else {
         return Err(Error::Tune(
-            "nothing could be read of this machine, so a record could not be kept for it".into(),
+            "the properties of this machine cannot be read, so no record can be made for it".into(),
         ));
     };
     let model = shape_of(path)?;
@@ -252,7 +257,10 @@ pub fn key_of(path: &Path, objective: &str, runtime_host: &RuntimeHost) -> Resul
     })
 }
 
-/// The shape of the model at `path`, from its header.
+/// Reads the shape of the model at `path` from its header.
+///
+/// # Errors
+/// If the header cannot be read.
 pub fn shape_of(path: &Path) -> Result<ModelShape> {
     let file = GgufFile::open(path)?;
     let architecture = match file.get("general.architecture") {
@@ -289,10 +297,10 @@ pub fn shape_of(path: &Path) -> Result<ModelShape> {
     })
 }
 
-/// `chosen` as settings.
+/// Converts `chosen` to requested settings.
 ///
 /// # Errors
-/// When a value cannot be meant: somebody wrote the file by hand.
+/// If a value is invalid, because the file was edited by hand.
 pub fn requested(chosen: &Chosen) -> Result<Requested> {
     fn parsed<T: FromStr<Err = String>>(text: Option<&String>) -> Result<Option<T>> {
         text.map(|text| text.parse().map_err(Error::Usage)).transpose()
@@ -319,7 +327,10 @@ pub fn requested(chosen: &Chosen) -> Result<Requested> {
     Ok(requested)
 }
 
-/// Entries of `record` that speak of the model at `path`, or all.
+/// Returns the entries of `record` for the model at `path`, or all entries if `path` is `None`.
+///
+/// # Errors
+/// If the model cannot be read.
 pub fn entries_of(record: TuningRecord, path: Option<&Path>) -> Result<Vec<Entry>> {
     let shape = path.map(shape_of).transpose()?;
     let fits = |entry: &Entry| shape.as_ref().is_none_or(|shape| entry.key.model == *shape);
@@ -352,10 +363,10 @@ mod tests {
         assert_eq!((settings.prefill_threads.value, settings.decode_threads.value), (3, 1));
         assert_eq!((settings.n_batch.value, settings.n_batch.source), (2048, Source::Default));
         assert_eq!(settings.flash_attention.value, FlashAttention::Off);
-        // Three threads on one core: measured, so nothing to warn of.
+        // Three threads on one core were measured to be faster, so there is no warning.
         assert_eq!(settings.warnings, Vec::<String>::new());
 
-        // One number of threads counts for both phases, and a policy for what was tuned.
+        // One number of threads counts for both phases and overrides the tuned policy.
         let flags = Requested { decode_threads: Some(1), ..Requested::default() };
         let settings = Settings::resolve_tuned(&flags, Some(&tuned), &runtime_host).expect("valid");
         assert_eq!((settings.prefill_threads.value, settings.prefill_threads.source), (1, Source::Flag));
@@ -363,11 +374,11 @@ mod tests {
         let settings = Settings::resolve_tuned(&flags, Some(&tuned), &runtime_host).expect("valid");
         assert_ne!(settings.prefill_threads.source, Source::TuningRecord);
 
-        // What goes with no flag is left out, with a word.
+        // A tuned value that is incompatible with a flag is left out, with a warning.
         let flags = Requested { type_v: Some(KvType::Q8_0), ..Requested::default() };
         let settings = Settings::resolve_tuned(&flags, Some(&tuned), &runtime_host).expect("valid");
         assert_eq!((settings.repack.source, settings.warnings.len()), (Source::Default, 1));
-        assert!(settings.warnings[0].contains("left out"), "{:?}", settings.warnings);
+        assert!(settings.warnings[0].contains("is not used"), "{:?}", settings.warnings);
     }
 
     #[test]
@@ -414,7 +425,7 @@ mod tests {
         assert_eq!(left.len(), 2, "{left:?}");
         assert!(read(folder.path()).expect_err("a folder").contains("no regular file"));
 
-        // A second one takes the place of no first one.
+        // A second damaged record does not overwrite the first.
         fs::write(&path, "{\"sch").expect("written");
         let second = folder.path().join("new/tuning.json.damaged.2");
         assert_eq!(put_aside_if_damaged(&path).expect("put aside"), Some(second.clone()));

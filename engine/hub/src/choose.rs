@@ -1,36 +1,37 @@
-//! Which files of a repository a name means.
+//! Choice of the files of a repository that a name stands for.
 
 use super::listing::HubFile;
 
-/// What is taken where nothing is said: small, and close to the whole model.
+/// Quantisation that is chosen when the name does not give one: small, with little loss of quality.
 const DEFAULT: &str = "Q4_K_M";
 
-/// Names of files that hold no model: the eyes of one, or what was seen while it was quantised.
+/// Parts of names of GGUF files that hold no language model: vision projectors and importance matrices.
 const OTHERS: [&str; 2] = ["mmproj", "imatrix"];
 
-/// Files that are told of at most.
+/// Maximum number of files that an error message lists.
 const SHOWN: usize = 40;
 
-/// The files of a model, the first first; never empty.
+/// Files of one model. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFiles {
-    /// One, or the parts in their order.
+    /// The single file, or all parts of a split model in order.
     pub files: Vec<HubFile>,
 }
 
-/// The files of `entries` that `wanted` names: a file, or a quantisation in any case; without it Q4_K_M, or the first.
+/// Returns the model files in `entries` that `wanted` names: a file name, or a quantisation in upper or lower case.
+/// Without `wanted`, chooses Q4_K_M, or the model with the shortest path if there is no Q4_K_M.
 ///
 /// # Errors
-/// What is not there, and what is.
+/// If no file matches, or if a part of a split model is missing. The message lists the files that exist.
 pub fn choose(entries: &[HubFile], wanted: Option<&str>) -> Result<ModelFiles, String> {
     let mut models: Vec<&HubFile> = entries.iter().filter(|entry| is_model(&entry.path)).collect();
-    // The shortest name first: the plain one before variants of it.
+    // The shortest name comes first, so that a plain model is preferred to variants of it.
     models.sort_by_key(|entry| (entry.path.len(), &entry.path));
     let there = || words(&models);
     if models.is_empty() {
         let all: Vec<&HubFile> = entries.iter().collect();
         return Err(format!(
-            "there is no GGUF model in it, only {}: look for a repository with GGUF in its name",
+            "the repository has no GGUF model, only {}\nhint: look for a repository with GGUF in its name",
             words(&all)
         ));
     }
@@ -39,8 +40,8 @@ pub fn choose(entries: &[HubFile], wanted: Option<&str>) -> Result<ModelFiles, S
         Some(file) if file.ends_with(".gguf") => models.iter().find(|entry| entry.path == file),
         Some(quant) => models.iter().find(|entry| is_of(&entry.path, quant)),
     };
-    let first =
-        first.ok_or_else(|| format!("it has no {}; there are {}", wanted.unwrap_or(DEFAULT), there()))?;
+    let first = first
+        .ok_or_else(|| format!("the repository has no {}; it has {}", wanted.unwrap_or(DEFAULT), there()))?;
     let Some((prefix, _, count)) = part(&first.path) else {
         return Ok(ModelFiles { files: vec![(*first).clone()] });
     };
@@ -49,7 +50,11 @@ pub fn choose(entries: &[HubFile], wanted: Option<&str>) -> Result<ModelFiles, S
         let path = named(number);
         let found = models.iter().find(|entry| entry.path == path);
         found.map(|entry| (*entry).clone()).ok_or_else(|| {
-            format!("{} is one of {count} parts, and {path} is missing; there are {}", first.path, there())
+            format!(
+                "{} is one of {count} parts, but {path} is missing; the repository has {}",
+                first.path,
+                there()
+            )
         })
     });
     Ok(ModelFiles { files: files.collect::<Result<_, _>>()? })
@@ -60,7 +65,7 @@ fn is_model(path: &str) -> bool {
     name.ends_with(".gguf") && !OTHERS.iter().any(|other| name.contains(other))
 }
 
-/// Whether `quant` stands in `path` as a word: `Q4_K` is none of `Q4_K_M`.
+/// True if `quant` is a whole word of `path`. `Q4_K` does not match `Q4_K_M`.
 fn is_of(path: &str, quant: &str) -> bool {
     let (path, quant) = (path.to_lowercase(), quant.to_lowercase());
     let is_word =
@@ -70,7 +75,7 @@ fn is_of(path: &str, quant: &str) -> bool {
     })
 }
 
-/// `NAME-00002-of-00003.gguf` as the name, 2 and 3.
+/// Splits `NAME-00002-of-00003.gguf` into `NAME`, 2 and 3.
 fn part(path: &str) -> Option<(&str, u32, u32)> {
     let number = |text: &str| (text.len() == 5).then(|| text.parse::<u32>().ok()).flatten();
     let (rest, count) = path.strip_suffix(".gguf")?.rsplit_once("-of-")?;
@@ -79,7 +84,7 @@ fn part(path: &str) -> Option<(&str, u32, u32)> {
     (1..=count).contains(&at).then_some((prefix, at, count))
 }
 
-/// `entries` for people: the parts of a model as one.
+/// Lists `entries` for an error message, with the parts of a split model as one entry.
 fn words(entries: &[&HubFile]) -> String {
     let mut names: Vec<String> = Vec::new();
     for entry in entries {
@@ -143,7 +148,7 @@ mod tests {
             assert_eq!(paths(&choice), expected, "{wanted:?}");
         }
         let why = choose(&all, Some("Q4_K")).expect_err("it is no word of any");
-        assert!(why.contains("it has no Q4_K; there are m.Q8_0.gguf"), "{why}");
+        assert!(why.contains("the repository has no Q4_K; it has m.Q8_0.gguf"), "{why}");
         assert!(why.contains("m-Q6_K-00001-of-00002.gguf (2 parts)") && !why.contains("mmproj"), "{why}");
     }
 
@@ -159,10 +164,10 @@ mod tests {
             choose(&entries(&["a-00001-of-00003.gguf", "a-00003-of-00003.gguf"]), None).expect_err("a part");
         assert!(why.contains("a-00002-of-00003.gguf is missing"), "{why}");
         let why = choose(&entries(&["model.safetensors"]), None).expect_err("no model");
-        assert!(why.contains("no GGUF model in it, only model.safetensors"), "{why}");
+        assert!(why.contains("no GGUF model, only model.safetensors"), "{why}");
         let why = choose(&[], None).expect_err("nothing");
         assert!(why.contains("only no files"), "{why}");
-        // Wild numbers of parts.
+        // Part numbers that make no sense.
         for name in ["a-00000-of-00000.gguf", "a-99999-of-00001.gguf", "a--of-.gguf", "-of-.gguf", ".gguf"] {
             assert_eq!(paths(&choose(&entries(&[name]), None).expect("a file")), [name]);
         }

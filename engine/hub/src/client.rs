@@ -1,4 +1,4 @@
-//! The hub, and the cache of what was fetched from it.
+//! Client of the hub, with the cache of downloaded files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,31 +15,31 @@ use crate::options::{HubOptions, Watch};
 use crate::place::{CachedRepository, Folders};
 use crate::{request, transfer};
 
-/// How long the hub may say nothing where there is something to do without it.
+/// Maximum time to wait for the hub when the cache already has a usable model.
 const SHORT: Duration = Duration::from_secs(5);
 
-/// A model that is on the disk.
+/// Model on the local disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalModel {
-    /// The file, the first of several.
+    /// Path of the model file, or of its first part.
     pub path: PathBuf,
-    /// Its name in the repository.
+    /// Path of the file in its repository.
     pub name: String,
-    /// Bytes that came over the network.
+    /// Number of bytes that this call downloaded. 0 if the model was already in the cache.
     pub fetched: u64,
 }
 
-/// The hub, and the cache of what was fetched from it.
+/// Client of the hub, with the cache of downloaded files.
 pub struct Hub {
     options: HubOptions,
     api: Api,
 }
 
 impl Hub {
-    /// The hub as `options` say.
+    /// Creates a client from `options`.
     ///
     /// # Errors
-    /// Where no client can be made of them.
+    /// If the HTTP client cannot be created.
     pub fn new(options: HubOptions) -> Result<Self, Error> {
         let token = options.token.clone();
         let api = ApiBuilder::from_cache(Cache::new(options.folder.clone()))
@@ -52,10 +52,10 @@ impl Hub {
         Ok(Hub { options, api })
     }
 
-    /// The model `name`, fetched where it is not there already, and checked.
+    /// Returns the model `name`. Downloads what the cache lacks, and checks the GGUF headers.
     ///
     /// # Errors
-    /// See [`Error`]; what was fetched of a file stays, and the next call goes on with it.
+    /// See [`Error`]. An interrupted download stays on the disk, and the next call resumes it.
     pub fn get(&self, name: &Name, watch: &mut dyn Watch) -> Result<LocalModel, Error> {
         let place = CachedRepository::new(Folders::new(&self.options.folder, name));
         let found = if self.options.offline {
@@ -64,10 +64,13 @@ impl Hub {
             let cached = self.in_cache(name, &place);
             match self.list(name, cached.is_ok()) {
                 Ok(listing) => self.fetch(name, &place, &listing, watch)?,
-                // Better an older one than none; what is refused is refused.
+                // Only a temporary error falls back to the cached model. A refusal by the hub is always reported.
                 Err(error) if error.is_temporary() => match cached {
                     Ok(found) => {
-                        watch.say(&format!("{error}; what is in the cache is used"));
+                        let why = error.to_string();
+                        // A message is a single line, and the hint does not apply.
+                        let why = why.lines().next().unwrap_or_default();
+                        watch.say(&format!("using the model in the cache: {why}"));
                         found
                     }
                     Err(_) => return Err(error),
@@ -83,7 +86,7 @@ impl Hub {
         self.api.repo(Repo::with_revision(name.repo(), RepoType::Model, name.revision().to_string()))
     }
 
-    /// What the hub has; nobody waits long for it who has a model already.
+    /// Lists the repository. Makes only one short attempt if the cache has a usable model (`is_cached`).
     fn list(&self, name: &Name, is_cached: bool) -> Result<Listing, Error> {
         let mut options = self.options.clone();
         if is_cached {
@@ -93,7 +96,7 @@ impl Hub {
         request::list(&self.repo(name), name, &options)
     }
 
-    /// The files that `name` says, out of those in the hub's `listing`.
+    /// Downloads the files that `name` selects from the hub's `listing`.
     fn fetch(
         &self,
         name: &Name,
@@ -107,7 +110,7 @@ impl Hub {
             if place.has(&listing.commit, file) {
                 continue;
             }
-            // By the commit: the parts of a model are of one age, whatever happens meanwhile.
+            // Downloads from a fixed commit, so that all parts of a model match even if the branch moves meanwhile.
             let commit = Repo::with_revision(name.repo(), RepoType::Model, listing.commit.clone());
             let from = transfer::From { repo: &self.api.repo(commit), name, options: &self.options };
             fetched += transfer::fetch(&from, place, file, watch)?;
@@ -117,7 +120,7 @@ impl Hub {
         Ok(found(place, &listing.commit, &choice, fetched))
     }
 
-    /// The files that `name` says, out of those in the cache.
+    /// Finds the files that `name` selects among those in the cache.
     fn in_cache(&self, name: &Name, place: &CachedRepository) -> Result<LocalModel, Error> {
         let commit = place.commit(name.revision()).ok_or_else(|| Error::NotInCache {
             name: name.to_string(),
@@ -137,7 +140,7 @@ fn found(place: &CachedRepository, commit: &str, choice: &ModelFiles, fetched: u
     LocalModel { path: place.pointer(commit, first), name: first.clone(), fetched }
 }
 
-/// What llama.cpp's parser is spared, in all parts.
+/// Checks the headers of all parts, so that llama.cpp's parser never sees a malformed file.
 fn check(path: &Path) -> Result<(), Error> {
     let bad = |source| Error::Bad { source };
     GgufFile::open(path).map_err(bad)?.other_parts().map_err(bad)?;

@@ -1,145 +1,149 @@
-//! Why there is no model.
+//! Errors of the hub client.
 
 use std::io;
 use std::path::PathBuf;
 
 use build_info::Bytes;
 
-/// An error of the hub. Its text says what was tried, why it failed and what to do.
+/// Error of the hub client. The text states the action, the cause and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no cache.
-    #[error("no folder for models: neither HF_HUB_CACHE nor HF_HOME nor XDG_CACHE_HOME nor HOME names one")]
+    /// Folder of the cache is unknown, because no environment variable names it.
+    #[error(
+        "cannot find a folder for models: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME are not set\nhint: set HF_HUB_CACHE"
+    )]
     NoFolder,
 
-    /// An address that is none.
-    #[error("HF_ENDPOINT is {endpoint}: write an address, as in https://huggingface.co")]
+    /// `HF_ENDPOINT` is not a URL.
+    #[error(
+        "cannot use HF_ENDPOINT={endpoint}: not a URL\nhint: set it to a URL like https://huggingface.co"
+    )]
     Endpoint {
-        /// What it is.
+        /// Value of `HF_ENDPOINT`.
         endpoint: String,
     },
 
-    /// No client can be made.
-    #[error("cannot make a client of the hub: {why}")]
+    /// The HTTP client cannot be created.
+    #[error("cannot create a client for the hub: {why}")]
     Client {
-        /// Why.
+        /// Cause.
         why: String,
     },
 
-    /// The hub cannot be reached, or does not answer as it should.
-    #[error("cannot {what}: {why}; {mend}")]
+    /// The hub cannot be reached, or its answer breaks the protocol.
+    #[error("cannot {what}: {why}\nhint: {mend}")]
     Network {
-        /// What was tried, with the address.
+        /// Action that failed, with the hub's address.
         what: String,
-        /// Why.
+        /// Cause.
         why: String,
-        /// What to do.
+        /// Remedy.
         mend: &'static str,
     },
 
-    /// The hub refuses.
-    #[error("cannot {what}: {endpoint} answers {status}{said}; {mend}")]
+    /// The hub answered with an error status.
+    #[error("cannot {what}: {endpoint} answered {status}{said}\nhint: {mend}")]
     Refused {
-        /// What was tried, with the address.
+        /// Action that failed, with the hub's address.
         what: String,
-        /// Who answers.
+        /// Address of the hub.
         endpoint: String,
-        /// The status of HTTP.
+        /// HTTP status code.
         status: u16,
-        /// Its own words, with a colon before.
+        /// Reason in the hub's words, in brackets with a leading space. Empty if the hub gave none.
         said: String,
-        /// What to do.
+        /// Remedy.
         mend: &'static str,
     },
 
-    /// The model is not among the files.
-    #[error("cannot take a model from {name}: {why}")]
+    /// Repository without a file that matches the name.
+    #[error("cannot find a model in {name}: {why}")]
     NoFile {
-        /// What was asked for.
+        /// Name of the requested model.
         name: String,
-        /// What is there.
+        /// Cause, with the files that exist.
         why: String,
     },
 
-    /// Nothing was fetched before.
-    #[error("{name} is not in the cache, {}: run the command once without --offline (and HF_HUB_OFFLINE)", folder.display())]
+    /// The model is not in the cache, and the network must not be used.
+    #[error("cannot use {name} offline: it is not in the cache ({})\nhint: run the command once without --offline and HF_HUB_OFFLINE", folder.display())]
     NotInCache {
-        /// What was asked for.
+        /// Name of the requested model.
         name: String,
-        /// Where it would be.
+        /// Folder where the model would be.
         folder: PathBuf,
     },
 
-    /// The hub tells no digest.
+    /// The hub's listing contains no size or no SHA-256 for the file.
     #[error(
-        "{file} cannot be verified: {endpoint} tells no size and SHA-256 for it; download it yourself, look at it, and \
-         name it with -m"
+        "cannot verify {file}: {endpoint} gives no size or no SHA-256 for it\nhint: download the file yourself, check it, \
+         and pass its path with -m"
     )]
     NoDigest {
-        /// The file.
+        /// Path of the file in the repository.
         file: String,
-        /// Who should tell.
+        /// Address of the hub.
         endpoint: String,
     },
 
-    /// What came is not what was promised.
+    /// The downloaded bytes do not match the hub's listing.
     #[error(
-        "{file} is not what the hub says it is: {why}; what was fetched of it is removed: try again, and tell whoever runs {endpoint}"
+        "cannot use the download of {file}: {why}; the partial download was removed\nhint: try again; if the error persists, report it to the operator of {endpoint}"
     )]
     Wrong {
-        /// The file.
+        /// Path of the file in the repository.
         file: String,
-        /// How it differs.
+        /// Difference from the listing.
         why: String,
-        /// Where it came from.
+        /// Address of the hub.
         endpoint: String,
     },
 
-    /// Something of another tool's is in the way.
-    #[error("{} is in the cache and has {found}, where the hub says {expected}: it is not used; remove it, or name another folder by HF_HUB_CACHE", path.display())]
+    /// A file that another tool wrote has the wrong size.
+    #[error("cannot use {} from the cache: it has {found}, but the hub lists {expected}\nhint: remove it, or set HF_HUB_CACHE to another folder", path.display())]
     Foreign {
-        /// The file.
+        /// Path of that file.
         path: PathBuf,
-        /// Its size.
+        /// Size of that file.
         found: Bytes,
-        /// What it should be.
+        /// Size according to the hub.
         expected: Bytes,
     },
 
-    /// There is not enough room.
-    #[error("{file} needs {needed} more in {}, which has {available}: make room, or name another folder by HF_HUB_CACHE", folder.display())]
+    /// The file system has too little free space.
+    #[error("cannot download {file}: it needs {needed} more in {}, which has {available} available\nhint: free disk space, or set HF_HUB_CACHE to another folder", folder.display())]
     NoRoom {
-        /// The file.
+        /// Path of the file in the repository.
         file: String,
-        /// What it takes.
+        /// Number of bytes still to be downloaded.
         needed: Bytes,
-        /// What there is.
+        /// Number of bytes available on the file system.
         available: Bytes,
-        /// Where.
+        /// Folder on that file system.
         folder: PathBuf,
     },
 
-    /// The disk.
+    /// A file operation failed.
     #[error("cannot {what} {}: {source}{}", path.display(), mend(source))]
     Disk {
-        /// What was tried.
+        /// Operation that failed, as a verb phrase.
         what: &'static str,
-        /// On what.
+        /// Path that the operation concerned.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
 
-    /// It came as promised, and is no model.
-    #[error("what the hub has is no model that can be used: {source}")]
+    /// The download is intact, but the file is not a usable model.
+    #[error("cannot use the model from the hub: {source}")]
     Bad {
-        /// What is wrong with it.
+        /// Defect that the GGUF reader found.
         source: gguf::ReadError,
     },
 }
 
 impl Error {
-    /// Whether the same may do at another time: exit code 75.
+    /// True if a later attempt may succeed. The program then exits with code 75 (`EX_TEMPFAIL`).
     pub fn is_temporary(&self) -> bool {
         match self {
             Error::Network { .. } => true,
@@ -148,7 +152,7 @@ impl Error {
         }
     }
 
-    /// What of the disk failed, for `map_err`.
+    /// Returns a function for `map_err` that wraps an I/O error of the operation `what` on `path`.
     pub(super) fn disk(what: &'static str, path: &std::path::Path) -> impl Fn(io::Error) -> Error + use<> {
         let path = path.to_path_buf();
         move |source| Error::Disk { what, path: path.clone(), source }
@@ -158,10 +162,10 @@ impl Error {
 fn mend(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; make room, or name another folder by HF_HUB_CACHE: what was fetched stays, and the next run goes on with it"
+            "\nhint: free disk space, or set HF_HUB_CACHE to another folder; the next run resumes the download"
         }
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "; name a folder that you may write by HF_HUB_CACHE"
+            "\nhint: set HF_HUB_CACHE to a folder that you can write to"
         }
         _ => "",
     }

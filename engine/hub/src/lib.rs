@@ -1,12 +1,18 @@
-//! Models by their names on the Hugging Face hub: `owner/repo:Q4_K_M`.
+//! Models named by their repository on the Hugging Face hub: `owner/repo:Q4_K_M`.
 //!
-//! The crate hf-hub is the client: addresses, token, and the folders of the cache. What it does not do is done here on
-//! top of it: it neither verifies what it downloads nor looks at how a server answers when it goes on with half a file,
-//! knows no time limits, and waits five seconds for another process. So [`transfer`] fetches, as hf-hub's own client asks,
-//! and what is complete and has the right digest gets its name in [`place`], where other tools find it.
+//! The crate hf-hub is the client: it knows the addresses, the token and the folders of the cache. This crate adds
+//! what hf-hub lacks:
+//! - verification of the downloaded bytes
+//! - a check of the server's answer to a range request
+//! - time limits
+//! - waiting for a download by another process (hf-hub gives up after five seconds)
 //!
-//! - [`name`] reads what was typed, [`listing`] what the hub answers, and [`choose`] takes files out of that.
-//! - [`Hub`] does it all.
+//! So [`transfer`] downloads files with hf-hub's requests. Once a file is complete and its digest matches, it is
+//! renamed to its name in [`place`], where other tools find it.
+//!
+//! - [`name`] parses the name that the user typed, [`listing`] parses the hub's answer, and [`choose`] selects files
+//!   from it.
+//! - [`Hub`] combines them.
 
 pub mod choose;
 mod client;

@@ -1,30 +1,31 @@
-//! What the hub says of a repository: which files there are, how large, and their digests.
+//! The hub's description of a repository: its files, with their sizes and digests.
 
 use serde::Deserialize;
 
 use super::name::is_path;
 
-/// A repository at one commit.
+/// Contents of a repository at one commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// The commit.
+    /// Commit hash: 40 hexadecimal digits.
     pub commit: String,
-    /// Its files, those whose names cannot be used here left out.
+    /// Files of the repository, without those whose names are not safe as local paths.
     pub files: Vec<HubFile>,
 }
 
-/// A file.
+/// One file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubFile {
-    /// Its path in the repository.
+    /// Path in the repository.
     pub path: String,
-    /// Its size, where that is known.
+    /// Size in bytes, if known.
     pub size: Option<u64>,
-    /// What it is called in the cache: its SHA-256 in hexadecimal, which the hub calls its LFS object.
+    /// SHA-256 as 64 lower-case hexadecimal digits, which names the file's blob in the cache. The hub calls it the
+    /// LFS object ID. `None` if the listing has none.
     pub sha256: Option<String>,
 }
 
-/// As it comes.
+/// The hub's JSON answer.
 #[derive(Deserialize)]
 struct ListingJson {
     sha: Option<String>,
@@ -47,15 +48,15 @@ struct Lfs {
 }
 
 impl Listing {
-    /// Reads the hub's answer, which is not trusted: what is in it becomes names of files.
+    /// Parses the hub's answer. The answer is untrusted, because its strings become file names.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns what is wrong with the answer.
     pub fn read(json: &[u8]) -> Result<Self, String> {
         let answer: ListingJson = serde_json::from_slice(json).map_err(|why| why.to_string())?;
-        let commit = answer.sha.ok_or("it names no commit")?;
+        let commit = answer.sha.ok_or("it contains no commit")?;
         if !is_hex(&commit, 40) {
-            return Err("what it names as the commit is none".to_string());
+            return Err("its commit is not a 40-digit hexadecimal number".to_string());
         }
         let files = answer.siblings.into_iter().filter(|file| is_path(&file.rfilename)).map(|file| {
             let (sha256, size) = file.lfs.map_or((None, None), |lfs| (lfs.sha256, lfs.size));
@@ -69,7 +70,7 @@ impl Listing {
     }
 }
 
-/// Whether `text` is `digits` of a number in hexadecimal.
+/// True if `text` consists of exactly `digits` hexadecimal digits.
 pub(super) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -97,8 +98,8 @@ mod tests {
     fn what_is_no_listing_is_told() {
         for (text, expected) in [
             ("<html>", "expected value"),
-            ("{}", "names no commit"),
-            (r#"{"sha": "../x"}"#, "is none"),
+            ("{}", "contains no commit"),
+            (r#"{"sha": "../x"}"#, "is not a 40-digit hexadecimal number"),
             (r#"{"sha": "main", "siblings": 3}"#, "invalid type"),
         ] {
             let why = Listing::read(text.as_bytes()).expect_err(text);

@@ -1,12 +1,12 @@
-//! `owner/repo`, with what to take of it: `owner/repo:Q4_K_M@revision`.
+//! Name of a model on the hub: `owner/repo`, with an optional file and revision: `owner/repo:Q4_K_M@revision`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The branch where none is named.
+/// Branch that is used if the name gives no revision.
 const MAIN: &str = "main";
 
-/// A model's name on the hub.
+/// Name of a model on the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     repo: String,
@@ -15,17 +15,17 @@ pub struct Name {
 }
 
 impl Name {
-    /// `owner/repo`.
+    /// Returns the repository as `owner/repo`.
     pub fn repo(&self) -> String {
         self.repo.clone()
     }
 
-    /// The quantisation or the file that is asked for.
+    /// Returns the requested quantisation or file name. `None` if the name gives neither.
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }
 
-    /// The branch, tag or commit.
+    /// Returns the branch, tag or commit.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or(MAIN)
     }
@@ -49,7 +49,7 @@ impl FromStr for Name {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            "write OWNER/REPO, with a quantisation or a file of it after a colon and a revision after an @, as in \
+            "not a model name\nhint: write OWNER/REPO, optionally with :QUANTISATION or :FILE and @REVISION, for example \
              bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M or OWNER/REPO:model.gguf@v2"
                 .to_string()
         };
@@ -74,13 +74,13 @@ impl FromStr for Name {
     }
 }
 
-/// Whether `text` can be one part of a path, here and in an address.
+/// True if `text` is safe as a single component of a path and of a URL.
 fn is_part(text: &str) -> bool {
     let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     plain && (1..=96).contains(&text.len()) && !text.starts_with('.') && !text.starts_with('-')
 }
 
-/// Whether `text` is a relative path that stays below where it begins. A name of a file may be of other letters.
+/// True if `text` is a relative path that cannot leave its base folder. Unlike [`is_part`], allows any letters.
 pub(super) fn is_path(text: &str) -> bool {
     let good = |part: &str| !part.is_empty() && part != "." && part != "..";
     let plain = !text.contains(|letter: char| letter.is_control() || "\\:?#%@*".contains(letter));

@@ -1,19 +1,19 @@
-//! Options of a hub, and what is told while it works.
+//! Options of the hub client, and the progress callbacks.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where models are fetched from where nothing else is said.
+/// Address of the hub if `HF_ENDPOINT` is not set.
 pub const ENDPOINT: &str = "https://huggingface.co";
 
-/// How long is waited.
+/// Limits on attempts and waiting times.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// Tries in a row that may bring nothing.
+    /// Maximum number of consecutive attempts that make no progress.
     pub tries: u32,
-    /// Before the second try; doubled for each further one.
+    /// Delay before the second attempt. Doubles with each further attempt.
     pub wait: Duration,
-    /// For an answer, and for each piece of it.
+    /// Maximum time to wait for a connection, for a response, and for each read of its body.
     pub silence: Duration,
 }
 
@@ -23,31 +23,31 @@ impl Default for Patience {
     }
 }
 
-/// What the environment says of the hub.
+/// Options that come from the environment and the command line.
 #[derive(Clone, Debug)]
 pub struct HubOptions {
-    /// The hub or a mirror of it.
+    /// Address of the hub or of a mirror.
     pub endpoint: String,
-    /// The cache.
+    /// Folder of the cache.
     pub folder: PathBuf,
-    /// The user's token, for models that not everyone may have.
+    /// Access token of the user, for private and gated models.
     pub token: Option<String>,
-    /// Whether there is a token that would go over a network unencrypted, and so is not used.
+    /// True if a token exists but is not sent, because the connection to `endpoint` is not encrypted.
     pub token_withheld: bool,
-    /// Whether only what is there is used.
+    /// True if only the cache may be used.
     pub offline: bool,
-    /// How long is waited.
+    /// Limits on attempts and waiting times.
     pub patience: Patience,
 }
 
-/// What is told while files are fetched.
+/// Receives the progress of downloads.
 pub trait Watch {
-    /// A file of `total` bytes is about to be fetched, of which `there` bytes were fetched before.
+    /// Reports that the download of `file` begins. `there` of its `total` bytes are already on the disk.
     fn begin(&mut self, file: &str, there: u64, total: u64);
-    /// So many bytes of it are there.
+    /// Reports that `done` bytes of the file are on the disk.
     fn at(&mut self, done: u64);
-    /// The file is complete.
+    /// Reports that the file is complete.
     fn end(&mut self);
-    /// Something that the user should know.
+    /// Shows a message to the user.
     fn say(&mut self, words: &str);
 }

@@ -1,9 +1,12 @@
-//! The hub's cache on the disk, as huggingface_hub and hf-hub keep it: `models--owner--repo` with `blobs` (files by their
-//! digests), `snapshots` (a folder for each commit, of links to them) and `refs` (which commit a branch was at).
+//! Layout of the hub's cache on the disk. It is the layout of huggingface_hub and hf-hub. Each `models--owner--repo`
+//! has:
+//! - `blobs`: files, named by their digests
+//! - `snapshots`: one folder per commit, with links to blobs
+//! - `refs`: one file per branch or tag, with its commit
 //!
-//! A blob gets its name when it is complete and verified; until then it is `DIGEST.incomplete`, and whoever writes that
-//! holds `.locks/models--owner--repo/DIGEST.lock`. These names are huggingface_hub's own, so that either goes on with what
-//! the other began.
+//! A blob gets its final name once it is complete and verified; until then it is called `DIGEST.incomplete`. The
+//! process that writes it holds `.locks/models--owner--repo/DIGEST.lock`. huggingface_hub uses the same names, so
+//! each tool can resume a download that the other began.
 
 use std::env;
 use std::fs::{self, File, TryLockError};
@@ -17,14 +20,14 @@ use super::listing::{HubFile, is_hex};
 use super::name::Name;
 use super::options::{ENDPOINT, HubOptions, Patience};
 
-/// Folders in a snapshot that are looked into.
+/// Maximum depth of folders that are searched below a snapshot.
 const DEPTH: u32 = 4;
 
 impl HubOptions {
-    /// What the environment says, as huggingface_hub reads it.
+    /// Reads the options from the environment, by the rules of huggingface_hub.
     ///
     /// # Errors
-    /// Where it names no folder, or something that is no address.
+    /// If no variable names a folder for the cache, or if `HF_ENDPOINT` is not a URL.
     pub fn from_env(offline: bool) -> Result<Self, Error> {
         let set = |name: &str| env::var(name).ok().filter(|value| !value.trim().is_empty());
         let path = |name: &str| set(name).map(PathBuf::from);
@@ -68,8 +71,8 @@ impl HubOptions {
         }
         let token = if self.token_withheld { "; your token is not sent" } else { "" };
         Some(format!(
-            "HF_ENDPOINT is {}, which is not encrypted: everyone on the way can see which models you fetch, and can replace \
-             them, since their digests come the same way{token}; use an address with https",
+            "HF_ENDPOINT={} is not encrypted: anyone on the network path can see which models you download and can replace \
+             them together with their digests{token}\nhint: use an https address",
             self.endpoint
         ))
     }
@@ -79,7 +82,7 @@ fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// True if nobody on the way to `endpoint` can read or change what is sent.
+/// True if nobody between this machine and `endpoint` can read or change the traffic.
 fn is_private(endpoint: &str) -> bool {
     let Some(rest) = endpoint.strip_prefix("http://") else { return true };
     let authority = rest.split('/').next().unwrap_or_default();
@@ -88,7 +91,7 @@ fn is_private(endpoint: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The folders of one repository.
+/// Paths of one repository in the cache.
 #[derive(Clone, Debug)]
 pub struct Folders {
     repo: PathBuf,
@@ -98,7 +101,7 @@ pub struct Folders {
 }
 
 impl Folders {
-    /// Those of `name` in the cache in `folder`.
+    /// Returns the paths of the repository of `name` in the cache folder `folder`.
     pub fn new(folder: &Path, name: &Name) -> Self {
         let own = Repo::new(name.repo(), RepoType::Model).folder_name();
         Folders {
@@ -110,50 +113,53 @@ impl Folders {
     }
 }
 
-/// A repository in the cache.
+/// Repository in the cache.
 #[derive(Clone, Debug)]
 pub struct CachedRepository(Folders);
 
-/// The right to write a blob; given back when dropped.
+/// Exclusive right to write a blob. Released when dropped.
 pub struct BlobLock(#[expect(dead_code, reason = "held")] File);
 
 impl CachedRepository {
-    /// The repository in `folders`.
+    /// Creates the view of the repository at `folders`.
     pub fn new(folders: Folders) -> Self {
         CachedRepository(folders)
     }
 
-    /// Its folder.
+    /// Returns the repository's folder.
     pub fn folder(&self) -> &Path {
         &self.0.repo
     }
 
-    /// Where the file of the digest `sha256` lies when it is complete.
+    /// Returns the path of the complete blob with the digest `sha256`.
     pub fn blob(&self, sha256: &str) -> PathBuf {
         self.0.cache.model(self.0.name.clone()).blob_path(sha256)
     }
 
-    /// Where it is until then.
+    /// Returns the path of the blob with the digest `sha256` while it is incomplete.
     pub fn incomplete(&self, sha256: &str) -> PathBuf {
         self.0.repo.join("blobs").join(format!("{sha256}.incomplete"))
     }
 
-    /// Where the file `path` of `commit` is found.
+    /// Returns the path of the link to the file `path` in the snapshot of `commit`.
     pub fn pointer(&self, commit: &str, path: &str) -> PathBuf {
         self.0.cache.model(self.0.name.clone()).pointer_path(commit).join(path)
     }
 
-    /// Whether `file` of `commit` is there, as large as it should be.
+    /// True if the snapshot of `commit` has `file` with the right size.
     pub fn has(&self, commit: &str, file: &HubFile) -> bool {
         let found = fs::metadata(self.pointer(commit, &file.path));
         found.is_ok_and(|found| found.is_file() && file.size.is_some_and(|size| size == found.len()))
     }
 
-    /// Makes the folders, and takes the right to write `sha256`; `wait` is called where another process has it.
+    /// Creates the folders and locks the blob `sha256` for writing. Calls `wait` before it blocks on another process.
+    ///
+    /// # Errors
+    /// If a folder or the lock file cannot be created, or if locking fails.
     pub fn lock(&self, sha256: &str, wait: impl FnOnce()) -> Result<BlobLock, Error> {
         let folders = [self.0.repo.join("blobs"), self.0.locks.clone()];
         for folder in folders {
-            fs::create_dir_all(&folder).map_err(Error::disk("make the folder", &folder))?;
+            fs::create_dir_all(&folder).map_err(Error::disk("create the folder", &folder))?;
         }
         let path = self.0.locks.join(format!("{sha256}.lock"));
         let failed = Error::disk("lock", &path);
@@ -169,7 +175,10 @@ impl CachedRepository {
         Ok(BlobLock(file))
     }
 
-    /// Makes `file` appear in the snapshot of `commit`.
+    /// Links `file` into the snapshot of `commit`.
+    ///
+    /// # Errors
+    /// If the link cannot be written, or if a regular file of another size is in its place.
     pub fn link(&self, commit: &str, file: &HubFile) -> Result<(), Error> {
         let Some(sha256) = &file.sha256 else { return Ok(()) };
         let pointer = self.pointer(commit, &file.path);
@@ -178,7 +187,7 @@ impl CachedRepository {
             fs::create_dir_all(folder).map_err(&failed)?;
         }
         match fs::symlink_metadata(&pointer) {
-            // Somebody's own copy.
+            // A regular file is a copy that another tool or the user put here.
             Ok(found) if found.is_file() && file.size != Some(found.len()) => {
                 return Err(Error::Foreign {
                     path: pointer,
@@ -193,7 +202,10 @@ impl CachedRepository {
         base::switch_link(&pointer, Path::new(&format!("{up}blobs/{sha256}"))).map_err(failed)
     }
 
-    /// Notes that `revision` is at `commit`.
+    /// Records that `revision` refers to `commit`.
+    ///
+    /// # Errors
+    /// If the file in `refs` cannot be written.
     pub fn point(&self, revision: &str, commit: &str) -> Result<(), Error> {
         let path = self.0.repo.join("refs").join(revision);
         if revision == commit || fs::read_to_string(&path).is_ok_and(|found| found.trim() == commit) {
@@ -206,7 +218,8 @@ impl CachedRepository {
         base::replace(&path, commit.as_bytes(), base::Access::Usual).map_err(failed)
     }
 
-    /// The commit that `revision` was at when it was last fetched.
+    /// Returns the commit that `revision` referred to at the last download. `None` if its snapshot is not in the
+    /// cache.
     pub fn commit(&self, revision: &str) -> Option<String> {
         let named = fs::read_to_string(self.0.repo.join("refs").join(revision)).ok();
         let commit = named.map_or_else(|| revision.to_string(), |text| text.trim().to_string());
@@ -214,7 +227,7 @@ impl CachedRepository {
         (is_hex(&commit, 40) && is_there()).then_some(commit)
     }
 
-    /// The files of `commit` that are there.
+    /// Returns the files in the snapshot of `commit`, sorted by path.
     pub fn files(&self, commit: &str) -> Vec<HubFile> {
         let mut files = Vec::new();
         collect(&self.0.repo.join("snapshots").join(commit), "", DEPTH, &mut files);
@@ -226,12 +239,12 @@ impl CachedRepository {
 fn collect(folder: &Path, before: &str, depth: u32, files: &mut Vec<HubFile>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
-        // The link that a killed process was about to rename.
+        // Temporary link of a process that was killed before it could rename it.
         if base::Unfinished::parse(&name).is_some() {
             continue;
         }
         let path = format!("{before}{name}");
-        // Of the file that a link leads to: one that leads nowhere is not there.
+        // `metadata` follows links, so a dangling link counts as missing.
         match fs::metadata(entry.path()) {
             Ok(found) if found.is_file() => {
                 files.push(HubFile { path, size: Some(found.len()), sha256: None });
@@ -301,7 +314,7 @@ mod tests {
         assert_eq!(place.commit("refs/pr/1").as_ref(), Some(&commit));
         assert_eq!(place.commit(&commit).as_ref(), Some(&commit));
         assert_eq!(place.files(&commit), [HubFile { sha256: None, ..file.clone() }]);
-        // A link that leads nowhere is made anew, a foreign file of another size is left alone.
+        // A dangling link is replaced; a foreign file of another size is left alone.
         fs::remove_file(place.blob(&digest)).expect("removed");
         assert!(!place.has(&commit, &file) && place.files(&commit).is_empty());
         place.link(&commit, &file).expect("a link");

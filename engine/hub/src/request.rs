@@ -1,4 +1,4 @@
-//! Requests by hf-hub's client, and what their answers mean.
+//! Requests through hf-hub's client, and the interpretation of their answers.
 
 use std::io::Read as _;
 use std::thread::sleep;
@@ -14,45 +14,51 @@ use super::listing::Listing;
 use super::name::Name;
 use super::options::{HubOptions, Patience};
 
-/// Bytes of the longest list of files that is read.
+/// Maximum size of a file listing, in bytes.
 const MAX_LISTING: u64 = 32 << 20;
 
-/// Bytes of a refusal that are looked at.
+/// Maximum number of bytes read from the body of an error response.
 const MAX_REASON: u64 = 4 << 10;
 
-/// Letters of it that are told.
+/// Maximum number of characters of the hub's reason that are shown.
 const TOLD: usize = 300;
 
-/// The longest time that a server may ask to be left alone and be waited for.
+/// Longest `Retry-After` delay that is obeyed.
 const MAX_REST: Duration = Duration::from_secs(60);
 
-/// Asks; every status is an answer.
+/// Sends `request`. Any HTTP status counts as success.
+///
+/// # Errors
+/// If the connection fails or times out.
 pub fn call(
     request: RequestBuilder<WithoutBody>,
     patience: &Patience,
 ) -> Result<Response<Body>, ureq::Error> {
     let silence = Some(patience.silence);
     let request = request.config().http_status_as_error(false).timeout_connect(silence);
-    // The first for the head of the answer, the second for each piece of the rest.
+    // The first limit is for the response headers, the second for each read of the body.
     request.timeout_recv_response(silence).timeout_per_read(silence).build().call()
 }
 
-/// How long to wait before try `tries`, the first being 0; `asked` is what the server says.
+/// Returns the delay before the attempt with the 0-based number `tries`. `asked` is the server's `Retry-After`.
 pub fn rest(patience: &Patience, tries: u32, asked: Option<Duration>) -> Duration {
     asked.unwrap_or_else(|| patience.wait.saturating_mul(1 << tries.min(6))).min(MAX_REST)
 }
 
-/// What a server asks for by `Retry-After`, in seconds.
+/// Returns the delay in the `Retry-After` header. Only the form in seconds is supported.
 pub fn asked_rest(answer: &Response<Body>) -> Option<Duration> {
     header(answer, "retry-after")?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// The header `name`.
+/// Returns the value of the header `name` if it is visible ASCII text.
 pub fn header<'a>(answer: &'a Response<Body>, name: &str) -> Option<&'a str> {
     answer.headers().get(name)?.to_str().ok()
 }
 
-/// What is in the repository.
+/// Requests the listing of the repository.
+///
+/// # Errors
+/// If the hub cannot be reached, refuses, or does not answer with a listing, after the allowed number of attempts.
 pub fn list(repo: &ApiRepo, name: &Name, options: &HubOptions) -> Result<Listing, Error> {
     let mut tries = 0;
     loop {
@@ -85,43 +91,43 @@ fn list_once(
     let reader = answer.body_mut().with_config().limit(MAX_LISTING).reader();
     reader.take(MAX_LISTING).read_to_end(&mut json).map_err(|why| failed(why.to_string()))?;
     Listing::read(&json).map_err(|why| {
-        let why = format!("the answer is no list of files: {why}");
-        (Error::Network { what: what(), why, mend: "look at HF_ENDPOINT" }, None)
+        let why = format!("the answer is not a listing of files: {why}");
+        (Error::Network { what: what(), why, mend: "check HF_ENDPOINT" }, None)
     })
 }
 
-/// The server was not reached, or hung up.
+/// Returns the error for a server that cannot be reached or closed the connection.
 pub fn network(what: String, why: String) -> Error {
-    let mend = "look at the network, at HF_ENDPOINT and at a proxy (HTTPS_PROXY), and try again: what was fetched stays; \
-                --offline uses only what is there";
+    let mend = "check the network, HF_ENDPOINT and the proxy (HTTPS_PROXY), then try again: the download resumes; \
+                --offline uses only the cache";
     Error::Network { what, why, mend }
 }
 
-/// What is wrong, where the server does not answer with what was asked for.
+/// Returns the error for a response with an unexpected status.
 pub fn refused(what: String, mut answer: Response<Body>, options: &HubOptions) -> Error {
     let status = answer.status().as_u16();
     let mend = match (status, &options.token) {
         (401 | 403, Some(_)) => {
-            "the token (HF_TOKEN) does not let you: look at the spelling, accept the model's conditions on its page, and take \
-             a token that may read it"
+            "the token (HF_TOKEN) does not give access: check the spelling, accept the model's conditions on its page, or use \
+             a token with read access"
         }
         (401 | 403, None) => {
-            "look at the spelling; if the model is private or has conditions, accept them on its page, make a token under \
+            "check the spelling; for a private or gated model, accept the conditions on its page, create a token under \
              Settings there, and put it into HF_TOKEN"
         }
         (404, _) => {
-            "look at the spelling of OWNER/REPO and of the revision; a private model needs a token in HF_TOKEN"
+            "check the spelling of OWNER/REPO and of the revision; a private model needs a token in HF_TOKEN"
         }
-        (429, None) => "too many requests came from here: wait a while, or say who you are by HF_TOKEN",
-        (408 | 425 | 429 | 500.., _) => "try again later: what was fetched stays",
-        _ => "look at HF_ENDPOINT",
+        (429, None) => "too many requests from this address: wait a while, or set HF_TOKEN",
+        (408 | 425 | 429 | 500.., _) => "try again later: the download resumes",
+        _ => "check HF_ENDPOINT",
     };
     let said = said(&mut answer);
     let said = said.map(|said| format!(" ({said})")).unwrap_or_default();
     Error::Refused { what, endpoint: options.endpoint.clone(), status, said, mend }
 }
 
-/// The server's own words.
+/// Returns the reason that the server states in a header or in the JSON body.
 fn said(answer: &mut Response<Body>) -> Option<String> {
     let short = |text: &str| text.trim().chars().take(TOLD).collect::<String>();
     if let Some(words) = header(answer, "x-error-message") {

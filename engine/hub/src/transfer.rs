@@ -1,4 +1,4 @@
-//! Fetches a file into its place: goes on with what is there, and gives it its name only when it is what was promised.
+//! Downloads a file into the cache. Resumes a partial download, and renames the file only once its digest matches.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -20,45 +20,48 @@ use super::options::{HubOptions, Watch};
 use super::place::CachedRepository;
 use super::request::{asked_rest, call, header, network, refused, rest};
 
-/// Bytes that are read at a time.
+/// Size of the read buffer, in bytes.
 const PIECE: usize = 256 << 10;
 
-/// Room that is left to others.
+/// Free disk space, in bytes, that a download must leave.
 const SPARE: u64 = 64 << 20;
 
-/// Where a file comes from.
+/// Source of a download.
 pub struct From<'a> {
-    /// The repository at a commit.
+    /// Repository, pinned to a commit.
     pub repo: &'a ApiRepo,
-    /// What was asked for.
+    /// Name that the user requested.
     pub name: &'a Name,
-    /// The hub.
+    /// Options of the hub client.
     pub options: &'a HubOptions,
 }
 
-/// A file that is being fetched.
+/// Download in progress.
 struct PartialFile<'a> {
     from: &'a From<'a>,
     entry: &'a HubFile,
     path: PathBuf,
     file: File,
-    /// Its bytes so far, and what of their digest is done.
+    /// Number of bytes on the disk. `hasher` has seen exactly these bytes.
     done: u64,
     hasher: Sha256,
     size: u64,
-    /// Bytes that came over the network.
+    /// Number of bytes downloaded by this process.
     fetched: u64,
 }
 
-/// Why a try came to an end.
+/// Outcome of a failed attempt.
 enum Failed {
-    /// It may be worth another, after what the server asks for.
+    /// Another attempt may succeed, after the delay that the server asked for.
     Again(Error, Option<Duration>),
-    /// It is not.
+    /// Further attempts are useless.
     Over(Error),
 }
 
-/// Makes `entry` be there, as a blob; says how many bytes that took.
+/// Downloads `entry` into its blob if it is missing. Returns the number of bytes downloaded.
+///
+/// # Errors
+/// If the listing lacks a digest, the download fails, the digest does not match, or the disk cannot be written.
 pub fn fetch(
     from: &From<'_>,
     place: &CachedRepository,
@@ -74,9 +77,9 @@ pub fn fetch(
         return Ok(0);
     }
     let _lock = place.lock(sha256, || {
-        watch.say(&format!("another process fetches {}: waiting for it", entry.path));
+        watch.say(&format!("waiting for another process that is downloading {}", entry.path));
     })?;
-    // It may have been the other's.
+    // The other process may have completed the blob.
     if is_there(&blob, size)? {
         return Ok(0);
     }
@@ -86,14 +89,14 @@ pub fn fetch(
     watch.begin(&entry.path, part.done, size);
     part.fill(watch)?;
     if !part.is_right(sha256) && resumed {
-        watch.say(&format!("{}: what was fetched before is damaged; it is fetched anew", entry.path));
+        watch.say(&format!("the partial download of {} is damaged; downloading it again", entry.path));
         part.empty()?;
         part.fill(watch)?;
     }
     if !part.is_right(sha256) {
-        // All of it was written here and now, or gone on with under the lock.
+        // The partial file can be removed: it was written, or resumed, under the lock.
         let _ = fs::remove_file(&part.path);
-        return Err(part.wrong(format!("its SHA-256 is not {sha256}")));
+        return Err(part.wrong(format!("checksum mismatch: its SHA-256 is not {sha256}")));
     }
     part.file.sync_all().map_err(Error::disk("write", &part.path))?;
     fs::rename(&part.path, &blob).map_err(Error::disk("rename", &part.path))?;
@@ -101,7 +104,11 @@ pub fn fetch(
     Ok(part.fetched)
 }
 
-/// Whether the blob is there. One of another size is not used, and is not ours to remove: ours are verified.
+/// True if the blob exists with the expected size.
+///
+/// # Errors
+/// If the blob has another size. Anneal verifies its blobs, so another tool wrote this one, and it must not be
+/// removed.
 fn is_there(blob: &Path, expected: u64) -> Result<bool, Error> {
     match fs::metadata(blob) {
         Ok(found) if found.is_file() && found.len() == expected => Ok(true),
@@ -115,7 +122,7 @@ fn is_there(blob: &Path, expected: u64) -> Result<bool, Error> {
 }
 
 impl<'a> PartialFile<'a> {
-    /// What is there of a file, of which the digest is made.
+    /// Opens the partial file and computes the digest of what it already contains.
     fn open(from: &'a From<'a>, entry: &'a HubFile, path: PathBuf, size: u64) -> Result<Self, Error> {
         let failed = Error::disk("write", &path);
         let mut file = base::open_or_create(&path).map_err(&failed)?;
@@ -137,7 +144,7 @@ impl<'a> PartialFile<'a> {
 
     fn check_room(&self) -> Result<(), Error> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
-        // Where the system cannot tell, writing will.
+        // If the system does not report free space, a full disk shows up as a write error later.
         let Ok(found) = statvfs(folder) else { return Ok(()) };
         let available = found.f_bavail.saturating_mul(found.f_frsize);
         let needed = self.size - self.done;
@@ -152,7 +159,7 @@ impl<'a> PartialFile<'a> {
         }
     }
 
-    /// Forgets what is there.
+    /// Truncates the partial file to zero and resets the digest.
     fn empty(&mut self) -> Result<(), Error> {
         let failed = Error::disk("write", &self.path);
         self.file.set_len(0).and_then(|()| self.file.rewind()).map_err(failed)?;
@@ -169,7 +176,7 @@ impl<'a> PartialFile<'a> {
         Error::Wrong { file: self.entry.path.clone(), why, endpoint }
     }
 
-    /// Fetches until all is there; gives up after some tries in a row that bring nothing.
+    /// Downloads until the file is complete. Gives up after several consecutive attempts without progress.
     fn fill(&mut self, watch: &mut dyn Watch) -> Result<(), Error> {
         let patience = self.from.options.patience;
         let mut tries = 0;
@@ -189,13 +196,13 @@ impl<'a> PartialFile<'a> {
         Ok(())
     }
 
-    /// One request, from what is there on.
+    /// Sends one request for the remaining bytes and writes them.
     fn go_on(&mut self, watch: &mut dyn Watch) -> Result<(), Failed> {
         let options = self.from.options;
-        let what = || format!("fetch {} of {} from {}", self.entry.path, self.from.name, options.endpoint);
+        let what = || format!("download {} of {} from {}", self.entry.path, self.from.name, options.endpoint);
         let address = self.from.repo.url(&encoded(&self.entry.path));
         let mut request = self.from.repo.info_request().uri(address);
-        // As it is: a server that packs it counts other bytes.
+        // With compression, ranges and lengths would count compressed bytes.
         request = request.header("Accept-Encoding", "identity");
         if self.done > 0 {
             request = request.header("Range", format!("bytes={}-", self.done));
@@ -203,12 +210,12 @@ impl<'a> PartialFile<'a> {
         let answer = call(request, &options.patience)
             .map_err(|why| Failed::Again(network(what(), why.to_string()), None))?;
         match answer.status() {
-            // It does not know of ranges, or what was there is of another file.
+            // The server does not support ranges, or the partial content belongs to another version of the file.
             StatusCode::OK if self.done > 0 => self.empty().map_err(Failed::Over)?,
             StatusCode::OK => {}
             StatusCode::PARTIAL_CONTENT => self.check_range(&answer).map_err(Failed::Over)?,
             StatusCode::RANGE_NOT_SATISFIABLE => {
-                let why = format!("it has no more than {} of {} bytes", self.done, self.size);
+                let why = format!("the server has no bytes after the first {} of {}", self.done, self.size);
                 return Err(Failed::Over(self.give_up(why)));
             }
             _ => {
@@ -223,27 +230,31 @@ impl<'a> PartialFile<'a> {
         let due = self.size - self.done;
         let told = header(&answer, "content-length").and_then(|length| length.parse::<u64>().ok());
         if let Some(told) = told.filter(|told| *told != due) {
-            return Err(Failed::Over(self.give_up(format!("{told} bytes come where {due} are due"))));
+            return Err(Failed::Over(
+                self.give_up(format!("the server sends {told} bytes instead of {due}")),
+            ));
         }
         self.seek().map_err(Failed::Over)?;
         self.pour(answer, watch, what)
     }
 
-    /// Whether a part of a file is the part that was asked for.
+    /// Checks that a partial response covers exactly the requested range.
     fn check_range(&mut self, answer: &Response<Body>) -> Result<(), Error> {
         let expected = format!("bytes {}-{}/{}", self.done, self.size - 1, self.size);
         let open = format!("bytes {}-{}/*", self.done, self.size - 1);
         match header(answer, "content-range") {
             Some(range) if range.trim() == expected || range.trim() == open => Ok(()),
             other => {
-                let why =
-                    format!("{expected} was asked for, and {} comes", other.unwrap_or("nobody knows what"));
+                let why = format!(
+                    "{expected} was requested, but the server sends {}",
+                    other.unwrap_or("an unknown range")
+                );
                 Err(self.give_up(why))
             }
         }
     }
 
-    /// What is there cannot become the file.
+    /// Removes the partial file, which can never become the right file, and returns the error.
     fn give_up(&self, why: String) -> Error {
         let _ = fs::remove_file(&self.path);
         self.wrong(why)
@@ -254,7 +265,7 @@ impl<'a> PartialFile<'a> {
         at.map(drop).map_err(Error::disk("write", &self.path))
     }
 
-    /// Writes what comes, to the end of it.
+    /// Writes the response body to the file until the file is complete.
     fn pour(
         &mut self,
         mut answer: Response<Body>,
@@ -271,7 +282,9 @@ impl<'a> PartialFile<'a> {
                 return Err(Failed::Again(network(what(), why), None));
             }
             if self.done + read as u64 > self.size {
-                return Err(Failed::Over(self.give_up(format!("more than {} bytes come", self.size))));
+                return Err(Failed::Over(
+                    self.give_up(format!("the server sends more than {} bytes", self.size)),
+                ));
             }
             self.file
                 .write_all(&piece[..read])
@@ -285,7 +298,7 @@ impl<'a> PartialFile<'a> {
     }
 }
 
-/// `path` as a part of an address.
+/// Percent-encodes `path` for a URL.
 fn encoded(path: &str) -> String {
     let mut text = String::new();
     for byte in path.bytes() {

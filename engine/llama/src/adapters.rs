@@ -1,4 +1,4 @@
-//! How a model differs from its file: its adapters, and RoPE scaling of its contexts.
+//! Differences between a model and its file: its adapters, and the RoPE scaling of its contexts.
 
 use std::ptr::NonNull;
 
@@ -11,25 +11,29 @@ use crate::options::RopeScaling;
 use crate::rope::Rope;
 use crate::variant::Variant;
 
-/// What a model keeps of its [`Variant`].
+/// Parts of a [`Variant`] that a loaded model keeps.
 #[derive(Default)]
 pub(super) struct Applied {
-    /// Freed with the model, which has them registered.
+    /// Loaded adapters, with their scales in `scales`. They are registered in the model and freed with it.
     pub(super) adapters: Vec<NonNull<sys::llama_adapter_lora>>,
     pub(super) scales: Vec<f32>,
     rope: Rope,
-    /// Of YaRN: to make a context with it changes what llama.cpp says that the model was trained for.
+    /// Length in tokens of the context that the model was trained for. It is kept for YaRN, because a context with
+    /// YaRN changes the training length that llama.cpp reports for the model.
     orig_ctx: u32,
 }
 
 impl Model {
-    /// Loads the adapters of `variant`, which were checked. Before the model is shared.
+    /// Loads the adapters of `variant`, which were checked before. The model must not be shared yet.
+    ///
+    /// # Errors
+    /// [`Error::Adapter`] if llama.cpp refuses an adapter.
     pub(super) fn apply(&mut self, variant: &Variant) -> Result<()> {
         for adapter in &variant.adapters {
             let file = c_path(&adapter.path)?;
             let mut message = Message::new();
             let (err, err_size) = message.parts();
-            // SAFETY: the model is live and nobody else's yet; `file` and the buffer outlive the call.
+            // SAFETY: the model is live and not shared yet; `file` and the buffer outlive the call.
             let raw = unsafe { sys::anneal_adapter_load(self.raw.as_ptr(), file.as_ptr(), err, err_size) };
             let failed = || Error::Adapter { path: adapter.path.clone(), why: message.text() };
             self.variant.adapters.push(NonNull::new(raw).ok_or_else(failed)?);
@@ -43,7 +47,7 @@ impl Model {
         Ok(())
     }
 
-    /// Puts RoPE scaling into the parameters of a context.
+    /// Writes the RoPE scaling into the parameters of a context.
     pub(super) fn put_rope(&self, params: &mut sys::llama_context_params) {
         let rope = &self.variant.rope;
         if let Some(scaling) = rope.scaling {
@@ -60,7 +64,8 @@ impl Model {
         put(&mut params.yarn_attn_factor, rope.yarn_attn_factor);
         put(&mut params.yarn_beta_fast, rope.yarn_beta_fast);
         put(&mut params.yarn_beta_slow, rope.yarn_beta_slow);
-        // Said even where it is the model's own: llama.cpp's default is what the context before it left behind.
+        // Always set, even to the model's own value: llama.cpp's default is the value that the previous context left
+        // in the model.
         if !rope.is_the_models() {
             params.yarn_orig_ctx = rope.yarn_orig_ctx.unwrap_or(self.variant.orig_ctx);
         }

@@ -1,5 +1,5 @@
-//! Who serves this program's memory. The build profile's key `allocator` chooses; jemalloc and mimalloc take the
-//! place of `malloc` in the whole process, so that C++'s memory comes from them as well as Rust's.
+//! Memory allocator of this program. The build profile's key `allocator` chooses it. jemalloc and mimalloc replace
+//! `malloc` in the whole process, so that C++ allocates from them as well as Rust.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use build_info::switches::Allocator;
 use serde::Serialize;
 
 #[cfg(all(feature = "jemalloc", feature = "mimalloc"))]
-compile_error!("the features `jemalloc` and `mimalloc` exclude each other: a process has one `malloc`");
+compile_error!("the features `jemalloc` and `mimalloc` cannot be combined: a process has one `malloc`");
 
 #[cfg(all(feature = "jemalloc", not(feature = "mimalloc")))]
 #[global_allocator]
@@ -17,17 +17,17 @@ static GLOBAL: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[global_allocator]
 static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Who serves memory, and whose.
+/// Allocator that this process uses, and the languages that it serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AllocatorInUse {
-    /// The allocator.
+    /// Name of the allocator.
     pub name: Allocator,
-    /// Whether C and C++ get theirs from it as Rust does: looked up in the running process.
+    /// True if C and C++ allocate from it as Rust does. This is checked in the running process.
     pub serves_cpp: bool,
 }
 
 impl AllocatorInUse {
-    /// As it is in this process.
+    /// Returns the allocator of this process.
     pub fn of_this_program() -> Self {
         #[cfg(feature = "jemalloc")]
         return AllocatorInUse { name: Allocator::Jemalloc, serves_cpp: crate::allocator_serves_cpp() };
@@ -49,7 +49,7 @@ impl fmt::Display for AllocatorInUse {
 mod tests {
     use super::*;
 
-    /// Says something in a build with `--features mimalloc` or `jemalloc`.
+    /// Means something only in a build with `--features mimalloc` or `jemalloc`.
     #[test]
     fn cpp_gets_its_memory_from_the_same_allocator() {
         let memory = AllocatorInUse::of_this_program();

@@ -1,4 +1,4 @@
-//! The owner of the shim's collector for importance matrices.
+//! Owner of the shim's collector for importance matrices.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -10,17 +10,18 @@ use crate::error::{Error, Result};
 use crate::message::{Message, owned};
 use crate::system::start;
 
-/// Sums of squares of a matrix's inputs.
+/// Sums of squares of the inputs of one matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatrixSums {
-    /// One for each column; of a matrix for each expert, one after the other.
+    /// Sum for each column. A matrix with experts has the columns of each expert, one expert after the other.
     pub sums: Vec<f32>,
-    /// How many inputs they are of; one number, or one for each expert.
+    /// Number of inputs that were summed: one number, or one for each expert.
     pub counts: Vec<f32>,
 }
 
 impl MatrixSums {
-    /// The mean squares that a quantiser weighs errors by. An expert that no token came to counts evenly.
+    /// Returns the mean squares, by which a quantiser weighs errors. For an expert that no token reached, all columns
+    /// count equally.
     pub fn means(&self) -> Vec<f32> {
         let row = self.sums.len() / self.counts.len().max(1);
         let mean = |(index, sum): (usize, &f32)| match self.counts.get(index / row.max(1)) {
@@ -31,13 +32,13 @@ impl MatrixSums {
     }
 }
 
-/// Sums of squares of what goes into each matrix of a context that it was given to.
+/// Collector of the sums of squares of the inputs of every matrix, in the contexts that it was given to.
 pub struct Collector(NonNull<sys::anneal_collector>);
 
-// SAFETY: plain data. It is written only while the context evaluates, on the thread that evaluates, which holds the
-// context mutably; `Imatrix::collect` reads it between two evaluations on the same thread.
+// SAFETY: plain data. It is written only while a context evaluates, by the thread that evaluates, which has borrowed
+// the context mutably. `Imatrix::collect` reads it between two evaluations on the same thread.
 unsafe impl Send for Collector {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Collector {}
 
 impl Drop for Collector {
@@ -48,41 +49,48 @@ impl Drop for Collector {
 }
 
 impl Collector {
-    /// One for the matrices of the layers, and `with_output` the output's as well.
+    /// Makes a collector for the matrices of the layers and, if `with_output` is true, for the output matrix.
+    ///
+    /// # Errors
+    /// [`Error::Collect`] if memory runs out.
     pub fn new(with_output: bool) -> Result<Arc<Self>> {
         start(false);
         let mut message = Message::new();
         let (err, err_size) = message.parts();
-        // SAFETY: the message outlives the call.
+        // SAFETY: the message buffer outlives the call.
         let raw = unsafe { sys::anneal_collector_new(with_output, err, err_size) };
         NonNull::new(raw).map(|raw| Arc::new(Self(raw))).ok_or_else(|| Error::Collect(message.text()))
     }
 
-    /// For the callback.
+    /// Returns the pointer that the callback receives.
     pub(super) fn data(&self) -> *mut c_void {
         self.0.as_ptr().cast()
     }
 
-    /// An error if collecting failed.
+    /// Checks that collecting did not fail.
+    ///
+    /// # Errors
+    /// [`Error::Collect`] with the reason.
     pub fn check(&self) -> Result<()> {
         let mut message = Message::new();
         let (err, err_size) = message.parts();
-        // SAFETY: reads fields; the message outlives the call.
+        // SAFETY: reads fields; the message buffer outlives the call.
         match unsafe { sys::anneal_collector_failed(self.0.as_ptr(), err, err_size) } {
             true => Err(Error::Collect(message.text())),
             false => Ok(()),
         }
     }
 
-    /// What was collected, by the names of the matrices.
+    /// Returns the collected sums, with the name of each matrix.
     pub fn entries(&self) -> Vec<(String, MatrixSums)> {
         // SAFETY: reads a field.
         let size = unsafe { sys::anneal_collector_size(self.0.as_ptr()) };
         let entry = |index| {
             let (mut name, mut sums, mut counts) = (std::ptr::null(), std::ptr::null(), std::ptr::null());
             let (mut n_sums, mut n_counts) = (0, 0);
-            // SAFETY: writes the five; where it returns true, the pointers are to as many values as it says, which
-            // stay until the next evaluation and are copied at once. An empty vector's may be null.
+            // SAFETY: the call writes the five values. If it returns true, the pointers lead to as many values as it
+            // states. These stay until the next evaluation and are copied at once. The pointer of an empty vector may
+            // be null.
             unsafe {
                 let found = sys::anneal_collector_entry(
                     self.0.as_ptr(),

@@ -1,4 +1,4 @@
-//! A context: what was evaluated of a model, and more.
+//! Context: the evaluated tokens of a model, and the memory to evaluate more.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -15,9 +15,10 @@ use crate::options::{ContextOptions, FlashAttention, KvType};
 use crate::threadpool::Threadpool;
 use crate::token::Token;
 
-/// Tokens evaluated so far and what is needed to evaluate more.
+/// Evaluated tokens of a model, with everything that is needed to evaluate more.
 ///
-/// `Send`: llama.cpp does not care which thread calls, as long as it is one at a time; hence not `Sync`.
+/// It is `Send`, because llama.cpp accepts calls from any thread. It is not `Sync`, because llama.cpp accepts one
+/// call at a time.
 pub struct Context {
     pub(super) raw: NonNull<sys::llama_context>,
     pub(super) model: Arc<Model>,
@@ -25,32 +26,38 @@ pub struct Context {
     pub(super) prefill_pool: Option<Arc<Threadpool>>,
     _collector: Option<Arc<Collector>>,
     pub(super) sequences: u32,
-    /// Rows of logits that a batch may ask for.
+    /// Number of rows of logits that a batch may request.
     pub(super) rows: u32,
     pub(super) message: Message,
     pub(super) stop: Option<Arc<AtomicBool>>,
     pub(super) device_samplers: DeviceSamplers,
-    /// Graphs that were computed.
+    /// Number of graphs that were computed.
     pub(super) evaluated: u64,
 }
 
-// SAFETY: see above; the model is shared by `Arc` and is `Sync`.
+// SAFETY: see the documentation of the type; the model is shared by `Arc` and is `Sync`.
 unsafe impl Send for Context {}
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: owned. The pools are fields, so they are freed after this.
+        // SAFETY: owned. The thread pools are fields, so they are freed after the context.
         unsafe { sys::llama_free(self.raw.as_ptr()) }
     }
 }
 
 impl Context {
-    /// A context of `model` for one sequence.
+    /// Makes a context of `model` for one sequence.
+    ///
+    /// # Errors
+    /// [`Error::Context`] if llama.cpp refuses the context.
     pub fn new(model: &Arc<Model>, options: &ContextOptions) -> Result<Self> {
         Self::with(model, options, None)
     }
 
-    /// The same; `collector` sees the inputs of every matrix.
+    /// Makes a context like [`new`](Self::new); `collector` receives the inputs of every matrix.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
     pub fn with(
         model: &Arc<Model>,
         options: &ContextOptions,
@@ -59,7 +66,7 @@ impl Context {
         Self::for_sequences(model, options, 1, collector, |_| ())
     }
 
-    /// The same for several sequences, which share its cells; `more` sets what else it is to be.
+    /// Makes a context for several sequences that share its cells; `more` changes further parameters.
     pub(super) fn for_sequences(
         model: &Arc<Model>,
         options: &ContextOptions,
@@ -69,8 +76,8 @@ impl Context {
     ) -> Result<Self> {
         let mut message = Message::new();
         let (err, err_size) = message.parts();
-        // SAFETY: `params` is only read; the callbacks are the shim's and cannot unwind. One ignores its data, the
-        // other's is a field of the context, and so outlives it.
+        // SAFETY: `params` is only read. The callbacks are the shim's and cannot unwind. One of them ignores its
+        // data; the data of the other is a field of the context, and so outlives it.
         let raw = unsafe {
             let mut params = sys::llama_context_default_params();
             params.n_ctx = options.n_ctx;
@@ -88,7 +95,8 @@ impl Context {
             if sequences > 1 {
                 params.n_seq_max = sequences;
                 params.kv_unified = true;
-                // One row of logits for each; else llama.cpp keeps room for one after every token of a batch.
+                // One row of logits for each sequence. By default, llama.cpp keeps room for a row after every token
+                // of a batch.
                 params.n_outputs_max = sequences;
             }
             if let Some(collector) = &collector {
@@ -118,35 +126,36 @@ impl Context {
         Ok(context)
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &Arc<Model> {
         &self.model
     }
 
-    /// Tokens it holds; llama.cpp rounds up.
+    /// Returns the number of tokens that the context can hold. llama.cpp rounds the requested number up.
     pub fn n_ctx(&self) -> u32 {
         // SAFETY: reads a field.
         unsafe { sys::llama_n_ctx(self.raw.as_ptr()) }
     }
 
-    /// Tokens that one call takes.
+    /// Returns the largest number of tokens in one call.
     pub fn n_batch(&self) -> u32 {
         // SAFETY: reads a field.
         unsafe { sys::llama_n_batch(self.raw.as_ptr()) }
     }
 
-    /// Tokens that one graph takes.
+    /// Returns the largest number of tokens in one graph.
     pub fn n_ubatch(&self) -> u32 {
         // SAFETY: reads a field.
         unsafe { sys::llama_n_ubatch(self.raw.as_ptr()) }
     }
 
-    /// Gives it its threads: `decode` for single tokens, `prefill` for more, or one pool for both.
+    /// Sets the thread pools: `decode` for single tokens and `prefill` for larger batches, or one pool for both.
     pub fn attach(&mut self, decode: Threadpool, prefill: Option<Threadpool>) {
         self.attach_shared(Arc::new(decode), prefill.map(Arc::new));
     }
 
-    /// Gives it the threads of `other`, which must never evaluate at the same time: a graph has its pool for itself.
+    /// Uses the thread pools of `other`. The two contexts must never evaluate at the same time, because a graph uses
+    /// a pool alone.
     pub fn share_threads(&mut self, other: &Context) {
         if let Some(decode) = &other.decode_pool {
             self.attach_shared(Arc::clone(decode), other.prefill_pool.clone());
@@ -157,23 +166,24 @@ impl Context {
 
     pub(super) fn attach_shared(&mut self, decode: Arc<Threadpool>, prefill: Option<Arc<Threadpool>>) {
         let batch = prefill.as_ref().map_or(std::ptr::null_mut(), |pool| pool.0.as_ptr());
-        // SAFETY: both pools live in `self` until the context is freed; the old ones are freed after it has
-        // forgotten them.
+        // SAFETY: both pools live in `self` until the context is freed. The old pools are freed after the context has
+        // stopped using them.
         unsafe { sys::llama_attach_threadpool(self.raw.as_ptr(), decode.0.as_ptr(), batch) }
         self.decode_pool = Some(decode);
         self.prefill_pool = prefill;
     }
 
-    /// Lets the threads of prefill sleep, where decode has others: llama.cpp does so when one context changes from
-    /// one pool to the other, but not from one context to another, and they would poll beside decode's.
+    /// Puts the threads of prefill to sleep if decode has a pool of its own. llama.cpp does so when one context
+    /// switches from one pool to the other, but not when another context continues; the threads would then poll
+    /// beside those of decode.
     pub fn rest_prefill_threads(&mut self) {
         if let Some(pool) = &self.prefill_pool {
-            // SAFETY: a live pool, with no graph: evaluation borrows the context mutably.
+            // SAFETY: a live pool without a running graph, because evaluation borrows the context mutably.
             unsafe { sys::anneal_threadpool_pause(pool.0.as_ptr()) }
         }
     }
 
-    /// Lets all its threads sleep, where other contexts compute on the same cores: they would poll beside theirs. The next
+    /// Puts all threads to sleep, so that they do not poll while other contexts compute on the same cores. The next
     /// graph wakes them.
     pub fn rest_threads(&mut self) {
         self.rest_prefill_threads();
@@ -183,15 +193,15 @@ impl Context {
         }
     }
 
-    /// How many threads of the pools single tokens and batches use.
+    /// Sets the number of threads of the pools that single tokens and larger batches use.
     pub fn set_threads(&mut self, decode: u32, prefill: u32) {
-        // SAFETY: stores two numbers; the graph takes no more threads than its pool has.
+        // SAFETY: stores two numbers; a graph uses no more threads than its pool has.
         unsafe {
             sys::llama_set_n_threads(self.raw.as_ptr(), decode.cast_signed(), prefill.cast_signed());
         }
     }
 
-    /// The two numbers of [`set_threads`](Self::set_threads).
+    /// Returns the two numbers of [`set_threads`](Self::set_threads).
     pub fn threads(&self) -> (u32, u32) {
         // SAFETY: reads two fields.
         unsafe {
@@ -202,13 +212,16 @@ impl Context {
         }
     }
 
-    /// Evaluates `tokens` after those it holds, in calls of [`n_batch`](Self::n_batch) tokens, and keeps the
-    /// logits of the last one.
+    /// Evaluates `tokens` after those that the context holds, in calls of at most [`n_batch`](Self::n_batch) tokens,
+    /// and keeps the logits of the last token.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`], and those of llama.cpp.
     pub fn decode(&mut self, tokens: &[Token]) -> Result<()> {
         for chunk in tokens.chunks(self.n_batch().max(1) as usize) {
             let (err, err_size) = self.message.parts();
-            // SAFETY: the chunk is only read (the C type has no const), and no longer than n_batch, which
-            // llama.cpp asserts. A chunk's length fits: n_batch is at most i32::MAX in `settings`.
+            // SAFETY: the chunk is only read (the C type has no const) and has at most `n_batch` tokens, which
+            // llama.cpp asserts. Its length fits the C type, because `settings` limits `n_batch`.
             let code = unsafe {
                 let tokens = chunk.as_ptr().cast_mut();
                 sys::anneal_decode(self.raw.as_ptr(), tokens, chunk.len() as i32, err, err_size)
@@ -222,8 +235,8 @@ impl Context {
         Ok(())
     }
 
-    /// Evaluates `tokens` after those it holds, as [`decode`](Self::decode) does, and hands the logits after each
-    /// of them to `on_row`, in order.
+    /// Evaluates `tokens` after those that the context holds, like [`decode`](Self::decode), and passes the logits
+    /// after each token to `on_row`, in order.
     ///
     /// # Errors
     /// Those of the evaluation, and those of `on_row`.
@@ -246,7 +259,7 @@ impl Context {
             }
             for index in 0..chunk.len() as i32 {
                 let (err, err_size) = self.message.parts();
-                // SAFETY: returns null where there is no such row.
+                // SAFETY: returns null if there is no such row.
                 let row = unsafe { sys::anneal_logits_at(self.raw.as_ptr(), index, err, err_size) };
                 if row.is_null() {
                     return Err(Error::Logits(self.message.text()).into());
@@ -267,24 +280,30 @@ impl Context {
         Error::Decode { tokens, why }
     }
 
-    /// The logits of the last token evaluated, one for each token of the vocabulary: natural logarithms of
-    /// probabilities, but for a constant. There must have been a [`decode`](Self::decode).
+    /// Returns the logits of the last evaluated token, one for each token of the vocabulary. They are natural
+    /// logarithms of probabilities, up to a constant. [`decode`](Self::decode) must have been called before.
+    ///
+    /// # Errors
+    /// [`Error::Logits`] if there are no logits.
     pub fn logits(&mut self) -> Result<&[f32]> {
         let (err, err_size) = self.message.parts();
-        // SAFETY: waits for the results; returns null or the last row, see below.
+        // SAFETY: waits for the results; returns null or the last row (see below).
         let row = unsafe { sys::anneal_logits(self.raw.as_ptr(), err, err_size) };
         if row.is_null() {
             return Err(Error::Logits(self.message.text()));
         }
         // SAFETY: a row has as many values as the vocabulary has tokens. It lies in the context's buffer until the
-        // next call that evaluates, restores or clears, all of which borrow the context mutably.
+        // next call that evaluates, restores or clears; all of these borrow the context mutably.
         Ok(unsafe { std::slice::from_raw_parts(row, self.model.n_vocab() as usize) })
     }
 
-    /// The same of output row `row` of the last call, counted as llama.cpp counts them; -1 is the last one.
+    /// Returns the logits of output row `row` of the last call, in llama.cpp's numbering; -1 is the last row.
+    ///
+    /// # Errors
+    /// [`Error::Logits`] if there is no such row.
     pub fn logits_at(&mut self, row: i32) -> Result<&[f32]> {
         let (err, err_size) = self.message.parts();
-        // SAFETY: as in `logits`; returns null where there is no such row.
+        // SAFETY: as in `logits`; returns null if there is no such row.
         let row = unsafe { sys::anneal_logits_at(self.raw.as_ptr(), row, err, err_size) };
         if row.is_null() {
             return Err(Error::Logits(self.message.text()));
@@ -293,15 +312,15 @@ impl Context {
         Ok(unsafe { std::slice::from_raw_parts(row, self.model.n_vocab() as usize) })
     }
 
-    /// Waits until everything is computed.
+    /// Waits until all computations are finished.
     pub fn synchronize(&mut self) {
         // SAFETY: no preconditions.
         unsafe { sys::llama_synchronize(self.raw.as_ptr()) }
     }
 
-    /// Forgets every token; the memory's content stays.
+    /// Removes all tokens. The content of the memory is not overwritten.
     pub fn clear(&mut self) {
-        // SAFETY: the memory belongs to the context; null for models without one, which the call takes.
+        // SAFETY: the memory belongs to the context; it is null for models without one, which the call accepts.
         unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.raw.as_ptr()), false) }
     }
 }

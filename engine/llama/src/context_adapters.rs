@@ -1,4 +1,4 @@
-//! Gives a context the adapters of its model.
+//! Use of a model's adapters in a context.
 
 use llama_sys as sys;
 
@@ -6,7 +6,10 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 
 impl Context {
-    /// Gives it its model's adapters.
+    /// Applies the adapters of the model to this context.
+    ///
+    /// # Errors
+    /// [`Error::Context`] if llama.cpp refuses them.
     pub(super) fn adapt(&mut self) -> Result<()> {
         let variant = &self.model.variant;
         if variant.adapters.is_empty() {
@@ -15,7 +18,7 @@ impl Context {
         let mut adapters: Vec<_> = variant.adapters.iter().map(|adapter| adapter.as_ptr()).collect();
         let mut scales = variant.scales.clone();
         let (err, err_size) = self.message.parts();
-        // SAFETY: both arrays are as long as it says and are only read; the adapters live as long as the model, which
+        // SAFETY: both arrays have the stated length and are only read. The adapters live as long as the model, which
         // the context holds.
         let taken = unsafe {
             sys::anneal_adapters_set(

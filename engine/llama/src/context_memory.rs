@@ -1,4 +1,4 @@
-//! What a context and its model take of memory.
+//! Memory that a context and its model use.
 
 use llama_sys as sys;
 
@@ -7,14 +7,14 @@ use crate::error::{Error, Result};
 use crate::fit::Taken;
 use crate::message::owned;
 
-/// More kinds of buffers than any model has: one or two for each device.
+/// Largest number of kinds of buffers. No model has as many: there are one or two for each device.
 const KINDS: usize = 64;
 
 impl Context {
-    /// What this context and its model take, or would take if the model was loaded without memory.
+    /// Returns the memory that this context and its model use, or would use if the model was loaded without memory.
     ///
     /// # Errors
-    /// [`Error::Memory`] where llama.cpp does not tell.
+    /// [`Error::Memory`] if llama.cpp does not report it.
     pub fn taken(&mut self) -> Result<Vec<Taken>> {
         let none = sys::anneal_taken {
             device: std::ptr::null(),
@@ -26,14 +26,14 @@ impl Context {
         };
         let mut all = vec![none; KINDS];
         let (err, err_size) = self.message.parts();
-        // SAFETY: writes at most as many as there is room for; the context is live.
+        // SAFETY: writes at most as many elements as there is room for; the context is live.
         let count =
             unsafe { sys::anneal_taken_of(self.raw.as_ptr(), all.as_mut_ptr(), all.len(), err, err_size) };
         if count == 0 {
             return Err(Error::Memory(self.message.text()));
         }
         let taken = all.iter().take(count).map(|one| Taken {
-            // SAFETY: names of devices and kinds of buffers live as long as the program.
+            // SAFETY: the names of devices and kinds of buffers live as long as the program.
             device: unsafe { owned(one.device) },
             // SAFETY: as above.
             buffer: unsafe { owned(one.buffer) },

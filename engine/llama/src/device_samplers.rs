@@ -1,5 +1,5 @@
-//! Sampling where the logits are computed: llama.cpp's backend samplers, so that a device sends a token, or fewer logits, in
-//! place of a row of logits.
+//! Sampling on the device that computes the logits, by llama.cpp's backend samplers. The device then sends a token,
+//! or fewer logits, in place of a row of logits.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -12,39 +12,40 @@ use crate::sampler::{ChainParams, RawChain};
 use crate::sampling::{SamplingOptions, SamplingPlan, SamplingStep};
 use crate::token::{SequenceId, Token};
 
-/// The samplers that a context's device runs.
+/// Samplers that the device of a context runs.
 #[derive(Default)]
 pub(super) struct DeviceSamplers {
-    /// By sequence.
+    /// Samplers on the device, indexed by sequence.
     runtime_host: Vec<Option<RuntimeHost>>,
-    /// What the device was asked for once, and has not: every question makes llama.cpp plan its graphs anew.
+    /// Steps that the device turned out not to support. They are kept because each question makes llama.cpp plan its
+    /// graphs anew.
     lacks: Vec<SamplingStep>,
-    /// Whether it has nothing at all.
+    /// True if the device supports no sampler at all.
     impossible: bool,
 }
 
-/// The samplers of a sequence.
+/// Samplers of one sequence.
 struct RuntimeHost {
     raw: NonNull<sys::llama_sampler>,
-    /// Whose they are.
+    /// Identifier of the text that owns them.
     owner: u64,
     chooses: bool,
-    /// What they were made of, without a seed: others of the same need no other graph.
+    /// Options from which they were made, without the seed. Samplers with equal options need no new graph.
     options: SamplingOptions,
     steps: Vec<SamplingStep>,
 }
 
-/// What a device is to do for a text.
+/// Sampling that a device is asked to do for a text.
 pub struct DeviceAsked<'a> {
-    /// Whose text it is: where its samplers are there, they stay.
+    /// Identifier of the text. If its samplers are on the device already, they stay.
     pub owner: u64,
-    /// What is asked for, with what the host does.
+    /// Requested options, including the steps that the host does.
     pub options: &'a SamplingOptions,
-    /// Of random numbers.
+    /// Seed of the random numbers.
     pub seed: u32,
-    /// How many of them were drawn already.
+    /// Number of random numbers that were drawn already.
     pub drawn: u64,
-    /// The last tokens of the text, as many as penalties look at.
+    /// Last tokens of the text, as many as the penalties look at.
     pub seen: &'a [Token],
 }
 
@@ -54,18 +55,20 @@ unsafe impl Send for DeviceSamplers {}
 impl Drop for DeviceSamplers {
     fn drop(&mut self) {
         for runtime_host in self.runtime_host.drain(..).flatten() {
-            // SAFETY: owned; the context that used it is gone, or does not use it any more.
+            // SAFETY: owned; the context that used it is gone or has stopped using it.
             unsafe { sys::llama_sampler_free(runtime_host.raw.as_ptr()) }
         }
     }
 }
 
 impl Context {
-    /// Lets the device that computes the logits of `sequence` do what it can of what `asked` says, from the next evaluation on.
-    /// Returns the plan that it follows, of which nothing is offloaded where the device can nothing of it.
+    /// Makes the device that computes the logits of `sequence` do as many of the `asked` steps as it can, from the
+    /// next evaluation on. Returns the plan that the device follows, in which nothing is offloaded if the device
+    /// supports none of the steps.
     ///
-    /// Where it does, rows of this sequence have no logits of their own, and a batch may ask for one row of it. Other samplers
-    /// make llama.cpp plan its graphs anew, which takes milliseconds; another seed or another text do not.
+    /// While the device samples, rows of this sequence have no logits, and a batch may request one row of it at most.
+    /// Different samplers make llama.cpp plan its graphs anew, which takes milliseconds; another seed or text does
+    /// not.
     pub fn sample_on_device(
         &mut self,
         sequence: SequenceId,
@@ -113,8 +116,8 @@ impl Context {
         let old_raw = old.as_ref().map_or(std::ptr::null_mut(), |old| old.raw.as_ptr());
         let mut unsupported = c"".as_ptr();
         let (err, err_size) = self.message.parts();
-        // SAFETY: live; what is given outlives the call, which copies what it keeps. The samplers are kept until the context
-        // does not use them.
+        // SAFETY: live; the arguments outlive the call, which copies what it keeps. The samplers are kept until the
+        // context does not use them.
         let raw = unsafe {
             sys::anneal_device_chain_set(
                 self.raw.as_ptr(),
@@ -134,7 +137,7 @@ impl Context {
         let why = self.message.said();
         if raw != old_raw && !old_raw.is_null() {
             if raw.is_null() && why.is_some() {
-                // Where it failed, the old ones may be in use still.
+                // If this fails, the context may still use the old samplers.
                 let (err, err_size) = self.message.parts();
                 // SAFETY: live.
                 unsafe {
@@ -146,14 +149,14 @@ impl Context {
                     )
                 };
             }
-            // SAFETY: owned, and the context does not use them any more.
+            // SAFETY: owned, and the context has stopped using them.
             unsafe { sys::llama_sampler_free(old_raw) }
         }
         let Some(raw) = NonNull::new(raw) else {
             if let Some(why) = why {
                 return Err(Error::Sampler(why));
             }
-            // SAFETY: a text of static storage, with its end.
+            // SAFETY: a NUL-terminated text of static storage.
             let name = unsafe { CStr::from_ptr(unsupported) };
             return Ok(name
                 .to_str()
@@ -171,7 +174,7 @@ impl Context {
         Ok(StepAnswer::Done)
     }
 
-    /// Lets the device do nothing for `sequence` any more: its rows have logits again.
+    /// Stops sampling on the device for `sequence`: its rows have logits again.
     pub fn sample_on_host(&mut self, sequence: SequenceId) -> Result<()> {
         let Some(runtime_host) =
             self.device_samplers.runtime_host.get_mut(sequence as usize).and_then(Option::take)
@@ -188,7 +191,7 @@ impl Context {
             self.device_samplers.runtime_host[sequence as usize] = Some(runtime_host);
             return Err(Error::Sampler(why));
         }
-        // SAFETY: owned, and the context does not use it any more.
+        // SAFETY: owned, and the context has stopped using it.
         unsafe { sys::llama_sampler_free(runtime_host.raw.as_ptr()) }
         Ok(())
     }
@@ -197,19 +200,20 @@ impl Context {
         self.device_samplers.runtime_host.get(sequence as usize)?.as_ref()
     }
 
-    /// Whether the device does something for `sequence`, whose rows have no logits of their own then.
+    /// True if the device samples for `sequence`, whose rows then have no logits.
     pub fn samples_on_device(&self, sequence: SequenceId) -> bool {
         self.runtime_host(sequence).is_some()
     }
 
-    /// Whether that is for the text of `owner`, and whether it chooses its tokens.
+    /// Returns `Some` if the device samples `sequence` for the text of `owner`: true if it also chooses the tokens,
+    /// false if it only filters the logits.
     pub fn device_chooses(&self, sequence: SequenceId, owner: u64) -> Option<bool> {
         self.runtime_host(sequence)
             .filter(|runtime_host| runtime_host.owner == owner)
             .map(|runtime_host| runtime_host.chooses)
     }
 
-    /// Tells the device's samplers that `token` is the next of the text of `sequence`.
+    /// Passes `token`, the next one of the text of `sequence`, to the device's samplers.
     pub fn accept_on_device(&mut self, sequence: SequenceId, token: Token) -> Result<()> {
         let Some(raw) = self.runtime_host(sequence).map(|runtime_host| runtime_host.raw) else {
             return Ok(());
@@ -222,26 +226,26 @@ impl Context {
         }
     }
 
-    /// The token that the device chose in output row `row` of the last call, of a sequence whose tokens it chooses; -1 is the
-    /// last row.
+    /// Returns the token that the device chose in output row `row` of the last call; -1 is the last row. The row must
+    /// be of a sequence for which the device chooses the tokens.
     pub fn token_of_device(&mut self, row: i32) -> Result<Token> {
         let (err, err_size) = self.message.parts();
-        // SAFETY: waits for the results; returns a number.
+        // SAFETY: waits for the results and returns a number.
         let token = unsafe { sys::anneal_device_token(self.raw.as_ptr(), row, err, err_size) };
         match token >= 0 && token.cast_unsigned() < self.model.n_vocab() {
             true => Ok(token),
-            // Its logits were not kept: there is nothing else to choose by.
+            // The logits of this row were not kept, so the host cannot choose instead.
             false => {
                 Err(Error::Sampler(format!("the device chose no token in row {row} {}", self.message.text())))
             }
         }
     }
 
-    /// Chooses by `chain` from what the device left of output row `row` of the last call.
+    /// Chooses by `chain` among the candidates that the device left of output row `row` of the last call.
     pub fn choose_from_left(&mut self, chain: &mut RawChain, row: i32) -> Result<Token> {
         let (err, err_size) = self.message.parts();
         let mut token = 0;
-        // SAFETY: both live; waits for the results, and reads as many as there are.
+        // SAFETY: both are live; waits for the results and reads as many as there are.
         let chosen = unsafe {
             sys::anneal_chain_sample_left(chain.as_ptr(), self.raw.as_ptr(), row, &mut token, err, err_size)
         };
@@ -252,11 +256,11 @@ impl Context {
     }
 }
 
-/// What a device said to samplers.
+/// Answer of a device to a request for samplers.
 enum StepAnswer {
     Done,
-    /// It has not what this one needs.
+    /// The device does not support this step.
     Lacks(SamplingStep),
-    /// It takes none.
+    /// The device supports no samplers.
     Impossible,
 }

@@ -1,4 +1,4 @@
-//! Devices: what there is to compute on, on this machine and at workers.
+//! Devices of this machine and of workers.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -13,20 +13,20 @@ use crate::message::{Message, owned};
 use crate::options::CudaWait;
 use crate::system::start_all;
 
-/// Most devices that a model can be on; `llama_max_devices`.
+/// Largest number of devices for one model; `llama_max_devices`.
 pub const MAX_DEVICES: usize = 16;
 
 /// Kind of a compute device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// The CPU, or a library that works on it.
+    /// The CPU, or a library that computes on it.
     Cpu,
-    /// A GPU with memory of its own or shared memory, or what a worker computes on.
+    /// A GPU with its own or with shared memory, or a device of a worker.
     Gpu,
 }
 
 impl DeviceKind {
-    /// As it stands in JSON.
+    /// Name of the kind in JSON.
     pub fn name(self) -> &'static str {
         match self {
             DeviceKind::Cpu => "cpu",
@@ -35,32 +35,34 @@ impl DeviceKind {
     }
 }
 
-/// Something that computes.
+/// A device that computes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its place in ggml's list, to which others are only appended.
+    /// Index in ggml's list. Devices are only appended to the list, so that the index stays valid.
     pub index: usize,
-    /// What it is called by: `CPU`, `CUDA0`, `RPC0`.
+    /// Name in ggml: `CPU`, `CUDA0`, `RPC0`.
     pub name: String,
-    /// What it is: the CPU's or the GPU's name; of a worker its address.
+    /// Name of the CPU or GPU; for a worker, its address.
     pub description: String,
-    /// The part of ggml that works on it: `CPU`, `CUDA`, `RPC`.
+    /// Backend of ggml that computes on the device: `CPU`, `CUDA`, `RPC`.
     pub backend: String,
-    /// What it is to llama.cpp.
+    /// Kind of the device, as llama.cpp sees it.
     pub kind: DeviceKind,
-    /// Whether it is a GPU without memory of its own.
+    /// True if it is a GPU without memory of its own.
     pub shares_memory: bool,
 }
 
 impl Device {
-    /// Whether it is another machine's, or another process's.
+    /// True if the device belongs to another machine or process.
     pub fn is_remote(&self) -> bool {
         self.backend == "RPC"
     }
 
-    /// Why this process cannot compute on it; nothing where it can. llama.cpp finds a card that it lists to be taken by another
-    /// process, full, or of an architecture that the program has no code for only when the model is loaded or computes, and ends
-    /// the process then. CUDA is asked once, which makes its context on the card: some hundred MiB, and as many milliseconds.
+    /// Returns the reason why this process cannot compute on the device, or `None` if it can.
+    ///
+    /// llama.cpp lists a GPU even if another process has taken it, if it is full, or if the program has no code for
+    /// its architecture. It finds this out when the model is loaded or computes, and then ends the process. So this
+    /// function asks CUDA once, which creates CUDA's context on the GPU: some hundred MiB, and as many milliseconds.
     pub fn fault(&self) -> Option<String> {
         static FOUND: Mutex<BTreeMap<usize, Option<String>>> = Mutex::new(BTreeMap::new());
         let ordinal = self.ordinal()?;
@@ -68,18 +70,19 @@ impl Device {
         found.entry(self.index).or_insert_with(|| open(ordinal)).clone()
     }
 
-    /// Its place among NVIDIA's cards, as ggml counts them; nothing of another device.
+    /// Index among the NVIDIA GPUs, as ggml counts them; `None` for any other device.
     fn ordinal(&self) -> Option<i32> {
         self.name.strip_prefix("CUDA").filter(|_| self.backend == "CUDA")?.parse().ok()
     }
 
-    /// Its memory, all and free; `None` where it does not tell, or cannot be used. A GPU's driver and a worker are asked.
+    /// Total and free memory. `None` if the device does not report them or cannot be used. Queries the driver of a
+    /// GPU, or the worker.
     pub fn memory(&self) -> Option<(Bytes, Bytes)> {
         if self.fault().is_some() {
             return None;
         }
         let (mut free, mut total) = (0, 0);
-        // SAFETY: the index is one of the list, which only grows.
+        // SAFETY: the index is in the list, which only grows.
         unsafe { sys::ggml_backend_dev_memory(self.raw(), &mut free, &mut total) };
         (total > 0).then_some((Bytes(total as u64), Bytes(free as u64)))
     }
@@ -90,26 +93,27 @@ impl Device {
     }
 }
 
-/// What the program was compiled for, by its record: [`Device::fault`] holds a card against it.
+/// CUDA version and architectures that the program was compiled for, from its build record. [`Device::fault`]
+/// compares them with the GPU.
 static MADE_FOR: OnceLock<Cuda> = OnceLock::new();
 
-/// Says once what the program was compiled for.
+/// Sets the CUDA version and architectures that the program was compiled for. Only the first call counts.
 pub fn made_for(cuda: &Cuda) {
     MADE_FOR.get_or_init(|| cuda.clone());
 }
 
-/// Makes CUDA's context on the card `ordinal`; why it cannot be used.
+/// Creates CUDA's context on the GPU `ordinal`. Returns the reason if the GPU cannot be used.
 fn open(ordinal: i32) -> Option<String> {
     let wait = match CudaWait::of_environment() {
         Ok(Some(CudaWait::Spin)) => sys::ANNEAL_CUDA_WAIT_SPIN,
         Ok(Some(CudaWait::Block)) => sys::ANNEAL_CUDA_WAIT_BLOCK,
-        // What cannot be meant was told of where settings were resolved.
+        // An invalid value was reported when the settings were resolved.
         Ok(Some(CudaWait::Auto) | None) | Err(_) => sys::ANNEAL_CUDA_WAIT_AUTO,
     };
     let mut capability = 0;
     let mut message = Message::new();
     let (err, err_size) = message.parts();
-    // SAFETY: writes a number, and at most the given size; both outlive the call.
+    // SAFETY: writes a number, and a message of at most the given size; both outlive the call.
     let opened = unsafe { sys::anneal_cuda_open(ordinal, wait, &mut capability, err, err_size) };
     match opened {
         true => foreign(MADE_FOR.get(), capability.unsigned_abs()),
@@ -117,36 +121,37 @@ fn open(ordinal: i32) -> Option<String> {
     }
 }
 
-/// Why a program that was `made` so does not run on a card of compute capability `capability`, times ten; 0 is not known.
+/// Returns the reason why a program that was `made` for certain architectures does not run on a GPU of compute
+/// capability `capability`, times ten; 0 means unknown.
 fn foreign(made: Option<&Cuda>, capability: u32) -> Option<String> {
     let (major, minor) = (capability / 10, capability % 10);
     let made = made.filter(|made| capability > 0 && made.runs_on((major, minor)) == Some(false))?;
     Some(format!(
-        "it has compute capability {major}.{minor}, and this build holds code for {} alone",
+        "it has compute capability {major}.{minor}, and this build holds code for {} only",
         made.architectures.join(", ")
     ))
 }
 
-/// Bytes that are copied at a time to see how fast a card's memory is, and how often: more than any cache holds, and
-/// milliseconds of work.
+/// Number of bytes per copy, and number of copies, for the measurement of a GPU's memory bandwidth. The size exceeds
+/// every cache and takes milliseconds.
 const COPIED: usize = 512 << 20;
 const COPIES: i32 = 20;
 
-/// Bytes that each of NVIDIA's cards reads and writes in a second where it copies from its own memory to its own memory; those
-/// that have no room for it are left out.
+/// Measures the memory bandwidth of each NVIDIA GPU, in bytes read and written per second, by copies within its own
+/// memory. GPUs without free memory for the copies are left out.
 pub fn copy_bandwidths() -> Vec<(String, f64)> {
     let cards = usable(devices()).into_iter();
     let measured = cards.filter_map(|card| Some((card.ordinal()?, card.name))).map(|(ordinal, name)| {
-        // SAFETY: takes numbers; memory on the card is its own.
+        // SAFETY: takes numbers; the function owns the memory on the GPU.
         (name, unsafe { sys::anneal_copy_bandwidth(ordinal, COPIED, COPIES) })
     });
     measured.filter(|(_, bandwidth)| *bandwidth > 0.0).collect()
 }
 
-/// The devices of the linked backends, and those of workers that were added.
+/// Returns the devices of the linked backends and of the workers that were added.
 pub fn devices() -> Vec<Device> {
     start_all();
-    // SAFETY: the backends are initialised, every index is below the count, texts are copied at once.
+    // SAFETY: the backends are initialised, every index is below the count, and texts are copied at once.
     unsafe {
         (0..sys::ggml_backend_dev_count())
             .map(|index| {
@@ -167,30 +172,31 @@ pub fn devices() -> Vec<Device> {
     }
 }
 
-/// Those of `devices` that this process can compute on.
+/// Returns those of `devices` on which this process can compute.
 pub fn usable(mut devices: Vec<Device>) -> Vec<Device> {
     devices.retain(|device| device.fault().is_none());
     devices
 }
 
-/// Why those of this machine that cannot be used cannot, each with its name.
+/// Returns the reasons why devices of this machine cannot be used, each with the device's name.
 pub fn faults() -> Vec<String> {
     let told = |device: Device| Some(format!("{}: {}", device.name, device.fault()?));
     devices().into_iter().filter_map(told).collect()
 }
 
-/// Why there is no cuBLAS, which a build for NVIDIA's GPUs loads when it first multiplies matrices that are not quantised.
+/// Returns the reason why cuBLAS cannot be loaded, or `None` if it can. A build for NVIDIA GPUs loads it at the first
+/// multiplication of matrices that are not quantised.
 pub fn missing_cublas() -> Option<String> {
     let mut message = Message::new();
     let (err, err_size) = message.parts();
-    // SAFETY: writes at most the given size, which outlives the call.
+    // SAFETY: writes a message of at most the given size, which outlives the call.
     match unsafe { sys::anneal_cublas(err, err_size) } {
         true => None,
         false => Some(message.text()),
     }
 }
 
-/// Version (major, minor) of the protocol by which workers are spoken to; `None` in a build without.
+/// Version (major, minor) of the protocol for workers; `None` in a build without it.
 pub fn rpc_version() -> Option<(u8, u8)> {
     start_all();
     let (mut major, mut minor) = (0, 0);
@@ -198,54 +204,54 @@ pub fn rpc_version() -> Option<(u8, u8)> {
     unsafe { sys::anneal_rpc_version(&mut major, &mut minor) }.then_some((major, minor))
 }
 
-/// Adds the devices of the worker at `endpoint`, which is `spoken` of by another name, to [`devices`]. It must be there:
-/// ggml ends the process where it is not.
+/// Adds the devices of the worker at `endpoint` to [`devices`]. Messages call the worker `spoken`. The worker must be
+/// running: otherwise ggml ends the process.
 ///
 /// # Errors
-/// In words, why they could not be added.
+/// The reason, as text, if the devices could not be added.
 pub fn add_worker(endpoint: &str, spoken: &str) -> std::result::Result<(), String> {
-    let text = |text: &str| CString::new(text).map_err(|_| "its name holds a NUL byte".to_string());
+    let text = |text: &str| CString::new(text).map_err(|_| "its name contains a NUL byte".to_string());
     let (endpoint, spoken) = (text(endpoint)?, text(spoken)?);
     let mut message = Message::new();
     let (err, err_size) = message.parts();
-    // SAFETY: the texts and the buffer outlive the call.
+    // SAFETY: the texts and the message buffer outlive the call.
     match unsafe { sys::anneal_rpc_add(endpoint.as_ptr(), spoken.as_ptr(), err, err_size) } {
         true => Ok(()),
         false => Err(message.text()),
     }
 }
 
-/// Looks at the connections to workers, so that one that breaks is noticed soon, and its worker named.
+/// Watches the connections to workers, so that a broken one is noticed soon and its worker is named.
 pub(super) fn watch_workers() {
-    // SAFETY: looks at this process's files.
+    // SAFETY: inspects this process's files.
     unsafe { sys::anneal_rpc_watch() }
 }
 
-/// Looks at the connections of clients to `port`, so that one whose machine is gone makes room for the next.
+/// Watches the connections of clients to `port`, so that a client whose machine is gone makes room for the next one.
 pub fn watch_clients(port: u16) {
     // SAFETY: looks at this process's files.
     unsafe { sys::anneal_rpc_watch_clients(port) }
 }
 
-/// Has clients at `port` refused that are neither processes of this user nor of root. Returns false if the system does not tell
-/// whose a client is.
+/// Refuses clients at `port` whose process belongs neither to this user nor to root. Returns false if the system does
+/// not report the owner of a connection.
 pub fn refuse_other_users(port: u16) -> bool {
-    // SAFETY: puts a stream of its own in the place of C's stdout, which no other thread uses yet.
+    // SAFETY: replaces C's stdout by a stream of its own; no other thread uses stdout yet.
     unsafe { sys::anneal_rpc_guard(port) }
 }
 
-/// Lets clients compute on `devices` at `endpoint`, an IPv4 address and a port, with `threads` threads where that is the
-/// CPU. Does not return unless it cannot listen there. ggml writes what it does to standard output.
+/// Serves `devices` to clients at `endpoint`, an IPv4 address and a port. A CPU device uses `threads` threads.
+/// Returns only if it cannot listen at `endpoint`. ggml logs to standard output.
 ///
 /// # Errors
 /// [`Error::Listen`]
 pub fn serve_devices(endpoint: &str, threads: u32, devices: &[Device]) -> Result<()> {
     let failed = |why: String| Error::Listen { at: endpoint.to_string(), why };
-    let text = CString::new(endpoint).map_err(|_| failed("it holds a NUL byte".to_string()))?;
+    let text = CString::new(endpoint).map_err(|_| failed("it contains a NUL byte".to_string()))?;
     let mut raw: Vec<sys::ggml_backend_dev_t> = devices.iter().map(Device::raw).collect();
     let mut message = Message::new();
     let (err, err_size) = message.parts();
-    // SAFETY: the text, the list and the buffer outlive the call.
+    // SAFETY: the text, the list and the message buffer outlive the call.
     unsafe {
         sys::anneal_rpc_serve(text.as_ptr(), threads as usize, raw.as_mut_ptr(), raw.len(), err, err_size);
     }
@@ -267,7 +273,7 @@ mod tests {
         let found = foreign(Some(&made), 61).expect("a reason");
         assert!(found.contains("6.1") && found.contains("89-real"), "{found}");
         assert_eq!(foreign(Some(&made), 89), None);
-        // What is not known is nobody's fault.
+        // An unknown version or capability is not a fault.
         assert_eq!((foreign(Some(&made), 0), foreign(None, 61)), (None, None));
     }
 

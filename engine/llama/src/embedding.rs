@@ -1,4 +1,4 @@
-//! Contexts that tell what a model makes of each token of a text.
+//! Contexts that return the embedding of each token of a text.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::model::Model;
 use crate::options::ContextOptions;
 use crate::threadpool::Threadpool;
 
-/// The threads of a context, for another that never evaluates at the same time.
+/// Thread pools of a context, for another context that never evaluates at the same time.
 #[derive(Clone)]
 pub struct Threads {
     decode: Option<Arc<Threadpool>>,
@@ -20,14 +20,15 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// `decode` for single tokens, `prefill` for more, or one pool for both; how many of each take part.
+    /// Combines `decode` for single tokens and `prefill` for larger batches, or one pool for both, with the number of
+    /// threads of each phase.
     pub fn new(decode: Threadpool, prefill: Option<Threadpool>, counts: (u32, u32)) -> Self {
         Threads { decode: Some(Arc::new(decode)), prefill: prefill.map(Arc::new), counts }
     }
 }
 
 impl Context {
-    /// Gives it `threads`, which no other context may use at the same time.
+    /// Uses `threads`, which no other context may use at the same time.
     pub fn take_threads(&mut self, threads: &Threads) {
         if let Some(decode) = &threads.decode {
             self.attach_shared(Arc::clone(decode), threads.prefill.clone());
@@ -35,21 +36,24 @@ impl Context {
         self.set_threads(threads.counts.0, threads.counts.1);
     }
 
-    /// Its threads.
+    /// Returns the thread pools.
     pub fn pools(&self) -> Threads {
         let (decode, prefill) = (self.decode_pool.clone(), self.prefill_pool.clone());
         Threads { decode, prefill, counts: self.threads() }
     }
 }
 
-/// A context whose rows are embeddings, one for each token, before any pooling.
+/// Context whose rows are embeddings, one for each token, before any pooling.
 pub struct Embedding {
     context: Context,
     width: usize,
 }
 
 impl Embedding {
-    /// One of `model` for `sequences` texts at a time, with the threads of another context.
+    /// Makes a context of `model` for `sequences` texts at a time, with the threads of another context.
+    ///
+    /// # Errors
+    /// [`Error::Context`] if llama.cpp refuses the context.
     pub fn new(
         model: &Arc<Model>,
         options: &ContextOptions,
@@ -60,7 +64,7 @@ impl Embedding {
         let mut context = Context::for_sequences(model, options, sequences, None, |params| {
             params.n_seq_max = sequences;
             params.kv_unified = true;
-            // A row for each token: a text may be longer than a batch.
+            // A row for each token, because a text may be longer than a batch.
             params.n_outputs_max = 0;
             params.pooling_type = sys::LLAMA_POOLING_TYPE_NONE;
             params.embeddings = true;
@@ -69,17 +73,20 @@ impl Embedding {
         Ok(Embedding { context, width: model.embedding_width() })
     }
 
-    /// Tokens it holds.
+    /// Returns the number of tokens that the context can hold.
     pub fn n_ctx(&self) -> u32 {
         self.context.n_ctx()
     }
 
-    /// Tokens of a batch.
+    /// Returns the largest number of tokens in a batch.
     pub fn n_batch(&self) -> u32 {
         self.context.n_batch().min(self.context.n_ubatch())
     }
 
-    /// Evaluates `batch`, of whose tokens every one wants its row; rows are there when it returns.
+    /// Evaluates `batch`, every token of which requests its row. The rows are complete when the call returns.
+    ///
+    /// # Errors
+    /// Those of llama.cpp.
     pub fn evaluate(&mut self, batch: &mut Batch) -> Result<Decoded> {
         let decoded = self.context.evaluate(batch);
         self.context.synchronize();
@@ -87,27 +94,30 @@ impl Embedding {
         decoded
     }
 
-    /// What the model makes of the token in row `row` of the last batch.
+    /// Returns the embedding of the token in row `row` of the last batch.
+    ///
+    /// # Errors
+    /// [`Error::Logits`] if there is no such row.
     pub fn row(&mut self, row: i32) -> Result<&[f32]> {
         let (err, err_size) = self.context.message.parts();
-        // SAFETY: returns null where there is no such row.
+        // SAFETY: returns null if there is no such row.
         let values = unsafe { sys::anneal_embedding_at(self.context.raw.as_ptr(), row, err, err_size) };
         if values.is_null() {
             return Err(Error::Logits(self.context.message.text()));
         }
-        // SAFETY: without pooling a row has as many values as the model's output is wide. It lies in the context's
+        // SAFETY: without pooling, a row has as many values as the model's output is wide. It lies in the context's
         // buffer until the next call that evaluates, which borrows this mutably.
         Ok(unsafe { std::slice::from_raw_parts(values, self.width) })
     }
 
-    /// Forgets every token.
+    /// Removes all tokens.
     pub fn clear(&mut self) {
         self.context.clear();
     }
 }
 
 impl Model {
-    /// Numbers of an embedding.
+    /// Returns the number of values of an embedding.
     pub fn embedding_width(&self) -> usize {
         // SAFETY: reads a field.
         unsafe { sys::llama_model_n_embd_out(self.raw.as_ptr()) }.max(0).cast_unsigned() as usize

@@ -1,4 +1,4 @@
-//! What can go wrong in the engine, with what to do about it.
+//! Errors of the engine, each with the remedy.
 
 mod gpu_reason;
 mod trial_cause;
@@ -12,205 +12,205 @@ pub use trial_cause::TrialCause;
 
 /// An error of the engine. Its text says what was tried, on what, why it failed and what to do.
 ///
-/// [`Usage`](Error::Usage) and [`Grammar`](Error::Grammar) are what the caller can mend by asking for something else;
-/// [`Interrupted`](Error::Interrupted) is what a `Canceller` brings about. Variants will be added.
+/// The caller can correct [`Usage`](Error::Usage) and [`Grammar`](Error::Grammar) by changing the request. A
+/// `Canceller` causes [`Interrupted`](Error::Interrupted). More variants will be added.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A setting that cannot be meant: exit code 2.
+    /// An invalid setting: exit code 2.
     #[error("{0}")]
     Usage(String),
 
-    /// The file is no model that can be loaded; found before llama.cpp saw it.
+    /// The file is not a model that can be loaded. Anneal found this out before llama.cpp opened the file.
     #[error(transparent)]
     BadModel(#[from] gguf::ReadError),
 
-    /// A LoRA adapter that is none, or another model's.
+    /// A file that is not a LoRA adapter, or an adapter of another model.
     #[error("cannot use the adapter {}: {why}", path.display())]
     Adapter {
-        /// The adapter.
+        /// Path of the adapter.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// Cause and remedy.
         why: String,
     },
 
-    /// The kernels that compute are libraries beside the program, and none of them can be used.
+    /// The build has its kernels in libraries beside the program, and none of them can be used.
     #[error("cannot use the kernels in {}: {why}", path.display())]
     Kernels {
-        /// A library of kernels, or their folder.
+        /// Path of a kernel library, or of the folder of all of them.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// Cause and remedy.
         why: String,
     },
 
     /// A worker that `--rpc` names cannot be used.
     #[error("cannot use the worker {worker}: {why}")]
     Worker {
-        /// Its address, as it was given.
+        /// Address of the worker, as the user gave it.
         worker: String,
-        /// What is wrong, and what to do.
+        /// Cause and remedy.
         why: String,
     },
 
-    /// A GPU is required, and does not do the work: exit code 69.
+    /// A GPU is required, but no GPU does the work: exit code 69.
     #[error("{what}")]
     NoGpu {
-        /// What was to be run, what came up, and who wants a GPU.
+        /// Description of the model to run, the devices that were found and the setting that requires a GPU.
         what: String,
-        /// What is wrong and what mends it, one after the other.
+        /// Reasons and remedies, chained as each other's sources; `None` if none is known.
         #[source]
         because: Option<Box<GpuReason>>,
     },
 
-    /// Where a model computes could not be noted down.
-    #[error("cannot tell where the model computes: {0}")]
+    /// The devices on which a model computes could not be recorded.
+    #[error("cannot record where the model computes: {0}")]
     Placement(String),
 
-    /// What a model takes of memory could not be estimated.
-    #[error("cannot estimate the memory that the model takes: {0}")]
+    /// The memory that a model needs could not be estimated.
+    #[error("cannot estimate the memory that the model needs: {0}")]
     Memory(String),
 
-    /// llama.cpp refused the model.
+    /// llama.cpp refused to load the model.
     #[error("cannot load {}: {why}{}", path.display(), memory_advice(why))]
     Load {
-        /// The file.
+        /// Path of the model.
         path: PathBuf,
-        /// llama.cpp's own words.
+        /// Reason, in llama.cpp's words.
         why: String,
     },
 
-    /// The process that was to try a file before it is loaded did not come to an end in order: see a trial load.
+    /// The process that was to try a file before loading it ended abnormally: see trial load.
     #[error("cannot load {}: its trial load {how}{}", path.display(), known_before(*is_known))]
     Trial {
-        /// The model.
+        /// Path of the model.
         path: PathBuf,
         /// Description of the trial's end, with llama.cpp's last message.
         how: String,
-        /// True if this was found out before, and the verdict was kept.
+        /// True if the verdict was stored by an earlier trial.
         is_known: bool,
         /// Cause of the trial's end.
         cause: TrialCause,
     },
 
-    /// The model does not fit.
+    /// The model does not fit into memory.
     #[error(
-        "{} needs {needed} of memory for its {what}, and this process can have {available}: {mend}",
+        "{} needs {needed} of memory for its {what}, but this process can have only {available}\nhint: {mend}",
         path.display()
     )]
     TooLarge {
-        /// The file.
+        /// Path of the model.
         path: PathBuf,
-        /// What takes the memory.
+        /// Part of the run that needs the memory, such as the weights.
         what: &'static str,
-        /// How much it takes.
+        /// Memory that this part needs.
         needed: Bytes,
-        /// How much there is.
+        /// Memory that the process can allocate.
         available: Bytes,
-        /// What to do.
+        /// Remedy.
         mend: String,
     },
 
-    /// Both layouts of a model do not fit.
+    /// The two layouts of a model do not fit into memory together.
     #[error(
-        "the split layout of {} needs {needed} of memory ({file} as in the file, {copy} for the weights that generate, \
-         {caches} for two contexts), and this process can have {available}: leave --split-layout out, lower -c, or take \
-         a smaller quantisation",
+        "the split layout of {} needs {needed} of memory ({file} for the weights as in the file, {copy} for the \
+         repacked weights, {caches} for two contexts), but this process can have only {available}\nhint: remove \
+         --split-layout, lower -c, or use a smaller quantisation",
         path.display()
     )]
     SplitTooLarge {
-        /// The model.
+        /// Path of the model.
         path: PathBuf,
-        /// All of it.
+        /// Total memory needed.
         needed: Bytes,
-        /// Weights for prefill.
+        /// Memory for the weights as in the file, which prefill uses.
         file: Bytes,
-        /// What the weights for decode take beside them.
+        /// Additional memory for the repacked weights that decode uses.
         copy: Bytes,
-        /// K and V caches of both contexts, as far as known.
+        /// Memory for the K and V caches of both contexts, as far as it is known.
         caches: Bytes,
-        /// How much there is.
+        /// Memory that the process can allocate.
         available: Bytes,
     },
 
-    /// There is no other layout to compare with.
+    /// There is no second layout to compare with.
     #[error("cannot compare layouts: {0}")]
     OneLayout(String),
 
-    /// The file was another one when it was loaded for the second time.
+    /// The file changed between its first and its second loading.
     #[error(
-        "{} changed while it was loaded for the split layout: start again when it is as it should be, and replace a \
-         model that is in use by a rename",
+        "{} changed while it was loaded for the split layout\nhint: start again; to replace a model that is in use, \
+         rename the new file over it",
         path.display()
     )]
     Changed {
-        /// The model.
+        /// Path of the model.
         path: PathBuf,
     },
 
-    /// The model loads, but it is not one that generates text.
+    /// The model can be loaded, but it does not generate text.
     #[error("{} {what}", path.display())]
     NotGenerative {
-        /// The file.
+        /// Path of the model.
         path: PathBuf,
-        /// What it is instead.
+        /// Description of what the model is instead.
         what: &'static str,
     },
 
-    /// The context cannot be made.
-    #[error("cannot make a context of {n_ctx} tokens: {why}{}", memory_advice(why))]
+    /// The context cannot be created.
+    #[error("cannot create a context of {n_ctx} tokens: {why}{}", memory_advice(why))]
     Context {
-        /// Size asked for.
+        /// Requested size, in tokens.
         n_ctx: u32,
-        /// llama.cpp's own words.
+        /// Reason, in llama.cpp's words.
         why: String,
     },
 
-    /// The prompt does not fit the context.
+    /// The prompt does not fit into the context.
     #[error(
-        "the prompt has {prompt} tokens, and the context holds {context}: raise it with -c {needed} \
+        "the prompt has {prompt} tokens, and the context holds {context}\nhint: use a larger context with -c {needed} \
          (the model was trained for {trained})"
     )]
     PromptTooLong {
-        /// Tokens of the prompt.
+        /// Length of the prompt, in tokens.
         prompt: usize,
-        /// Size of the context.
+        /// Size of the context, in tokens.
         context: u32,
-        /// Size that would do.
+        /// Size of a context that would be large enough, in tokens.
         needed: usize,
-        /// Size the model was trained for.
+        /// Context size that the model was trained for, in tokens.
         trained: u32,
     },
 
-    /// A text has more bytes than the context can hold, however it is cut into tokens.
+    /// A text has more bytes than the context can hold under any tokenisation.
     #[error(
-        "the text has {bytes} bytes, and a context of {context} tokens holds at most {most}, {longest} for each token: \
-         shorten the text, or choose a larger context with -c"
+        "the text has {bytes} bytes, but a context of {context} tokens holds at most {most} ({longest} per token)\nhint: \
+         shorten the text, or use a larger context with -c"
     )]
     TextTooLong {
-        /// Bytes of the text.
+        /// Length of the text, in bytes.
         bytes: usize,
-        /// Size of the context.
+        /// Size of the context, in tokens.
         context: u32,
-        /// Most bytes that a token can stand for.
+        /// Largest number of bytes that one token can stand for.
         longest: usize,
-        /// Bytes that the context can hold.
+        /// Largest number of bytes that the context can hold.
         most: usize,
     },
 
-    /// There is nothing to start from.
-    #[error("the prompt is empty, and this model starts with no token of its own: give a text with -p or -f")]
+    /// The prompt has no tokens, and the model adds none.
+    #[error("the prompt is empty, and this model adds no token at the beginning\nhint: give a text with -p or -f")]
     EmptyPrompt,
 
-    /// A graph failed.
+    /// llama.cpp could not evaluate a batch.
     #[error("cannot evaluate {tokens} tokens: {why}{}", memory_advice(why))]
     Decode {
-        /// Size of the batch.
+        /// Size of the batch, in tokens.
         tokens: usize,
-        /// llama.cpp's own words.
+        /// Reason, in llama.cpp's words.
         why: String,
     },
 
-    /// The interrupt flag stopped a graph.
+    /// The interrupt flag stopped the evaluation.
     #[error("interrupted")]
     Interrupted,
 
@@ -218,227 +218,228 @@ pub enum Error {
     #[error("cannot tokenize the text: {why}{}", tokenizer_advice(.0), why = .0)]
     Tokenize(String),
 
-    /// The threads could not be started.
+    /// The thread pool could not be started.
     #[error("cannot start a pool of {threads} threads: {why}")]
     Threadpool {
-        /// Its size.
+        /// Number of threads in the pool.
         threads: u32,
-        /// Why.
+        /// Reason.
         why: String,
     },
 
-    /// The sampler could not be made or threw.
+    /// The sampler could not be created, or it threw an exception.
     #[error("cannot sample: {0}")]
     Sampler(String),
 
-    /// A grammar or schema that cannot be used: exit code 2, like any setting that cannot be meant.
+    /// A grammar or schema that cannot be used: exit code 2, as for any invalid setting.
     #[error("cannot use the {what}: {why}")]
     Grammar {
-        /// What it is.
+        /// Kind of the constraint, such as `grammar`.
         what: &'static str,
-        /// What is wrong with it.
+        /// Cause.
         why: String,
     },
 
-    /// There are no logits to be read.
+    /// There are no logits to read.
     #[error("cannot read the logits: {0}")]
     Logits(String),
 
-    /// The model's output is no number.
+    /// The model's logits are NaN.
     #[error(
-        "the model's first logits are no numbers (NaN), so there is nothing to choose a token by: its file is damaged, or \
-         its weights do not stand the types of this quantisation or cache; take another copy or quantisation, and \
-         check it with `anneal eval`"
+        "the model's first logits are not numbers (NaN), so no token can be chosen: the file is damaged, or the model does \
+         not work with this type of quantisation or cache\nhint: use another copy or quantisation, and check it with \
+         `anneal eval`"
     )]
     NotANumber,
 
-    /// A saved state could not be taken or restored.
+    /// The state of a context could not be saved or restored.
     #[error("cannot {what} the state of the context: {why}")]
     State {
         /// `save` or `restore`.
         what: &'static str,
-        /// Why.
+        /// Reason.
         why: String,
     },
 
-    /// There can be no prompt cache.
+    /// The prompt cache cannot be used.
     #[error("cannot use the prompt cache {}: {why}", path.display())]
     Cache {
-        /// Where it was to be, or what it is of.
+        /// Path of the cache, or of the model that it belongs to.
         path: PathBuf,
-        /// Why, and what to do.
+        /// Cause and remedy.
         why: String,
     },
 
     /// A model could not be quantised.
-    #[error("cannot quantize {} to {}: {why}", input.display(), output.display())]
+    #[error("cannot quantise {} to {}: {why}", input.display(), output.display())]
     Quantize {
-        /// The model.
+        /// Path of the model.
         input: PathBuf,
-        /// Where it should have gone.
+        /// Path of the file to be written.
         output: PathBuf,
-        /// llama.cpp's own words.
+        /// Reason, in llama.cpp's words.
         why: String,
     },
 
-    /// The model to quantise is quantised.
+    /// The model to quantise is already quantised.
     #[error(
-        "{} is quantised already (it holds {kind} tensors), and quantising it again loses twice: start from the F16 \
-         or BF16 model, or insist with --allow-requantize",
+        "{} is already quantised (it contains {kind} tensors), and quantising it again loses more quality\nhint: start \
+         from the F16 or BF16 model, or force it with --allow-requantize",
         input.display()
     )]
     Quantised {
-        /// The model.
+        /// Path of the model.
         input: PathBuf,
-        /// A type found in it.
+        /// Name of a quantised type that occurs in it.
         kind: String,
     },
 
     /// The tuning record cannot be changed.
     #[error("cannot write the tuning record {}: {why}", path.display())]
     Tuning {
-        /// The file.
+        /// Path of the record.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
     },
 
-    /// A tuning cannot be done, or not to the end.
+    /// A tuning cannot be started, or not be completed.
     #[error("{0}")]
     Tune(String),
 
-    /// A type that makes garbage without an importance matrix, and there is none.
+    /// The requested type needs an importance matrix, and none was given.
     #[error(
-        "{kind} needs an importance matrix: {tensor} would become {to}, and without one that is garbage; make one with \
-         `anneal imatrix -m {} -f TEXT -o imatrix.gguf` and name it with --imatrix imatrix.gguf, or take a larger \
-         type, like Q3_K_S or IQ3_S",
+        "{kind} needs an importance matrix: {tensor} would become {to}, which is unusable without one\nhint: make \
+         one with `anneal imatrix -m {} -f TEXT -o imatrix.gguf` and pass it with --imatrix imatrix.gguf, or use a larger \
+         type such as Q3_K_S or IQ3_S",
         input.display()
     )]
     NeedsImatrix {
-        /// The model.
+        /// Path of the model.
         input: PathBuf,
-        /// The type asked for.
+        /// Name of the requested type.
         kind: &'static str,
-        /// The first tensor that needs it.
+        /// Name of the first tensor that needs the matrix.
         tensor: String,
-        /// What that would become.
+        /// Name of the type that this tensor would get.
         to: String,
     },
 
-    /// A file that is no importance matrix, or not one of this model.
+    /// A file that is not an importance matrix, or a matrix of another model.
     #[error("cannot use the importance matrix {}: {why}", path.display())]
     Imatrix {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// Cause and remedy.
         why: String,
     },
 
-    /// The inputs of matrices could not be collected.
-    #[error("cannot collect an importance matrix: {0}; check the model with another build")]
+    /// The inputs of the matrices could not be collected.
+    #[error("cannot collect an importance matrix: {0}\nhint: check the model with another build")]
     Collect(String),
 
-    /// There is too little text to evaluate.
+    /// The text is too short to evaluate.
     #[error(
-        "the text has {tokens} tokens, and a chunk takes {chunk}: give a longer one with -f, or take shorter chunks \
+        "the text has {tokens} tokens, and a chunk takes {chunk}\nhint: give a longer text with -f, or use shorter chunks \
          with --ctx"
     )]
     TextTooShort {
-        /// Tokens of the text.
+        /// Length of the text, in tokens.
         tokens: usize,
-        /// Tokens of a chunk.
+        /// Length of a chunk, in tokens.
         chunk: usize,
     },
 
-    /// Two models whose probabilities cannot be compared.
+    /// The probabilities of two models cannot be compared.
     #[error(
-        "{} and {} have different vocabularies ({why}): compare a model with the one that it was made from",
+        "{} and {} have different vocabularies ({why})\nhint: compare a model with the one that it was made from",
         model.display(), reference.display()
     )]
     Vocabularies {
-        /// One of them.
+        /// Path of the model.
         model: PathBuf,
-        /// The other.
+        /// Path of the reference.
         reference: PathBuf,
-        /// How they differ.
+        /// Difference between the vocabularies.
         why: String,
     },
 
-    /// Nobody can connect.
+    /// The server cannot listen for connections.
     #[error("cannot listen at {at}: {why}")]
     Listen {
-        /// The path or the address.
+        /// Path of the socket, or the address.
         at: String,
-        /// Why, and what to do.
+        /// Cause and remedy.
         why: String,
     },
 
-    /// The server came to an end that nobody asked for.
-    #[error("the server cannot go on: {0}")]
+    /// The server ended although nobody stopped it.
+    #[error("the server cannot continue: {0}")]
     Serve(String),
 
     /// A temporary file cannot be written or read.
     #[error(
-        "cannot keep the reference's probabilities in {}, where they take {needed}: {source}; name a folder with more \
-         room by TMPDIR, or evaluate fewer --chunks",
+        "cannot store the reference's probabilities in {}, where they need {needed}: {source}\nhint: set TMPDIR to a \
+         folder with more space, or evaluate fewer --chunks",
         folder.display()
     )]
     Temporary {
-        /// Its folder.
+        /// Folder of the file.
         folder: PathBuf,
-        /// Its size in the end.
+        /// Final size of the file.
         needed: Bytes,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
 
-    /// A model without a chat template.
+    /// The model has no chat template.
     #[error(
-        "{} holds no chat template, so its turns are written in nobody knows what form: name one with --chat-template \
-         NAME|FILE ({names}, or a Jinja file of the model's maker)",
+        "{} has no chat template, so the format of its messages is unknown\nhint: choose one with --chat-template \
+         NAME|FILE ({names}, or a Jinja file from the model's authors)",
         path.display()
     )]
     NoTemplate {
-        /// The model.
+        /// Path of the model.
         path: PathBuf,
-        /// The built-in ones.
+        /// Names of the built-in templates.
         names: String,
     },
 
     /// A chat template cannot be used.
-    #[error("the chat template ({origin}) cannot be used: {why}; {mend}")]
+    #[error("cannot use the chat template ({origin}): {why}\nhint: {mend}")]
     Template {
-        /// Where it is from.
+        /// Origin of the template.
         origin: String,
-        /// What is wrong, with the template's line.
+        /// Cause, with the line of the template.
         why: String,
-        /// What to do.
+        /// Remedy.
         mend: &'static str,
     },
 
-    /// Messages that no prompt can be made of.
+    /// Messages from which no prompt can be made.
     #[error("{0}")]
     Messages(String),
 
-    /// The model cannot be fetched from a hub: the error of the hub's client, which is not part of this crate.
+    /// The model cannot be fetched from a hub. The source is an error of the hub's client, which is not part of this
+    /// crate.
     #[error(transparent)]
     Hub(Box<dyn std::error::Error + Send + Sync>),
 
-    /// A panic in this crate, caught before it reached who called.
-    #[error("anneal made a mistake while it was to {what}: {why}; please report it with what was called")]
+    /// A panic in this crate, caught before it reached the caller.
+    #[error("internal error while trying to {what}: {why}\nhint: report it with what was called")]
     Internal {
-        /// What was asked for.
+        /// Operation that the caller asked for.
         what: &'static str,
-        /// The panic's message.
+        /// Message of the panic.
         why: String,
     },
 
-    /// The output file cannot be put in its place.
+    /// The output file cannot be moved to its final path.
     #[error(transparent)]
     Place(Box<gguf::partial::PlaceError>),
 }
 
-/// Shorthand.
+/// Result with an [`Error`] of the engine.
 pub type Result<T> = std::result::Result<T, Error>;
 
 fn known_before(is_known: bool) -> &'static str {
@@ -458,33 +459,34 @@ impl Error {
 /// Returns the advice if the tokenizer gave up for the reason `why`, or an empty text. See patch 0009 of llama.cpp.
 fn tokenizer_advice(why: &str) -> &'static str {
     match why.contains("steps a character") {
-        true => "; shorten the text, or put spaces and line breaks into its long runs of the same characters",
+        true => "\nhint: shorten the text, or put spaces and line breaks into its long runs of the same characters",
         false => "",
     }
 }
 
-/// What to do where llama.cpp's reason `why` is a lack of memory; nothing where it is another.
+/// Returns the advice if llama.cpp's reason `why` is a lack of memory, or an empty text.
 fn memory_advice(why: &str) -> &'static str {
-    // "allocating 900.00 MiB on device 0: cudaMalloc failed: out of memory", "unable to allocate CUDA0 buffer".
-    // "failed to allocate RPC0[127.0.0.1:50052] buffer of size 40960000000".
+    // Examples: "allocating 900.00 MiB on device 0: cudaMalloc failed: out of memory", "unable to allocate CUDA0
+    // buffer", "failed to allocate RPC0[127.0.0.1:50052] buffer of size 40960000000".
     let of_buffer = why.contains("failed to allocate ") && why.contains(" buffer of size ");
     let of_device = why.contains("on device") || why.contains("unable to allocate") || of_buffer;
     if of_device && !why.contains("allocate CPU") {
-        return "; the device's memory is short (`nvidia-smi` shows who has an NVIDIA GPU's): take fewer --gpu-layers, lower -c, \
-                -b or -ub, make the cache smaller with -ctk q8_0 -ctv q8_0, or take a smaller quantisation";
+        return "\nhint: the device is out of memory (`nvidia-smi` shows which programs use an NVIDIA GPU): use fewer \
+                --gpu-layers, lower -c, -b or -ub, make the cache smaller with -ctk q8_0 -ctv q8_0, or use a smaller \
+                quantisation";
     }
     let of_memory = ["memory", "alloc"].iter().any(|word| why.contains(word));
     match of_memory {
         true => {
-            "; memory is short: lower -c, -b or -ub, make the cache smaller with -ctk q8_0 -ctv q8_0, take a smaller quantisation, \
-             close other programs, or raise the limit (`ulimit -v`, a container's)"
+            "\nhint: the process is out of memory: lower -c, -b or -ub, make the cache smaller with -ctk q8_0 -ctv q8_0, use a \
+             smaller quantisation, close other programs, or raise the memory limit (`ulimit -v`, or the container's)"
         }
         false => "",
     }
 }
 
-/// llama.cpp's log lines as one sentence: function names and the lines that only repeat the failure are
-/// dropped.
+/// Returns llama.cpp's log lines as one sentence, without function names and without lines that only repeat the
+/// failure.
 pub fn readable(log: &str) -> String {
     let stripped: Vec<&str> = log.lines().map(strip_function).filter(|line| !line.is_empty()).collect();
     let telling: Vec<&str> =
@@ -496,7 +498,7 @@ pub fn readable(log: &str) -> String {
     }
 }
 
-/// Drops a leading `function_name: `, and `error loading model: ` after it.
+/// Removes a leading `function_name: `, and `error loading model: ` after it.
 fn strip_function(line: &str) -> &str {
     let line = line.trim();
     let rest = match line.split_once(": ") {
@@ -518,7 +520,7 @@ mod tests {
     fn a_text_that_costs_too_many_steps_is_refused_with_advice() {
         let said = |why: &str| Error::Tokenize(why.to_string()).to_string();
         let steps = said("splitting the text takes more than 1000 steps a character");
-        assert!(steps.contains("1000 steps a character; shorten the text, or put spaces"), "{steps}");
+        assert!(steps.contains("1000 steps a character\nhint: shorten the text, or put spaces"), "{steps}");
         assert_eq!(said("no vocabulary"), "cannot tokenize the text: no vocabulary");
     }
 

@@ -1,21 +1,21 @@
-//! How many graphs were computed, and how many of them had to be made first.
+//! Counts of computed, reused and captured graphs.
 
 use llama_sys as sys;
 use serde::Serialize;
 
 use crate::context::Context;
 
-/// Graphs of a context, counted where they are computed: a flag says what is wanted, not what happened.
+/// Graphs of a context, counted when they are computed. A setting only says what is wanted, not what happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Graphs {
-    /// Computed: one for each token that is generated, and one for each `n_ubatch` tokens of a prompt.
+    /// Number of computed graphs: one for each generated token, and one for each `n_ubatch` tokens of a prompt.
     pub computed: u64,
-    /// Of these, those that were the last one again, with other inputs: nothing was built or planned for them.
+    /// Number of computed graphs that reused the previous graph with other inputs, without building or planning it.
     pub reused: u64,
 }
 
 impl Graphs {
-    /// Those since `before`.
+    /// Difference between these counts and those of `before`.
     #[must_use]
     pub fn since(self, before: Graphs) -> Graphs {
         Graphs {
@@ -24,23 +24,24 @@ impl Graphs {
         }
     }
 
-    /// These and `other`.
+    /// Sum of these counts and those of `other`.
     #[must_use]
     pub fn and(self, other: Graphs) -> Graphs {
         Graphs { computed: self.computed + other.computed, reused: self.reused + other.reused }
     }
 }
 
-/// CUDA graphs of the process, as ggml's own messages tell of them; it has no counter of launches.
+/// CUDA graphs of the process, counted from ggml's log messages; ggml has no counter of launches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CudaGraphs {
-    /// Captured: from then on each graph that is the same is launched as one, until it is dropped.
+    /// Number of captures. After a capture, equal graphs are launched as one, until it is dropped.
     pub captured: u64,
-    /// Dropped, since the graph was another one: its operations are launched one by one again.
+    /// Number of captures that were dropped because the graph changed. Its operations are then launched one by one
+    /// again.
     pub dropped: u64,
 }
 
-/// The CUDA graphs so far; `None` where there never was one, as on the CPU or a GPU older than Volta.
+/// Returns the counts of CUDA graphs so far; `None` if there were none, as on the CPU or a GPU older than Volta.
 pub fn cuda_graphs() -> Option<CudaGraphs> {
     let mut graphs = CudaGraphs::default();
     // SAFETY: writes two numbers.
@@ -49,14 +50,14 @@ pub fn cuda_graphs() -> Option<CudaGraphs> {
 }
 
 impl Context {
-    /// Its graphs so far.
+    /// Returns the counts of graphs so far.
     pub fn graphs(&self) -> Graphs {
         // SAFETY: reads counters.
         let perf = unsafe { sys::llama_perf_context(self.raw.as_ptr()) };
         Graphs { computed: self.evaluated, reused: u64::try_from(perf.n_reused).unwrap_or(0) }
     }
 
-    /// Notes that `tokens` tokens of one sequence were evaluated in one call.
+    /// Counts the graphs for `tokens` tokens of one sequence that were evaluated in one call.
     pub(super) fn note_graphs(&mut self, tokens: usize) {
         self.evaluated += (tokens as u64).div_ceil(u64::from(self.n_ubatch().max(1)));
     }

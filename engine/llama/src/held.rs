@@ -1,4 +1,4 @@
-//! What a context holds, and what a vocabulary's special tokens are: for conversations that go on.
+//! Content of a context, and the special tokens of a vocabulary: used to continue conversations.
 
 use std::ffi::CString;
 
@@ -9,16 +9,16 @@ use crate::model::Model;
 use crate::token::{ALONE, SequenceId, Token};
 
 impl Context {
-    /// Tokens of the sequence that it holds.
+    /// Number of tokens of the sequence in the context.
     pub fn held(&self) -> usize {
-        // SAFETY: the memory belongs to the context and is only read; null for models without one, which the call
-        // takes. The greatest position, -1 where there is none.
+        // SAFETY: the memory belongs to the context and is only read; null for models without memory, which the call
+        // accepts. Returns the greatest position, or -1 if there is none.
         let last = unsafe { sys::llama_memory_seq_pos_max(sys::llama_get_memory(self.raw.as_ptr()), 0) };
         usize::try_from(last.saturating_add(1)).unwrap_or(0)
     }
 
-    /// Forgets what comes after the first `tokens` tokens; everything, where the model cannot forget a part (a
-    /// recurrent one). Returns how many are left.
+    /// Removes everything after the first `tokens` tokens; or all tokens, if the model cannot remove a part (a
+    /// recurrent one). Returns the number of tokens that are left.
     pub fn keep(&mut self, tokens: usize) -> usize {
         if tokens >= self.held() {
             return self.held();
@@ -29,8 +29,9 @@ impl Context {
         self.held()
     }
 
-    /// Forgets what comes after the first `tokens` tokens of `sequence`. Where it cannot (a recurrent model, or what a token
-    /// after them looks back at is gone) it says so, and the sequence is to be emptied.
+    /// Removes everything after the first `tokens` tokens of `sequence`. Returns false if this is impossible, because
+    /// the model is recurrent or because later tokens attend to cells that are gone. The caller must then clear the
+    /// sequence.
     pub fn keep_of(&mut self, sequence: SequenceId, tokens: usize) -> bool {
         self.reaches_back_from(sequence, tokens)
             && u32::try_from(tokens).is_ok_and(|from| self.forget(sequence, from))
@@ -38,13 +39,13 @@ impl Context {
 }
 
 impl Context {
-    /// Whether what a token after the first `tokens` looks back at is still there: layers with a sliding window may have
-    /// let it go, and llama.cpp forgets the rest without a word.
+    /// True if the context still holds every cell to which a token after the first `tokens` attends. Layers with a
+    /// sliding window may have dropped some, and llama.cpp does not report it.
     fn reaches_back_from(&self, sequence: SequenceId, tokens: usize) -> bool {
         // SAFETY: reads a field.
         let window = unsafe { sys::llama_model_n_swa(self.model.raw.as_ptr()) };
         let Some(window) = usize::try_from(window).ok().filter(|window| *window > 0) else { return true };
-        // SAFETY: as in `held`; of all layers the greatest of the first positions.
+        // SAFETY: as in `held`; the greatest of all layers' first positions.
         let first = unsafe {
             sys::llama_memory_seq_pos_min(
                 sys::llama_get_memory(self.raw.as_ptr()),
@@ -56,7 +57,7 @@ impl Context {
 }
 
 impl Model {
-    /// Whether its memory can forget the last tokens alone: not where a state is changed by every token.
+    /// True if the memory can remove the last tokens alone. A recurrent state cannot, because every token changes it.
     pub fn can_take_back(&self) -> bool {
         // SAFETY: reads fields.
         unsafe {
@@ -65,13 +66,13 @@ impl Model {
         }
     }
 
-    /// Value of a metadata key that is a text, whole.
+    /// Value of a metadata key that is a text, of any length.
     pub fn metadata_text(&self, key: &str) -> Option<String> {
         let key = CString::new(key).ok()?;
         let mut bytes = vec![0_u8; 4096];
         for _ in 0..2 {
-            // SAFETY: `key` is NUL-terminated; writes at most the given size with a NUL at the end, returns the length
-            // that there is.
+            // SAFETY: `key` is NUL-terminated; writes at most the given size with a NUL at the end, and returns the
+            // full length.
             let length = unsafe {
                 sys::llama_model_meta_val_str(
                     self.raw.as_ptr(),
@@ -90,13 +91,13 @@ impl Model {
         None
     }
 
-    /// The token that begins a text, as text; empty where there is none.
+    /// Text of the token that begins a text; empty if there is none.
     pub fn begin_text(&self) -> String {
         // SAFETY: reads a field.
         self.special_text(unsafe { sys::llama_vocab_bos(self.vocab) })
     }
 
-    /// The token that ends a text, as text; empty where there is none.
+    /// Text of the token that ends a text; empty if there is none.
     pub fn end_text(&self) -> String {
         // SAFETY: reads a field.
         self.special_text(unsafe { sys::llama_vocab_eos(self.vocab) })
@@ -110,11 +111,11 @@ impl Model {
         }
     }
 
-    /// Whether `token`, one of the vocabulary, stands for itself: it is never a part of a longer one.
+    /// True if `token`, which must be in the vocabulary, is special: it is never part of a longer token.
     pub fn is_special(&self, token: Token) -> bool {
         let known = token >= 0 && self.has_vocabulary() && token.cast_unsigned() < self.n_vocab();
         let special = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_USER_DEFINED;
-        // SAFETY: the token is in the vocabulary, which the call demands.
+        // SAFETY: the token is in the vocabulary, which the call requires.
         known && unsafe { sys::llama_vocab_get_attr(self.vocab, token) } & special != 0
     }
 }

@@ -1,8 +1,9 @@
-//! Which kernels compute, in a build that has them in libraries beside the program: one for each kind of CPU, of which one
+//! Choice of the kernel library, in a build that has one library for each kind of CPU beside the program. One of them
 //! is loaded before anything is computed.
 //!
-//! ggml ranks them by what they use, and its rank decides unless a name is given. It asks CPUID alone, so what the
-//! operating system does not save (`XCR0`) is asked here: a library that this CPU lacks something for is not even loaded.
+//! ggml gives each library a score by the instruction sets it uses. The highest score wins unless a name is given.
+//! ggml only asks CPUID, so Anneal also checks which registers the operating system saves (`XCR0`): it does not even
+//! load a library that needs something this CPU lacks.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,51 +15,51 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::{kernel_library, record};
 
-/// The variable that names the kernels to load.
+/// Environment variable that names the kernels to load.
 const VARIABLE: &str = "ANNEAL_CPU_VARIANT";
 
-/// How the libraries are called; the variant's name stands between.
+/// Prefix and suffix of the libraries' file names, with the variant's name between them.
 const FILE: (&str, &str) = ("libggml-cpu-", ".so");
 
-/// One library of kernels, and whether this CPU can use it.
+/// One kernel library, and its requirements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Kernels {
-    /// The variant's name, as in `haswell`.
+    /// Name of the variant, such as `haswell`.
     pub name: String,
-    /// The library.
+    /// Path of the library.
     pub path: PathBuf,
-    /// What it takes, as far as the record of the build says.
+    /// CPU features that it needs, as far as the build record names them.
     pub requires: Vec<String>,
-    /// What of that this machine lacks: nothing where it can be used.
+    /// Required features that this machine lacks; empty if the library can be used.
     pub missing: Vec<String>,
-    /// ggml's rank of it: the higher, the better; 0 where it was not asked, or says that it cannot run.
+    /// ggml's score of the library: higher is better. 0 if ggml was not asked, or says that it cannot run.
     pub score: u32,
 }
 
 impl Kernels {
-    /// Whether they can run here.
+    /// True if the kernels can run on this machine.
     pub fn is_eligible(&self) -> bool {
         self.missing.is_empty() && self.score > 0
     }
 }
 
-/// What there is, the best first, and what was loaded.
+/// Available kernels, the best first, and the loaded one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Loaded {
-    /// The name of those that compute.
+    /// Name of the loaded variant.
     pub variant: String,
-    /// Why these.
+    /// Reason for the choice.
     pub because: String,
-    /// All that lie beside the program.
+    /// All libraries beside the program.
     pub all: Vec<Kernels>,
 }
 
 static LOADED: OnceLock<Option<Loaded>> = OnceLock::new();
 
-/// Kernels that were asked for by name.
+/// Kernels that were requested by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Name of the variant, as in `haswell`.
+    /// Name of the variant, such as `haswell`.
     pub name: String,
     /// Origin of the request.
     pub by: WantedBy,
@@ -71,16 +72,17 @@ pub enum WantedBy {
     Flag,
     /// `ANNEAL_CPU_VARIANT`.
     Environment,
-    /// The tuning record, which may be another machine's.
+    /// The tuning record, which may come from another machine.
     TuningRecord,
 }
 
-/// What the environment asks for.
+/// Name that the environment requests.
 pub fn of_environment() -> Option<String> {
     std::env::var(VARIABLE).ok().filter(|name| !name.is_empty())
 }
 
-/// What `tune` tries in place of what is loaded: the next by ggml's rank, and the best without 512-bit registers.
+/// Alternatives to the loaded kernels that `tune` tries: the next by ggml's score, and the best without 512-bit
+/// registers.
 pub fn alternatives() -> Vec<String> {
     let _ = load();
     let Some(loaded) = loaded() else { return Vec::new() };
@@ -93,12 +95,12 @@ pub fn alternatives() -> Vec<String> {
     names
 }
 
-/// What was loaded; `None` where the kernels are part of the program.
+/// Loaded kernels; `None` if the kernels are part of the program.
 pub fn loaded() -> Option<&'static Loaded> {
     LOADED.get().and_then(Option::as_ref)
 }
 
-/// Loads the best kernels that run here, or those that the environment names, if none are loaded yet.
+/// Loads the best kernels that run here, or the ones that the environment names, if none are loaded yet.
 ///
 /// # Errors
 /// Those of [`load_wanted`].
@@ -106,8 +108,8 @@ pub fn load() -> Result<Option<&'static Loaded>> {
     load_wanted(None)
 }
 
-/// Loads kernels for the rest of the process, in a build that has them in libraries; the first call counts. Without `wanted`
-/// the environment is asked, and then ggml's rank decides.
+/// Loads kernels for the rest of the process, in a build that has them in libraries. Only the first call counts.
+/// Without `wanted`, the environment decides, and then ggml's score.
 ///
 /// # Errors
 /// [`Error::Kernels`] if none run on this machine, [`Error::Usage`] if the wanted ones do not.
@@ -121,11 +123,12 @@ pub fn load_wanted(wanted: Option<Wanted>) -> Result<Option<&'static Loaded>> {
     Ok(LOADED.get_or_init(|| loaded).as_ref())
 }
 
-/// Where they lie: `lib` beside the folder of the program. Never the current folder, which may be anybody's.
+/// Folder of the libraries: `lib` beside the folder of the program. It is never the current folder, to which other
+/// users may write.
 fn folder() -> Result<PathBuf> {
     let program = std::env::current_exe().map_err(|error| Error::Kernels {
         path: PathBuf::from("lib"),
-        why: format!("cannot find out where this program lies: {error}"),
+        why: format!("cannot find the path of this program: {error}"),
     })?;
     let above = program.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
     Ok(above.join("lib"))
@@ -143,8 +146,8 @@ fn load_from(folder: &Path, wanted: Option<Wanted>) -> Result<Loaded> {
     Ok(Loaded { variant, because, all })
 }
 
-/// The kernels in `folder`, the best first. What each of them takes is in `variants`; one that the record does not know is
-/// left to ggml's judgement.
+/// Lists the kernels in `folder`, the best first. `variants` holds the features that each of them needs. ggml alone
+/// judges a library that `variants` does not name.
 fn survey(folder: &Path, variants: &[CpuVariant], features: &BTreeSet<String>) -> Result<Vec<Kernels>> {
     let failed = |error: std::io::Error| Error::Kernels {
         path: folder.to_path_buf(),
@@ -168,7 +171,8 @@ fn survey(folder: &Path, variants: &[CpuVariant], features: &BTreeSet<String>) -
     Ok(all)
 }
 
-/// Which of `all` to load, and why: what is `wanted`, else ggml's best. What a tuning record wants may be another machine's.
+/// Chooses from `all` the kernels to load: `wanted` if given, else the ones with ggml's best score. Returns them with
+/// the reason. A variant that a tuning record names may belong to another machine, and is then only a preference.
 fn choose<'a>(all: &'a [Kernels], wanted: Option<&Wanted>, folder: &Path) -> Result<(&'a Kernels, String)> {
     let eligible = || all.iter().filter(|kernels| kernels.is_eligible());
     if let Some(Wanted { name, by }) = wanted {
@@ -179,7 +183,7 @@ fn choose<'a>(all: &'a [Kernels], wanted: Option<&Wanted>, folder: &Path) -> Res
             WantedBy::Flag => format!("--cpu-variant {name}"),
         };
         let why = match found {
-            Some(kernels) if kernels.is_eligible() => return Ok((kernels, format!("{asks} asks for them"))),
+            Some(kernels) if kernels.is_eligible() => return Ok((kernels, format!("requested by {asks}"))),
             Some(kernels) if !kernels.missing.is_empty() => {
                 format!("this machine lacks {}", kernels.missing.join(", "))
             }
@@ -193,7 +197,7 @@ fn choose<'a>(all: &'a [Kernels], wanted: Option<&Wanted>, folder: &Path) -> Res
     }
     let best = eligible().next().ok_or_else(|| Error::Kernels {
         path: folder.to_path_buf(),
-        why: "none of those there can run on this machine: install the archive anew, or make a build for this machine \
+        why: "none of them can run on this machine\nhint: install the archive again, or make a build for this machine \
               with `cargo xtask build-native`"
             .to_string(),
     })?;
@@ -203,8 +207,8 @@ fn choose<'a>(all: &'a [Kernels], wanted: Option<&Wanted>, folder: &Path) -> Res
         .map(|kernels| format!("{} lacks {}", kernels.name, kernels.missing.join(" ")))
         .collect();
     let because = match better.is_empty() {
-        true => "llama.cpp ranks them first, and all can run here".to_string(),
-        false => "llama.cpp ranks them first of those that can run here".to_string(),
+        true => "llama.cpp ranks it first, and all can run here".to_string(),
+        false => "llama.cpp ranks it first of those that can run here".to_string(),
     };
     Ok((best, because))
 }
@@ -229,7 +233,7 @@ mod tests {
         let cases = [
             (None, Ok("haswell")),
             (Some(("x64", record)), Ok("x64")),
-            // Tuned on another machine.
+            // The record was tuned on another machine.
             (Some(("zen4", record)), Ok("haswell")),
             (Some(("gone", record)), Ok("haswell")),
             (Some(("x64", WantedBy::Flag)), Ok("x64")),

@@ -1,9 +1,9 @@
 //! Safe owners of llama.cpp's objects, and the options that they take.
 //!
-//! This crate holds the engine's only unsafe code. Everything that can throw or abort goes through the shim's `anneal_*`
-//! wrappers; what is called directly only reads fields. Strings from llama.cpp are copied at once.
+//! This crate holds the engine's only unsafe code. Everything that can throw or abort goes through the shim's
+//! `anneal_*` wrappers; what is called directly only reads fields. Strings from llama.cpp are copied at once.
 
-// What the declarations in llama-sys name.
+// Links the libraries that define the functions declared in llama-sys.
 #[cfg(feature = "link")]
 extern crate llama_link as _;
 

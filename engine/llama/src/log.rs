@@ -1,4 +1,4 @@
-//! llama.cpp's messages, line by line.
+//! Log of llama.cpp, line by line.
 
 use std::ffi::{CStr, c_char};
 use std::panic::catch_unwind;
@@ -6,43 +6,43 @@ use std::sync::OnceLock;
 
 use llama_sys as sys;
 
-/// How grave a line is.
+/// Severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
-    /// Something failed.
+    /// A failure.
     Error,
-    /// Something is odd.
+    /// Something unexpected.
     Warn,
-    /// Something was done.
+    /// A completed operation.
     Info,
-    /// For those who work on it.
+    /// Details for developers of llama.cpp.
     Debug,
 }
 
-/// What gets the lines.
+/// Function that receives the lines.
 type Sink = fn(LogLevel, &str);
 
 static SINK: OnceLock<Sink> = OnceLock::new();
 
-/// Hands every line that llama.cpp logs from now on to `sink`; the first call counts. Nothing goes to stderr any more.
+/// Passes every line that llama.cpp logs from now on to `sink`, and none to stderr. Only the first call counts.
 pub fn log_to(sink: Sink) {
     if SINK.set(sink).is_ok() {
-        // SAFETY: a function that takes a level and a text that ends with a zero, and lives for ever.
+        // SAFETY: a `'static` function that takes a level and a NUL-terminated text.
         unsafe { sys::anneal_log_to(Some(on_line)) };
     }
 }
 
 unsafe extern "C" fn on_line(level: i32, line: *const c_char) {
-    // Of ggml.h: GGML_LOG_LEVEL_DEBUG is 1.
+    // Levels of ggml.h: GGML_LOG_LEVEL_DEBUG is 1.
     let level = match level {
         1 => LogLevel::Debug,
         3 => LogLevel::Warn,
         4 => LogLevel::Error,
         _ => LogLevel::Info,
     };
-    // SAFETY: the shim hands over a text that ends with a zero, and keeps it until this returns.
+    // SAFETY: the shim passes a NUL-terminated text, and keeps it until this returns.
     let line = unsafe { CStr::from_ptr(line) }.to_string_lossy();
-    // Into C++ no panic goes.
+    // A panic must not unwind into C++.
     let _ = catch_unwind(|| {
         if let Some(sink) = SINK.get() {
             sink(level, &line);
@@ -58,13 +58,13 @@ mod tests {
     use super::*;
 
     unsafe extern "C" {
-        /// What `GGML_LOG_ERROR` becomes; ggml-impl.h.
+        /// Function behind `GGML_LOG_ERROR`; ggml-impl.h.
         fn ggml_log_internal(level: i32, format: *const c_char, ...);
-        /// What `GGML_ABORT` becomes; ggml.h.
+        /// Function behind `GGML_ABORT`; ggml.h.
         fn ggml_abort(file: *const c_char, line: i32, format: *const c_char, ...) -> !;
     }
 
-    /// Logs and ends as `ggml_cuda_error` of ggml-cuda.cu does where CUDA or cuBLAS says `reason`.
+    /// Logs and aborts like `ggml_cuda_error` of ggml-cuda.cu when CUDA or cuBLAS reports `reason`.
     fn end_as_ggml_cuda_does(reason: &str) -> ! {
         crate::system::start(false);
         let text = |text: &str| CString::new(text).expect("no NUL byte");
@@ -74,7 +74,7 @@ mod tests {
                 .to_string(),
             "  cuMemCreate(&handle, reserve_size, &prop, 0)\n".to_string(),
         ];
-        // SAFETY: texts with an end, of which none holds a per cent sign.
+        // SAFETY: NUL-terminated texts without a per cent sign.
         unsafe {
             for line in lines {
                 ggml_log_internal(4, text(&line).as_ptr());

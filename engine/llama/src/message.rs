@@ -1,4 +1,4 @@
-//! Texts that cross the border: failure messages of the shim, C strings, paths.
+//! Texts that cross the border between Rust and C: failure messages of the shim, C strings, paths.
 
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -6,6 +6,8 @@ use std::path::Path;
 
 use crate::error::{Error, Result, readable};
 
+/// Copies a C string; null becomes an empty text.
+///
 /// # Safety
 /// `text` is null or NUL-terminated and alive during the call.
 pub unsafe fn owned(text: *const c_char) -> String {
@@ -16,7 +18,7 @@ pub unsafe fn owned(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Where the shim puts a failure's message.
+/// Buffer for the shim's failure messages.
 pub struct Message(Box<[u8; 4096]>);
 
 impl Message {
@@ -28,12 +30,12 @@ impl Message {
         (self.0.as_mut_ptr().cast(), self.0.len())
     }
 
-    /// Why it failed, where that is a failure.
+    /// Returns the message of a failure.
     pub fn text(&self) -> String {
         readable(&self.raw())
     }
 
-    /// The same, where an empty one says that it is none.
+    /// Returns the message, or `None` if it is empty.
     pub fn said(&self) -> Option<String> {
         Some(self.raw()).filter(|raw| !raw.is_empty()).map(|raw| readable(&raw))
     }
@@ -46,5 +48,5 @@ impl Message {
 
 pub fn c_path(path: &Path) -> Result<CString> {
     CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| Error::Usage(format!("{} holds a NUL byte: no file can be called so", path.display())))
+        .map_err(|_| Error::Usage(format!("{} contains a NUL byte, which no file name can", path.display())))
 }

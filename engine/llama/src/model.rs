@@ -1,4 +1,4 @@
-//! A model.
+//! Owner of a llama.cpp model.
 
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -48,30 +48,32 @@ impl Drop for Model {
 }
 
 impl Model {
-    /// Loads `path` after the checks that keep the file from ending the process; `model::open` of the engine makes more.
+    /// Loads `path` after the checks that keep a bad file from ending the process; `model::open` of the engine checks
+    /// more.
     pub fn load(path: &Path, options: &ModelOptions) -> Result<Arc<Model>> {
         Self::load_as(&gguf::check::open(path)?, options, &Variant::default())
     }
 
-    /// Loads `checked` as `variant` wants it. Every load comes through here: models, drafts, vocabularies, and those that
-    /// only measure.
+    /// Loads `checked` with the adapters of `variant`. Every load goes through this function: models, drafts,
+    /// vocabularies, and models for measuring only.
     pub fn load_as(checked: &Checked, options: &ModelOptions, variant: &Variant) -> Result<Arc<Model>> {
         let path = checked.path();
         start(false);
         crate::kernels::load()?;
-        // A vocabulary takes no device, and what the flags say of devices is checked with the whole model.
+        // A vocabulary uses no device, and the device settings are checked with the whole model.
         let placed = match options.vocab_only {
             true => Placed { list: Some(Vec::new()), ..Placed::default() },
             false => offload::place(&options.offload)?,
         };
-        // Both lists end with what stands for nothing, as llama.cpp reads them.
+        // Both lists end with a null entry, as llama.cpp expects.
         let mut devices: Option<Vec<sys::ggml_backend_dev_t>> = placed
             .list
             .as_ref()
             .map(|list| list.iter().map(Device::raw).chain([std::ptr::null_mut()]).collect());
         let mut shares = options.offload.tensor_split.0.clone();
         shares.resize(MAX_DEVICES.max(shares.len()), 0.0);
-        // Of the host: patterns of names, and the CPU's kind of buffer, from which llama.cpp goes on to its repacked ones.
+        // Overrides for the host: patterns of names, and the CPU's buffer type, from which llama.cpp goes on to its
+        // repacked ones.
         let on_host = match placed.takers.is_empty() {
             true => Vec::new(),
             false => options.offload.n_cpu_moe.patterns(),
@@ -89,15 +91,15 @@ impl Model {
         let file = c_path(path)?;
         let mut message = Message::new();
         let (err, err_size) = message.parts();
-        // SAFETY: `file`, `params`, the lists and the message buffer outlive the call, and llama.cpp copies the lists, but for
-        // the overrides, at which it looks no more once the model is loaded.
+        // SAFETY: `file`, `params`, the lists and the message buffer outlive the call. llama.cpp copies the lists
+        // except for the overrides, which it does not use after loading.
         let raw = unsafe {
             let mut params = sys::llama_model_default_params();
             params.load_mode = load_mode(options.load_mode);
             params.use_extra_bufts = options.repack;
             params.vocab_only = options.vocab_only;
             if options.no_alloc {
-                // llama.cpp maps nothing then, and asserts that.
+                // llama.cpp does not map the file in this mode, and asserts that.
                 params.no_alloc = true;
                 params.load_mode = sys::LLAMA_LOAD_MODE_NONE;
             }
@@ -120,9 +122,9 @@ impl Model {
             NonNull::new(raw).ok_or_else(|| Error::Load { path: path.to_path_buf(), why: message.text() })?;
         // SAFETY: a live model has a vocabulary that lives as long.
         let vocab = unsafe { sys::llama_model_get_vocab(raw.as_ptr()) };
-        // SAFETY: reads a number of this thread.
+        // SAFETY: reads a thread-local number.
         let repacked = unsafe { sys::anneal_repacked_bytes() };
-        // SAFETY: reads a number of this thread.
+        // SAFETY: reads a thread-local number.
         let on_devices = unsafe { sys::anneal_device_bytes() };
         // SAFETY: reads a field.
         let n_ctx_train = unsafe { sys::llama_model_n_ctx_train(raw.as_ptr()) }.max(0).cast_unsigned();
@@ -145,42 +147,42 @@ impl Model {
         Ok(Arc::new(model))
     }
 
-    /// The file it came from.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where its layers are.
+    /// Devices of the model's layers.
     pub fn placed(&self) -> &Placed {
         &self.placed
     }
 
-    /// How it was found where they are; `None` where nothing was to be found.
+    /// Result of the search for layers that fit; `None` if there was no search.
     pub fn plan(&self) -> Option<&LayerPlan> {
         self.plan.get()
     }
 
-    /// Keeps in mind how it was found where its layers are; once.
+    /// Stores the result of the search for layers that fit. Only the first call counts.
     pub fn set_plan(&self, plan: LayerPlan) {
         let _ = self.plan.set(plan);
     }
 
-    /// True if tokens look only at what comes before them.
+    /// True if each token attends only to the tokens before it.
     pub fn is_causal(&self) -> bool {
         let architecture = self.metadata("general.architecture").unwrap_or_default();
         let says = self.metadata(&format!("{architecture}.attention.causal"));
-        // Some are what they are without saying so.
+        // Some architectures are not causal although their metadata does not say so.
         says.as_deref() != Some("false") && !architecture.contains("bert") && !architecture.contains("embed")
     }
 
-    /// Whether a device other than the CPU makes the logits.
+    /// True if a device other than the CPU computes the logits.
     pub fn makes_logits_on_device(&self) -> bool {
         let layers = self.n_layer();
         // The output counts as one more.
         self.placed.layers_of(layers) > layers
     }
 
-    /// `qwen2 1.5B Q4_K - Medium`.
+    /// Description by llama.cpp, such as `qwen2 1.5B Q4_K - Medium`.
     pub fn description(&self) -> String {
         let mut buffer = [0u8; 256];
         // SAFETY: writes at most the given size with a NUL at the end.
@@ -206,18 +208,18 @@ impl Model {
         }
     }
 
-    /// Total size of its tensors in bytes.
+    /// Total size of the tensors in bytes.
     pub fn size(&self) -> u64 {
         // SAFETY: reads a field.
         unsafe { sys::llama_model_size(self.raw.as_ptr()) }
     }
 
-    /// Bytes of the weights that were copied into another layout for the CPU's kernels, to 0.01 MiB.
+    /// Size of the weights that were copied into another layout for the CPU's kernels, in bytes, to 0.01 MiB.
     pub fn repacked(&self) -> u64 {
         self.repacked
     }
 
-    /// Bytes of its weights that are in memory of devices, to 0.01 MiB.
+    /// Size of the weights in the memory of devices, in bytes, to 0.01 MiB.
     pub fn on_devices(&self) -> u64 {
         self.on_devices
     }
@@ -228,9 +230,9 @@ impl Model {
         unsafe { sys::llama_model_n_params(self.raw.as_ptr()) }
     }
 
-    /// Context it was trained for.
+    /// Context size that the model was trained for, in tokens.
     pub fn n_ctx_train(&self) -> u32 {
-        // As it was loaded: contexts with YaRN change it.
+        // Value at loading, because contexts with YaRN change it.
         self.n_ctx_train
     }
 
@@ -240,7 +242,7 @@ impl Model {
         unsafe { sys::llama_model_n_layer(self.raw.as_ptr()) }.max(0).cast_unsigned()
     }
 
-    /// Whether every layer keeps K and V for the whole context: no sliding window, no recurrent state.
+    /// True if every layer keeps K and V for the whole context, without sliding windows or recurrent states.
     pub fn has_plain_cache(&self) -> bool {
         // SAFETY: reads fields.
         unsafe {
@@ -250,7 +252,7 @@ impl Model {
         }
     }
 
-    /// Whether it is a decoder only, as text generation here needs it.
+    /// True if the model is a decoder only, which Anneal requires for text generation.
     pub fn is_decoder_only(&self) -> bool {
         // SAFETY: reads fields.
         unsafe {
@@ -259,7 +261,7 @@ impl Model {
         }
     }
 
-    /// Whether it has a vocabulary; without one llama.cpp's tokenizer aborts.
+    /// True if the model has a vocabulary; without one llama.cpp's tokenizer aborts.
     pub fn has_vocabulary(&self) -> bool {
         // SAFETY: reads a field.
         unsafe { sys::llama_vocab_type(self.vocab) != sys::LLAMA_VOCAB_TYPE_NONE }
@@ -272,36 +274,37 @@ impl Model {
         }
     }
 
-    /// Tokens in the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub fn n_vocab(&self) -> u32 {
         // SAFETY: reads a field.
         unsafe { sys::llama_vocab_n_tokens(self.vocab) }.max(0).cast_unsigned()
     }
 
-    /// The token that begins a text, if the model wants one.
+    /// Token that begins a text; `None` if the model uses none.
     pub fn begin_token(&self) -> Option<Token> {
         // SAFETY: reads fields.
         unsafe { sys::llama_vocab_get_add_bos(self.vocab).then(|| sys::llama_vocab_bos(self.vocab)) }
     }
 
-    /// Whether `token` ends a generation.
+    /// True if `token` ends a generation.
     pub fn is_end(&self, token: Token) -> bool {
         // SAFETY: looks it up in a set; any number is fine.
         unsafe { sys::llama_vocab_is_eog(self.vocab, token) }
     }
 
-    /// `text` as tokens, with the special tokens that the model wants around it.
+    /// Tokenizes `text`, with the special tokens that the model expects around it.
     pub fn tokenize(&self, text: &str) -> Result<Vec<Token>> {
         self.tokenize_with(text, true)
     }
 
-    /// The same, with or without (`add_special`) those around it. Special tokens that are written in `text` are what
-    /// they say.
+    /// Tokenizes `text`, and adds the special tokens around it if `add_special` is true. Names of special tokens in
+    /// `text` become these tokens.
     pub fn tokenize_with(&self, text: &str, add_special: bool) -> Result<Vec<Token>> {
         self.check_vocabulary()?;
-        let too_long = || Error::Tokenize(format!("{} bytes are more than llama.cpp takes", text.len()));
+        let too_long = || Error::Tokenize(format!("{} bytes are more than llama.cpp supports", text.len()));
         let text_len = i32::try_from(text.len()).map_err(|_| too_long())?;
-        // A token is at least a byte, and there are a few specials; a second pass if that is not enough.
+        // A token has at least one byte, and there are a few special ones; a second pass follows if that is not
+        // enough.
         let mut tokens: Vec<Token> = vec![0; text.len() + 8];
         for _ in 0..2 {
             let capacity = i32::try_from(tokens.len()).map_err(|_| too_long())?;
@@ -335,15 +338,15 @@ impl Model {
                 Err(_) => tokens.resize(count.unsigned_abs() as usize, 0),
             }
         }
-        Err(Error::Tokenize("llama.cpp changed its mind about the number of tokens".to_string()))
+        Err(Error::Tokenize("llama.cpp returned two different numbers of tokens".to_string()))
     }
 
-    /// Appends the bytes of `token` to `bytes`: often less than a whole character, nothing for control tokens.
+    /// Appends the bytes of `token` to `bytes`: often less than a whole character, and none for control tokens.
     pub fn piece(&self, token: Token, bytes: &mut Vec<u8>) -> Result<()> {
         self.piece_with(token, false, bytes)
     }
 
-    /// The same; with `special` a control token is its name.
+    /// Does the same as [`piece`](Self::piece); if `special` is true, appends the names of control tokens.
     pub fn piece_with(&self, token: Token, special: bool, bytes: &mut Vec<u8>) -> Result<()> {
         self.check_vocabulary()?;
         let start = bytes.len();
@@ -354,7 +357,7 @@ impl Model {
             let mut message = Message::new();
             let (err, err_size) = message.parts();
             let mut threw = false;
-            // SAFETY: writes at most `room` bytes into the part just made.
+            // SAFETY: writes at most `room` bytes into the part that was just added.
             let count = unsafe {
                 sys::anneal_token_to_piece(
                     self.vocab,

@@ -3,19 +3,19 @@
 use crate::offload::Offload;
 use crate::options::LoadMode;
 
-/// How a model is loaded.
+/// Options of loading a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelOptions {
-    /// How the weights come into memory.
+    /// Method by which the weights get into memory.
     pub load_mode: LoadMode,
-    /// Whether weights may be rearranged for the CPU's kernels: faster prefill, a copy of the weights.
+    /// True if weights may be repacked for the CPU's kernels: faster prefill, at the cost of a copy of the weights.
     pub repack: bool,
-    /// Whether only the vocabulary is loaded: such a model tokenises and does nothing else.
+    /// True if only the vocabulary is loaded: such a model can only tokenize.
     pub vocab_only: bool,
-    /// Whether nothing is read and nothing allocated: of such a model and its contexts it can be told what they would take,
-    /// and they compute nothing.
+    /// True if nothing is read or allocated. Such a model and its contexts can estimate their memory, but compute
+    /// nothing.
     pub no_alloc: bool,
-    /// Which devices take which layers.
+    /// Devices and the layers that they take.
     pub offload: Offload,
 }
 

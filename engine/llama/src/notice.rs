@@ -14,12 +14,12 @@ pub fn is_logged() -> bool {
 pub fn warn(words: &str) {
     match is_logged() {
         true => tracing::warn!("{}", printable(words)),
-        // A closed stderr is nobody's concern.
+        // A closed stderr is no error.
         false => drop(writeln!(std::io::stderr(), "warning: {}", printable(words))),
     }
 }
 
-/// Reports something that goes well.
+/// Reports a success.
 pub fn note(words: &str) {
     match is_logged() {
         true => tracing::info!("{}", printable(words)),

@@ -1,11 +1,11 @@
-//! Choices that llama.cpp offers for a model and a context, by the names that its own tools use.
+//! Options of llama.cpp for models and contexts, under the names that llama.cpp's own tools use.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::Error;
 
-/// Greatest context that can be asked for, in tokens.
+/// Largest context that can be requested, in tokens.
 pub const MAX_CTX: u32 = 1 << 28;
 
 macro_rules! choice {
@@ -15,10 +15,10 @@ macro_rules! choice {
         pub enum $name { $($(#[$vdoc])* $variant,)* }
 
         impl $name {
-            /// Every choice, by name.
+            /// Names of all values.
             pub const NAMES: &'static [&'static str] = &[$($text,)*];
 
-            /// The name.
+            /// Name of the value.
             pub fn name(self) -> &'static str {
                 match self { $($name::$variant => $text,)* }
             }
@@ -46,26 +46,26 @@ macro_rules! choice {
 }
 
 choice! {
-    /// How the weights come into memory.
+    /// Method by which the weights get into memory.
     LoadMode, "load mode", Auto:
-    /// What llama.cpp finds best for the device.
+    /// The method that llama.cpp prefers for the device.
     Auto = "auto",
     /// Read into allocated memory.
     None = "none",
-    /// Mapped; pages come in as they are used.
+    /// Mapped; pages are loaded on first use.
     Mmap = "mmap",
-    /// Read, and kept from being swapped.
+    /// Read into memory that cannot be swapped out.
     Mlock = "mlock",
-    /// Mapped, and kept from being dropped.
+    /// Mapped, and locked in memory.
     MmapMlock = "mmap_mlock",
-    /// Read past the page cache.
+    /// Read with direct I/O, past the page cache.
     DirectIo = "direct_io",
 }
 
 choice! {
-    /// Whether attention runs as one fused operation.
+    /// Mode of flash attention, which runs attention as one fused operation.
     FlashAttention, "flash attention mode", Auto:
-    /// On where the device supports it.
+    /// On if the device supports it.
     Auto = "auto",
     /// Always.
     On = "on",
@@ -85,43 +85,44 @@ impl From<build_info::defaults::FlashAttention> for FlashAttention {
 }
 
 choice! {
-    /// Whether the device that computes the logits also chooses by them.
+    /// Mode of sampling on the device that computes the logits.
     DeviceSampling, "mode of device sampling", Auto:
-    /// Where that device is not the CPU.
+    /// On if that device is not the CPU.
     Auto = "auto",
-    /// Also on the CPU, which gains nothing.
+    /// On, also on the CPU, which gains nothing.
     On = "on",
     /// Never.
     Off = "off",
 }
 
 choice! {
-    /// How the thread that waits for an NVIDIA GPU does that.
+    /// Method by which a thread waits for an NVIDIA GPU.
     CudaWait, "way to wait for a GPU", Auto:
-    /// As CUDA chooses: without a pause where there are fewer GPUs in use than CPUs.
+    /// CUDA's default: spin if fewer GPUs are in use than there are CPUs.
     Auto = "auto",
-    /// Without a pause: a core is busy as long as the GPU is.
+    /// Spin: a core is busy as long as the GPU is.
     Spin = "spin",
-    /// Asleep until the GPU interrupts, which takes some microseconds longer.
+    /// Sleep until the GPU interrupts, which takes some microseconds longer.
     Block = "block",
 }
 
 impl CudaWait {
-    /// The variable of the environment: CUDA is told before anything is computed, for the whole process.
+    /// Environment variable of this setting. The value is passed to CUDA before anything is computed, for the whole
+    /// process.
     pub const VARIABLE: &'static str = "ANNEAL_CUDA_WAIT";
 
-    /// What it asks for; an empty one is none.
+    /// Returns the value of the environment variable; `None` if it is unset or empty.
     ///
     /// # Errors
-    /// [`Error::Usage`] where it cannot be meant.
+    /// [`Error::Usage`] if the value is invalid.
     pub fn of_environment() -> crate::error::Result<Option<Self>> {
         Self::read(std::env::var(Self::VARIABLE).ok().as_deref())
     }
 
-    /// Reads the value of the variable; an empty one is none.
+    /// Parses the value of the variable; `None` if it is absent or empty.
     ///
     /// # Errors
-    /// [`Error::Usage`] if it is no way to wait.
+    /// [`Error::Usage`] if the value is invalid.
     pub fn read(value: Option<&str>) -> crate::error::Result<Option<Self>> {
         let value = value.map(str::trim).filter(|value| !value.is_empty());
         value.map(str::parse).transpose().map_err(|why| Error::Usage(format!("{}: {why}", Self::VARIABLE)))
@@ -129,24 +130,24 @@ impl CudaWait {
 }
 
 choice! {
-    /// How positions are scaled for a context longer than the one of the training.
+    /// Scaling of positions for a context longer than the one of the training.
     RopeScaling, "RoPE scaling", None:
-    /// Not at all.
+    /// No scaling.
     None = "none",
-    /// All alike.
+    /// The same factor for all frequencies.
     Linear = "linear",
-    /// By frequency: YaRN, arXiv 2309.00071.
+    /// A factor by frequency: YaRN, arXiv 2309.00071.
     Yarn = "yarn",
 }
 
 choice! {
     /// Data type of the K or V half of the cache.
     KvType, "cache type", F16:
-    /// 4 bytes a value.
+    /// 4 bytes per value.
     F32 = "f32",
-    /// 2 bytes a value.
+    /// 2 bytes per value.
     F16 = "f16",
-    /// 2 bytes a value, the range of f32.
+    /// 2 bytes per value, with the range of f32.
     Bf16 = "bf16",
     /// 34 bytes for 32 values.
     Q8_0 = "q8_0",
@@ -163,75 +164,75 @@ choice! {
 }
 
 choice! {
-    /// Whether threads are bound to CPUs.
+    /// Mode of binding threads to CPUs.
     ///
-    /// The kernel's scheduler spreads threads over idle cores by itself, and on a machine shared with other
-    /// work a bound thread waits for its CPU while another is idle, with every other thread waiting for it at
-    /// the next barrier. So `auto` binds only where the scheduler is known to place badly: on a hybrid CPU the
-    /// threads may move among the performance cores but not onto an efficiency core.
+    /// The kernel's scheduler already spreads threads over idle cores. On a machine shared with other work, a bound
+    /// thread waits for its CPU while another CPU is idle, and every other thread waits for it at the next barrier.
+    /// So `auto` binds threads only where the scheduler is known to place them badly: on a hybrid CPU, threads may
+    /// move among the performance cores but not onto an efficiency core.
     Affinity, "affinity", Auto:
-    /// Only on a hybrid CPU, to the performance cores as a whole.
+    /// Only on a hybrid CPU, to the set of performance cores.
     Auto = "auto",
-    /// One thread a CPU, as long as there are as many CPUs as threads.
+    /// One thread per CPU, if there are at least as many CPUs as threads.
     On = "on",
     /// Never.
     Off = "off",
 }
 
 choice! {
-    /// Whether prompts are evaluated with the weights as they are in the file while tokens are generated with repacked
-    /// ones: see `split` of the engine.
+    /// Mode of the split layout: prompts are evaluated with the weights as in the file, and tokens are generated with
+    /// repacked weights. See `split` of the engine.
     SplitLayout, "split layout mode", Auto:
-    /// Where a measurement has shown that it is faster.
+    /// On if a measurement has shown that it is faster.
     Auto = "auto",
-    /// Always; an error where it cannot be.
+    /// Always; an error if it is impossible.
     On = "on",
     /// Never.
     Off = "off",
 }
 
 choice! {
-    /// How several devices share a model.
+    /// Method by which several devices share a model.
     SplitMode, "split mode", Layer:
-    /// Not at all: one has all layers.
+    /// No sharing: one device has all layers.
     None = "none",
-    /// Each has some layers, with their K and V.
+    /// Each device has some layers, with their K and V.
     Layer = "layer",
-    /// Each has some rows of every matrix, where its backend can do that.
+    /// Each device has some rows of every matrix, if its backend supports that.
     Row = "row",
-    /// Each computes a part of every layer.
+    /// Each device computes a part of every layer.
     Tensor = "tensor",
 }
 
 choice! {
-    /// What is refused where no GPU does the work: see `gpu` of the engine.
+    /// Requirement that a GPU does the work: see `gpu` of the engine.
     RequireGpu, "requirement of a GPU", No:
-    /// Nothing.
+    /// No requirement.
     No = "no",
-    /// To run where no device came up, or nothing of the model is on one.
+    /// Refuse to run if no device was found, or if nothing of the model is on one.
     Yes = "yes",
-    /// That, and to run where a layer, a part of the KV cache or an operation that generates tokens is on the host.
+    /// Also refuse to run if a layer, a part of the KV cache or an operation of decode is on the host.
     Full = "full",
 }
 
 choice! {
-    /// Where drafts of coming tokens come from: see `speculative` of the engine.
+    /// Source of drafts: see `speculative` of the engine.
     Drafts, "speculative mode", Off:
-    /// Nowhere: every token is evaluated alone.
+    /// No drafts: every token is evaluated alone.
     Off = "off",
-    /// From the text itself: what followed when its last tokens stood there before.
+    /// The text itself: the tokens that followed an earlier occurrence of its last tokens.
     Lookup = "lookup",
-    /// From a smaller model.
+    /// A smaller model.
     Model = "model",
 }
 
 impl KvType {
-    /// Whether values are kept in blocks, with fewer bits than a float has.
+    /// True if values are stored in blocks, with fewer bits than a float.
     pub fn is_quantised(self) -> bool {
         !matches!(self, KvType::F32 | KvType::F16 | KvType::Bf16)
     }
 
-    /// Bytes that 32 values take.
+    /// Bytes per 32 values.
     pub fn bytes_per_32(self) -> u64 {
         match self {
             KvType::F32 => 128,
@@ -245,26 +246,26 @@ impl KvType {
     }
 }
 
-/// How a context is made.
+/// Options of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextOptions {
-    /// Tokens it holds.
+    /// Size of the context, in tokens.
     pub n_ctx: u32,
-    /// Tokens in one call.
+    /// Largest number of tokens in one call.
     pub n_batch: u32,
-    /// Tokens in one graph.
+    /// Largest number of tokens in one graph.
     pub n_ubatch: u32,
     /// Type of the K cache.
     pub type_k: KvType,
     /// Type of the V cache.
     pub type_v: KvType,
-    /// Flash attention.
+    /// Mode of flash attention.
     pub flash_attention: FlashAttention,
-    /// Whether the interrupt flag stops it in the middle of a graph.
+    /// True if the interrupt flag stops an evaluation in the middle of a graph.
     pub interruptible: bool,
-    /// Whether K and V are where their layers are; else in the host's memory.
+    /// True if K and V lie on the device of their layer; false if they lie in the host's memory.
     pub kv_offload: bool,
-    /// Whether devices also compute on weights that lie in the host's memory.
+    /// True if devices also compute on weights that lie in the host's memory.
     pub op_offload: bool,
 }
 

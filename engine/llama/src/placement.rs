@@ -1,4 +1,4 @@
-//! The owner of the shim's placement: what a context computes where.
+//! Owner of the shim's placement, which records the device of every operation of a context.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -12,71 +12,71 @@ use crate::model::Model;
 use crate::options::ContextOptions;
 use crate::system::start;
 
-/// What was seen of a context's graphs.
+/// Graphs of a context, as recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GraphsSeen {
     /// Kinds of buffers.
     pub buffers: Vec<Buffer>,
-    /// What outlives a graph.
+    /// Tensors that outlive a graph.
     pub held: Vec<Kept>,
-    /// Operations in the order in which they were computed, those that only look at something otherwise left out.
+    /// Operations in the order of their computation, without views of other tensors.
     pub ops: Vec<Operation>,
 }
 
 /// A kind of buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Buffer {
-    /// Whose it is, by ggml's name: `CUDA0`.
+    /// ggml's name of the device: `CUDA0`.
     pub device: String,
-    /// What that is: `NVIDIA H200`.
+    /// Description of the device: `NVIDIA H200`.
     pub description: String,
-    /// ggml's name of the kind: `CUDA0`, `CUDA_Host`, `CPU_Mapped`.
+    /// ggml's name of the kind of buffer: `CUDA0`, `CUDA_Host`, `CPU_Mapped`.
     pub buffer: String,
-    /// Whether it lies in the host's memory, the layouts of the CPU's own kernels (`AMX`) included. `CUDA_Host` does, though its
-    /// device is the GPU: the CPU computes there.
+    /// True if the buffer lies in the host's memory, including the layouts of the CPU's own kernels (`AMX`). This
+    /// holds for `CUDA_Host`, although its device is the GPU, because the CPU computes there.
     pub is_host: bool,
 }
 
-/// Weights or a part of the cache.
+/// Weights, or a part of the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Its name, as in the file: `blk.0.attn_q.weight`; `cache_k_l0`.
+    /// Name of the tensor: `blk.0.attn_q.weight` as in the file, or `cache_k_l0`.
     pub name: String,
-    /// Index of where it lies.
+    /// Index of the buffer that it lies in.
     pub place: usize,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Whether it is K, V or recurrent state.
+    /// True for K, V and recurrent state.
     pub is_cache: bool,
 }
 
-/// An operation.
+/// An operation of a graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Operation {
-    /// Which of the phases it belongs to.
+    /// Number of the phase to which it belongs.
     pub phase: usize,
-    /// Its kind: `MUL_MAT`.
+    /// Kind of the operation: `MUL_MAT`.
     pub op: String,
-    /// Name of its result: `Qcur-0`, where the number is the layer's.
+    /// Name of the result: `Qcur-0`, where the number is that of the layer.
     pub name: String,
-    /// Index of where its result lies, which is where it was computed.
+    /// Index of the buffer of the result, whose device computed the operation.
     pub place: usize,
-    /// Size of its result.
+    /// Size of the result in bytes.
     pub bytes: u64,
-    /// Bytes of weights that it reads.
+    /// Bytes of weights that the operation reads.
     pub weight_bytes: u64,
-    /// Tensors that were copied from another device for it.
+    /// Number of tensors that were copied from another device for this operation.
     pub copies: u32,
-    /// Their size.
+    /// Size of the copied tensors in bytes.
     pub copied_bytes: u64,
-    /// Indices of what it reads or writes of what outlives the graph.
+    /// Indices of the tensors that outlive the graph and that the operation reads or writes.
     pub held: Vec<usize>,
 }
 
-/// A context that notes down where it computes. Its speed is not that of others: llama.cpp cuts its graphs into other
-/// pieces.
+/// A context that records where it computes. It is slower than other contexts, because llama.cpp splits its graphs
+/// into different parts.
 pub struct Watch {
-    // Dropped first: it writes to the other.
+    // Dropped first, because the context writes to the notes.
     context: Context,
     notes: Notes,
 }
@@ -94,7 +94,7 @@ impl Drop for Notes {
 }
 
 impl Watch {
-    /// One of `model` as `options` say.
+    /// Makes a context of `model` with `options` that records where it computes.
     pub fn new(model: &Arc<Model>, options: &ContextOptions) -> Result<Self> {
         start(false);
         let mut message = Message::new();
@@ -110,12 +110,12 @@ impl Watch {
         Ok(Self { context, notes })
     }
 
-    /// The context, to give it threads.
+    /// Returns the context, so that the caller can attach threads to it.
     pub fn context(&mut self) -> &mut Context {
         &mut self.context
     }
 
-    /// Evaluates `tokens`, no more than one graph takes, as phase number `phase`.
+    /// Evaluates `tokens` as phase number `phase`. There must not be more tokens than one graph takes.
     pub fn evaluate(&mut self, phase: usize, tokens: &[crate::token::Token]) -> Result<()> {
         // SAFETY: nothing evaluates meanwhile.
         unsafe { sys::anneal_placement_phase(self.notes.0.as_ptr(), phase as i32) };
@@ -130,7 +130,7 @@ impl Watch {
         }
     }
 
-    /// What was noted down.
+    /// Returns the records.
     pub fn seen(&self) -> GraphsSeen {
         let notes = self.notes.0.as_ptr();
         let places = (0..).map_while(|index| {
@@ -140,7 +140,8 @@ impl Watch {
                 buffer: std::ptr::null(),
                 host: true,
             };
-            // SAFETY: fills `place` where it returns true; its texts live until the next graph and are copied at once.
+            // SAFETY: the call fills `place` if it returns true; its texts live until the next graph and are copied
+            // at once.
             unsafe {
                 sys::anneal_placement_place(notes, index, &mut place).then(|| Buffer {
                     device: owned(place.device),
@@ -175,7 +176,7 @@ impl Watch {
                 held: std::ptr::null(),
                 n_held: 0,
             };
-            // SAFETY: as above; `held` is of `n_held` numbers, and may be null where there are none.
+            // SAFETY: as above; `held` has `n_held` numbers, and may be null if there are none.
             unsafe {
                 if !sys::anneal_placement_op(notes, index, &mut op) {
                     return None;

@@ -1,4 +1,4 @@
-//! llama.cpp's quantiser.
+//! Quantiser of llama.cpp.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::message::{Message, c_path};
 use crate::system::start;
 
-/// Every type by the name that llama-quantize takes, with its `llama_ftype`. `Q3_K`, `Q4_K` and `Q5_K` are the
+/// All types by the name that llama-quantize accepts, with their `llama_ftype`. `Q3_K`, `Q4_K` and `Q5_K` are the
 /// medium mixtures.
 pub const TYPES: &[(&str, i32)] = &[
     ("F32", 0),
@@ -64,22 +64,22 @@ pub struct Type {
 }
 
 impl Type {
-    /// The one that leaves every tensor as it is.
+    /// Returns the type that leaves every tensor as it is.
     pub fn copy() -> Self {
         Type { name: "COPY", ftype: 0 }
     }
 
-    /// Its name.
+    /// Returns the name of the type.
     pub fn name(self) -> &'static str {
         self.name
     }
 
-    /// Its `llama_ftype`.
+    /// Returns the `llama_ftype` of the type.
     pub fn ftype(self) -> i32 {
         self.ftype
     }
 
-    /// Whether tensors keep the types they have.
+    /// True if tensors keep their types.
     pub fn is_copy(self) -> bool {
         self.name == "COPY"
     }
@@ -99,31 +99,31 @@ impl std::str::FromStr for Type {
     }
 }
 
-/// How a model is quantised.
+/// Options of a quantisation.
 #[derive(Clone, Debug)]
 pub struct QuantizeOptions {
-    /// The mixture.
+    /// Type or mixture of types.
     pub kind: Type,
-    /// Threads.
+    /// Number of threads.
     pub threads: u32,
-    /// Whether what is quantised already may be quantised again.
+    /// True if a model that is already quantised may be quantised again.
     pub allow_requantize: bool,
-    /// Whether the output matrix stays as it is.
+    /// True if the output matrix stays as it is.
     pub leave_output: bool,
-    /// Whether every matrix gets the mixture's first type.
+    /// True if every matrix gets the mixture's first type.
     pub pure: bool,
-    /// Type of the output matrix.
+    /// Type of the output matrix; `None` for the mixture's.
     pub output_type: Option<GgmlType>,
-    /// Type of the token embeddings.
+    /// Type of the token embeddings; `None` for the mixture's.
     pub embedding_type: Option<GgmlType>,
-    /// Types of the tensors whose names match: an ECMAScript expression each, the first that matches counts.
+    /// Types of the tensors whose names match an ECMAScript regular expression. The first match counts.
     pub tensor_types: Vec<(String, GgmlType)>,
-    /// How much each column of each matrix matters.
+    /// Importance of each column of each matrix.
     pub imatrix: Option<Imatrix>,
 }
 
 impl QuantizeOptions {
-    /// The mixture `kind` on `threads` threads, and nothing else.
+    /// Options for the mixture `kind` on `threads` threads, with the defaults for everything else.
     pub fn new(kind: Type, threads: u32) -> Self {
         Self {
             kind,
@@ -142,36 +142,36 @@ impl QuantizeOptions {
 /// An importance matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imatrix {
-    /// The file's name.
+    /// Name of the file.
     pub file: String,
-    /// Where it lies.
+    /// Path of the file.
     pub path: PathBuf,
-    /// By the names of the matrices.
+    /// Sums by the name of the matrix.
     pub entries: BTreeMap<String, MatrixSums>,
-    /// What it was collected from.
+    /// Names of the texts from which it was collected.
     pub datasets: Vec<String>,
-    /// Chunks of that.
+    /// Number of chunks of these texts.
     pub chunks: u32,
 }
 
-/// Writes `input`, quantised as `options` say, to `output`. Blocks; see [`progress`].
+/// Quantises `input` with `options` and writes the result to `output`. Blocks until it is done; see [`progress`].
 pub fn run(input: &Path, output: &Path, options: &QuantizeOptions) -> Result<()> {
     call(input, output, options, false)
 }
 
-/// What [`run`] would do, in llama.cpp's words: a line for each tensor among others. Writes nothing.
+/// Describes what [`run`] would do, in llama.cpp's words, with one line per tensor among others. Writes no file.
 pub fn plan(input: &Path, output: &Path, options: &QuantizeOptions) -> Result<String> {
     call(input, output, options, true)?;
     // SAFETY: a size of 0 copies nothing.
     let size = unsafe { sys::anneal_quantize_plan(std::ptr::NonNull::dangling().as_ptr(), 0) };
     let mut text = vec![0; size];
-    // SAFETY: copies at most as many bytes as there is room for.
+    // SAFETY: copies at most as many bytes as the buffer has room for.
     let there = unsafe { sys::anneal_quantize_plan(text.as_mut_ptr().cast(), text.len()) };
     text.truncate(there);
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// How many tensors the running [`run`] has begun, of how many.
+/// Progress of the current [`run`]: the number of tensors that were begun, and the number of all tensors.
 pub fn progress() -> (u32, u32) {
     let (mut done, mut total) = (0, 0);
     // SAFETY: writes two numbers.
@@ -187,8 +187,8 @@ fn call(input: &Path, output: &Path, options: &QuantizeOptions, dry_run: bool) -
     let metadata = metadata(options);
     let mut message = Message::new();
     let (err, err_size) = message.parts();
-    // SAFETY: paths, `params`, what it points to and the message outlive the call. Each list ends with an element
-    // without a name.
+    // SAFETY: the paths, `params`, everything it points to and the message outlive the call. Each list ends with an
+    // element without a name.
     let code = unsafe {
         let mut params = sys::llama_model_quantize_default_params();
         params.ftype = options.kind.ftype() as sys::llama_ftype;
@@ -211,8 +211,8 @@ fn call(input: &Path, output: &Path, options: &QuantizeOptions, dry_run: bool) -
             params.tt_overrides = overrides.list.as_ptr();
         }
         params.nthread = options.threads.cast_signed();
-        // Rows of large tensors in parts: the embedding of a 150,000-token vocabulary takes 0.9 GB as f32.
-        // Rows are quantised one by one, so the result is the same.
+        // Quantise large tensors in parts: the embedding of a 150,000-token vocabulary takes 0.9 GB as f32. Rows are
+        // quantised one by one, so the result is the same.
         params.max_buf_size = 256 << 20;
         sys::anneal_quantize(c_input.as_ptr(), c_output.as_ptr(), &params, err, err_size)
     };
@@ -227,13 +227,13 @@ fn raw(kind: GgmlType) -> sys::ggml_type {
 }
 
 fn c_text(text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::Usage(format!("{text:?} holds a NUL byte")))
+    CString::new(text).map_err(|_| Error::Usage(format!("{text:?} contains a NUL byte")))
 }
 
-/// The importance matrix as llama.cpp takes it.
+/// The importance matrix in llama.cpp's form.
 struct Matrix {
     list: Vec<sys::llama_model_imatrix_data>,
-    /// What the list points to.
+    /// Names and values to which the list points.
     _kept: Vec<(CString, Vec<f32>)>,
 }
 
@@ -244,7 +244,7 @@ impl Matrix {
         for (name, entry) in &imatrix.entries {
             kept.push((c_text(name)?, entry.means()));
         }
-        // Moving a CString or a Vec leaves what it points to where it is.
+        // Moving a CString or a Vec does not move its heap data.
         let entry = |(name, values): &(CString, Vec<f32>)| sys::llama_model_imatrix_data {
             name: name.as_ptr(),
             data: values.as_ptr(),
@@ -256,7 +256,7 @@ impl Matrix {
     }
 }
 
-/// Patterns with their types as llama.cpp takes them.
+/// Patterns and their types in llama.cpp's form.
 struct Overrides {
     list: Vec<sys::llama_model_tensor_override>,
     _kept: Vec<CString>,
@@ -273,7 +273,7 @@ fn overrides(types: &[(String, GgmlType)]) -> Result<Overrides> {
     Ok(Overrides { list, _kept: kept })
 }
 
-/// What llama-quantize notes in the model of the matrix that it used.
+/// Metadata about the importance matrix that llama-quantize writes into the model.
 fn metadata(options: &QuantizeOptions) -> Vec<sys::llama_model_kv_override> {
     let mut list = Vec::new();
     if let Some(imatrix) = &options.imatrix {
@@ -284,7 +284,7 @@ fn metadata(options: &QuantizeOptions) -> Vec<sys::llama_model_kv_override> {
         list.push(number_key("quantize.imatrix.entries_count", imatrix.entries.len() as u64));
         list.push(number_key("quantize.imatrix.chunks_count", imatrix.chunks.into()));
     }
-    // Without a key: the end.
+    // An entry without a key ends the list.
     list.push(number_key("", 0));
     list
 }
@@ -308,7 +308,7 @@ fn number_key(key: &str, number: u64) -> sys::llama_model_kv_override {
     }
 }
 
-/// `text` in a buffer of a fixed size, cut to fit, with a NUL at its end.
+/// Copies `text` into a buffer of fixed size, truncated to fit and NUL-terminated.
 fn fixed(text: &str) -> [std::ffi::c_char; 128] {
     let mut buffer = [0; 128];
     let mut end = text.len().min(127);
@@ -316,7 +316,7 @@ fn fixed(text: &str) -> [std::ffi::c_char; 128] {
         end -= 1;
     }
     for (slot, byte) in buffer.iter_mut().zip(text[..end].bytes()) {
-        // Signed on x86-64, unsigned on aarch64.
+        // `c_char` is signed on x86-64 and unsigned on aarch64.
         *slot = std::ffi::c_char::from_ne_bytes([byte]);
     }
     buffer

@@ -1,9 +1,9 @@
-//! The record of the build that this program is.
+//! Record of the build of this program.
 
 use std::path::PathBuf;
 
-/// Path of the record of this build, if it has one: `build_info.json` in the executable's folder or in the one above it
-/// (`bin/anneal` in a build folder).
+/// Path of the record of this build, if it has one: `build_info.json` in the executable's folder or in the one above
+/// it (`bin/anneal` in a build folder).
 pub fn path() -> Option<PathBuf> {
     let executable = std::env::current_exe().ok()?;
     let folder = executable.parent()?;
@@ -12,6 +12,6 @@ pub fn path() -> Option<PathBuf> {
         .into_iter()
         .flatten()
         .map(|folder| folder.join("build_info.json"))
-        // Whatever it is: what is no file is told of when it is read.
+        // Any kind of entry counts here: if it is not a file, reading it reports that.
         .find(|path| path.exists())
 }

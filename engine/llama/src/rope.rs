@@ -1,42 +1,42 @@
-//! Where tokens stand: RoPE scaling, which lets a model read more than it was trained for.
+//! RoPE scaling of positions, which lets a model read a longer context than it was trained for.
 //!
-//! Names and meaning are llama.cpp's. What is not asked for is the model's own.
+//! Names and meanings are those of llama.cpp. Settings that are not given keep the model's own values.
 
 use gguf::{GgufFile, Scalar, Value};
 
 use crate::error::{Error, Result};
 use crate::options::RopeScaling;
 
-/// What is asked for of RoPE; `None` where it is the model's own.
+/// RoPE settings of a request; `None` keeps the model's own value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Rope {
-    /// How positions are scaled.
+    /// Method of scaling positions.
     pub scaling: Option<RopeScaling>,
-    /// By how much the context is longer than what the model was trained for: 1 / `freq_scale`.
+    /// Factor by which the context is longer than the one of the training: 1 / `freq_scale`.
     pub scale: Option<f32>,
     /// Base of the frequencies.
     pub freq_base: Option<f32>,
-    /// What positions are multiplied with.
+    /// Factor by which positions are multiplied.
     pub freq_scale: Option<f32>,
-    /// YaRN: the context that the model was trained for.
+    /// YaRN: context size that the model was trained for, in tokens.
     pub yarn_orig_ctx: Option<u32>,
-    /// YaRN: how much is extrapolated; 0 is plain interpolation.
+    /// YaRN: share of extrapolation; 0 is plain interpolation.
     pub yarn_ext_factor: Option<f32>,
-    /// YaRN: what attention is multiplied with, where nothing is extrapolated.
+    /// YaRN: factor for attention, if nothing is extrapolated.
     pub yarn_attn_factor: Option<f32>,
-    /// YaRN: turns in the context above which a frequency stays as it is.
+    /// YaRN: number of rotations within the context above which a frequency is not scaled.
     pub yarn_beta_fast: Option<f32>,
-    /// YaRN: turns below which one is scaled in full.
+    /// YaRN: number of rotations within the context below which a frequency is scaled in full.
     pub yarn_beta_slow: Option<f32>,
 }
 
 impl Rope {
-    /// What positions are multiplied with, where that is asked for.
+    /// Factor by which positions are multiplied; `None` if it is not given.
     pub fn factor(&self) -> Option<f32> {
         self.freq_scale.or_else(|| self.scale.map(|scale| 1.0 / scale))
     }
 
-    /// What is asked for here, with `other` where nothing is. The two ways to give a factor are one.
+    /// Takes missing settings from `other`. `scale` and `freq_scale` count as one setting.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let (scale, freq_scale) = match self.factor() {
@@ -56,12 +56,12 @@ impl Rope {
         }
     }
 
-    /// Whether it is the model's own in everything.
+    /// True if everything keeps the model's own value.
     pub fn is_the_models(&self) -> bool {
         *self == Rope::default()
     }
 
-    /// Whether anything of YaRN is asked for but YaRN itself.
+    /// Name of a setting that only matters with YaRN, if one is given.
     fn yarn(&self) -> Option<&'static str> {
         [
             ("--yarn-orig-ctx", self.yarn_orig_ctx.is_some()),
@@ -74,7 +74,7 @@ impl Rope {
         .find_map(|(flag, asked)| asked.then_some(flag))
     }
 
-    /// Whether it can be meant, whatever the model.
+    /// Checks that the settings are valid for at least some model.
     ///
     /// # Errors
     /// [`Error::Usage`].
@@ -99,36 +99,36 @@ impl Rope {
             self.yarn_orig_ctx.filter(|tokens| !(1..=crate::options::MAX_CTX).contains(tokens))
         {
             return usage(format!(
-                "--yarn-orig-ctx {tokens}: name the tokens that the model was trained for"
+                "--yarn-orig-ctx {tokens}: use the context size that the model was trained for"
             ));
         }
         if self.scale.is_some() && self.freq_scale.is_some() {
             return usage(
-                "--rope-scale and --rope-freq-scale say the same in two ways: give one of them".to_string(),
+                "--rope-scale and --rope-freq-scale set the same factor: use only one of them".to_string(),
             );
         }
         match (self.scaling, self.factor(), self.yarn()) {
             (Some(RopeScaling::None), Some(_), _) => {
-                return usage("--rope-scaling none with a scale: llama.cpp would leave the scale out; take linear or yarn".to_string());
+                return usage("--rope-scaling none with a scale: llama.cpp would ignore the scale; use linear or yarn".to_string());
             }
             (Some(other @ (RopeScaling::None | RopeScaling::Linear)), _, Some(flag)) => {
                 return usage(format!(
-                    "{flag} with --rope-scaling {other}: it is YaRN's; take --rope-scaling yarn"
+                    "{flag} with --rope-scaling {other}: it only works with YaRN; use --rope-scaling yarn"
                 ));
             }
             _ => {}
         }
         if self.yarn_attn_factor.is_some() && self.yarn_ext_factor != Some(0.0) {
             return usage(
-                "--yarn-attn-factor: llama.cpp computes it itself unless --yarn-ext-factor is 0; give that too, or leave \
-                 it out"
+                "--yarn-attn-factor: llama.cpp computes it unless --yarn-ext-factor is 0; add --yarn-ext-factor 0, or remove \
+                 --yarn-attn-factor"
                     .to_string(),
             );
         }
         Ok(())
     }
 
-    /// Whether it goes with the model whose file begins with `file`.
+    /// Checks that the settings fit the model whose first file is `file`.
     ///
     /// # Errors
     /// [`Error::Usage`].
@@ -143,22 +143,22 @@ impl Rope {
         };
         if let Some(flag) = self.yarn().filter(|_| !is_yarn) {
             return usage(format!(
-                "{flag}: this model does not use YaRN; ask for it with --rope-scaling yarn"
+                "{flag}: this model does not use YaRN; turn it on with --rope-scaling yarn"
             ));
         }
         let is_scaled = matches!(self.scaling, Some(RopeScaling::Linear | RopeScaling::Yarn));
         if is_scaled && self.factor().is_none() && own.factor.is_none_or(|factor| factor == 1.0) {
             let name = self.scaling.map_or("", RopeScaling::name);
             return usage(format!(
-                "--rope-scaling {name} without a scale, and the model's file names none: say by how much the context is \
-                 longer than the {} tokens of its training, as in --rope-scale 2",
+                "--rope-scaling {name} without a scale, and the model's file contains none: give the factor by which the \
+                 context is longer than the {} tokens of its training, as in --rope-scale 2",
                 own.context
             ));
         }
         Ok(())
     }
 
-    /// All of it, in words; nothing where it is the model's own.
+    /// Describes the settings as text; empty if all are the model's own.
     pub fn words(&self) -> String {
         let number = |name: &str, value: Option<f32>| value.map(|value| format!("{name}={value}"));
         let parts = [
@@ -175,9 +175,9 @@ impl Rope {
     }
 }
 
-/// What a model's file says of its RoPE.
+/// RoPE metadata of a model's file.
 struct Trained {
-    /// Tokens that it was trained for.
+    /// Context size that the model was trained for, in tokens.
     context: u32,
     scaling: Option<String>,
     factor: Option<f64>,
@@ -198,13 +198,14 @@ impl Trained {
         Trained {
             context: file.u32(&key("context_length")).unwrap_or(0),
             scaling: text(&key("rope.scaling.type")),
-            // The second is how older files have it.
+            // Older files use the second key.
             factor: number("rope.scaling.factor").or_else(|| number("rope.scale_linear")),
         }
     }
 }
 
-/// Returns the length of context in tokens that the model of `file` was trained for, or 0 if the file does not tell.
+/// Returns the context size that the model of `file` was trained for, in tokens, or 0 if the file does not contain
+/// it.
 pub fn trained_context(file: &GgufFile) -> u32 {
     Trained::of(file).context
 }

@@ -1,4 +1,4 @@
-//! Samplers: llama.cpp's, over a row of logits.
+//! Samplers of llama.cpp over a row of logits.
 
 use std::ffi::{CString, c_char};
 use std::ptr::NonNull;
@@ -11,11 +11,11 @@ use crate::model::Model;
 use crate::sampling::{PARAMETERS, SamplingOptions};
 use crate::token::Token;
 
-/// A token that could have been chosen.
+/// A token that could have been chosen, with its logit and probability.
 pub type Candidate = sys::llama_token_data;
 
-/// The samplers of [`SamplingOptions`] without what `Chain` of the crate `sampling` adds to them: it sees rows of logits and
-/// bits of tokens that are allowed.
+/// Samplers of [`SamplingOptions`] without the additions of `Chain` in the crate `sampling`. It works on rows of
+/// logits and on bit masks of allowed tokens.
 pub struct RawChain {
     raw: NonNull<sys::anneal_chain>,
     n_vocab: usize,
@@ -32,7 +32,7 @@ impl Drop for RawChain {
     }
 }
 
-/// What [`SamplingOptions`] are to the shim, with all that it points to.
+/// [`SamplingOptions`] in the shim's form, with the data they point to.
 pub(super) struct ChainParams {
     raw: sys::anneal_chain_params,
     _breakers: Vec<CString>,
@@ -42,10 +42,10 @@ pub(super) struct ChainParams {
 }
 
 impl ChainParams {
-    /// Those of `options`, which are checked.
+    /// Converts `options`, which must have been checked.
     pub(super) fn new(options: &SamplingOptions, seed: u32) -> Result<Self> {
         let c_text = |text: &str| {
-            CString::new(text).map_err(|_| Error::Usage(format!("{text:?} holds a NUL byte: leave it out")))
+            CString::new(text).map_err(|_| Error::Usage(format!("{text:?} contains a NUL byte: remove it")))
         };
         let breakers =
             options.dry_sequence_breakers.iter().map(|text| c_text(text)).collect::<Result<Vec<_>>>()?;
@@ -74,20 +74,20 @@ impl ChainParams {
         Ok(ChainParams { raw, _breakers: breakers, _pointers: pointers, _biases: biases, _numbers: numbers })
     }
 
-    /// For a call of the shim, which copies what it keeps.
+    /// Returns the parameters for a call of the shim, which copies what it keeps.
     pub(super) fn raw(&self) -> &sys::anneal_chain_params {
         &self.raw
     }
 }
 
 impl RawChain {
-    /// A chain for `options`, which are checked and whose tokens are in the vocabulary. `model` must outlive it:
-    /// `Chain` of the crate `sampling` holds both.
+    /// Creates a chain for `options`, which must have been checked and whose tokens must be in the vocabulary.
+    /// `model` must outlive the chain: `Chain` of the crate `sampling` holds both.
     pub fn new(options: &SamplingOptions, seed: u32, model: &Model) -> Result<Self> {
         let params = ChainParams::new(options, seed)?;
         let mut message = Message::new();
         let (err, err_size) = message.parts();
-        // SAFETY: `params` and all that it points to outlive the call, which copies what it keeps.
+        // SAFETY: `params` and everything it points to outlive the call, which copies what it keeps.
         let raw = unsafe { sys::anneal_chain_new(model.vocab, params.raw(), err, err_size) };
         match NonNull::new(raw) {
             Some(raw) => Ok(RawChain { raw, n_vocab: model.n_vocab() as usize, message }),
@@ -95,8 +95,8 @@ impl RawChain {
         }
     }
 
-    /// Chooses a token by `logits`, one for each token of the vocabulary; with `mask`, a bit for each token, among those
-    /// whose bit is set.
+    /// Chooses a token by `logits`, one for each token of the vocabulary. With `mask`, a bit for each token, it
+    /// chooses only among tokens whose bit is set.
     pub fn sample(&mut self, logits: &[f32], mask: Option<&[u32]>) -> Result<Token> {
         let words = self.n_vocab.div_ceil(32);
         if logits.len() != self.n_vocab || mask.is_some_and(|mask| mask.len() < words) {
@@ -123,7 +123,7 @@ impl RawChain {
         }
     }
 
-    /// Tells the samplers that `token` is now a part of the text; `generated`, or of the prompt.
+    /// Appends `token` to the text that the samplers see. `generated` is false for tokens of the prompt.
     pub fn accept(&mut self, token: Token, generated: bool) -> Result<()> {
         let (err, err_size) = self.message.parts();
         // SAFETY: live; any token is fine.
@@ -135,27 +135,28 @@ impl RawChain {
         }
     }
 
-    /// For the shim, which one thread at a time may call.
+    /// Returns the pointer for the shim, which only one thread at a time may use.
     pub(super) fn as_ptr(&mut self) -> *mut sys::anneal_chain {
         self.raw.as_ptr()
     }
 
-    /// How many tokens of the text the penalties look at.
+    /// Number of tokens of the text that the penalties look at.
     pub fn window(&self) -> usize {
         // SAFETY: reads a field.
         unsafe { sys::anneal_chain_window(self.raw.as_ptr()) }
     }
 
-    /// Whether the greatest logit of all is taken, whatever the text.
+    /// True if the token with the greatest logit is always chosen, regardless of the text.
     pub fn is_argmax(&self) -> bool {
         // SAFETY: reads fields.
         unsafe { sys::anneal_chain_is_argmax(self.raw.as_ptr()) }
     }
 
-    /// What the last token was chosen from.
+    /// Candidates from which the last token was chosen.
     pub fn candidates(&self) -> &[Candidate] {
         let mut len = 0;
-        // SAFETY: null, or as many as it says, until the next call that changes the chain, which borrows it mutably.
+        // SAFETY: null, or as many as the call states, valid until the next call that changes the chain, which
+        // borrows it mutably.
         unsafe {
             let data = sys::anneal_chain_candidates(self.raw.as_ptr(), &mut len);
             if data.is_null() { &[] } else { std::slice::from_raw_parts(data, len) }

@@ -1,4 +1,4 @@
-//! What a sequence holds, as bytes that another context of the same model and options takes.
+//! State of a sequence as bytes, which another context of the same model and options can restore.
 
 use llama_sys as sys;
 
@@ -7,33 +7,34 @@ use crate::error::{Error, Result};
 use crate::token::SequenceId;
 
 impl Context {
-    /// The state of the first sequence, for [`restore`](Self::restore).
+    /// Returns the state of the first sequence, for [`restore`](Self::restore).
     pub fn save(&mut self) -> Result<Vec<u8>> {
         self.save_sequence(0)
     }
 
-    /// Puts back a state that [`save`](Self::save) took from a context of the same model and options.
+    /// Restores a state that [`save`](Self::save) returned for a context of the same model and options.
     pub fn restore(&mut self, state: &[u8]) -> Result<()> {
         self.restore_sequence(0, state)
     }
 
-    /// The state of `sequence`: the K and V of its tokens and their places, those too that it shares with others.
+    /// Returns the state of `sequence`: the K and V of its tokens and their positions, including those shared with
+    /// other sequences.
     pub fn save_sequence(&mut self, sequence: SequenceId) -> Result<Vec<u8>> {
         let failed = |why: String| Err(Error::State { what: "save", why });
         if sequence >= self.sequences() {
             return failed(format!("there is no sequence {sequence}"));
         }
         let (err, err_size) = self.message.parts();
-        // SAFETY: the context is live, the sequence one of its own; computes a size.
+        // SAFETY: the context is live and the sequence is its own; computes a size.
         let size =
             unsafe { sys::anneal_state_size(self.raw.as_ptr(), sequence.cast_signed(), err, err_size) };
         let mut state: Vec<u8> = Vec::new();
         if state.try_reserve_exact(size).is_err() {
-            return failed(format!("there is no memory for its {}", build_info::Bytes(size as u64)));
+            return failed(format!("not enough memory for its {}", build_info::Bytes(size as u64)));
         }
         let (err, err_size) = self.message.parts();
-        // SAFETY: writes at most `size` bytes, for which there is room. Nothing reads them before: zeros would be written
-        // for nothing, while everyone waits.
+        // SAFETY: writes at most `size` bytes, for which there is room. Nothing reads them before. Zeroing the memory
+        // first would waste time while every slot waits.
         let written = unsafe {
             let (data, sequence) = (state.as_mut_ptr(), sequence.cast_signed());
             sys::anneal_state_get(self.raw.as_ptr(), sequence, data, size, err, err_size)
@@ -41,24 +42,24 @@ impl Context {
         if written == 0 || written > size {
             return failed(self.message.text());
         }
-        // SAFETY: so many bytes were written, each of them.
+        // SAFETY: the call wrote each of these bytes.
         unsafe { state.set_len(written) };
         Ok(state)
     }
 
-    /// Puts a state that [`save_sequence`](Self::save_sequence) took, from any sequence of a context of the same model
-    /// and options, in the place of what `sequence` holds. llama.cpp checks its types, sizes and lengths, not its
+    /// Replaces the content of `sequence` with a state that [`save_sequence`](Self::save_sequence) returned for any
+    /// sequence of a context of the same model and options. llama.cpp checks types, sizes and lengths, but not the
     /// content.
     ///
     /// # Errors
-    /// Where it is no such state, or there are not as many cells; what `sequence` held is then forgotten.
+    /// If `state` is not such a state, or if there are too few free cells. The content of `sequence` is then lost.
     pub fn restore_sequence(&mut self, sequence: SequenceId, state: &[u8]) -> Result<()> {
         let failed = |why: String| Err(Error::State { what: "restore", why });
         if sequence >= self.sequences() {
             return failed(format!("there is no sequence {sequence}"));
         }
         let (err, err_size) = self.message.parts();
-        // SAFETY: the context is live, the sequence one of its own; reads at most `state.len()` bytes.
+        // SAFETY: the context is live and the sequence is its own; reads at most `state.len()` bytes.
         let read = unsafe {
             let (data, sequence) = (state.as_ptr(), sequence.cast_signed());
             sys::anneal_state_set(self.raw.as_ptr(), sequence, data, state.len(), err, err_size)
@@ -74,13 +75,14 @@ impl Context {
         failed(why)
     }
 
-    /// Whether `sequence` holds `tokens` tokens at the places 0, 1, 2 and so on, as far as its first and last tell.
+    /// True if `sequence` holds `tokens` tokens at the positions 0, 1, 2 and so on, judged by its first and last
+    /// position.
     pub fn holds(&self, sequence: SequenceId, tokens: usize) -> bool {
         if sequence >= self.sequences() || tokens == 0 {
             return false;
         }
-        // SAFETY: the memory belongs to the context and is only read; null for models without one, which the calls
-        // take. -1 where the sequence is empty.
+        // SAFETY: the memory belongs to the context and is only read. It is null for models without memory, which the
+        // calls accept. They return -1 for an empty sequence.
         let (first, last) = unsafe {
             let memory = sys::llama_get_memory(self.raw.as_ptr());
             let sequence = sequence.cast_signed();

@@ -1,4 +1,4 @@
-//! A flag of one context that ends its evaluation.
+//! Flag that stops the evaluation of one context.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -10,16 +10,17 @@ use crate::context::Context;
 use crate::system::interrupted;
 
 impl Context {
-    /// From now on `flag` ends an evaluation between two operations of its graph, in place of the whole process's flag.
+    /// Makes `flag` stop an evaluation between two operations of its graph, in place of the flag of the whole
+    /// process.
     pub fn stop_by(&mut self, flag: &Arc<AtomicBool>) {
         let data = Arc::as_ptr(flag).cast_mut().cast::<c_void>();
-        // SAFETY: the context is live. The flag is a field of it from here on, so it outlives every graph; graphs
-        // borrow the context mutably, so none runs while the flag before is let go.
+        // SAFETY: the context is live. From here on the flag is a field of the context, so it outlives every graph.
+        // Graphs borrow the context mutably, so none runs while the previous flag is dropped.
         unsafe { sys::llama_set_abort_callback(self.raw.as_ptr(), Some(is_set), data) }
         self.stop = Some(Arc::clone(flag));
     }
 
-    /// Whether it was a flag that ended an evaluation.
+    /// True if a flag stopped the last evaluation.
     pub(super) fn was_stopped(&self) -> bool {
         match &self.stop {
             Some(flag) => flag.load(Ordering::Relaxed),
@@ -29,6 +30,6 @@ impl Context {
 }
 
 unsafe extern "C" fn is_set(flag: *mut c_void) -> bool {
-    // SAFETY: the flag of `stop_by`, alive as its context is.
+    // SAFETY: the flag of `stop_by`, which lives as long as its context.
     unsafe { (*flag.cast::<AtomicBool>()).load(Ordering::Relaxed) }
 }

@@ -1,4 +1,4 @@
-//! The library as a whole: its start, its version, what devices and libraries it has.
+//! Functions for the whole library: start, version, backends, libraries.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -8,14 +8,15 @@ use llama_sys as sys;
 
 use crate::message::owned;
 
-/// Installs the handlers and initialises the backends. The first call counts; `verbose` lets llama.cpp's log
+/// Installs the handlers and initialises the backends. Only the first call counts; `verbose` lets llama.cpp's log
 /// through to stderr.
 pub fn start(verbose: bool) {
-    // SAFETY: no preconditions; once only by itself.
+    // SAFETY: no preconditions; the function itself runs only once.
     unsafe { sys::anneal_start(verbose) }
 }
 
-/// The same for what only shows what there is: the kernels are loaded, and whoever loads a model is told why they were not.
+/// Starts the library for commands that only list what is available. The kernels are loaded; if that fails, the error
+/// is reported when a model is loaded.
 pub(super) fn start_all() {
     start(false);
     let _ = crate::kernels::load();
@@ -27,30 +28,30 @@ pub fn interrupt(on: bool) {
     unsafe { sys::anneal_interrupt(on) }
 }
 
-/// Whether the flag is set.
+/// True if the flag is set.
 pub fn interrupted() -> bool {
     // SAFETY: reads an atomic, ignores its argument.
     unsafe { sys::anneal_interrupted(std::ptr::null_mut()) }
 }
 
-/// Ends the process without destructors, for when other threads are inside llama.cpp.
+/// Ends the process without running destructors, for use while other threads are inside llama.cpp.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit has no preconditions.
     unsafe { sys::anneal_exit_now(code) };
     std::process::abort()
 }
 
-/// Closes every file that this process inherited beside its standard streams. For a process at its start: nothing may have
-/// opened a file yet.
+/// Closes every file that this process inherited, except its standard streams. Call it at the start of a process,
+/// before it opens a file.
 pub fn close_inherited() {
-    // SAFETY: closes descriptors that nothing in this process owns. A kernel before 5.9 does not know the call and leaves
-    // them open.
+    // SAFETY: closes descriptors that nothing in this process owns. A kernel before 5.9 does not know the call and
+    // leaves them open.
     unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
 }
 
-/// Fails as an assertion of ggml does. For tests of what becomes of a process then.
+/// Fails like an assertion of ggml. Used by tests of what happens to the process then.
 pub fn fail_assertion() -> ! {
-    // SAFETY: texts that end with a zero, and no values.
+    // SAFETY: NUL-terminated texts without format arguments.
     unsafe { sys::ggml_abort(c"llama.cpp/src/test.cpp".as_ptr(), 1, c"GGML_ASSERT(false) failed".as_ptr()) };
     std::process::abort()
 }
@@ -61,44 +62,44 @@ pub fn llama_version() -> String {
     unsafe { owned(sys::llama_version()) }
 }
 
-/// What the linked backends were compiled for and can do, as llama.cpp words it.
+/// Features of the linked backends, in llama.cpp's words.
 pub fn system_info() -> String {
     start_all();
     // SAFETY: the backends are initialised; returns a static buffer that is copied at once.
     unsafe { owned(sys::llama_print_system_info()) }
 }
 
-/// Whether a large buffer of the CPU backend asks the kernel for huge pages.
+/// True if a large buffer of the CPU backend asks the kernel for huge pages.
 pub fn huge_pages() -> bool {
     start_all();
     // SAFETY: makes a buffer of its own and frees it.
     unsafe { sys::anneal_huge_pages() }
 }
 
-/// Whether large buffers made from now on ask for huge pages, in a build that can.
+/// Sets whether large buffers ask for huge pages from now on, in a build that supports it.
 pub fn ask_huge_pages(on: bool) {
     // SAFETY: stores an atomic.
     unsafe { sys::anneal_ask_huge_pages(on) }
 }
 
-/// Turns ggml's tiled kernels off for the rest of the process. They look at the environment once, at the first matrix
-/// product, so this must come before a model is loaded.
+/// Turns ggml's tiled kernels off for the rest of the process. ggml reads the environment once, at the first matrix
+/// product, so call this before a model is loaded.
 pub fn turn_off_tiled() {
-    // Not again with a later model, when other threads may read the environment.
+    // Not set again with a later model, when other threads may read the environment.
     if std::env::var(TILED).as_deref() == Ok("0") {
         return;
     }
-    // SAFETY: at this time nothing but the thread that waits for signals runs beside this one, and it reads no
-    // environment; llama.cpp's threads are made later.
+    // SAFETY: at this time, the only other thread is the one that waits for signals, and it does not read the
+    // environment. llama.cpp's threads start later.
     unsafe { std::env::set_var(TILED, "0") }
 }
 
-/// ggml's variables for CUDA, as it reads them: graphs are off where the first is there, operations stay apart where the second
-/// is another number than 0.
+/// Environment variables of ggml for CUDA. Graphs are off if the first one exists. Operations are not fused if the
+/// second one is a number other than 0.
 const CUDA: [&str; 2] = ["GGML_CUDA_DISABLE_GRAPHS", "GGML_CUDA_DISABLE_FUSION"];
 
-/// What they say as the process began; a later call tells the same, whatever [`switch_cuda`] made of them. A 0 turns on: ggml
-/// has no word for that with graphs.
+/// Returns the values of ggml's CUDA variables at the start of the process. Later calls return the same values, even
+/// after [`switch_cuda`]. A 0 turns graphs on; ggml itself has no value for that.
 pub fn cuda_variables() -> Defaults {
     static AT_START: OnceLock<Defaults> = OnceLock::new();
     let read = || {
@@ -114,17 +115,19 @@ pub fn cuda_variables() -> Defaults {
     AT_START.get_or_init(read).clone()
 }
 
-/// Sets those that `wanted` turns off and `said`, the user's, says nothing of, and takes away a first one that says 0. ggml looks
-/// at them once, at the first graph. For a command at its start: nothing but the thread that waits for signals may run beside
-/// it, so programs that use the engine as a library set these variables themselves.
+/// Sets the variables that `wanted` turns off and that `said`, the user's values, does not contain. Removes the
+/// graphs variable if the user set it to 0. ggml reads both once, at the first graph.
+///
+/// Call it at the start of a command: only the thread that waits for signals may be running. Programs that use the
+/// engine as a library must set these variables themselves.
 pub fn switch_cuda(wanted: &Defaults, said: &Defaults) {
     let [graphs, fusion] = CUDA;
     let turn_off = |name: &str| {
-        // SAFETY: nothing else reads the environment at the same time, as the caller has to see to.
+        // SAFETY: nothing else accesses the environment at the same time; the caller ensures it.
         unsafe { std::env::set_var(name, "1") }
     };
     match (said.cuda_graphs, wanted.cuda_graphs) {
-        // SAFETY: the same.
+        // SAFETY: as above.
         (Some(true), _) => unsafe { std::env::remove_var(graphs) },
         (None, Some(false)) => turn_off(graphs),
         _ => {}
@@ -134,13 +137,13 @@ pub fn switch_cuda(wanted: &Defaults, said: &Defaults) {
     }
 }
 
-/// The variable that ggml's tiled kernels look at.
+/// Environment variable of ggml's tiled kernels.
 pub const TILED: &str = "GGML_CPU_TILED_MM";
 
-/// Whether C and C++ get their memory, as Rust does, from the allocator that was linked in.
+/// True if C and C++ allocate, as Rust does, from the allocator that was linked in.
 #[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
 pub fn allocator_serves_cpp() -> bool {
-    // SAFETY: `owns` is called with memory that is alive, and only looks it up.
+    // SAFETY: `owns` is called with live memory and only looks up its address.
     unsafe { sys::anneal_memory_is(Some(owns)) }
 }
 
@@ -154,8 +157,8 @@ unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
 unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
     let mut memory = memory;
     let (mut arena, mut size) = (0u32, size_of::<u32>());
-    // SAFETY: the shim has seen that `malloc` is this program's, so jemalloc knows the address; reads one pointer,
-    // writes one number.
+    // SAFETY: the shim has checked that `malloc` is this program's, so jemalloc knows the address. The call reads one
+    // pointer and writes one number.
     unsafe {
         tikv_jemalloc_sys::mallctl(
             c"arenas.lookup".as_ptr(),
@@ -167,7 +170,7 @@ unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
     }
 }
 
-/// What backends said when their devices did not come up, a line each.
+/// Messages of backends whose devices could not be initialised, one per line.
 pub fn device_log() -> Vec<String> {
     start_all();
     let mut text = vec![0_u8; 1 << 14];
@@ -189,7 +192,7 @@ pub fn backends() -> Vec<String> {
     }
 }
 
-/// What the linked BLAS library calls itself; `None` where there is none.
+/// Name that the linked BLAS library reports; `None` if there is no BLAS library.
 pub fn blas_library() -> Option<String> {
     let mut text = [0_u8; 256];
     // SAFETY: writes at most the given size, NUL-terminated; needs no initialised backends.
@@ -198,13 +201,14 @@ pub fn blas_library() -> Option<String> {
     found.then(|| text.to_string_lossy().trim().to_string())
 }
 
-/// Whether [`set_blas_threads`] has a say in how many threads the BLAS library uses.
+/// True if [`set_blas_threads`] has an effect on the BLAS library.
 pub fn blas_threads_obeyed() -> bool {
     // SAFETY: compares addresses of functions.
     unsafe { sys::anneal_blas_threads_obeyed() }
 }
 
-/// Threads that the BLAS library may use from its next call on; 0 for as many as llama.cpp uses itself.
+/// Sets the number of threads that the BLAS library may use from its next call on; 0 for as many as llama.cpp itself
+/// uses.
 pub fn set_blas_threads(threads: u32) {
     // SAFETY: stores an atomic.
     unsafe { sys::anneal_blas_set_threads(i32::try_from(threads).unwrap_or(i32::MAX)) }

@@ -1,4 +1,4 @@
-//! The longest text that a context can hold, which is checked before the tokenizer sees a text.
+//! Limit for the length of a text, which is checked before the text is tokenised.
 
 use llama_sys as sys;
 
@@ -6,18 +6,18 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::token::Token;
 
-/// Bytes that a text may have for each token of the context if a token can stand for any number of them. Texts that people
-/// write have less than 100.
+/// Allowed bytes per token of the context, if a token can stand for any number of bytes. Natural texts have fewer
+/// than 100.
 const UNBOUNDED: usize = 1024;
 
 impl Model {
-    /// Checks that a text of `bytes` bytes can fit a context of `n_ctx` tokens: every token stands for as many bytes as
-    /// the longest one at most. A text that passes can still have too many tokens.
+    /// Checks that a text of `bytes` bytes can fit a context of `n_ctx` tokens, if every token stands for as many
+    /// bytes as the longest one. A text that passes can still have too many tokens.
     ///
     /// # Errors
     /// [`Error::TextTooLong`] for a longer text.
     pub fn check_length(&self, bytes: usize, n_ctx: u32) -> Result<()> {
-        // Each token has a byte at least, so that the vocabulary need not be read for a short text.
+        // Each token has at least one byte, so a short text fits without a look at the vocabulary.
         if bytes <= n_ctx as usize {
             return Ok(());
         }
@@ -28,8 +28,9 @@ impl Model {
         }
     }
 
-    /// Bytes of the longest token, or [`UNBOUNDED`] if a token can stand for any number of them: WordPiece and unigram
-    /// tokenizers drop spaces and make a single unknown token of a whole word, and the `whitespace` tokenizer drops spaces.
+    /// Length of the longest token in bytes, or [`UNBOUNDED`] if a token can stand for any number of them. WordPiece
+    /// and unigram tokenizers drop spaces and turn a whole word into one unknown token; the `whitespace` tokenizer
+    /// drops spaces.
     fn longest_token(&self) -> usize {
         *self.longest_token.get_or_init(|| {
             // SAFETY: reads a field.
@@ -46,7 +47,7 @@ impl Model {
                 let tokens = (0..self.n_vocab()).filter_map(|token| Token::try_from(token).ok());
                 let length = |token| {
                     bytes.clear();
-                    // The text of a token that has none is written in no text either.
+                    // A token without text does not occur in any text.
                     self.piece_with(token, true, &mut bytes).map_or(0, |()| bytes.len())
                 };
                 tokens.map(length).max().unwrap_or(0).max(1)

@@ -1,4 +1,4 @@
-//! Threads that evaluate graphs.
+//! Thread pools that evaluate graphs.
 
 use std::ptr::NonNull;
 
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::message::Message;
 use crate::system::start;
 
-/// Greatest number of threads of a pool.
+/// Largest number of threads in a pool.
 pub const MAX_THREADS: u32 = sys::GGML_MAX_N_THREADS;
 
 /// A pool of threads that evaluate graphs. The thread that makes it is one of its threads.
@@ -16,7 +16,7 @@ pub struct Threadpool(pub(super) NonNull<sys::ggml_threadpool>);
 
 // SAFETY: ggml locks the pool's state itself; it may be freed from another thread than the one that made it.
 unsafe impl Send for Threadpool {}
-// SAFETY: nothing is done with it through a shared reference but to name it to a context, see `share_threads`.
+// SAFETY: a shared reference is only used to pass the pool to a context, see `share_threads`.
 unsafe impl Sync for Threadpool {}
 
 impl Drop for Threadpool {
@@ -27,8 +27,8 @@ impl Drop for Threadpool {
 }
 
 impl Threadpool {
-    /// A pool of `threads` threads. With `cpus` they may run only on those; with `strict` each has one of its
-    /// own. `poll` is how eagerly they wait for work, 0 to 100.
+    /// Starts a pool of `threads` threads. With `cpus`, they run only on these CPUs; with `strict`, each thread has
+    /// one CPU of its own. `poll`, from 0 to 100, is how eagerly they poll for work instead of sleeping.
     pub fn new(threads: u32, cpus: &[u32], strict: bool, poll: u32) -> Result<Self> {
         let failed = |why: String| Error::Threadpool { threads, why };
         if threads == 0 || threads > MAX_THREADS {

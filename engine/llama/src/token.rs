@@ -1,12 +1,12 @@
-//! Tokens and sequences by number.
+//! Numbers of tokens and sequences.
 
 use llama_sys as sys;
 
 /// Number of a token in the vocabulary.
 pub type Token = sys::llama_token;
 
-/// A sequence of a context, from 0.
+/// Number of a sequence in a context, from 0.
 pub type SequenceId = u32;
 
-/// The sequence of a context that has no other.
+/// Sequence of a context that has only one.
 pub const ALONE: SequenceId = 0;

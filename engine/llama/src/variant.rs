@@ -1,4 +1,4 @@
-//! How a model differs from its file: adapters that change its weights, and where it thinks that tokens stand.
+//! Differences between a model and its file: adapters that change its weights, and the RoPE scaling of its contexts.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,57 +11,57 @@ use sha2::{Digest as _, Sha256};
 use crate::error::{Error, Result};
 use crate::rope::Rope;
 
-/// What every context of a model is made with.
+/// Adapters and RoPE scaling of every context of a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Variant {
-    /// What is added to its weights, all at once.
+    /// Adapters that are added to the weights, all at the same time.
     pub adapters: Vec<Adapter>,
     /// RoPE scaling.
     pub rope: Rope,
 }
 
-/// A LoRA adapter.
+/// A LoRA adapter and its scale.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
-    /// GGUF file.
+    /// Path of the GGUF file.
     pub path: PathBuf,
-    /// By how much it counts: 1 as it was trained, 0 not at all.
+    /// Scale of the adapter: 1 as it was trained, 0 for no effect.
     pub scale: f32,
 }
 
-/// How far from 0 a scale may be: what is beyond is a slip.
+/// Largest absolute value of a scale; a larger one is taken for a typing error.
 const MOST: f32 = 1000.0;
 
 impl FromStr for Adapter {
     type Err = String;
 
-    /// `FILE` or `FILE:SCALE`.
+    /// Parses `FILE` or `FILE:SCALE`.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let (path, scale) = match text.rsplit_once(':').map(|(path, scale)| (path, scale.parse::<f32>())) {
             Some((path, Ok(scale))) => (path, scale),
             _ => (text, 1.0),
         };
         if path.is_empty() {
-            return Err(format!("{text:?} names no file: write FILE or FILE:SCALE"));
+            return Err(format!("{text:?} contains no file name: use FILE or FILE:SCALE"));
         }
         match (-MOST..=MOST).contains(&scale) {
             true => Ok(Adapter { path: PathBuf::from(path), scale }),
             false => Err(format!(
-                "{scale} is no scale: use a number from -{MOST} to {MOST}, 1 for the adapter as it is"
+                "{scale} is not a scale: use a number from -{MOST} to {MOST}, 1 for the adapter as it is"
             )),
         }
     }
 }
 
 impl Variant {
-    /// What is asked for here, with `other` where nothing is.
+    /// Takes missing settings from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let adapters = if self.adapters.is_empty() { other.adapters } else { self.adapters };
         Variant { adapters, rope: self.rope.or(other.rope) }
     }
 
-    /// Sees that it goes with the model whose parts are `model`. Returns the size of the adapters' weights.
+    /// Checks that the variant fits the model with the files `model`. Returns the size of the adapters' weights.
     ///
     /// # Errors
     /// [`Error::Usage`] for RoPE, [`Error::BadModel`] and [`Error::Adapter`] for an adapter.
@@ -79,8 +79,8 @@ impl Variant {
         Ok(size)
     }
 
-    /// What tells its adapters from others, as so many digits; nothing where there are none. One that cannot be read is
-    /// like no other.
+    /// Digest of the adapters, with `digits` digits; `None` if there are no adapters. An adapter that cannot be read
+    /// makes the digest unique.
     pub fn digest(&self, digits: usize) -> Option<String> {
         if self.adapters.is_empty() {
             return None;
@@ -100,7 +100,7 @@ impl Variant {
         Some(Hex::from_bytes(&digest).as_str()[..digits.min(64)].to_string())
     }
 
-    /// Adapters in words, for `info --explain`.
+    /// Describes the adapters as text, for `info --explain`.
     pub fn adapters_in_words(&self) -> String {
         let words = |adapter: &Adapter| format!("{}:{}", adapter.path.display(), adapter.scale);
         match self.adapters.is_empty() {

@@ -1,4 +1,4 @@
-//! Grammars without a model.
+//! Checks of grammars without a model.
 
 use llama::error::Result;
 use llguidance::api::ParserLimits;
@@ -6,13 +6,13 @@ use llguidance::api::ParserLimits;
 use crate::gbnf;
 use crate::guide::with_stack;
 
-/// Tokens of a vocabulary that nobody has; none of them has a name.
+/// Size of a made-up vocabulary, in tokens; none of them has a name.
 const N_VOCAB: u32 = 1000;
 
-/// Whether `text` is a grammar in GBNF that can be followed, apart from the names of tokens in it.
+/// Checks that `text` is a valid GBNF grammar, apart from the names of tokens in it.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// The mistake and its position, as text.
 pub fn check_gbnf(text: &str) -> std::result::Result<(), String> {
     let grammar = gbnf::read(text, &|_| None)?;
     let translated: Result<std::result::Result<_, String>> =

@@ -1,7 +1,8 @@
-//! The chain of samplers of one text, with its grammar.
+//! Chain of samplers of one text, with its grammar.
 //!
 //! The samplers are llama.cpp's, in the order of its common sampler: logit bias, penalties, DRY, top-n-sigma, top-k,
-//! typical, top-p, min-p, XTC, temperature, and the draw. What a grammar forbids is left out before all of them.
+//! typical, top-p, min-p, XTC, temperature, and the draw. Tokens that a grammar forbids are removed before all of
+//! them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,24 +15,24 @@ use llama::{Candidate, Context, DeviceAsked, Model, RawChain, SequenceId, Token}
 
 use crate::guide::Guide;
 
-/// Chooses the tokens of one text, one after the other.
+/// Chain that chooses the tokens of one text, one after the other.
 ///
-/// With the same options, seed included, the same logits give the same tokens.
+/// With the same options, including the seed, the same logits give the same tokens.
 pub struct Chain {
-    // Before the model, whose vocabulary it reads.
+    // Dropped before the model, whose vocabulary it reads.
     raw: RawChain,
-    /// What is left to do where a device does the first steps.
+    /// Samplers that remain on the host when a device does the first steps.
     rest: Option<RawChain>,
     guide: Option<Guide>,
     options: SamplingOptions,
-    /// By which a device's samplers are known to be those of this text.
+    /// Identifier by which the samplers on a device are matched to this text.
     id: u64,
-    /// The last tokens, as many as penalties look at, for a device's.
+    /// Last tokens, as many as the penalties look at, for samplers on a device.
     seen: VecDeque<Token>,
-    /// How many tokens were chosen; each took one random number.
+    /// Number of tokens that were chosen; each took one random number.
     chosen: u64,
     report: DeviceReport,
-    /// Whether the best token is taken, with no sampler that could take it away.
+    /// True if the best token is always chosen, and no sampler can remove it.
     takes_best: bool,
     is_constrained: bool,
     seed: u32,
@@ -39,10 +40,11 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A chain for a new text of `model`. Where no seed is asked for one is drawn; see [`seed`](Self::seed).
+    /// Creates a chain for a new text of `model`. If the options have no seed, a random one is used; see
+    /// [`seed`](Self::seed).
     ///
     /// # Errors
-    /// [`Error::Usage`] for values that cannot be meant, [`Error::Grammar`] for a grammar that cannot be used.
+    /// [`Error::Usage`] for invalid values, [`Error::Grammar`] for a grammar that cannot be used.
     pub fn new(options: &SamplingOptions, model: &Arc<Model>) -> Result<Self> {
         options.check()?;
         if let Some(bias) =
@@ -79,7 +81,7 @@ impl Chain {
     /// Chooses a token by the logits in output row `row` of `context` (-1 is the last one), and accepts it.
     ///
     /// # Errors
-    /// Where there is no such row, the logits are no numbers, or no token is allowed.
+    /// If there is no such row, the logits are NaN, or no token is allowed.
     pub fn sample(&mut self, context: &mut Context, row: i32) -> Result<Token> {
         let token = self.choose(context.logits_at(row)?)?;
         self.report.tokens_on_host += 1;
@@ -87,7 +89,8 @@ impl Chain {
         Ok(token)
     }
 
-    /// The same for a row of `sequence`, for which a device may have done its part.
+    /// Does the same as [`sample`](Self::sample) for a row of `sequence`, for which a device may have done the first
+    /// steps.
     pub fn sample_of(&mut self, context: &mut Context, sequence: SequenceId, row: i32) -> Result<Token> {
         let token = match (context.device_chooses(sequence, self.id), &mut self.rest) {
             (Some(true), _) => {
@@ -105,11 +108,11 @@ impl Chain {
         Ok(token)
     }
 
-    /// Lets the device that computes the logits of `sequence` do as much as it can of what chooses this text's tokens, from the
-    /// next evaluation on. The chain knows the prompt.
+    /// Makes the device that computes the logits of `sequence` do as many steps of the choice as it can, from the
+    /// next evaluation on. The chain must have accepted the prompt before.
     ///
     /// # Errors
-    /// Where llama.cpp cannot plan for it.
+    /// If llama.cpp cannot plan its graphs with the samplers.
     pub fn place(&mut self, context: &mut Context, sequence: SequenceId) -> Result<()> {
         if context.device_chooses(sequence, self.id).is_some() {
             return Ok(());
@@ -132,85 +135,90 @@ impl Chain {
         self.report.on_host = plan.on_host().to_vec();
         self.report.why = plan.on_host().first().map(|step| match plan.is_for_devices(&self.options) {
             false => {
-                format!("{}: llama.cpp does not do this on devices, nor what comes after it", step.name())
+                format!("{}: llama.cpp does not support this step on devices, so the host also does the steps after it", step.name())
             }
-            true => format!("{}: this device lacks what it needs", step.name()),
+            true => format!("{}: this device does not support it", step.name()),
         });
         Ok(())
     }
 
-    /// Lets the host choose this text's tokens, since `why`.
+    /// Makes the host choose this text's tokens, for the reason `why`.
     ///
     /// # Errors
-    /// Where llama.cpp cannot plan for it.
+    /// If llama.cpp cannot plan its graphs without the samplers.
     pub fn stay_on_host(&mut self, context: &mut Context, sequence: SequenceId, why: &str) -> Result<()> {
         context.sample_on_host(sequence)?;
         self.report.why = Some(why.to_string());
         Ok(())
     }
 
-    /// The same, where a device was asked.
+    /// Report on device sampling; `None` if no device was asked.
     pub fn device_said(&self) -> Option<&DeviceReport> {
         Some(&self.report).filter(|report| !report.offloaded.is_empty() || report.why.is_some())
     }
 
-    /// What of the choices was a device's so far.
+    /// Report on the part of the choices that a device has made so far.
     pub fn device_report(&self) -> &DeviceReport {
         &self.report
     }
 
-    /// Tells the chain that `token` of the prompt comes before the text: penalties look at it, grammars do not.
+    /// Accepts `token` of the prompt: penalties look at it, grammars do not.
     pub fn accept(&mut self, token: Token) -> Result<()> {
         self.accept_as(token, false)
     }
 
-    /// Tells the chain that `token` is the text's next one, for whoever [chooses](Self::choose) without
+    /// Accepts `token` as the next one of the text, for callers that [choose](Self::choose) without
     /// [`sample`](Self::sample).
     pub fn accept_generated(&mut self, token: Token) -> Result<()> {
         self.accept_as(token, true)
     }
 
-    /// The same as [`accept`](Self::accept) for all tokens of a prompt; only the last ones are looked at.
+    /// Accepts all tokens of a prompt, as [`accept`](Self::accept) does. Only the last ones have an effect.
     pub fn accept_prompt(&mut self, prompt: &[Token]) -> Result<()> {
         let last = &prompt[prompt.len().saturating_sub(self.raw.window())..];
         last.iter().try_for_each(|token| self.accept(*token))
     }
 
-    /// Whether the text is complete by its grammar, and only its end can follow.
+    /// True if the text is complete by its grammar, and only its end can follow.
     pub fn is_complete(&self) -> bool {
         self.guide.as_ref().is_some_and(Guide::is_complete)
     }
 
-    /// Whether a grammar or a schema decides what the text is like: then its end is the end, asked for or not.
+    /// True if a grammar or a schema constrains the text. The text then ends at its end token, even if the end is to
+    /// be ignored.
     pub fn is_constrained(&self) -> bool {
         self.is_constrained
     }
 
-    /// Whether the best token is taken, whatever is drawn.
+    /// True if the best token is always chosen, regardless of random numbers.
     pub fn takes_best(&self) -> bool {
         self.takes_best
     }
 
-    /// Whether the token of the greatest logit is taken, whatever the text, so that a device can choose as well.
+    /// True if the token with the greatest logit is always chosen, regardless of the text, so that a device can
+    /// choose it as well.
     pub fn is_argmax(&self) -> bool {
         self.guide.is_none() && self.raw.is_argmax()
     }
 
-    /// The seed that was asked for or drawn.
+    /// Seed that was given or drawn.
     pub fn seed(&self) -> u32 {
         self.seed
     }
 
-    /// What the last token was chosen from, with probabilities where it was drawn.
+    /// Candidates from which the last token was chosen, with probabilities if it was drawn.
     pub fn candidates(&self) -> &[Candidate] {
         self.raw.candidates()
     }
 
     /// Chooses a token by a row of logits, one for each token of the vocabulary, without accepting it.
+    ///
+    /// # Errors
+    /// If the logits are NaN, or no token is allowed.
     pub fn choose(&mut self, logits: &[f32]) -> Result<Token> {
         let Some(guide) = &mut self.guide else { return self.raw.sample(logits, None) };
-        // The best of all is the best of those allowed, if it is one of them: the others need not be known. Where tokens
-        // are drawn this would not do: what is cut depends on all that is allowed.
+        // If the best of all tokens is allowed, it is the best of the allowed ones, and the others need not be
+        // checked. This does not hold for drawn tokens, because the cut depends on all allowed tokens.
         if self.takes_best {
             let token = self.raw.sample(logits, None)?;
             if guide.allows(token, self.model.is_end(token))? {
@@ -241,20 +249,20 @@ impl Chain {
     }
 }
 
-/// Whether devices are asked to choose for `model`, and why not where they are not.
+/// Checks that devices are to be asked to choose for `model`. The error is the reason why not.
 pub fn asks_devices(mode: DeviceSampling, model: &Model) -> std::result::Result<(), &'static str> {
     match mode {
         DeviceSampling::Off => Err("--device-sampling off"),
         DeviceSampling::On => Ok(()),
         DeviceSampling::Auto if model.makes_logits_on_device() => Ok(()),
-        DeviceSampling::Auto => Err("the CPU makes the logits"),
+        DeviceSampling::Auto => Err("the CPU computes the logits"),
     }
 }
 
-/// A seed from the clock, for whoever asks for none. It is reported, so that a text can be repeated.
+/// Draws a seed from the clock, for options without a seed. The seed is reported, so that a text can be repeated.
 fn draw_seed() -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seed = now.map_or(1, |since| since.subsec_nanos() ^ (since.as_secs() as u32).rotate_left(16));
-    // To llama.cpp the greatest number is none.
+    // In llama.cpp, `u32::MAX` means no seed.
     seed.min(u32::MAX - 1)
 }

@@ -1,4 +1,5 @@
-//! Grammars in GBNF, llama.cpp's notation: [`read`] takes one apart, [`translate`] makes something of it that can be followed.
+//! Grammars in GBNF, llama.cpp's notation: [`read`] parses one, and [`translate`] turns it into a grammar for
+//! llguidance.
 
 mod grammar;
 mod lexemes;

@@ -1,4 +1,5 @@
-//! Texts that a JSON schema or a grammar allows, by llguidance: for each token to come, which ones are allowed.
+//! Guide through the texts that a JSON schema or a grammar allows, by llguidance. It computes the allowed tokens for
+//! each step.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -15,39 +16,41 @@ use serde_json::{Map, Value, json};
 use crate::watch::{self, watched};
 use crate::{gbnf, multiples};
 
-/// What of llguidance is kept for a model: its vocabulary as a tree of bytes.
+/// Parser factories of llguidance for each model, which hold the vocabulary as a tree of bytes.
 type Vocabularies = Mutex<Vec<(Weak<Model>, Arc<ParserFactory>)>>;
 
-/// Largest grammar and schema; llguidance's own limits are on what they become. Its Lark compiler and
-/// [`gbnf::translate`] call themselves for each rule that leads to another, so [`STACK`] has to do for as many rules as that.
+/// Largest size of a grammar or schema in bytes; llguidance's own limits apply to its compiled form. Its Lark
+/// compiler and [`gbnf::translate`] recurse for each rule that refers to another, so [`STACK`] must suffice for a
+/// text of this size.
 const MAX_GRAMMAR_BYTES: usize = 128 << 10;
 const MAX_SCHEMA_BYTES: usize = 1 << 20;
 const MAX_SCHEMA_REFS: usize = 4000;
 
-/// Characters of llguidance's message that are passed on: it repeats what was given.
+/// Number of characters of llguidance's message to pass on; the message repeats the input.
 const MAX_WORDS: usize = 300;
 
 const NO_TEXT: &str = "no text matches it";
 
-/// Longer tokens do not fit into the tree of tokens, and none that anyone made is longer than 1,024 bytes.
+/// Largest size of a token in bytes. Longer ones do not fit into the tree of tokens, and no known vocabulary has
+/// them.
 const MAX_TOKEN_BYTES: usize = 1024;
 
-/// Brackets within brackets. Parsers call themselves for each, and a stack has an end.
+/// Largest depth of nested brackets. Parsers recurse for each level, and the stack is limited.
 const MAX_DEPTH: usize = 200;
 
-/// Stack of the thread that reads a grammar: rules that lead to rules go deep too.
+/// Stack size of the thread that reads a grammar, because chains of rules recurse deeply too.
 const STACK: usize = 256 << 20;
 
-/// A text in the making and what may follow.
+/// A text in progress, and the tokens that may follow.
 pub(super) struct Guide {
     matcher: Matcher,
-    /// The first mask, until it is asked for.
+    /// First mask, until it is requested.
     first: Option<Vec<u32>>,
     what: &'static str,
 }
 
 impl Guide {
-    /// A guide through what `constraint` allows.
+    /// Creates a guide for `constraint`.
     pub(super) fn new(constraint: &Constraint, model: &Arc<Model>) -> Result<Self> {
         let what = what(constraint);
         check(constraint, what)?;
@@ -59,7 +62,7 @@ impl Guide {
                 Box::new(move |_| serialized(grammar))
             }
             Constraint::Grammar(text) => {
-                // The whole vocabulary is looked at, once and where a name is asked for.
+                // The whole vocabulary is read once, and only if a name is looked up.
                 let named: OnceCell<HashMap<Vec<u8>, u32>> = OnceCell::new();
                 let token = |name: &str| named.get_or_init(|| names(model)).get(name.as_bytes()).copied();
                 let grammar = gbnf::read(text, &token).map_err(refused)?;
@@ -83,7 +86,7 @@ impl Guide {
         })?;
         let (matcher, first) = made.map_err(refused)?;
         match first {
-            // Rules that lead to themselves alone are found out only here.
+            // Rules that only lead to themselves are detected here.
             Err(error) => Err(refused(match words(&error.to_string()) {
                 name if name == "NoExtensionBias" => NO_TEXT.to_string(),
                 other => other,
@@ -93,7 +96,7 @@ impl Guide {
         }
     }
 
-    /// Which tokens are allowed, a bit for each; the end of the text alone where it is complete.
+    /// Returns the allowed tokens as one bit per token; only the end of the text if the text is complete.
     pub(super) fn mask(&mut self) -> Result<Vec<u32>> {
         if let Some(first) = self.first.take() {
             return Ok(first);
@@ -102,7 +105,7 @@ impl Guide {
         Ok(mask.into())
     }
 
-    /// Whether `token` is allowed, without looking at all others.
+    /// True if `token` is allowed. Does not check the other tokens.
     pub(super) fn allows(&mut self, token: Token, is_end: bool) -> Result<bool> {
         if self.matcher.is_stopped() {
             return Ok(is_end);
@@ -113,7 +116,7 @@ impl Guide {
         })
     }
 
-    /// Goes on with `token`.
+    /// Appends `token` to the text.
     pub(super) fn accept(&mut self, token: Token) -> Result<()> {
         self.first = None;
         match self.matcher.is_stopped() && !self.matcher.is_error() {
@@ -122,12 +125,12 @@ impl Guide {
         }
     }
 
-    /// Whether the text is complete, and nothing can follow.
+    /// True if the text is complete, and nothing can follow.
     pub(super) fn is_complete(&self) -> bool {
         self.matcher.is_stopped() && !self.matcher.is_error()
     }
 
-    /// Does something that takes time, but not too much.
+    /// Runs a step with a time limit.
     fn step<T, E: std::fmt::Display>(
         &mut self,
         work: impl FnOnce(&mut Matcher) -> std::result::Result<T, E>,
@@ -138,18 +141,18 @@ impl Guide {
             let why = match self.matcher.is_cancelled() {
                 true => {
                     format!(
-                        "a token took more than {} ms of computing; make it less ambiguous",
+                        "a token took more than {} ms of CPU time; make it less ambiguous",
                         watch::STEP.as_millis()
                     )
                 }
                 false => words(&error.to_string()),
             };
-            Error::Sampler(format!("the {} cannot be followed: {why}", self.what))
+            Error::Sampler(format!("cannot follow the {}: {why}", self.what))
         })
     }
 }
 
-/// What it is called in messages.
+/// Name of the constraint in messages.
 pub(super) fn what(constraint: &Constraint) -> &'static str {
     match constraint {
         Constraint::Grammar(text) if is_lark(text) => "Lark grammar",
@@ -158,8 +161,8 @@ pub(super) fn what(constraint: &Constraint) -> &'static str {
     }
 }
 
-/// `schema` with a bound on the white space between its parts, about as in llama.cpp's own: a model that is not sure would
-/// go on with it to the end of the context.
+/// Returns `schema` with a limit for the white space between its parts, similar to llama.cpp's own. Otherwise an
+/// uncertain model would continue with white space to the end of the context.
 fn with_bounds(schema: &Value) -> Value {
     let mut fields = match schema {
         Value::Bool(true) => Map::new(),
@@ -171,7 +174,7 @@ fn with_bounds(schema: &Value) -> Value {
     Value::Object(fields)
 }
 
-/// The tokens by what they are written as; of several the first.
+/// Returns the tokens by their written form; if several are equal, the first one.
 fn names(model: &Model) -> HashMap<Vec<u8>, u32> {
     let mut names = HashMap::new();
     for token in 0..model.n_vocab() {
@@ -183,7 +186,7 @@ fn names(model: &Model) -> HashMap<Vec<u8>, u32> {
     names
 }
 
-/// The tokens that a grammar cannot name: those that end a text, and those that are none.
+/// Returns the tokens that a grammar cannot name: those that end a text, and those without text.
 fn never_named(model: &Model) -> Vec<u32> {
     let mut piece = Vec::new();
     let mut is_text = |token: u32| {
@@ -195,23 +198,23 @@ fn never_named(model: &Model) -> Vec<u32> {
     (0..model.n_vocab()).filter(|token| !is_text(*token)).collect()
 }
 
-/// The tokens that end a text.
+/// Returns the tokens that end a text.
 fn ends_of(model: &Model) -> Vec<u32> {
     (0..model.n_vocab()).filter(|token| model.is_end(token.cast_signed())).collect()
 }
 
-/// As llama.cpp tells its two kinds of grammars apart.
+/// True if `text` is a Lark grammar, by the same rule as in llama.cpp.
 fn is_lark(text: &str) -> bool {
     text.trim_start().starts_with("%llguidance")
 }
 
-/// Runs `work` where there is much stack.
+/// Runs `work` on a thread with a large stack.
 pub(super) fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     let failed = |why: &dyn std::fmt::Display| Error::Sampler(format!("cannot read the grammar: {why}"));
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("grammar".to_string()).stack_size(STACK);
         let thread = thread.spawn_scoped(scope, work).map_err(|error| failed(&error))?;
-        thread.join().map_err(|_| failed(&"its parser gave up; make it simpler"))
+        thread.join().map_err(|_| failed(&"its parser gave up; make the grammar simpler"))
     })
 }
 
@@ -224,7 +227,7 @@ fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
             let refs = text.matches("\"$ref\"").count();
             if refs > MAX_SCHEMA_REFS {
                 return refuse(format!(
-                    "it has {refs} $refs, and {MAX_SCHEMA_REFS} are the most: make it simpler"
+                    "it has {refs} $refs, more than the maximum of {MAX_SCHEMA_REFS}: make it simpler"
                 ));
             }
             if let Some(why) = multiples::refusal(schema) {
@@ -234,9 +237,9 @@ fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
         }
     };
     if len > most {
-        return refuse(format!("it has {len} bytes, and {most} are the most: make it simpler"));
+        return refuse(format!("it has {len} bytes, more than the maximum of {most}: make it simpler"));
     }
-    // The depth of JSON is bounded by its parser.
+    // The JSON parser limits the depth of a schema.
     let Constraint::Grammar(text) = constraint else { return Ok(()) };
     if text.trim().is_empty() {
         return refuse("it is empty".to_string());
@@ -253,14 +256,14 @@ fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
         }
         if depth > MAX_DEPTH {
             return refuse(format!(
-                "more than {MAX_DEPTH} brackets are open at once; give the inner ones rules of their own"
+                "more than {MAX_DEPTH} nested brackets; move the inner ones to rules of their own"
             ));
         }
     }
     Ok(())
 }
 
-/// The vocabulary of `model`, made once for each model: it takes a while.
+/// Returns the parser factory of `model`. It takes a while to create, so it is created once for each model.
 fn factory(model: &Arc<Model>) -> Result<Arc<ParserFactory>> {
     static KNOWN: Vocabularies = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -279,13 +282,13 @@ fn build(model: &Model) -> Result<ParserFactory> {
     let ends = ends_of(model);
     let Some(&end) = ends.first() else {
         return Err(Error::Sampler(
-            "the model has no token that ends a text, so a grammar could never end; leave the grammar out"
+            "the model has no token that ends a text, so a grammar could never end; remove the grammar"
                 .to_string(),
         ));
     };
     let words = (0..n_vocab).map(|token| bytes(model, token.cast_signed())).collect::<Result<Vec<_>>>()?;
     let trie = TokTrie::from(&TokRxInfo::new(n_vocab, end), &words).with_eos_tokens(&ends);
-    // Not canonical: no tokens are forced, the model chooses every one.
+    // Not canonical: no tokens are forced, and the model chooses every one.
     let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
     let slices = llguidance::earley::SlicedBiasComputer::general_slices();
     let mut factory =
@@ -297,8 +300,8 @@ fn build(model: &Model) -> Result<ParserFactory> {
     Ok(factory)
 }
 
-/// What `token` adds to the text; control tokens add nothing and are known by their names. A token without bytes is never
-/// allowed.
+/// Returns the bytes that `token` adds to the text. Control tokens add none and are known by their names. A token
+/// without bytes is never allowed.
 fn bytes(model: &Model, token: Token) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     model.piece(token, &mut bytes)?;
@@ -314,7 +317,7 @@ fn bytes(model: &Model, token: Token) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// llguidance's message in one line, without the grammar that it repeats and what it adds for its authors.
+/// Returns llguidance's message in one line, without the repeated grammar and the notes for llguidance's developers.
 fn words(error: &str) -> String {
     let end = ["<non-verbose/>", "<state>", "<backtrace>"].iter().filter_map(|mark| error.find(mark)).min();
     let is_source = |line: &str| {

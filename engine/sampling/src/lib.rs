@@ -1,6 +1,6 @@
-//! Chooses tokens: llama.cpp's samplers, grammars and JSON schemas.
+//! Choice of tokens: llama.cpp's samplers, grammars and JSON schemas.
 //!
-//! [`SamplingOptions`] says what is asked for, a [`Chain`] does it for one text.
+//! [`SamplingOptions`] holds the settings, and a [`Chain`] applies them to one text.
 
 mod alone;
 mod chain;

@@ -1,68 +1,69 @@
-//! `multipleOf` of JSON schemas: llguidance looks at every remainder that there can be, and no limit of its own holds for
-//! that. A schema of 40 bytes takes minutes and gigabytes.
+//! Limits for `multipleOf` in JSON schemas. llguidance visits every possible remainder and has no limit for them: a
+//! schema of 40 bytes can take minutes and gigabytes.
 
 use serde_json::Value;
 
-/// Most remainders of a schema, those of every `multipleOf` added up: 100,000 take about a second and 50 MiB
+/// Largest number of remainders in a schema, summed over every `multipleOf`. 100,000 take about a second and 50 MiB
 /// more.
 const MAX_REMAINDERS: u64 = 100_000;
 
-/// Most digits after the point: llguidance counts in 32 bits.
+/// Largest number of digits after the decimal point; llguidance counts in 32 bits.
 const MAX_DIGITS: u32 = 9;
 
-/// What joins schemas: a number must then be a multiple of both.
+/// Keywords that combine schemas: a number must then be a multiple of both.
 const JOINS: [&str; 5] = ["allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"];
 
-/// What a schema has of them.
+/// Values of `multipleOf` that a schema contains.
 struct MultiplesOf {
-    /// Added up.
+    /// Sum of the remainders.
     remainders: u64,
-    /// Of what is a multiple of all, but for the point.
+    /// Remainders of a number that must be a multiple of all values, without regard to the decimal point.
     together: u64,
-    /// Fewest and most digits after the point.
+    /// Fewest and most digits after the decimal point.
     digits: (u32, u32),
     joins: bool,
 }
 
 impl MultiplesOf {
-    /// Those of the worst number that can become of it.
+    /// Number of remainders in the worst case.
     fn most(&self) -> u64 {
         if !self.joins {
             return self.remainders;
         }
-        // In the units of the one with the most digits.
+        // In units of the value with the most digits.
         let units = 10_u64.pow(self.digits.1.saturating_sub(self.digits.0));
         self.remainders.max(self.together.saturating_mul(units))
     }
 }
 
-/// Why `schema` is too hard, if it is.
+/// Returns the reason why `schema` is too expensive, or `None`.
 pub(super) fn refusal(schema: &Value) -> Option<String> {
     let mut found = MultiplesOf { remainders: 0, together: 1, digits: (MAX_DIGITS, 0), joins: false };
     if let Some(value) = look(schema, &mut found) {
         return Some(format!(
-            "multipleOf {value}: at most {MAX_DIGITS} digits after the point are looked at"
+            "multipleOf {value}: at most {MAX_DIGITS} digits after the decimal point are supported"
         ));
     }
     let most = found.most();
     (most > MAX_REMAINDERS).then(|| {
         format!(
-            "its values of multipleOf have {most} remainders together, and {MAX_REMAINDERS} are the most: use smaller ones, \
-             or leave it out and check the answer"
+            "its values of multipleOf have {most} remainders in total, more than the maximum of {MAX_REMAINDERS}: use smaller \
+             values, or remove multipleOf and check the answer yourself"
         )
     })
 }
 
-/// The same for the schemas within a Lark grammar.
+/// Does the same as [`refusal`] for the schemas within a Lark grammar.
 pub(super) fn refusal_in_lark(text: &str) -> Option<String> {
     text.match_indices("%json").find_map(|(at, mark)| {
         let schema = serde_json::Deserializer::from_str(&text[at + mark.len()..]).into_iter::<Value>().next();
-        // What is no JSON is refused with its place later.
+        // Invalid JSON is rejected later, with its position.
         refusal(&schema?.ok()?)
     })
 }
 
-/// Adds up what is in `value`; returns one that has too many digits. The depth of JSON is bounded by its parser.
+/// Adds up the values in `value`. Returns one that has too many digits, if there is one. The JSON parser limits the
+/// depth.
 fn look(value: &Value, found: &mut MultiplesOf) -> Option<f64> {
     match value {
         Value::Array(list) => list.iter().find_map(|value| look(value, found)),
@@ -77,7 +78,7 @@ fn look(value: &Value, found: &mut MultiplesOf) -> Option<f64> {
     }
 }
 
-/// As llguidance reads it: digits without the point, of which so many are after it.
+/// Adds `number` in llguidance's form: digits without the decimal point, and the count of digits after it.
 fn add(number: f64, found: &mut MultiplesOf) -> Option<f64> {
     let (mut value, mut digits) = (number, 0);
     while value.fract() != 0.0 {
@@ -86,7 +87,7 @@ fn add(number: f64, found: &mut MultiplesOf) -> Option<f64> {
             return Some(number);
         }
     }
-    // Greater ones than 2⁶⁴ are that.
+    // Larger values saturate.
     let value = (value as u64).max(1);
     found.remainders = found.remainders.saturating_add(value);
     found.digits = (found.digits.0.min(digits), found.digits.1.max(digits));
@@ -118,12 +119,12 @@ mod tests {
             (json!({ "properties": { "multipleOf": of(json!(7)) } }), ""),
             (of(json!(99_999_989)), "99999989 remainders"),
             (of(json!(4e19)), "remainders"),
-            (of(json!(1e-12)), "9 digits after the point"),
-            (of(json!(1.000_000_000_1)), "9 digits after the point"),
+            (of(json!(1e-12)), "9 digits after the decimal point"),
+            (of(json!(1.000_000_000_1)), "9 digits after the decimal point"),
             (many(500, 100), ""),
             (many(11, 9973), "109703 remainders"),
             (json!({ "items": [{ "a": [of(json!(9_999_991))] }] }), "remainders"),
-            // Together they are one of their product.
+            // Combined, a number must be a multiple of their product.
             (json!({ "allOf": [of(json!(9973)), of(json!(9967))] }), "99400891 remainders"),
             (json!({ "a": of(json!(9973)), "b": of(json!(9967)) }), ""),
             (json!({ "allOf": [of(json!(0.000_000_1)), of(json!(7))] }), "70000000 remainders"),

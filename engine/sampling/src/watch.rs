@@ -1,6 +1,6 @@
-//! Ends steps of a grammar that take too long. llguidance counts what it makes, which bounds memory, but what it makes takes
-//! longer the more ambiguous a grammar is. What counts is what the step computes: on a machine out of breath, or held by a
-//! quota, a good grammar must not fail.
+//! Watch that cancels steps of a grammar that take too long. llguidance limits the number of its items, which limits
+//! memory, but the more ambiguous a grammar is, the longer each item takes. The watch counts the CPU time of the
+//! step: a good grammar must not fail on an overloaded machine, or under a CPU quota.
 
 use std::sync::{Condvar, Mutex, Once, PoisonError};
 use std::time::Duration;
@@ -8,21 +8,21 @@ use std::time::Duration;
 use llama::ThreadClock;
 use llguidance::CancellationHandle;
 
-/// What a step may compute. Usual ones take far less than a millisecond.
+/// Largest CPU time of a step. Ordinary steps take far less than a millisecond.
 pub(super) const STEP: Duration = Duration::from_millis(500);
 
-/// How often the watch looks, while there is something to look at.
+/// Interval between two checks while a step is running.
 const ROUND: Duration = Duration::from_millis(50);
 
-/// Rounds without a step until the watch sleeps.
+/// Number of checks without a step after which the watch sleeps.
 const QUIET: u32 = 20;
 
-/// A step that somebody takes at this moment.
+/// A step in progress.
 struct WatchedStep {
     id: u64,
-    /// Of the thread that takes it.
+    /// CPU clock of the thread that takes the step.
     clock: ThreadClock,
-    /// When that clock says so much, it took too long.
+    /// Time on that clock at which the step has taken too long.
     end: Duration,
     handle: CancellationHandle,
 }
@@ -36,11 +36,11 @@ struct Watched {
 static WATCHED: Mutex<Watched> = Mutex::new(Watched { steps: Vec::new(), next: 0, asleep: true });
 static WAKE: Condvar = Condvar::new();
 
-/// Does `work`, and cancels what belongs to `handle` if this thread computes longer than [`STEP`] for it.
+/// Runs `work`, and cancels the work of `handle` if this thread uses more CPU time than [`STEP`].
 pub(super) fn watched<T>(handle: Option<CancellationHandle>, work: impl FnOnce() -> T) -> T {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        // Without it, steps have llguidance's own bounds.
+        // Without the watch, only llguidance's own limits apply.
         let _ = std::thread::Builder::new().name("grammar watch".to_string()).spawn(watch);
     });
     let Some((handle, clock)) = handle.zip(ThreadClock::own()) else { return work() };

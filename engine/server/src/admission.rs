@@ -1,15 +1,16 @@
-//! Admission of connections: how many may be open, and which one is closed when another needs its place.
+//! Admission of connections: limits on the number of open connections, and the choice of the connection that is
+//! evicted when a new one needs its place.
 //!
-//! Each listener has a [`Gate`] of its own, so that a flood over TCP never takes the places of the Unix socket. A gate
-//! bounds its connections in all and for each network (an IPv4 address, or the /64 of an IPv6 address). At a bound, the
-//! newcomer takes the place of a connection that does nothing:
+//! Each listener has its own [`Gate`], so that a flood over TCP never takes the places of the Unix socket. A gate
+//! limits the total number of connections and the number per network (an IPv4 address, or the /64 of an IPv6
+//! address). At a limit, a new connection replaces an inactive one:
 //!
-//! 1. first of a connection that has not [proven](ConnectionState::prove) itself: the oldest one of the network that has
-//!    most of them, so that a newcomer does not push out others that came just before it;
-//! 2. then of the proven connection that has rested for longest.
+//! 1. First, a connection that has not [proven](ConnectionState::prove) itself: the oldest one of the network with the
+//!    most unproven connections, so that a newcomer does not evict others that arrived just before it.
+//! 2. Then, the proven connection that has been idle for longest.
 //!
-//! Without either, the newcomer gets one of the [`RESERVE`] places, where only `/health`, `/metrics` and `/status` are
-//! answered.
+//! If there is neither, the newcomer gets one of the [`RESERVE`] places, where only `/health`, `/metrics` and
+//! `/status` are answered.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,30 +22,30 @@ use tokio::sync::Notify;
 
 use super::metrics::Metrics;
 
-/// Connections beyond the bound that may ask for `/health`, `/metrics` and `/status`.
+/// Number of connections beyond the limit that may request `/health`, `/metrics` and `/status`.
 pub const RESERVE: usize = 16;
 
-/// Shortest rest after which a proven connection may be closed: its client may be about to send the next request.
+/// Minimum idle time before a proven connection may be evicted: its client may be about to send the next request.
 const LEAST_REST: Duration = Duration::from_secs(1);
 
-/// Shortest time between two requests on a connection over TCP that has not proven itself.
+/// Minimum time between two requests on an unproven TCP connection.
 const LEAST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Bounds of a gate.
+/// Limits of a gate.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionBounds {
-    /// Connections in all.
+    /// Maximum number of connections.
     pub total: usize,
-    /// Connections of each network.
+    /// Maximum number of connections per network.
     pub per_network: usize,
 }
 
 impl ConnectionBounds {
-    /// No bound at all.
+    /// Unlimited connections.
     pub const NONE: ConnectionBounds = ConnectionBounds { total: usize::MAX, per_network: usize::MAX };
 }
 
-/// The part of an address that one client has: all of IPv4, the first 64 bits of IPv6.
+/// Part of an address that identifies a client: all of an IPv4 address, or the first 64 bits of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Network {
     /// An IPv4 address.
@@ -62,50 +63,50 @@ impl From<IpAddr> for Network {
     }
 }
 
-/// Step of a connection.
+/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ConnectionPhase {
-    /// The head of a request is expected: the first one, or one that has begun.
+    /// Waiting for a request head, either the first one or one that has begun to arrive.
     Expecting,
-    /// The body of a request is read.
+    /// Reading the body of a request.
     Reading,
-    /// A request is answered.
+    /// Answering a request.
     Answering,
-    /// Nothing is expected.
+    /// Idle between requests.
     Resting,
 }
 
-/// Bound that a newcomer met.
+/// Limit that a new connection exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// Connections in all.
+    /// Total number of connections.
     Total,
-    /// Connections of its network.
+    /// Number of connections of one network.
     Network,
 }
 
-/// Reason for closing a connection in favour of another.
+/// Reason why a connection was closed in favour of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evicted {
-    /// It had shown no valid key, or sent nothing valid.
+    /// The client had shown no valid key or sent no valid request.
     Unproven,
-    /// It rested.
+    /// The connection was idle.
     Idle,
-    /// It held a place of the reserve.
+    /// The connection held a place of the reserve.
     Reserve,
 }
 
-/// Bound in time that a client did not keep.
+/// Time limit that a client exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
-    /// For the head of a request.
+    /// Time to send the head of a request.
     Head,
-    /// For the body of a request.
+    /// Time to send the body of a request.
     Body,
-    /// For the rest between requests.
+    /// Idle time between requests.
     Idle,
-    /// For reading an answer.
+    /// Time to read an answer.
     Write,
 }
 
@@ -120,18 +121,18 @@ pub struct ConnectionState {
     proven: AtomicBool,
     /// True while a write waits for the client.
     writing: AtomicBool,
-    /// True if the last request has a body that was not read to its end.
+    /// True if the body of the last request was not read to its end.
     unread: AtomicBool,
-    /// Milliseconds from `opened` to the last step or write.
+    /// Milliseconds from `opened` to the last phase change or write.
     active: AtomicU64,
-    /// Milliseconds from `opened` to when the next request is due that is not too early.
+    /// Milliseconds from `opened` to the earliest time at which the next request is answered without delay.
     due: AtomicU64,
     evicted: Notify,
     metrics: Arc<Metrics>,
 }
 
 impl ConnectionState {
-    /// The step that it is at.
+    /// Returns the current phase.
     pub fn phase(&self) -> ConnectionPhase {
         match self.phase.load(Ordering::Relaxed) {
             0 => ConnectionPhase::Expecting,
@@ -141,55 +142,56 @@ impl ConnectionState {
         }
     }
 
-    /// Goes on to `phase`.
+    /// Enters `phase`.
     pub fn set(&self, phase: ConnectionPhase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
         self.touch();
     }
 
-    /// Notes that something was written just now.
+    /// Records a write at the current time.
     pub fn touch(&self) {
         let active = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.active.store(active, Ordering::Relaxed);
     }
 
-    /// Notes if a write waits for the client: it may be the end of an answer, which is not cut off.
+    /// Records whether a write is waiting for the client. That write may be the end of an answer, which must not be
+    /// cut off.
     pub fn set_writing(&self, writing: bool) {
         self.writing.store(writing, Ordering::Relaxed);
     }
 
-    /// Notes if the request has a body that was not read to its end.
+    /// Records whether the request has a body that was not read to its end.
     pub fn set_unread(&self, unread: bool) {
         self.unread.store(unread, Ordering::Relaxed);
     }
 
-    /// True if the last request has a body that was not read to its end.
+    /// True if the body of the last request was not read to its end.
     pub fn is_unread(&self) -> bool {
         self.unread.load(Ordering::Relaxed)
     }
 
-    /// True if it rests, and all that was answered has been sent.
+    /// True if the connection is idle and everything that was answered has been sent.
     fn is_idle(&self) -> bool {
         self.phase() == ConnectionPhase::Resting && !self.writing.load(Ordering::Relaxed)
     }
 
-    /// Notes that its client has shown a valid key, or, where none is needed, sent a valid request.
+    /// Records that the client has shown a valid key or, if no key is needed, sent a valid request.
     pub fn prove(&self) {
         self.proven.store(true, Ordering::Relaxed);
     }
 
-    /// True if its client has shown a valid key or sent a valid request.
+    /// True if the client has shown a valid key or sent a valid request.
     pub fn is_proven(&self) -> bool {
         self.proven.load(Ordering::Relaxed)
     }
 
-    /// True if it may rest only shortly: it came over TCP and has not proven itself.
+    /// True if the short idle limit applies: an unproven TCP connection.
     pub fn rests_shortly(&self) -> bool {
         self.network.is_some() && !self.is_proven()
     }
 
-    /// Time for which a request that has just come must wait: thousands that come together on connections without a key
-    /// would keep the thread of all connections busy.
+    /// Returns the delay for a request that has just arrived. Without it, thousands of simultaneous requests without
+    /// a key would keep the connection thread busy.
     pub fn early(&self) -> Duration {
         if !self.rests_shortly() {
             return Duration::ZERO;
@@ -201,22 +203,22 @@ impl ConnectionState {
         due - now
     }
 
-    /// The bound that gave it a place of the reserve, where it has one.
+    /// Returns the exceeded limit if the connection holds a place of the reserve.
     pub fn reserve(&self) -> Option<Full> {
         self.reserve
     }
 
-    /// Returns when another connection needs its place.
+    /// Completes when another connection needs the place of this one.
     pub async fn evicted(&self) {
         self.evicted.notified().await;
     }
 
-    /// Counts that its client was too late.
+    /// Counts that the client exceeded the time limit `late`.
     pub fn was_late(&self, late: Late) {
         self.metrics.connections_timed_out[late as usize].add(1);
     }
 
-    /// Counts that it was refused for `full`.
+    /// Counts that the connection was refused because of the limit `full`.
     pub fn was_refused(&self, full: Full) {
         self.metrics.connections_refused[full as usize].add(1);
     }
@@ -227,7 +229,7 @@ impl ConnectionState {
     }
 }
 
-/// Connections of a listener.
+/// Open connections of a listener.
 #[derive(Debug)]
 pub struct Gate {
     metrics: Arc<Metrics>,
@@ -235,7 +237,7 @@ pub struct Gate {
     open: Mutex<Vec<Arc<ConnectionState>>>,
 }
 
-/// A connection's place, given back when this is dropped.
+/// Place of a connection. Released when dropped.
 #[derive(Debug)]
 pub struct Admitted {
     gate: Arc<Gate>,
@@ -243,7 +245,7 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    /// The state of the connection.
+    /// Returns the state of the connection.
     pub fn state(&self) -> &Arc<ConnectionState> {
         &self.state
     }
@@ -258,17 +260,18 @@ impl Drop for Admitted {
 }
 
 impl Gate {
-    /// A gate without connections that counts into `metrics`.
+    /// Creates a gate without connections that reports to `metrics`.
     pub fn new(metrics: &Arc<Metrics>) -> Self {
         Gate { metrics: Arc::clone(metrics), next: AtomicU64::new(0), open: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<ConnectionState>>> {
-        // Whatever panicked, the list is whole between two calls.
+        // After a panic the list is still valid, because no call leaves it half changed.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection from `network`; none where even the reserve is taken by connections that are answered.
+    /// Admits a connection from `network`. `None` if all places are taken and every connection of the reserve is
+    /// being answered.
     pub fn admit(self: &Arc<Self>, network: Option<Network>, bounds: ConnectionBounds) -> Option<Admitted> {
         let now = Instant::now();
         let mut open = self.lock();
@@ -299,7 +302,7 @@ impl Gate {
         Some(Admitted { gate: Arc::clone(self), state })
     }
 
-    /// Makes room for another connection of `network`, by closing one where a bound is reached.
+    /// Makes room for another connection of `network`. Evicts a connection if a limit is reached.
     fn make_room(
         &self,
         open: &mut Vec<Arc<ConnectionState>>,
@@ -335,16 +338,16 @@ impl Gate {
         true
     }
 
-    /// Closes the connection of `number`, whose place is free at once.
+    /// Evicts the connection with the number `number`, and frees its place immediately.
     fn evict(&self, open: &mut Vec<Arc<ConnectionState>>, number: u64, why: Evicted) {
         let Some(at) = open.iter().position(|state| state.number == number) else { return };
-        // The order is that of their coming.
+        // `open` stays sorted by time of arrival, so `swap_remove` is not an option.
         open.remove(at).evicted.notify_one();
         self.metrics.connections_evicted[why as usize].add(1);
     }
 }
 
-/// The one of `states`, in the order of their coming, that goes first.
+/// Chooses the connection to evict from `states`, which are sorted by time of arrival.
 fn victim<'a>(
     states: impl Iterator<Item = &'a Arc<ConnectionState>> + Clone,
     now: Instant,
@@ -412,7 +415,7 @@ mod tests {
         let open: Vec<bool> = flood.iter().map(|admitted| is_open(&gate, admitted)).collect();
         assert_eq!(open.iter().filter(|open| **open).count(), 4, "the bound of a network: {open:?}");
         assert!(open[16..].iter().all(|open| *open), "the oldest go first: {open:?}");
-        // All places are taken: the network with most of them gives one up.
+        // All places are taken: the network with the most connections loses one.
         let another = gate.admit(network(4), BOUNDS).expect("a place");
         assert!([&keyed, &newcomer, &another].iter().all(|admitted| is_open(&gate, admitted)));
         assert_eq!(metrics.connections_evicted[Evicted::Unproven as usize].get(), 17);

@@ -1,46 +1,46 @@
-//! Errors that clients get, in the shape of OpenAI's errors.
+//! Errors that clients receive, in the format of OpenAI's errors.
 
 use serde_json::{Value, json};
 
-/// Kind of an error, as programs read it.
+/// Kind of an error. Determines the HTTP status, `type` and `code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiErrorKind {
-    /// The request is wrong.
+    /// The request is invalid.
     Invalid,
     /// The prompt does not fit the context.
     PromptTooLong,
-    /// More bytes than are read.
+    /// The body is larger than the limit.
     TooLarge,
-    /// No key, or a wrong one.
+    /// The key is missing or wrong.
     Unauthorized,
-    /// A web page asks by a name of its own, perhaps.
+    /// The `Host` header may be that of a DNS rebinding attack.
     Forbidden,
-    /// A web page of another place asks.
+    /// A browser sent a cross-origin request without a key.
     Origin,
-    /// There is no such thing here.
+    /// The path or object does not exist.
     NotFound,
-    /// There is no such model.
+    /// The model does not exist.
     NoModel,
-    /// The model cannot be had now.
+    /// The model cannot be loaded now.
     NoRoom,
-    /// Not with this method.
+    /// The HTTP method is not allowed on this path.
     Method,
-    /// No JSON.
+    /// The body is not declared as JSON, or it is compressed.
     MediaType,
-    /// Too many wait already.
+    /// The queue is full.
     Busy,
-    /// Too many connections, or too many bytes of requests, are there already.
+    /// A limit on connections or on the bytes of waiting requests is reached.
     Overloaded,
-    /// The server stops.
+    /// The server is shutting down.
     Stopping,
-    /// The time of the request is over.
+    /// The request timed out.
     Deadline,
-    /// It could not be evaluated.
+    /// The evaluation failed.
     Failed,
 }
 
 impl ApiErrorKind {
-    /// HTTP status, `type` and `code`.
+    /// Returns the HTTP status, `type` and `code`.
     pub fn words(self) -> (u16, &'static str, &'static str) {
         const INVALID: &str = "invalid_request_error";
         match self {
@@ -64,23 +64,23 @@ impl ApiErrorKind {
     }
 }
 
-/// An error that a client gets.
+/// Error that a client receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
-    /// Why.
+    /// Kind of the error.
     pub kind: ApiErrorKind,
-    /// Why, in words.
+    /// Explanation for people.
     pub message: String,
-    /// The field that is wrong.
+    /// Name of the invalid field, if a field is the cause.
     pub param: Option<String>,
-    /// When it may be worth another try, in seconds.
+    /// Number of seconds after which a retry may succeed.
     pub retry_after: Option<u64>,
 }
 
-/// Most bytes of a message: it may repeat what a client sent, and that can be megabytes.
+/// Maximum length of a message, in bytes. A message may quote what the client sent, which can be megabytes.
 const MOST: usize = 2000;
 
-/// `message` without its middle where it is long: what is wrong stands at the beginning, what to do at the end.
+/// Shortens a long `message` in the middle. Its start states the cause, and its end the remedy.
 fn cut(message: String) -> String {
     if message.len() <= MOST {
         return message;
@@ -91,23 +91,26 @@ fn cut(message: String) -> String {
 }
 
 impl ApiError {
-    /// Without a field.
+    /// Creates an error that no single field causes.
     pub fn new(kind: ApiErrorKind, message: impl Into<String>) -> Self {
-        ApiError { kind, message: cut(message.into()), param: None, retry_after: None }
+        // A message is a single line, so the hint of an error of the engine follows after a semicolon.
+        let message: String = message.into();
+        let message = cut(message.replace("\nhint: ", "; "));
+        ApiError { kind, message, param: None, retry_after: None }
     }
 
-    /// `param` is wrong: `message` says what it should be.
+    /// Creates the error for an invalid field `param`. `message` states the expected value.
     pub fn field(param: &str, message: impl std::fmt::Display) -> Self {
         let message = format!("{param}: {message}");
         ApiError { param: Some(param.to_string()), ..ApiError::new(ApiErrorKind::Invalid, message) }
     }
 
-    /// The status over HTTP.
+    /// Returns the HTTP status code.
     pub fn status(&self) -> u16 {
         self.kind.words().0
     }
 
-    /// The value of `error`.
+    /// Returns the JSON value of the key `error`.
     pub fn error(&self) -> Value {
         let (_, kind, code) = self.kind.words();
         let mut error = json!({ "message": self.message, "type": kind, "param": self.param, "code": code });
@@ -118,10 +121,10 @@ impl ApiError {
     }
 }
 
-/// The answer to everything once the end has begun.
+/// Returns the error for every request that arrives during shutdown.
 pub fn stopping() -> ApiError {
     ApiError {
         retry_after: Some(1),
-        ..ApiError::new(ApiErrorKind::Stopping, "this server is shutting down and takes no more requests")
+        ..ApiError::new(ApiErrorKind::Stopping, "the server is shutting down and accepts no more requests")
     }
 }

@@ -6,13 +6,13 @@ use tokio::time::Instant;
 
 use super::api_error::{ApiError, ApiErrorKind};
 
-/// Longest time for a whole request.
+/// Maximum time for a whole request.
 const WHOLE: Duration = Duration::from_secs(60);
 
 /// Time for a request in addition to the time that its bytes take at [`RATE`].
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Lowest average rate of a request, in bytes per second.
+/// Minimum average rate of a request, in bytes per second.
 const RATE: usize = 1024;
 
 /// Returns the deadline of a request that began at `begin` and has sent `bytes` so far.
@@ -20,11 +20,12 @@ pub fn deadline(begin: Instant, bytes: usize) -> Instant {
     begin + WHOLE.min(GRACE + Duration::from_secs((bytes / RATE) as u64))
 }
 
-/// Returns the refusal of a request that missed its deadline. It began at `begin` and sent `bytes`; `what` names it.
+/// Returns the error for a request that missed its deadline. It began at `begin` and sent `bytes`. `what` names the
+/// part of the request.
 pub fn late(what: &str, begin: Instant, bytes: usize) -> ApiError {
     let message = format!(
-        "the {what} did not come in time: {bytes} bytes in {:.0} seconds; send at least {RATE} bytes a second, and all of it \
-         within {} seconds",
+        "the {what} did not arrive in time ({bytes} bytes in {:.0} seconds): send at least {RATE} bytes per second, \
+        and all of it within {} seconds",
         begin.elapsed().as_secs_f64(),
         WHOLE.as_secs()
     );

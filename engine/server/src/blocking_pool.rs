@@ -1,4 +1,5 @@
-//! Thread pool for slow work, so that it does not block the thread that serves all connections. Each client has a share.
+//! Thread pool for slow work, so that slow work does not block the thread that serves all connections. Each client
+//! has a share.
 //!
 //! Work gets a thread in order of arrival, but each client first waits for one of its own places. A client with much
 //! work therefore delays another client only by the work that is already running.
@@ -14,26 +15,26 @@ use super::api_error::{ApiError, ApiErrorKind};
 use super::client::Client;
 use super::fields::Fields;
 
-/// Threads for work of milliseconds: templates, texts, requests and answers.
+/// Number of threads for work of milliseconds: templates, texts, requests and answers.
 const LIGHT: usize = 2;
 
-/// Threads for grammars and schemas, which may take seconds. No other work waits for these threads.
+/// Number of threads for grammars and schemas, which may take seconds. No other work waits for these threads.
 const GRAMMARS: usize = 2;
 
-/// Threads that tokenize very long texts, which may take seconds. A single thread takes at most one core away from
-/// generating.
+/// Number of threads that tokenize very long texts, which may take seconds. One thread takes at most one core away
+/// from generation.
 const TEXTS: usize = 1;
 
-/// Threads of the pool.
+/// Number of threads of the pool.
 pub const THREADS: usize = LIGHT + GRAMMARS + TEXTS;
 
-/// Bytes of the longest text that is tokenized at once, on the thread of the connections.
+/// Size of the longest text that is tokenized directly on the connection thread, in bytes.
 const LONG_TEXT: usize = 16 * 1024;
 
-/// Bytes of the longest text that counts as light work. Longer ones have a thread of their own.
+/// Size of the longest text that counts as light work, in bytes. Longer texts have their own thread.
 const VERY_LONG_TEXT: usize = 256 * 1024;
 
-/// Bytes of the longest request that is parsed at once, on the thread of the connections.
+/// Size of the longest request that is parsed directly on the connection thread, in bytes.
 const LONG_REQUEST: usize = 64 * 1024;
 
 /// Ratio of the requests that may be prepared for all clients to those for one client.
@@ -198,7 +199,7 @@ mod tests {
         held.pop();
         assert!(one.enter(1, 5).is_ok(), "what is refused is not counted, and what is done neither");
         drop((held, entered));
-        // All of them together have an end too.
+        // All clients together have a limit too.
         let many: Vec<Result<Preparing, usize>> =
             (0..30).map(|client| pool.of(&Client::Process { id: client, user: 0 }).enter(1, 5)).collect();
         assert_eq!(many.iter().filter(|entered| entered.is_ok()).count(), 5 * CLIENTS);
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!(pool.clients.lock().expect("whole").len(), 1);
     }
 
-    /// A hundred pieces of work of one client wait, all threads are taken by it; another's is done next.
+    /// One client queues 100 pieces of work and takes all threads; another client's work is done next.
     #[test]
     fn anothers_work_waits_only_for_what_is_being_done() {
         let runtime =
@@ -232,7 +233,7 @@ mod tests {
                     one.run(WorkKind::Grammar, work).await
                 }));
             }
-            // All of them have come before the other.
+            // Waits until all of this work has arrived, before the other client's.
             while one.own.grammars.available_permits() > 0 {
                 tokio::task::yield_now().await;
             }
@@ -240,7 +241,7 @@ mod tests {
             while pool.of(&Client::Process { id: 2, user: 0 }).own.grammars.available_permits() == GRAMMARS {
                 tokio::task::yield_now().await;
             }
-            // One piece is let go of, and whatever is begun after it is not.
+            // One piece of work ends; the pieces that start afterwards do not.
             go.send(()).expect("somebody waits");
             let its = tokio::time::timeout(Duration::from_secs(60), its).await;
             its.expect("it was next").expect("it ends").expect("it is done");

@@ -1,7 +1,7 @@
-//! Memory bound for waiting requests. A request waits for the rest of its body, a model, its preparation or a slot.
+//! Memory limit for waiting requests. A request waits for the rest of its body, a model, its preparation or a slot.
 //!
-//! A request costs at most twelve times its size in memory and a fixed allowance (`fields.rs`), so a bound on the
-//! bytes of all waiting requests bounds their memory.
+//! A request needs at most twelve times its size in memory and a fixed allowance (`fields.rs`), so a limit on the
+//! bytes of all waiting requests limits their memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,11 @@ use super::client::{Account, Client};
 use super::limits::ServerLimits;
 use super::metrics::Metrics;
 
-/// Divisor of the bound: one client may have one part in this many.
+/// Divisor of the limit. One client may use this fraction of it.
 const SHARE: usize = 2;
 
-/// Bytes charged for each value of a JSON tree, besides its own text. A value takes at most twelve times as many in memory.
+/// Number of bytes charged for each value of a JSON tree, besides its own text. A value needs at most twelve times as
+/// much memory.
 pub const VALUE_BYTES: usize = 40;
 
 /// Budget for the bytes of all waiting requests.
@@ -24,26 +25,26 @@ pub struct Budget {
     waiting: Mutex<Waiting>,
 }
 
-/// Bytes that are charged now.
+/// Bytes that are currently charged.
 #[derive(Debug, Default)]
 struct Waiting {
     /// Sum over all clients.
     total: usize,
-    /// Sum of each client that has any.
+    /// Sum of each client that has charges.
     clients: HashMap<Account, usize>,
 }
 
-/// Bounds of a budget.
+/// Limits of a budget.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteBounds {
-    /// Bytes of all requests that wait.
+    /// Maximum number of bytes of all waiting requests.
     pub waiting: usize,
-    /// Bytes of one request. A request of this size is always admitted if no other waits.
+    /// Maximum number of bytes of one request. A request of this size is always admitted if no other request waits.
     pub request: usize,
 }
 
 impl ByteBounds {
-    /// Returns the bounds in `limits`.
+    /// Returns the limits of the budget in `limits`.
     pub fn of(limits: &ServerLimits) -> Self {
         ByteBounds { waiting: limits.waiting, request: limits.request }
     }
@@ -65,7 +66,7 @@ pub struct SharedCharge {
 }
 
 impl PartialEq for SharedCharge {
-    /// Always returns true: the charge does not count when two requests are compared.
+    /// Always returns true: the charge is ignored when two requests are compared.
     fn eq(&self, _: &SharedCharge) -> bool {
         true
     }
@@ -84,7 +85,7 @@ impl Budget {
         Budget { metrics: Arc::clone(metrics), waiting: Mutex::default() }
     }
 
-    /// Starts the charge of a request of `client`, at zero bytes.
+    /// Starts a charge for a request of `client`, with zero bytes.
     pub fn charge(self: &Arc<Self>, client: &Client) -> Charge {
         Charge { budget: Arc::clone(self), account: client.account(), bytes: 0 }
     }
@@ -109,8 +110,8 @@ impl Charge {
         let refused = |whose: &str, wait: usize, most: usize| {
             self.budget.metrics.refused.add(1);
             let message = format!(
-                "requests {whose} with {wait} bytes wait already, and with this one they would have more than the {most} that \
-                 may wait (max_waiting_bytes): try again later"
+                "the waiting requests {whose} have {wait} bytes, and with this one they would exceed {most} bytes \
+                (max_waiting_bytes): try again later"
             );
             Err(ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Overloaded, message) })
         };
@@ -159,11 +160,12 @@ mod tests {
         let refused = charge(1, 30).expect_err("half of all is the client's");
         assert_eq!((refused.status(), refused.retry_after), (503, Some(1)));
         assert!(
-            refused.message.contains("of this client with 30 bytes") && refused.message.contains("the 50 ")
+            refused.message.contains("of this client have 30 bytes")
+                && refused.message.contains("exceed 50 ")
         );
         let (second, third) = (charge(2, 50).expect("room"), charge(3, 20).expect("room"));
         let refused = charge(4, 1).expect_err("all is taken");
-        assert!(refused.message.contains("of all clients with 100 bytes"), "{}", refused.message);
+        assert!(refused.message.contains("of all clients have 100 bytes"), "{}", refused.message);
         assert_eq!((metrics.waiting_bytes.get(), metrics.refused.get()), (100, 2));
         drop((first, second, third));
         assert_eq!(metrics.waiting_bytes.get(), 0);
@@ -183,7 +185,7 @@ mod tests {
         }
         let refused =
             budget.charge(&Client::Process { id: 6, user: 7 }).grow(10, bounds).expect_err("no more");
-        assert!(refused.message.contains("of this client with 50 bytes"), "{}", refused.message);
+        assert!(refused.message.contains("of this client have 50 bytes"), "{}", refused.message);
         budget.charge(&Client::Process { id: 7, user: 8 }).grow(10, bounds).expect("another user's half");
         assert_eq!(budget.lock().total, 50);
     }

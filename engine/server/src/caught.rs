@@ -1,6 +1,6 @@
-//! Panics of the threads beside the scheduler: what was to be done fails, and the thread goes on.
+//! Handling of panics in the threads other than the scheduler: the current work fails, and the thread continues.
 //!
-//! A thread that ended would be missed by nobody until someone waits for it for ever.
+//! If such a thread ended, nobody would notice, and requests would wait for it forever.
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,8 +9,8 @@ use build_info::words::printable;
 
 use super::metrics::Metrics;
 
-/// What `work` gives; nothing where it panicked, which is counted and said: `what` did. Whatever it worked on must not be
-/// used again, but for what is whole at any time.
+/// Runs `work` and returns its result. `None` if `work` panicked; the panic is then counted and logged with the name
+/// `what`. After a panic, values that `work` may have left half changed must not be used.
 pub fn caught<T>(what: &str, metrics: &Metrics, work: impl FnOnce() -> T) -> Option<T> {
     let panic = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(value) => return Some(value),
@@ -21,7 +21,7 @@ pub fn caught<T>(what: &str, metrics: &Metrics, work: impl FnOnce() -> T) -> Opt
     metrics.panics.add(1);
     let _ = writeln!(
         std::io::stderr(),
-        "warning: {what} panicked, which is an error in this program: {}; what was asked for fails, and the server goes on",
+        "warning: {what} panicked (a bug in this program): {}; the current request fails, and the server continues",
         printable(&text)
     );
     None

@@ -1,4 +1,4 @@
-//! Several answers to one request, as they come.
+//! Several answers to one request, streamed together.
 
 use std::task::{Context, Poll};
 
@@ -7,35 +7,36 @@ use tokio::sync::mpsc::error::TryRecvError;
 
 use super::job::JobEvent;
 
-/// The events of each. All are read, whichever has one: a reader that leaves one alone would lose it. Dropped, they end.
+/// Event streams of the answers. The reader must read all of them, because an answer that is not read is cancelled.
+/// Dropping this cancels all answers.
 #[derive(Debug)]
 pub struct Choices {
-    /// None for those that are over.
+    /// One receiver per choice. `None` for a choice that has ended.
     receivers: Vec<Option<Receiver<JobEvent>>>,
-    /// The one that is looked at first.
+    /// Index of the choice that is polled first, for fairness.
     next: usize,
 }
 
-/// An event of the choice with this number; without one it was ended because nobody read it.
+/// Number of a choice and its event. `None` if the choice was cancelled because it was not read.
 pub type ChoiceEvent = (usize, Option<JobEvent>);
 
 impl Choices {
-    /// Those whose events come out of `receivers`.
+    /// Creates the choices whose events come from `receivers`.
     pub fn new(receivers: Vec<Receiver<JobEvent>>) -> Self {
         Choices { receivers: receivers.into_iter().map(Some).collect(), next: 0 }
     }
 
-    /// How many there are.
+    /// Returns the number of choices.
     pub fn len(&self) -> usize {
         self.receivers.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no choices.
     pub fn is_empty(&self) -> bool {
         self.receivers.is_empty()
     }
 
-    /// The next event of any; `None` where all are over.
+    /// Polls for the next event of any choice. Ready with `None` if all choices have ended.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<ChoiceEvent>> {
         let mut is_over = true;
         for index in self.order() {
@@ -48,7 +49,7 @@ impl Choices {
         if is_over { Poll::Ready(None) } else { Poll::Pending }
     }
 
-    /// The same, of those that are there already.
+    /// Returns the next event that is already available, without waiting.
     pub fn try_next(&mut self) -> Option<ChoiceEvent> {
         for index in self.order() {
             let Some(receiver) = &mut self.receivers[index] else { continue };
@@ -61,7 +62,7 @@ impl Choices {
         None
     }
 
-    /// Waits for the next event of any; `None` where all are over.
+    /// Waits for the next event of any choice. `None` if all choices have ended.
     pub async fn next(&mut self) -> Option<ChoiceEvent> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }

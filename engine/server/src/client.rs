@@ -1,34 +1,36 @@
 //! Identity of the client that sends a request.
 
-/// Whose a request is, for fairness: requests of one client wait for each other, not for those of another.
+/// Client that a request belongs to, for fairness. Requests of one client wait for each other, not for those of other
+/// clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Client {
-    /// A process at the Unix socket.
+    /// Process connected to the Unix socket.
     Process {
-        /// Its process ID.
+        /// Process ID.
         id: i32,
-        /// User ID that it runs as.
+        /// User ID of the process.
         user: u32,
     },
-    /// A machine at the TCP address.
+    /// Machine with this IP address.
     Machine(std::net::IpAddr),
-    /// Nobody knows.
+    /// Client that cannot be identified.
     Unknown,
 }
 
-/// Payer for the bytes of requests that wait. A user can start any number of processes, so they share one account.
+/// Account that the bytes of waiting requests are charged to. A user can start any number of processes, so they share
+/// one account.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Account {
-    /// A user at the Unix socket, by user ID.
+    /// User of the Unix socket, by user ID.
     User(u32),
-    /// A machine at the TCP address.
+    /// Machine with this IP address.
     Machine(std::net::IpAddr),
-    /// A client that the system does not identify.
+    /// Client that cannot be identified.
     Unknown,
 }
 
 impl Client {
-    /// Account that pays for the client's requests.
+    /// Returns the account that the client's requests are charged to.
     pub fn account(&self) -> Account {
         match self {
             Client::Process { user, .. } => Account::User(*user),

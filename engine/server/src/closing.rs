@@ -1,13 +1,13 @@
 //! Progress of the server's shutdown.
 
-/// How far the end is.
+/// Stage of the shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Closing {
-    /// Jobs are taken.
+    /// The server accepts requests.
     #[default]
     Open,
-    /// What waits and runs is finished, nothing else is taken.
+    /// The server finishes waiting and running requests, and refuses new ones.
     Draining,
-    /// Everything ends now.
+    /// The server cancels all requests.
     Now,
 }

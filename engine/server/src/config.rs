@@ -1,4 +1,4 @@
-//! `server_config.toml`, and what becomes of it together with the flags.
+//! Configuration of the server, from `server_config.toml` and the command line.
 
 mod file_keys;
 mod models;
@@ -28,26 +28,26 @@ pub use file_keys::{Key, rows};
 pub use models::variables;
 pub use options::{Config, OPTIONS};
 
-/// Bytes of the largest configuration.
+/// Maximum size of a configuration file, in bytes.
 const LARGEST: u64 = 1 << 20;
 
 impl Config {
-    /// Reads the file at `path`.
+    /// Reads the configuration file at `path`.
     ///
     /// # Errors
-    /// Where it cannot be read, is no TOML, or a key is unknown or its value cannot be meant.
+    /// If the file cannot be read or is not TOML, or if a key is unknown or has an invalid value.
     pub fn read(path: &Path) -> Result<Self> {
         Config::from_table(&Config::table(path)?, path)
     }
 
-    /// The keys and values in the file at `path`.
+    /// Parses the file at `path` into its keys and values.
     pub(super) fn table(path: &Path) -> Result<Table> {
         let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
         let text = base::read_text(path, LARGEST).map_err(|why| wrong(why.to_string()))?;
         text.parse().map_err(|why| wrong(no_toml(&text, &why)))
     }
 
-    /// What `table`, of the file at `path`, asks for.
+    /// Builds the configuration from `table`, which was read from the file at `path`.
     pub(super) fn from_table(table: &Table, path: &Path) -> Result<Self> {
         let mut config =
             Config::of(table).map_err(|why| Error::Usage(format!("{}: {why}", path.display())))?;
@@ -57,7 +57,7 @@ impl Config {
         config.under_environment(variables())
     }
 
-    /// Looks for files in `folder`.
+    /// Resolves relative paths against `folder`.
     fn look_in(&mut self, folder: &Path) {
         let config = self;
         let files = [
@@ -94,7 +94,7 @@ impl Config {
                 let mend =
                     match nearest(name, names.iter().map(String::as_str).chain(["models", "workloads"])) {
                         Some(near) => format!("did you mean {near}?"),
-                        None => "see --print-config for those there are".to_string(),
+                        None => "see --print-config for all keys".to_string(),
                     };
                 return Err(format!("{name}: unknown key; {mend}"));
             };
@@ -103,7 +103,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What is asked for here, with `other` where nothing is.
+    /// Returns this configuration, with values of `other` for whatever is not set here.
     #[must_use]
     pub fn or(mut self, mut other: Config) -> Self {
         if self.models.is_empty() {
@@ -116,17 +116,17 @@ impl Config {
         self
     }
 
-    /// With the files that `fetch` says for the models that are named by `hf`.
+    /// Replaces each `hf` name by the path of the file that `fetch` returns for it.
     ///
     /// # Errors
-    /// Where a model has both names, before anything is fetched, and those of `fetch`.
+    /// If a model has both `hf` and a path, before anything is downloaded, and the errors of `fetch`.
     pub fn fetched(mut self, fetch: &mut dyn FnMut(&Name) -> Result<PathBuf>) -> Result<Self> {
         let own = self.models.iter().map(|(name, own)| (format!("models.{name}: "), "path", own));
         for (place, key, config) in [(String::new(), "model", &self)].into_iter().chain(own) {
             if let (Some(model), Some(hf)) = (&config.model, &config.hf) {
                 let model = model.display();
                 return Err(Error::Usage(format!(
-                    "{place}hf = \"{hf}\" and {key} = \"{model}\": a model has one of them"
+                    "{place}hf = \"{hf}\" and {key} = \"{model}\": give only one of them for a model"
                 )));
             }
         }
@@ -139,15 +139,15 @@ impl Config {
         Ok(self)
     }
 
-    /// The keys for requests over TCP.
+    /// Returns the API keys for requests over TCP.
     ///
     /// # Errors
-    /// As [`keys::read`].
+    /// The errors of [`keys::read`].
     pub fn keys(&self) -> Result<Vec<String>> {
         Ok(self.api_key_file.as_deref().map(keys::read).transpose()?.unwrap_or_default())
     }
 
-    /// The log that is asked for, if any is.
+    /// Returns the options of the log. `None` if no log is requested.
     pub fn log(&self) -> Option<log::LogOptions> {
         let asked = self.log_format.is_some() || self.log_level.is_some() || self.log_prompts == Some(true);
         asked.then(|| log::LogOptions {
@@ -157,16 +157,18 @@ impl Config {
         })
     }
 
-    /// The server that is asked for.
+    /// Returns the options of a server with a single model.
     ///
     /// # Errors
-    /// What is missing or does not go together.
+    /// If a required value is missing, or if values contradict each other.
     pub fn options(&self) -> Result<ServeOptions> {
         let usage = |message: &str| Error::Usage(message.to_string());
-        let model = self
-            .model
-            .clone()
-            .ok_or_else(|| usage("no model: name one with -m FILE or --hf OWNER/REPO, or by `model` or `hf` in the file of --config"))?;
+        let model = self.model.clone().ok_or_else(|| {
+            usage(
+                "no model is given\nhint: use -m FILE or --hf OWNER/REPO, or set `model` or `hf` in \
+                                 the file of --config",
+            )
+        })?;
         let socket = match (&self.socket, self.listen) {
             (Some(path), _) => Some(path.clone()),
             (None, Some(_)) => None,
@@ -174,15 +176,15 @@ impl Config {
         };
         if self.socket_group.is_some() && self.socket.is_none() {
             return Err(usage(
-                "--socket-group: others cannot enter the folder of the default socket; name a place that they can reach \
-                 with --socket PATH",
+                "--socket-group: other users cannot enter the folder of the default socket\nhint: choose a socket \
+                that they can reach with --socket PATH",
             ));
         }
         let keys = self.keys()?;
         if let Some(address) = self.listen.filter(|address| !address.ip().is_loopback() && keys.is_empty()) {
             return Err(Error::Usage(format!(
-                "--listen {address}: others can reach this address, so a key is needed: name a file with one in each line \
-                 by --api-key-file, or listen on 127.0.0.1"
+                "--listen {address}: other machines can reach this address, so a key is needed\nhint: name a file \
+                with one key per line with --api-key-file, or listen on 127.0.0.1"
             )));
         }
         let metrics_without_key = self.metrics_without_key.unwrap_or(false);
@@ -191,27 +193,26 @@ impl Config {
             && keys.is_empty()
         {
             return Err(Error::Usage(format!(
-                "--health-listen {address}: others can reach this address, and without keys everybody could read /metrics: name a \
-                 file of keys by --api-key-file, or allow it by metrics_without_key = true"
+                "--health-listen {address}: other machines can reach this address, and without keys anyone could \
+                read /metrics\nhint: name a key file with --api-key-file, or allow this with metrics_without_key = \
+                true"
             )));
         }
         if self.prompt_cache.is_some() && self.prompt_reuse == Some(false) {
-            return Err(usage(
-                "prompt_cache with prompt_reuse = false: nothing would be read; leave one of them out",
-            ));
+            return Err(usage("prompt_cache has no effect with prompt_reuse = false: remove one of them"));
         }
-        // A smaller model that is named is there to be used.
+        // If a draft model is given, drafting with it is the default.
         let implied = if self.draft_model.is_some() { Who::All(DraftSource::Model) } else { Who::Off };
         let who = self.speculative.unwrap_or(implied);
         match (who, &self.draft_model) {
             (Who::All(DraftSource::Model), None) => {
                 return Err(usage(
-                    "speculative = model: name the smaller model with draft_model (--draft-model FILE)",
+                    "speculative = model needs a draft model: name it with draft_model (--draft-model FILE)",
                 ));
             }
             (Who::Off | Who::All(DraftSource::Lookup), Some(model)) => {
                 return Err(Error::Usage(format!(
-                    "draft_model {} with speculative = off or lookup: it would not be used; leave one of them out, or use asked",
+                    "draft_model {} has no effect with speculative = off or lookup: remove one of them, or use asked",
                     model.display()
                 )));
             }
@@ -219,8 +220,8 @@ impl Config {
         }
         let on_device = match (self.engine.device_sampling.unwrap_or_default(), who) {
             (DeviceSampling::On, who) if who != Who::Off => {
-                let why = "device_sampling with drafts: they are held against logits, and a device that chooses sends none; \
-                           leave one of them out";
+                let why = "device_sampling cannot be used with drafts: drafts are compared with logits, and a device \
+                          that samples sends none; remove one of them";
                 return Err(usage(why));
             }
             (mode, Who::Off) => mode,
@@ -300,7 +301,7 @@ impl Config {
     }
 }
 
-/// The file with every key at its default, all commented out.
+/// Returns a configuration file with every key at its default, all commented out.
 pub fn printed() -> String {
     file_keys::printed(models::PRINTED)
 }
@@ -312,12 +313,12 @@ fn checked(flag: &str, value: u32, least: u32, most: u32) -> Result<u32> {
     }
 }
 
-/// Why `text` is no TOML, in one line: the library's own words draw a picture of several.
+/// Returns the TOML error in `text` as one line. The library's own message has several lines.
 fn no_toml(text: &str, why: &toml::de::Error) -> String {
     let before = why.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.split('\n').count();
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-    format!("no TOML: line {line}, column {column}: {}", why.message())
+    format!("invalid TOML: line {line}, column {column}: {}", why.message())
 }
 
 #[cfg(test)]
@@ -336,7 +337,7 @@ mod tests {
         }
     }
 
-    /// The printed file with its keys no longer commented out.
+    /// Returns the printed file with its keys uncommented.
     fn uncommented() -> String {
         let all = Key::all();
         let is_key = |line: &str| all.iter().any(|key| line.starts_with(&format!("# {} = ", key.name())));
@@ -351,7 +352,7 @@ mod tests {
             Key::all().len(),
             uncommented().lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count()
         );
-        // Those that are examples rather than defaults are taken out.
+        // Keys whose printed value is an example and not the default are removed.
         let examples = Config {
             name: None,
             chat_template: None,
@@ -390,7 +391,7 @@ mod tests {
         }
     }
 
-    /// `UPDATE_DOCS=1` writes the table.
+    /// Run with `UPDATE_DOCS=1` to rewrite the table in the docs.
     #[test]
     fn the_reference_has_every_key() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/run/server.md");
@@ -412,20 +413,20 @@ mod tests {
             ("timeout_s = nan", "timeout_s: use seconds"),
             (
                 "embedding_pooling = \"cls\"",
-                "embedding_pooling: \"cls\" is no pooling: use mean, first or last",
+                "embedding_pooling: unknown pooling \"cls\": use mean, first or last",
             ),
-            ("prompt_cache_size = 2", "prompt_cache_size: use a text, not 2"),
+            ("prompt_cache_size = 2", "prompt_cache_size: use a string, not 2"),
             ("prompt_cache_size = \"2\"", "prompt_cache_size: \"2\" is no size"),
             ("repack = 1", "repack: use true or false, not 1"),
             ("listen = \"localhost\"", "listen: invalid socket address"),
             ("cache_type_k = \"q3\"", "cache_type_k: unknown cache type"),
-            ("gpu_layers = -2", "gpu_layers: \"-2\" is no number of layers"),
+            ("gpu_layers = -2", "gpu_layers: \"-2\" is not a number of layers"),
             ("gpu_layers = 1.5", "gpu_layers: use a number of layers, \"all\" or \"auto\", not 1.5"),
             ("devices = []", "devices: use a list of devices"),
             ("tensor_split = [0, 0]", "tensor_split: \"0,0\": use a number for each device"),
             ("tensor_split = [\"a\"]", "tensor_split: use a number, not"),
-            ("rpc = [\"[::1]:1\"]", "rpc: \"[::1]:1\": llama.cpp reaches workers by IPv4 alone"),
-            ("slots = 4\nslots = 5", "no TOML: line 2, column 1: duplicate key"),
+            ("rpc = [\"[::1]:1\"]", "rpc: \"[::1]:1\": llama.cpp connects to workers over IPv4 only"),
+            ("slots = 4\nslots = 5", "invalid TOML: line 2, column 1: duplicate key"),
             ("[slots]\na = 1", "slots: use a whole number"),
         ];
         for (text, expected) in cases {
@@ -443,7 +444,7 @@ mod tests {
         let cases = [
             (Config { listen: local, ..Config::default() }, "no model"),
             (Config { listen: open, ..base() }, "a key is needed"),
-            (Config { listen: local, health_listen: open, ..base() }, "everybody could read /metrics"),
+            (Config { listen: local, health_listen: open, ..base() }, "anyone could read /metrics"),
             (Config { listen: local, socket_group: group, ..base() }, "--socket-group"),
             (Config { listen: local, slots: Some(0), ..base() }, "--slots 0"),
             (

@@ -1,4 +1,5 @@
-//! Connections: each is accepted if its [`Gate`](crate::admission::Gate) admits it, and served by the protocol that its first byte shows.
+//! Connections. Each is accepted if its [`Gate`](crate::admission::Gate) admits it. Its first byte selects the
+//! protocol.
 
 pub mod shared;
 
@@ -16,7 +17,7 @@ use super::client::Client;
 use super::ndjson;
 use super::scope::Owner;
 
-/// Accepts connections at the Unix socket until the server stops.
+/// Accepts connections to the Unix socket until the server stops.
 pub async fn unix(listener: UnixListener, shared: ListenerContext) {
     let mut stopping = shared.stopping.clone();
     loop {
@@ -38,7 +39,7 @@ pub async fn unix(listener: UnixListener, shared: ListenerContext) {
 /// Receiver of connections from inside the process.
 pub type Inside = mpsc::UnboundedReceiver<StdUnixStream>;
 
-/// Accepts connections from inside the process until the server stops or the sender is gone. Then drops `over`.
+/// Accepts connections from inside the process until the server stops or the sender is dropped. Then drops `over`.
 pub async fn inside(mut streams: Inside, shared: ListenerContext, over: oneshot::Sender<()>) {
     let _over = over;
     let mut stopping = shared.stopping.clone();
@@ -51,14 +52,14 @@ pub async fn inside(mut streams: Inside, shared: ListenerContext, over: oneshot:
             },
         };
         let Some(open) = shared.admit(None) else { continue };
-        // A stream that cannot be registered is closed, which its other end sees.
+        // If a stream cannot be registered, it is closed, which its other end notices.
         let Ok(stream) = UnixStream::from_std(stream) else { continue };
         let state = Arc::clone(open.state());
         tokio::spawn(open.during(speak(stream, state, shared.clone())));
     }
 }
 
-/// Serves a connection to the Unix socket. HTTP methods begin with a capital letter, lines of JSON never do.
+/// Serves a connection to the Unix socket. HTTP methods begin with a capital letter; lines of JSON never do.
 async fn speak(mut stream: UnixStream, state: Arc<ConnectionState>, shared: ListenerContext) {
     let peer = stream.peer_cred().ok();
     let process = peer.and_then(|peer| Some((peer.pid()?, peer.uid())));

@@ -1,4 +1,4 @@
-//! Conversations as prompts: through the model's chat template.
+//! Conversations, which the model's chat template turns into prompts.
 
 use std::fmt;
 
@@ -12,22 +12,25 @@ use super::api_error::ApiError;
 use super::fields::{Fields, not_json, wrong};
 use super::input::sketch;
 
-/// A conversation to go on with.
+/// Conversation to be continued.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conversation {
     messages: Vec<Message>,
-    /// OpenAI's list of tools.
+    /// List of tools, in OpenAI's format.
     tools: Option<Json>,
-    /// The functions among them.
+    /// Functions in `tools`.
     offered: Vec<Offered>,
-    /// What the answer must be like where a call is demanded.
+    /// JSON schema that the answer must match if the client requires a call.
     forced: Option<Value>,
-    /// Further variables of the template.
+    /// Additional variables of the template.
     more: Vec<(String, Json)>,
 }
 
 impl Conversation {
-    /// Reads `messages`, and takes the fields that go with them.
+    /// Parses `messages`, and takes the fields that belong to a conversation.
+    ///
+    /// # Errors
+    /// If a message or one of the fields is invalid.
     pub fn take(fields: &mut Fields, messages: Box<RawValue>) -> Result<Self, ApiError> {
         if !messages.get().starts_with('[') {
             return Err(wrong("messages", "use a list of messages", &sketch(&messages)));
@@ -35,11 +38,11 @@ impl Conversation {
         fields.count("messages", &messages)?;
         let mut reader = serde_json::Deserializer::from_str(messages.get());
         let read = reader.deserialize_seq(Messages);
-        // Templates need memory too.
+        // Frees the text early, because rendering the template needs memory too.
         drop(messages);
         let messages = read.map_err(|error| not_json("messages", &error))??;
         if messages.is_empty() {
-            return Err(ApiError::field("messages", "is empty: there is nothing to answer"));
+            return Err(ApiError::field("messages", "is empty: give at least one message"));
         }
         let (tools, offered) = tools(fields.take("tools"))?;
         let (is_wanted, forced) = choice(fields.take("tool_choice"), &offered)?;
@@ -54,20 +57,20 @@ impl Conversation {
         Ok(Conversation { messages, tools, offered, forced, more })
     }
 
-    /// The functions that may be called.
+    /// Returns the functions that the model may call.
     pub fn offered(&self) -> &[Offered] {
         &self.offered
     }
 
-    /// What the answer must be like where a call is demanded.
+    /// Returns the schema that the answer must match if the client requires a call.
     pub fn forced(&self) -> Option<&Value> {
         self.forced.as_ref()
     }
 
-    /// Its text, up to where the answer begins.
+    /// Renders the prompt, up to the start of the answer.
     ///
     /// # Errors
-    /// Where the template refuses it, or comes to no end.
+    /// If the template rejects the conversation or exceeds a limit.
     pub fn prompt(&self, template: &Template) -> EngineResult<String> {
         template.render_with(&Inputs {
             messages: &self.messages,
@@ -78,7 +81,7 @@ impl Conversation {
     }
 }
 
-/// Reads a list of messages, of which only one at a time is a tree.
+/// Visitor that reads a list of messages, with only one message at a time as a JSON tree.
 struct Messages;
 
 impl<'de> Visitor<'de> for Messages {
@@ -108,7 +111,7 @@ fn message(index: usize, value: Value) -> Result<Message, ApiError> {
     let Some(map) = value.as_object() else { return Err(wrong(&at, "use an object", &value)) };
     match map.get("role") {
         Some(Value::String(_)) => {}
-        Some(other) => return Err(wrong(&format!("{at}.role"), "use a text", other)),
+        Some(other) => return Err(wrong(&format!("{at}.role"), "use a string", other)),
         None => {
             return Err(ApiError::field(
                 &format!("{at}.role"),
@@ -119,13 +122,13 @@ fn message(index: usize, value: Value) -> Result<Message, ApiError> {
     serde_json::from_value(value).map_err(|error| ApiError::field(&at, error))
 }
 
-/// The list for the template, and the functions in it.
+/// Returns the list of tools for the template, and the functions in it.
 fn tools(value: Option<Value>) -> Result<(Option<Json>, Vec<Offered>), ApiError> {
     match value {
         None => Ok((None, Vec::new())),
         Some(Value::Array(list)) => {
             let offered = list.iter().enumerate().map(offered).collect::<Result<Vec<_>, _>>()?;
-            // Templates that ask only whether there is a list would announce tools.
+            // Some templates only test whether a list exists, and would announce tools for an empty one.
             let list = (!list.is_empty()).then(|| (&Value::Array(list)).into());
             Ok((list, offered))
         }
@@ -139,7 +142,7 @@ fn offered((index, tool): (usize, &Value)) -> Result<Offered, ApiError> {
         return Err(wrong(&at, "use an object", tool));
     }
     if tool["type"] != "function" {
-        return Err(wrong(&format!("{at}.type"), "only \"function\" is offered", &tool["type"]));
+        return Err(wrong(&format!("{at}.type"), "only \"function\" is supported", &tool["type"]));
     }
     let function = &tool["function"];
     if !function.is_object() {
@@ -147,12 +150,12 @@ fn offered((index, tool): (usize, &Value)) -> Result<Offered, ApiError> {
     }
     let name = match &function["name"] {
         Value::String(name) if !name.is_empty() => name.clone(),
-        other => return Err(wrong(&format!("{at}.function.name"), "use a text that is not empty", other)),
+        other => return Err(wrong(&format!("{at}.function.name"), "use a string that is not empty", other)),
     };
     if let other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) =
         &function["description"]
     {
-        return Err(wrong(&format!("{at}.function.description"), "use a text", other));
+        return Err(wrong(&format!("{at}.function.description"), "use a string", other));
     }
     let parameters = match &function["parameters"] {
         Value::Null => None,
@@ -168,7 +171,7 @@ fn offered((index, tool): (usize, &Value)) -> Result<Offered, ApiError> {
     Ok(Offered { name, parameters })
 }
 
-/// Whether tools are wanted, and what the answer must be like where a call is demanded.
+/// Returns true if tools are wanted, and the schema of the answer if the client requires a call.
 fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Value>), ApiError> {
     const NAME: &str = "tool_choice";
     const WORDS: &str =
@@ -193,7 +196,7 @@ fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Val
         ([], Some(name)) => {
             Err(wrong("tool_choice.function.name", "there is no such function in tools", &Value::from(name)))
         }
-        ([], None) => Err(ApiError::field(NAME, "\"required\" needs tools, and there are none")),
+        ([], None) => Err(ApiError::field(NAME, "\"required\" needs tools, but there are none")),
         (chosen, _) => Ok((true, Some(forced_schema(chosen)))),
     }
 }
@@ -218,7 +221,7 @@ mod tests {
             (r#"{"messages": ["a"]}"#.to_string(), "messages[0]: use an object, not \"a\""),
             (
                 r#"{"messages": [{"role": "user"}, {"role": 7}]}"#.to_string(),
-                "messages[1].role: use a text, not 7",
+                "messages[1].role: use a string, not 7",
             ),
             (r#"{"messages": [{"content": "a"}]}"#.to_string(), "messages[0].role: is missing"),
             (
@@ -227,15 +230,15 @@ mod tests {
             ),
             (with(r#""tools": "f""#), "tools: use a list of tools, not \"f\""),
             (with(r#""tools": ["f"]"#), "tools[0]: use an object, not \"f\""),
-            (with(r#""tools": [{}]"#), "tools[0].type: only \"function\" is offered, not null"),
+            (with(r#""tools": [{}]"#), "tools[0].type: only \"function\" is supported, not null"),
             (with(r#""tools": [{"type": "function"}]"#), "tools[0].function: use an object, not null"),
             (
                 with(r#""tools": [{"type": "function", "function": {"name": ""}}]"#),
-                "tools[0].function.name: use a text that is not empty",
+                "tools[0].function.name: use a string that is not empty",
             ),
             (
                 with(r#""tools": [{"type": "function", "function": {"name": "f", "description": 1}}]"#),
-                "tools[0].function.description: use a text, not 1",
+                "tools[0].function.description: use a string, not 1",
             ),
             (
                 with(r#""tools": [{"type": "function", "function": {"name": "f", "parameters": true}}]"#),

@@ -1,10 +1,10 @@
-//! Count of the values in a JSON text, taken before the text becomes a tree.
+//! Counter of the values in a JSON text, used before the text is parsed into a tree.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Counts down the values that are still allowed, at every depth. Fails when none is left.
+/// Counts down the number of values that are still allowed, at any depth. Fails when none is left.
 pub struct Count<'a>(pub &'a mut usize);
 
 impl Count<'_> {

@@ -1,8 +1,8 @@
-//! The prompt cache of a server: two threads beside the scheduler, one that finds and reads files, one that writes them.
+//! Disk cache of evaluated prompts, with two threads: one finds and reads files, the other writes them.
 //!
-//! The scheduler only copies states into and out of the context. What waits is bounded: lookups by the slots that are
-//! free for them, what they have read by [`READ`], states to be written by [`SAVES`]; a state that comes when so many wait
-//! is let go.
+//! The scheduler only copies states into and out of the context. All queues are bounded: lookups by the number of
+//! free slots, loaded states by [`READ`] bytes, and states to be written by [`SAVES`]. If too many writes wait, a
+//! further state is dropped.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -17,44 +17,45 @@ use llama::error::{Error, Result};
 use crate::caught::caught;
 use crate::metrics::Metrics;
 
-/// States that wait to be written, the one that is being written included. Each is as large as its part of the context.
+/// Maximum number of states that wait to be written, including the one being written. Each is as large as its part of
+/// the context.
 const SAVES: usize = 2;
 
-/// Bytes of states that were read and wait for their slots; one may always. As many states as there are slots could fill the
-/// memory.
+/// Maximum number of bytes of loaded states that wait for their slots. A single state may be larger. Without this
+/// limit, one state per slot could fill the memory.
 const READ: u64 = 512 << 20;
 
-/// How long a state that is too much waits to be read. Then it is not: its prompt is evaluated.
+/// Maximum time that a state waits for room before it is read. After that, its prompt is evaluated instead.
 const ROOM: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether all is written.
+/// Interval at which pending reads and writes are polled.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// The scheduler's side. `Job` is what a lookup is for; it comes back with the answer.
+/// Scheduler's side of the cache. `Job` is the job that a lookup is for; it is returned with the answer.
 pub struct Disk<Job> {
     lookups: Sender<Lookup<Job>>,
     answers: Receiver<LookupAnswer<Job>>,
-    /// Lookups without an answer.
+    /// Number of lookups without an answer.
     asked: usize,
     saves: Sender<Save>,
     shared: Arc<Shared>,
     store: Arc<Store>,
 }
 
-/// What all three threads look at.
+/// State that all three threads share.
 struct Shared {
     metrics: Arc<Metrics>,
-    /// States that are not written yet.
+    /// Number of states that are not written yet.
     waiting: AtomicUsize,
-    /// What writing took per token, the last time, in nanoseconds; 0 where nothing was written.
+    /// Time of the last write per token, in nanoseconds. 0 before the first write.
     cost: AtomicU64,
-    /// The last warning: one that comes again and again is said once.
+    /// Last warning. A warning that repeats is logged once.
     said: Mutex<String>,
-    /// Bytes of states that were read and are not in a context yet.
+    /// Number of bytes of states that were read but are not yet in a context.
     read: AtomicU64,
 }
 
-/// Counts the bytes of a state that was read, until it is dropped.
+/// Guard that counts the bytes of a loaded state until it is dropped.
 struct Room(Arc<Shared>, u64);
 
 impl Drop for Room {
@@ -70,13 +71,13 @@ struct Lookup<Job> {
     have: usize,
 }
 
-/// What a lookup found.
+/// Result of a lookup.
 pub struct LookupAnswer<Job> {
-    /// What it was for.
+    /// Job that the lookup was for.
     pub job: Job,
-    /// What was read.
+    /// Loaded state. `None` if nothing usable was found.
     pub loaded: Option<Loaded>,
-    /// As long as it is kept.
+    /// Counts the bytes of `loaded` while the answer exists.
     _room: Option<Room>,
 }
 
@@ -95,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// Waits until a state of `bytes` can be read. Only one thread does.
+    /// Waits until a state of `bytes` bytes can be read. `None` after the time `most`. Only one thread calls this.
     fn room(self: &Arc<Self>, bytes: u64, most: Duration) -> Option<Room> {
         let start = Instant::now();
         loop {
@@ -116,7 +117,7 @@ impl<Job: Send + 'static> Disk<Job> {
     /// Starts both threads over `store`, for a context of `n_ctx` tokens.
     ///
     /// # Errors
-    /// Where there are no threads to be had.
+    /// If a thread cannot be started.
     pub fn start(store: Store, key: CacheKey, n_ctx: u32, metrics: Arc<Metrics>) -> Result<Self> {
         let (waiting, cost, said, read) = Default::default();
         let shared = Arc::new(Shared { metrics, waiting, cost, said, read });
@@ -138,7 +139,7 @@ impl<Job: Send + 'static> Disk<Job> {
         let (its_store, its_shared) = (Arc::clone(&store), Arc::clone(&shared));
         let write = move || {
             for save in given {
-                // However it ends, it does not wait any more.
+                // A write that failed does not wait any more either.
                 let write = || write(&its_store, &key, save, &its_shared);
                 if caught("the prompt cache's writer", &its_shared.metrics, write).is_none() {
                     its_shared.metrics.cache_failures.add(1);
@@ -146,16 +147,17 @@ impl<Job: Send + 'static> Disk<Job> {
                 its_shared.waiting.fetch_sub(1, Ordering::AcqRel);
             }
         };
-        let failed = |why: std::io::Error| Error::Serve(format!("no thread for the prompt cache: {why}"));
+        let failed =
+            |why: std::io::Error| Error::Serve(format!("cannot start a thread for the prompt cache: {why}"));
         Builder::new().name("cache-read".to_string()).spawn(read).map_err(failed)?;
         Builder::new().name("cache-write".to_string()).spawn(write).map_err(failed)?;
         Ok(Disk { lookups, answers, asked: 0, saves, shared, store })
     }
 
-    /// Looks for more than the first `have` tokens of `prompt` in the files of `scope`.
+    /// Starts a lookup of more than the first `have` tokens of `prompt`, in the files of `scope`.
     ///
     /// # Errors
-    /// The job, where nothing can be looked for.
+    /// Returns the job if the reading thread has ended.
     pub fn look_up(
         &mut self,
         job: Job,
@@ -168,12 +170,12 @@ impl<Job: Send + 'static> Disk<Job> {
         Ok(())
     }
 
-    /// Lookups without an answer.
+    /// Returns the number of lookups without an answer.
     pub fn asked(&self) -> usize {
         self.asked
     }
 
-    /// The next answer, if there is one.
+    /// Returns the next answer if one is available.
     pub fn answer(&mut self) -> Option<LookupAnswer<Job>> {
         match self.answers.try_recv() {
             Ok(answer) => {
@@ -188,15 +190,16 @@ impl<Job: Send + 'static> Disk<Job> {
         }
     }
 
-    /// Whether `new` tokens that are on no disk are worth it to write all `tokens` of a sequence: they are when it takes
-    /// less time than to evaluate them again, at `evaluate` seconds a token.
+    /// True if writing all `tokens` of a sequence takes less time than evaluating its `new` tokens again. `new` is
+    /// the number of tokens that are not on the disk, and `evaluate` the evaluation time per token in seconds. False
+    /// for a read-only store and for fewer than [`BLOCK`] new tokens.
     pub fn is_worth(&self, new: usize, tokens: usize, evaluate: Option<f64>) -> bool {
         let cost = self.shared.cost.load(Ordering::Relaxed) as f64 / 1e9;
         let worth = evaluate.is_none_or(|evaluate| evaluate * new as f64 > cost * tokens as f64);
         !self.store.is_read_only() && new >= BLOCK && worth
     }
 
-    /// Whether a state can be taken now; if not it is counted as let go.
+    /// True if another state can be queued for writing. If not, it is counted as dropped.
     pub fn has_room(&self) -> bool {
         let room = self.shared.waiting.load(Ordering::Acquire) < SAVES;
         if !room {
@@ -205,12 +208,12 @@ impl<Job: Send + 'static> Disk<Job> {
         room
     }
 
-    /// Waits until a state can be taken, unless `stop` says that it is of no use any more.
+    /// Waits until another state can be queued for writing. Returns false if `stop` returned true first.
     pub fn wait_for_room(&self, stop: impl Fn() -> bool) -> bool {
         self.wait(SAVES - 1, stop)
     }
 
-    /// Waits until everything is written.
+    /// Waits until all states are written. Returns false if `stop` returned true first.
     pub fn wait_for_writes(&self, stop: impl Fn() -> bool) -> bool {
         self.wait(0, stop)
     }
@@ -225,23 +228,23 @@ impl<Job: Send + 'static> Disk<Job> {
         true
     }
 
-    /// Has `state` written, which is that of `tokens`, for `scope` alone.
+    /// Queues the `state` of `tokens` for writing, for use in `scope` only.
     pub fn save(&mut self, scope: Digest, tokens: Vec<Token>, state: Vec<u8>) {
         self.shared.waiting.fetch_add(1, Ordering::AcqRel);
         if self.saves.send(Save { scope, tokens, state }).is_err() {
             self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
-            self.failed("the prompt cache is not written: its thread has ended");
+            self.failed("cannot write the prompt cache: its thread has ended");
         }
     }
 
-    /// Counts and says that what was read could not be used, because of `why`; the file goes.
+    /// Removes the file of a loaded state that the context rejected because of `why`. Counts and logs the failure.
     pub fn refused(&self, loaded: &Loaded, why: String) {
         let mut notes = Vec::new();
         self.store.discard(&loaded.path, &Unfit::Refused(why), &mut notes);
         notes.iter().for_each(|note| self.failed(note));
     }
 
-    /// Counts and says what went wrong.
+    /// Counts and logs a failure.
     pub fn failed(&self, why: &str) {
         self.shared.metrics.cache_failures.add(1);
         self.shared.warn(why);
@@ -338,7 +341,7 @@ mod tests {
         let counted = [&metrics.cache_lookups, &metrics.cache_writes, &metrics.cache_failures];
         assert_eq!(counted.map(|number| number.get()), [3, 1, 0]);
         assert_eq!(metrics.cache_written_bytes.get(), metrics.cache_read_bytes.get());
-        // Long to write, quick to evaluate.
+        // Slow to write, fast to evaluate.
         assert!(disk.is_worth(300, 300, None) && disk.is_worth(300, 300, Some(1.0)));
         assert!(!disk.is_worth(100, 300, Some(1.0)) && !disk.is_worth(300, 300, Some(1e-12)));
     }
@@ -365,7 +368,7 @@ mod tests {
         let (half, rest) = (disk.shared.room(READ / 2, most), disk.shared.room(READ / 2, most));
         assert!(half.is_some() && rest.is_some() && disk.shared.room(1, most).is_none());
         drop((half, rest));
-        // What an answer has is counted until it is gone.
+        // The bytes of an answer are counted until it is dropped.
         let tokens: Vec<Token> = (0..300).collect();
         disk.save(SCOPE, tokens.clone(), vec![1; 3000]);
         assert!(disk.wait_for_writes(|| false));

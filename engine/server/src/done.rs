@@ -7,53 +7,53 @@ use serde::Serialize;
 
 use super::finish_reason::FinishReason;
 
-/// The end of a generation.
+/// End of a generation.
 #[derive(Clone, Debug)]
 pub struct Done {
-    /// Text that was held back and turned out to be text.
+    /// Text that was held back as a possible stop string, but is part of the answer.
     pub rest: String,
-    /// Why it ended.
+    /// Reason for the end.
     pub finish: FinishReason,
-    /// The stop string that was found.
+    /// Stop string that was found.
     pub stop_string: Option<String>,
-    /// The seed of its random numbers.
+    /// Seed of the sampler's random numbers.
     pub seed: u32,
-    /// What a device did of the sampling, where one was asked.
+    /// Report on sampling by a device, if a device was asked to sample.
     pub device: Option<DeviceReport>,
-    /// Tokens.
+    /// Token counts.
     pub usage: Usage,
     /// Times.
     pub timings: Timings,
 }
 
-/// Tokens of a request.
+/// Token counts of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Of the prompt.
+    /// Number of tokens in the prompt.
     pub prompt_tokens: u32,
-    /// Of the prompt, those that were in the cache.
+    /// Number of prompt tokens that were in the cache.
     pub cached_tokens: u32,
-    /// Generated.
+    /// Number of generated tokens.
     pub completion_tokens: u32,
 }
 
-/// Where the time of a request went.
+/// Times of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Timings {
-    /// In the queue.
+    /// Time in the queue.
     pub queued: Duration,
-    /// From its arrival to the choice of the first token.
+    /// Time from the request's arrival to its first token.
     pub first_token: Option<Duration>,
-    /// From the queue to the choice of the first token.
+    /// Time from leaving the queue to the first token.
     pub prefill: Option<Duration>,
-    /// From the first token to the last.
+    /// Time from the first token to the last.
     pub decode: Duration,
-    /// What became of drafts.
+    /// Results of speculative decoding.
     pub drafted: Drafted,
 }
 
 impl Timings {
-    /// The object that clients get.
+    /// Returns the JSON object for clients. `usage` provides the token counts for the rates.
     pub fn to_json(self, usage: &Usage) -> serde_json::Value {
         let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
         let rate = |tokens: u32, time: Duration| {
@@ -69,19 +69,20 @@ impl Timings {
             "drafted_tokens": self.drafted.drafted,
             "accepted_tokens": self.drafted.accepted,
             "drafts_turned_off": self.drafted.turned_off,
-            // The first token comes out of the prefill.
+            // The prefill produces the first token, so decode has one token fewer.
             "decode_tokens_per_second": rate(usage.completion_tokens.saturating_sub(1), self.decode),
         })
     }
 }
 
-/// What became of the drafts of a request.
+/// Results of speculative decoding for a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drafted {
-    /// Tokens.
+    /// Number of drafted tokens.
     pub drafted: u32,
-    /// Of these, those that were chosen.
+    /// Number of drafted tokens that were accepted.
     pub accepted: u32,
-    /// Whether they lost against steps without at some time, and were left out from then on.
+    /// True if drafting was slower than decoding without drafts at some time, and was turned off for the rest of the
+    /// request.
     pub turned_off: bool,
 }

@@ -1,4 +1,4 @@
-//! Speculative decoding as a server is configured for it, and as a request asks for it.
+//! Speculative decoding: the server's configuration and the request's field.
 
 use engine_core::speculative::{Lookup, MOST, reach_after};
 use llama::Token;
@@ -9,22 +9,22 @@ use super::api_error::ApiError;
 use super::fields::{Fields, wrong};
 use crate::done::Drafted;
 
-/// Who has drafts.
+/// Requests that use speculative decoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Who {
-    /// Nobody.
+    /// Off for all requests.
     #[default]
     Off,
     /// Requests that ask for it.
     Asked,
-    /// Requests that do not say otherwise, from there.
+    /// All requests that do not opt out, with this source of drafts.
     All(DraftSource),
 }
 
-/// Where drafts come from.
+/// Source of drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DraftSource {
-    /// The text itself.
+    /// The text so far.
     Lookup,
     /// A smaller model.
     Model,
@@ -44,16 +44,16 @@ impl std::str::FromStr for Who {
     }
 }
 
-/// Drafts of a server.
+/// Configuration of speculative decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drafting {
-    /// Who has them.
+    /// Requests that use it.
     pub who: Who,
-    /// Most tokens of one, 1 to [`MOST`].
+    /// Maximum number of tokens in a draft, 1 to [`MOST`].
     pub most: u32,
-    /// Whether also where a batch rounds otherwise than single tokens do.
+    /// True if drafts are also used where a batch rounds differently from single tokens.
     pub near: bool,
-    /// Whether there is a smaller model.
+    /// True if there is a draft model.
     pub has_model: bool,
 }
 
@@ -64,7 +64,7 @@ impl Default for Drafting {
 }
 
 impl Drafting {
-    /// Rows of logits that a batch of `slots` slots may ask for.
+    /// Returns the maximum number of rows of logits in a batch of `slots` slots.
     pub fn rows(self, slots: u32) -> u32 {
         match self.who {
             Who::Off => slots,
@@ -73,37 +73,37 @@ impl Drafting {
     }
 }
 
-/// What a request wants.
+/// Speculative decoding that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
-    /// Most tokens of a draft.
+    /// Maximum number of tokens in a draft.
     pub most: u32,
-    /// Where it comes from.
+    /// Source of the drafts.
     pub from: DraftSource,
 }
 
-/// The drafts of a request that runs.
+/// Drafting state of a running request.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// What is wanted, if anything is.
+    /// Requested speculative decoding. `None` if the request uses none.
     pub wish: Option<Wish>,
-    /// Of the batch that is being evaluated.
+    /// Drafted tokens in the batch that is being evaluated.
     pub tokens: Vec<Token>,
-    /// What became of them.
+    /// Results so far.
     pub drafted: Drafted,
-    /// Which of the widths the next one may have.
+    /// Index of the largest draft width that the next draft may have.
     pub reach: usize,
-    /// Where they come from.
+    /// Lookup of drafts in the text so far.
     pub lookup: Lookup,
 }
 
 impl Draft {
-    /// Nothing yet.
+    /// Creates the state of a request that has not drafted yet.
     pub fn new(wish: Option<Wish>) -> Self {
         Draft { wish, reach: 1, ..Draft::default() }
     }
 
-    /// Notes a draft of `drafted` tokens, of which `accepted` were chosen.
+    /// Records a draft of `drafted` tokens, of which `accepted` were accepted.
     pub fn learn(&mut self, drafted: usize, accepted: usize) {
         self.drafted.drafted += drafted as u32;
         self.drafted.accepted += accepted as u32;
@@ -113,7 +113,10 @@ impl Draft {
 
 const USE: &str = "use an object: {\"drafts\": \"lookup\", \"model\" or \"off\", \"max\": a whole number}";
 
-/// The field `speculative`.
+/// Takes the field `speculative`.
+///
+/// # Errors
+/// If the field is invalid, or asks for something that the server does not offer.
 pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, ApiError> {
     const NAME: &str = "speculative";
     let everyone = match drafting.who {
@@ -126,7 +129,7 @@ pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Api
         Some(other) => return Err(wrong(NAME, USE, &other)),
     };
     if let Some(name) = map.keys().find(|name| !["drafts", "max"].contains(&name.as_str())) {
-        return Err(ApiError::field(NAME, format!("{name} is none of its fields; {USE}")));
+        return Err(ApiError::field(NAME, format!("unknown key {name}; {USE}")));
     }
     let most = match map.get("max") {
         None | Some(Value::Null) => drafting.most,
@@ -144,20 +147,20 @@ pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Api
     };
     match (drafting.who, from, drafting.has_model) {
         (Who::Off, ..) => {
-            let why = "this model has no drafts here: start the server with --speculative asked or lookup, or with --draft-model \
-                       FILE (speculative and draft_model in its configuration)";
+            let why = "speculative decoding is off for this model: start the server with --speculative asked or \
+                      lookup, or with --draft-model FILE (speculative and draft_model in its configuration)";
             Err(ApiError::field(NAME, why))
         }
         (_, DraftSource::Model, false) => {
-            let why = "there is no smaller model for this one: start the server with --draft-model FILE (draft_model in its \
-                 configuration), or ask for \"lookup\"";
+            let why = "this model has no draft model: start the server with --draft-model FILE (draft_model in its \
+                      configuration), or ask for \"lookup\"";
             Err(ApiError::field(NAME, why))
         }
         _ => Ok(Some(Wish { most, from })),
     }
 }
 
-/// What the field may be.
+/// Returns the JSON schema of the field `speculative`.
 pub fn schema(drafting: Drafting) -> Value {
     let drafts = match (drafting.who, drafting.has_model) {
         (Who::Off, _) => json!({ "enum": ["off", null] }),
@@ -166,7 +169,7 @@ pub fn schema(drafting: Drafting) -> Value {
     };
     json!({
         "type": ["object", "null"],
-        "description": "Speculative decoding: tokens that may follow are evaluated together.",
+        "description": "Speculative decoding: drafted tokens are evaluated together.",
         "properties": {
             "drafts": drafts,
             "max": { "type": ["integer", "null"], "minimum": 1, "maximum": MOST, "default": drafting.most },
@@ -203,7 +206,7 @@ mod tests {
             (r#"{"speculative": {"drafts": "off"}}"#, Off, None),
             (r#"{"speculative": {"drafts": "lookup"}}"#, Asked, Some((7, DraftSource::Lookup))),
             (r#"{"speculative": {"drafts": "lookup", "max": 2.0}}"#, Asked, Some((2, DraftSource::Lookup))),
-            // No more than there are rows for.
+            // The number of logits rows limits the draft.
             (r#"{"speculative": {"drafts": "lookup", "max": 15}}"#, Asked, Some((7, DraftSource::Lookup))),
             (r#"{"speculative": {"max": 1}}"#, ALL, Some((1, DraftSource::Lookup))),
             ("{}", of_model, Some((7, DraftSource::Model))),
@@ -220,11 +223,15 @@ mod tests {
     fn what_cannot_be_meant_is_named() {
         let cases = [
             (r#"{"speculative": true}"#, ALL, "speculative: use an object"),
-            (r#"{"speculative": {"draft": "lookup"}}"#, ALL, "speculative: draft is none"),
-            (r#"{"speculative": {"drafts": "model"}}"#, ALL, "speculative: there is no smaller model"),
+            (r#"{"speculative": {"draft": "lookup"}}"#, ALL, "speculative: unknown key draft"),
+            (r#"{"speculative": {"drafts": "model"}}"#, ALL, "speculative: this model has no draft model"),
             (r#"{"speculative": {"max": 0}}"#, ALL, "speculative: max: use 1 to 15"),
             (r#"{"speculative": {"max": 1e9}}"#, ALL, "speculative: max: use 1 to 15"),
-            (r#"{"speculative": {"drafts": "lookup"}}"#, Who::Off, "speculative: this model has no drafts"),
+            (
+                r#"{"speculative": {"drafts": "lookup"}}"#,
+                Who::Off,
+                "speculative: speculative decoding is off",
+            ),
         ];
         for (json, who, expected) in cases {
             let why = read(json, who, false).err().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! Embeddings: what the model makes of a text, as numbers to compare texts by.
+//! Embeddings: vectors that represent texts, for comparing them.
 //!
-//! They have a thread, a queue and a context of their own, the last from the first request until nobody has asked for a
-//! while. Its batches and the scheduler's take turns (`engine_core::core_lock`), with the same threads.
+//! Embeddings have their own thread, queue and context. The context exists from the first request until none has
+//! arrived for a while. Batches of embeddings and of the scheduler use the same threads and alternate
+//! (`engine_core::core_lock`).
 
 pub mod embedder;
 mod request;

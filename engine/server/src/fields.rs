@@ -1,8 +1,8 @@
-//! The fields of a JSON object, taken one by one: what is wrong with one is said with its name.
+//! Fields of a JSON object, taken one by one. Errors name the field.
 //!
-//! A request costs at most twelve times its size in memory, and 32 MiB besides. Prompts, messages and lists of tokens
-//! ([`STRAIGHT`]) stay as they were sent until they are read into what they are for. All else becomes a tree, in which a
-//! number takes 72 bytes: so the trees of a request have at most [`VALUES`] values.
+//! A request needs at most twelve times its size in memory, plus 32 MiB. Prompts, messages and lists of tokens
+//! ([`STRAIGHT`]) stay unparsed until they are read into their final form. All other fields are parsed into trees, in
+//! which a number takes 72 bytes, so the trees of a request have at most [`VALUES`] values.
 
 use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
@@ -17,21 +17,21 @@ use super::budget::SharedCharge;
 use super::count::Count;
 use super::input::{self, Input, InputFault, sketch};
 
-/// Fields that are read without a tree.
+/// Names of the fields that are not parsed into trees.
 const STRAIGHT: [&str; 6] = ["content", "embed", "input", "messages", "prompt", "tokens"];
 
-/// Most fields of a request.
+/// Maximum number of fields in a request.
 const MOST: usize = 256;
 
-/// Most values in the trees of a request, those in its messages included.
+/// Maximum number of values in the trees of a request, including those in its messages.
 pub const VALUES: usize = 65_536;
 
-/// A field as it is kept.
+/// Stored field.
 #[derive(Debug)]
 enum Field {
-    /// Of any other name: a tree.
+    /// Parsed value of any field that is not in [`STRAIGHT`].
     Tree(Value),
-    /// Of [`STRAIGHT`]: as it was sent.
+    /// Unparsed value of a field in [`STRAIGHT`].
     Raw(Box<RawValue>),
 }
 
@@ -44,30 +44,36 @@ impl Field {
     }
 }
 
-/// Fields that nobody has taken yet.
+/// Fields of a request that have not been taken yet.
 #[derive(Debug)]
 pub struct Fields {
-    /// In the order in which they were sent.
+    /// Fields in the order of the request.
     all: Vec<(String, Field)>,
-    /// Names that were asked for.
+    /// Names that were requested, for error messages.
     known: Vec<&'static str>,
-    /// Values that may still become trees.
+    /// Number of values that may still be parsed into trees.
     left: usize,
-    /// The bytes of the request.
+    /// Charge for the bytes of the request.
     waiting: SharedCharge,
 }
 
-/// The greatest part of a wrong value that is repeated.
+/// Maximum number of characters of an invalid value that an error quotes.
 const REPEATED: usize = 60;
 
 impl Fields {
-    /// Reads `bytes`, which must be an object.
+    /// Parses `bytes`, which must be a JSON object.
+    ///
+    /// # Errors
+    /// If `bytes` is not a JSON object, or exceeds a limit.
     pub fn read(bytes: &[u8]) -> Result<Self, ApiError> {
         let refused = |message: String| Err(ApiError::new(ApiErrorKind::Invalid, message));
         let text = match std::str::from_utf8(bytes) {
             Ok(text) => text,
             Err(error) => {
-                return refused(format!("the request is not UTF-8: byte {} is wrong", error.valid_up_to()));
+                return refused(format!(
+                    "the request is not valid UTF-8: byte {} is wrong",
+                    error.valid_up_to()
+                ));
             }
         };
         let mut fields =
@@ -81,24 +87,24 @@ impl Fields {
         }
     }
 
-    /// These, for a request whose bytes are charged as `waiting`.
+    /// Sets the charge for the bytes of the request.
     #[must_use]
     pub fn charged(mut self, waiting: SharedCharge) -> Self {
         self.waiting = waiting;
         self
     }
 
-    /// Number of values that were made trees.
+    /// Returns the number of values that were parsed into trees.
     pub fn values(&self) -> usize {
         VALUES - self.left
     }
 
-    /// The bytes of the request, to be held as long as it waits.
+    /// Returns the charge for the bytes of the request, to be held while the request waits.
     pub fn waiting(&self) -> SharedCharge {
         self.waiting.clone()
     }
 
-    /// Adds a field; of two of the same name the second counts.
+    /// Adds a field. If a name occurs twice, the second value replaces the first.
     fn put(&mut self, name: String, raw: &RawValue) -> Result<(), ApiError> {
         let field = match STRAIGHT.contains(&name.as_str()) {
             true => Field::Raw(raw.to_owned()),
@@ -115,13 +121,16 @@ impl Fields {
         Ok(())
     }
 
-    /// The value of the field `name`, which is `raw`, as a tree.
+    /// Parses `raw`, the value of the field `name`, into a tree.
     fn tree(&mut self, name: &str, raw: &RawValue) -> Result<Value, ApiError> {
         self.count(name, raw)?;
         serde_json::from_str(raw.get()).map_err(|error| not_json(name, &error))
     }
 
-    /// Counts the values in `raw`, the field `name`, which is about to be read into something larger.
+    /// Counts the values in `raw`, the value of the field `name`, before it is parsed.
+    ///
+    /// # Errors
+    /// If `raw` is not JSON, or if the request has too many values.
     pub fn count(&mut self, name: &str, raw: &RawValue) -> Result<(), ApiError> {
         let mut reader = serde_json::Deserializer::from_str(raw.get());
         let Err(error) = Count(&mut self.left).deserialize(&mut reader) else { return Ok(()) };
@@ -129,9 +138,7 @@ impl Fields {
             return Err(not_json(name, &error));
         }
         let name: String = name.chars().take(REPEATED).collect();
-        let what = format!(
-            "a request has at most {VALUES} values outside of texts and lists of tokens, this has more"
-        );
+        let what = format!("the request has more than {VALUES} values outside of texts and lists of tokens");
         Err(ApiError::field(&name, what))
     }
 
@@ -141,7 +148,8 @@ impl Fields {
         (!field.is_null()).then_some(field)
     }
 
-    /// The value of `name`; null is none. Of a list or object in [`STRAIGHT`] it is only the kind.
+    /// Takes the value of `name`. `None` if the field is missing or null. For a list or object in [`STRAIGHT`],
+    /// returns only an empty value of the same kind.
     pub fn take(&mut self, name: &'static str) -> Option<Value> {
         self.known.push(name);
         match self.remove(name)? {
@@ -150,7 +158,7 @@ impl Fields {
         }
     }
 
-    /// The value of `name`, of [`STRAIGHT`], as it was sent; null is none.
+    /// Takes the unparsed value of `name`, which must be in [`STRAIGHT`]. `None` if the field is missing or null.
     pub fn raw(&mut self, name: &'static str) -> Option<Box<RawValue>> {
         self.known.push(name);
         match self.remove(name)? {
@@ -159,18 +167,18 @@ impl Fields {
         }
     }
 
-    /// The texts or tokens of `name`, of [`STRAIGHT`]: of a list at most `most` texts.
+    /// Takes the texts or tokens of `name`, which must be in [`STRAIGHT`]. A list may have at most `most` texts.
     pub fn input(&mut self, name: &'static str, most: usize) -> Option<Result<Input, InputFault>> {
         self.raw(name).map(|raw| input::read(&raw, most))
     }
 
-    /// The names that were asked for.
+    /// Returns the names that were requested.
     #[cfg(test)]
     pub fn known(&self) -> &[&'static str] {
         &self.known
     }
 
-    /// The value of `name`, which stays; none of [`STRAIGHT`].
+    /// Returns the value of `name` without taking it. Not for fields in [`STRAIGHT`].
     pub fn peek(&self, name: &str) -> Option<&Value> {
         match self.all.iter().find(|(known, _)| known == name)? {
             (_, Field::Tree(value)) if !value.is_null() => Some(value),
@@ -178,34 +186,34 @@ impl Fields {
         }
     }
 
-    /// Whether there is a value of `name`.
+    /// True if `name` has a value other than null.
     pub fn has(&mut self, name: &'static str) -> bool {
         self.known.push(name);
         self.all.iter().any(|(known, field)| known == name && !field.is_null())
     }
 
-    /// A truth value.
+    /// Takes a boolean.
     pub fn bool(&mut self, name: &'static str) -> Result<Option<bool>, ApiError> {
         self.take(name)
             .map(|value| value.as_bool().ok_or_else(|| wrong(name, "use true or false", &value)))
             .transpose()
     }
 
-    /// A text.
+    /// Takes a string.
     pub fn text(&mut self, name: &'static str) -> Result<Option<String>, ApiError> {
         self.known.push(name);
         match self.remove(name) {
             None => Ok(None),
             Some(Field::Tree(Value::String(text))) => Ok(Some(text)),
-            Some(Field::Tree(value)) => Err(wrong(name, "use a text", &value)),
+            Some(Field::Tree(value)) => Err(wrong(name, "use a string", &value)),
             Some(Field::Raw(raw)) if raw.get().starts_with('"') => {
                 serde_json::from_str(raw.get()).map(Some).map_err(|error| not_json(name, &error))
             }
-            Some(Field::Raw(raw)) => Err(wrong(name, "use a text", &sketch(&raw))),
+            Some(Field::Raw(raw)) => Err(wrong(name, "use a string", &sketch(&raw))),
         }
     }
 
-    /// A whole number.
+    /// Takes an integer in `range`.
     pub fn whole(&mut self, name: &'static str, range: RangeInclusive<u32>) -> Result<Option<u32>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let number = whole(&value).and_then(|number| u32::try_from(number).ok());
@@ -218,7 +226,7 @@ impl Fields {
         }
     }
 
-    /// A number.
+    /// Takes a number in `range`.
     pub fn number(
         &mut self,
         name: &'static str,
@@ -233,25 +241,27 @@ impl Fields {
         }
     }
 
-    /// Refuses what is left: a field with a typing error would be ignored in silence.
+    /// Rejects remaining fields. Otherwise a misspelt field would be silently ignored.
     pub fn finish(self) -> Result<(), ApiError> {
         let Some((name, _)) = self.all.first() else { return Ok(()) };
         let shown_name: String = name.chars().take(REPEATED).collect();
         let mend = match nearest(name, self.known.iter().copied()) {
             Some(near) => format!("unknown field; did you mean {near}?"),
-            None => format!("unknown field; there are {}", self.known.join(", ")),
+            None => format!("unknown field; the fields are {}", self.known.join(", ")),
         };
         Err(ApiError::field(&shown_name, mend))
     }
 }
 
-/// The field `name` is not JSON, though all around it is: a character in it is cut in two, or it is too deep.
+/// Returns the error for an invalid field in otherwise valid JSON: it has half a surrogate pair, or is nested too
+/// deeply.
 pub fn not_json(name: &str, error: &serde_json::Error) -> ApiError {
     let name: String = name.chars().take(REPEATED).collect();
     ApiError::field(&name, format!("is not JSON: {error}"))
 }
 
-/// Reads a request into its fields; the error within is one of the request, not of its JSON.
+/// Visitor that reads a request into its fields. The inner `Result` is an error of the request, the outer one of its
+/// JSON.
 struct FieldsVisitor<'a>(&'a mut Fields);
 
 impl FieldsVisitor<'_> {
@@ -271,7 +281,7 @@ impl<'de> Visitor<'de> for FieldsVisitor<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         while let Some((name, raw)) = map.next_entry::<String, &RawValue>()? {
             if let Err(refusal) = self.0.put(name, raw) {
-                // What is not JSON behind it is told first, as it would be without the fault.
+                // A syntax error in the rest of the text is reported first, as it would be without this fault.
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 return Ok(Err(refusal));
             }
@@ -310,24 +320,24 @@ impl<'de> Visitor<'de> for FieldsVisitor<'_> {
     }
 }
 
-/// The one of `names` that `name` may be a typing error of.
+/// Returns the entry of `names` that `name` is probably a misspelling of.
 pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // What is too long is none, and would take long to compare.
+    // A long name is not a misspelling, and comparing it would be slow.
     let name: String = name.chars().take(REPEATED).collect();
     let near = names.into_iter().map(|known| (strsim::jaro_winkler(&name, known), known));
     let best = near.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
     (best.0 > 0.8).then_some(best.1)
 }
 
-/// `name` should be as `what` says, and is `value`.
+/// Returns the error for a field `name` with the invalid `value`. `what` states the expected value.
 pub fn wrong(name: &str, what: impl Display, value: &Value) -> ApiError {
     ApiError::field(name, format!("{what}, not {}", shown(value)))
 }
 
-/// A value in an error: cut where it is long.
+/// Formats a value for an error, shortened if it is long.
 pub fn shown(value: &Value) -> String {
     let text = match value {
-        // Long ones are not written out first.
+        // Shortened first, so that a long string is not formatted as a whole.
         Value::String(text) => format!("{:?}", text.chars().take(REPEATED + 1).collect::<String>()),
         Value::Array(_) => "a list".to_string(),
         Value::Object(_) => "an object".to_string(),
@@ -366,9 +376,9 @@ mod tests {
             (r#"{"x": -0.1}"#, number, "x: use a number from 0 to 2, not -0.1"),
             (r#"{"x": 1e300}"#, number, "x: use a number from 0 to 2, not 1e+300"),
             (r#"{"b": 1}"#, truth, "b: use true or false, not 1"),
-            (r#"{"t": {}}"#, text, "t: use a text, not an object"),
+            (r#"{"t": {}}"#, text, "t: use a string, not an object"),
             (r#"{"tt": 1, "t": "x"}"#, text, "tt: unknown field; did you mean t?"),
-            (r#"{"zzz": 1}"#, text, "zzz: unknown field; there are t"),
+            (r#"{"zzz": 1}"#, text, "zzz: unknown field; the fields are t"),
             (r#"[]"#, text, "the request must be a JSON object, not a list"),
         ];
         for (json, take, expected) in cases {
@@ -385,7 +395,7 @@ mod tests {
         let deep = "[".repeat(100_000);
         let cases: [(&[u8], &str); 5] = [
             (b"", "EOF while parsing"),
-            (b"{\"prompt\": \"\xff\"}", "not UTF-8: byte 12"),
+            (b"{\"prompt\": \"\xff\"}", "not valid UTF-8: byte 12"),
             (b"{\"model\": \"\\ud800\"}", "model: is not JSON"),
             (b"{} {}", "trailing characters"),
             (deep.as_bytes(), "recursion limit"),
@@ -406,8 +416,8 @@ mod tests {
             (many(MOST + 1, &|at| format!("\"{at}\":0")), "more than 256 fields"),
             (many(MOST + 1, &|_| "\"one\":0".to_string()), ""),
             (list(VALUES - 2), ""),
-            (list(VALUES), "x: a request has at most 65536 values"),
-            // What is read straight is not counted.
+            (list(VALUES), "x: the request has more than 65536 values"),
+            // Values of unparsed fields are not counted.
             (list(VALUES).replace('x', "prompt"), ""),
         ];
         for (json, expected) in cases {

@@ -1,27 +1,27 @@
-//! Reason for which a generation ended.
+//! Reason for the end of a generation.
 
 use serde::Serialize;
 
-/// Why a generation ended.
+/// Reason for the end of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
     /// The model ended the text.
     End,
-    /// A stop string.
+    /// A stop string was found.
     StopString,
-    /// As many tokens as asked for.
+    /// The requested number of tokens was generated.
     Length,
     /// The context has no room for another token.
     ContextFull,
-    /// The request's time is over.
+    /// The request timed out.
     Deadline,
-    /// The server stops.
+    /// The server is shutting down.
     Shutdown,
 }
 
 impl FinishReason {
-    /// As it is written.
+    /// Returns the name of the reason in answers and logs.
     pub fn word(self) -> &'static str {
         match self {
             FinishReason::End => "end",

@@ -1,8 +1,8 @@
-//! Errors for clients, without the folders of the server's files. The log has the whole paths.
+//! Removal of the server's folders from errors for clients. The log contains the full paths.
 
 use std::path::Path;
 
-/// Returns `text` with only the file name of each of `paths`.
+/// Returns `text` with each of `paths` shortened to its file name.
 pub fn hide_folders<'a>(text: &str, paths: impl IntoIterator<Item = &'a Path>) -> String {
     let mut folders: Vec<String> = paths
         .into_iter()

@@ -1,4 +1,4 @@
-//! What goes to the scheduler, and what comes back.
+//! Jobs for the scheduler, and the events that it sends back.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -16,81 +16,83 @@ use super::workloads::WorkloadThreads;
 use crate::client::Client;
 use crate::done::Done;
 
-/// A request that was checked, ready to be run.
+/// Validated request, ready to run.
 pub struct Job {
-    /// Whose it is.
+    /// Client that sent the request.
     pub client: Client,
     /// Scope of its prompt.
     pub scope: Scope,
-    /// The prompt: 1 token to as many as the context holds.
+    /// Prompt, with at least one token and at most as many as the context holds.
     pub prompt: Vec<Token>,
-    /// Most tokens to generate.
+    /// Maximum number of tokens to generate.
     pub max_tokens: u32,
-    /// Whether tokens that end a text are like any other.
+    /// True if end-of-generation tokens do not end the answer.
     pub ignore_end: bool,
-    /// Chooses the tokens; knows the prompt.
+    /// Sampler chain. It has already accepted the prompt.
     pub chain: Chain,
-    /// Texts that end it; not part of what is sent.
+    /// Stop strings, which end the answer and are not part of it.
     pub stop: Vec<String>,
-    /// Control tokens that are shown by name: they mark calls of tools.
+    /// Control tokens that are rendered as text, because they mark tool calls.
     pub shown: Vec<Token>,
-    /// Whether the prompt may begin with what an earlier request left in the cache.
+    /// True if the prompt may reuse cached tokens of earlier requests.
     pub cache_prompt: bool,
-    /// How many alternatives are told of each token, and how likely it was; nothing where not asked for.
+    /// Number of alternatives to report with each token's probability. `None` if no probabilities are requested.
     pub logprobs: Option<u32>,
-    /// Drafts, where it is to have any.
+    /// Speculative decoding. `None` if the request does not use it.
     pub drafts: Option<Wish>,
-    /// Held until its first token is chosen, where others wait for its prompt.
+    /// Held until the first token is sampled, if other jobs wait for this job's prompt.
     pub leads: Option<Arc<()>>,
-    /// The one with the same prompt that goes before it: what that has evaluated need not be evaluated again.
+    /// Job with the same prompt that runs first. Its evaluated prompt is reused.
     pub follows: Option<Weak<()>>,
-    /// The threads that its workload may have.
+    /// Thread counts of the workload.
     pub threads: WorkloadThreads,
-    /// The bytes that it was sent in, charged until it has a slot.
+    /// Charge for the bytes of the request, held until the job has a slot.
     pub waiting: SharedCharge,
-    /// When it came.
+    /// Time of arrival.
     pub arrived: Instant,
-    /// When it must be done.
+    /// Time at which the request times out.
     pub deadline: Instant,
-    /// Line of the log about it.
+    /// Log line of the request.
     pub request_log: RequestLog,
-    /// Where its events go. Closed by the reader when nobody wants them any more.
+    /// Channel for events. The reader closes it when nobody waits for the answer any more.
     pub events: mpsc::Sender<JobEvent>,
-    /// While it was the next one and did not fit: how many others went before it, and since when.
+    /// While this job is the next in the queue but does not fit: the number of jobs that overtook it, and the time
+    /// since which it does not fit.
     pub passed: Option<(u32, Instant)>,
 }
 
 impl Job {
-    /// Whether nobody waits for it any more.
+    /// True if the client has disconnected.
     pub fn is_abandoned(&self) -> bool {
         self.events.is_closed()
     }
 
-    /// True if another job evaluates its prompt, or is going to.
+    /// True if another job evaluates the same prompt now or will do so.
     pub fn waits(&self) -> bool {
         self.follows.as_ref().is_some_and(|leader| leader.strong_count() > 0)
     }
 }
 
-/// What the scheduler tells of a job: any number of tokens, then one [`Done`](JobEvent::Done) or
+/// Event of a job. A job sends any number of tokens, then one [`Done`](JobEvent::Done) or
 /// [`Failed`](JobEvent::Failed).
 #[derive(Debug)]
 pub enum JobEvent {
-    /// A token.
+    /// A token was generated.
     Token(Piece),
-    /// It ended.
+    /// The generation ended.
     Done(Box<Done>),
-    /// It could not be evaluated; in words.
+    /// The evaluation failed. Contains the message.
     Failed(String),
 }
 
-/// A token and the text that can be shown now: none while a character is not complete or could begin a stop string.
+/// Token with the text that can be shown now. The text is empty while a character is incomplete or could begin a stop
+/// string.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
-    /// The token.
+    /// Token number.
     pub token: Token,
-    /// The text.
+    /// Text that can be shown now.
     pub text: String,
-    /// How likely it was, where asked for.
+    /// Probability of the token and its alternatives, if requested.
     pub likelihood: Option<Box<Likelihood>>,
 }

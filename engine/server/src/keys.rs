@@ -1,4 +1,4 @@
-//! The keys that requests over TCP need.
+//! API keys for requests over TCP.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,32 +6,37 @@ use std::path::Path;
 
 use llama::error::{Error, Result};
 
-/// Characters of the shortest key: fewer can be tried out.
+/// Minimum length of a key, in characters. Shorter keys can be guessed.
 const SHORTEST: usize = 16;
 
-/// Bytes of the largest file with keys.
+/// Maximum size of a key file, in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// The keys in the file at `path`: one in each line; empty lines and those that begin with # do not count.
+/// Reads the keys in the file at `path`, one per line. Empty lines and lines that begin with `#` are ignored.
 ///
 /// # Errors
-/// Where there is none, one cannot be sent in a header or is too short, or others may read the file.
+/// If the file contains no key, a key is too short or cannot be sent in a header, or other users can read the file.
 pub fn read(path: &Path) -> Result<Vec<String>> {
     let wrong = |why: String| Error::Usage(format!("--api-key-file {}: {why}", path.display()));
     let mode = fs::metadata(path).map_err(|why| wrong(why.to_string()))?.permissions().mode();
     if mode & 0o007 != 0 {
-        return Err(wrong("everybody may read it; close it with chmod 600".to_string()));
+        return Err(wrong("every user can read it\nhint: restrict it with chmod 600".to_string()));
     }
     let text = base::read_text(path, LARGEST).map_err(|why| wrong(why.to_string()))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let keys: Vec<String> = lines.map(str::to_string).collect();
     if keys.is_empty() {
         return Err(wrong(
-            "there is no key in it: put one in each line, as `openssl rand -hex 24` makes them".to_string(),
+            "it contains no key\nhint: put one key on each line, for example from `openssl rand -hex 24`"
+                .to_string(),
         ));
     }
     if let Some(at) = keys.iter().position(|key| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
-        return Err(wrong(format!("key {} holds what no header can: use letters, digits and signs", at + 1)));
+        return Err(wrong(format!(
+            "key {} contains characters that a header cannot: use letters, digits and \
+                                 punctuation",
+            at + 1
+        )));
     }
     if let Some(at) = keys.iter().position(|key| key.len() < SHORTEST) {
         return Err(wrong(format!("key {} is shorter than {SHORTEST} characters", at + 1)));
@@ -50,10 +55,10 @@ mod tests {
         let key = "0123456789abcdef";
         let cases = [
             (format!("# mine\n{key}\n\n {key}x \n"), 0o600, ""),
-            (format!("{key}\n"), 0o644, "everybody may read it"),
-            ("# none\n".to_string(), 0o600, "there is no key"),
+            (format!("{key}\n"), 0o644, "every user can read it"),
+            ("# none\n".to_string(), 0o600, "it contains no key"),
             ("short\n".to_string(), 0o600, "key 1 is shorter"),
-            (format!("{key}\n{key} b\n"), 0o600, "key 2 holds"),
+            (format!("{key}\n{key} b\n"), 0o600, "key 2 contains"),
         ];
         for (text, mode, expected) in cases {
             fs::write(&path, &text).expect("written");

@@ -1,9 +1,12 @@
-//! `anneal serve`: requests from a Unix socket and over HTTP, run together in one context.
+//! Server of `anneal serve`: runs requests from a Unix socket and over HTTP together in one context.
 //!
-//! [`connection`] takes connections as far as [`admission`] lets, [`ndjson`] and [`http`] read requests from them, [`request`] checks these,
-//! [`conversation`] makes a prompt of messages, and [`server`] hands them to the one thread that owns the context,
-//! [`scheduler`], through [`queue`]. What comes of a request goes back through a channel of [`job`]'s events. All but the
-//! scheduler, and what may take long, runs on one thread.
+//! - [`connection`] accepts connections that [`admission`] allows.
+//! - [`ndjson`] and [`http`] read requests from the connections, and [`request`] validates them.
+//! - [`conversation`] turns messages into a prompt.
+//! - [`server`] passes requests through [`queue`] to the [`scheduler`], the one thread that owns the context.
+//! - Results come back through a channel of [`job`]'s events.
+//!
+//! Everything except the scheduler and slow work runs on one thread.
 
 pub mod admission;
 pub mod api_error;

@@ -1,24 +1,24 @@
-//! Limits of what clients may send and how long they may take.
+//! Limits on the data that clients may send and on the time that they may take.
 
 use std::time::Duration;
 
-/// What may be asked of the server.
+/// Limits of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
-    /// Bytes of a request.
+    /// Maximum number of bytes of a request.
     pub request: usize,
-    /// Bytes of all requests that wait.
+    /// Maximum number of bytes of all waiting requests.
     pub waiting: usize,
-    /// Connections at a time.
+    /// Maximum number of connections.
     pub connections: usize,
-    /// Connections at a time of each IPv4 address, or of each /64 of IPv6.
+    /// Maximum number of connections of each IPv4 address, or of each /64 of IPv6.
     pub connections_per_address: usize,
-    /// How long a connection may say nothing.
+    /// Maximum idle time of a connection.
     pub idle: Duration,
-    /// The same over TCP of one that has not shown a valid key, or sent nothing valid yet.
+    /// Maximum idle time of a TCP connection that has shown no valid key or sent no valid request yet.
     pub idle_unauthenticated: Duration,
-    /// How long a reader may be behind.
+    /// Maximum time for which an answer may stay unread.
     pub stall: Duration,
-    /// How long the end may take.
+    /// Maximum time for running requests after SIGTERM.
     pub drain: Duration,
 }

@@ -1,4 +1,4 @@
-//! The Unix socket as a file: where it is, who may use it, and what to do with one that is there.
+//! File of the Unix socket: its path, its permissions, and the handling of an existing file.
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
@@ -13,40 +13,45 @@ use rustix::process::umask;
 
 use super::socket_folder;
 
-/// Bytes of the longest path: `sun_path` of Linux without the NUL.
+/// Maximum length of the path, in bytes: `sun_path` of Linux without the NUL.
 const LONGEST: usize = 107;
 
-/// How long another program that is starting here may take.
+/// Maximum time to wait for another program that is starting in the same folder.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where the socket is unless told: a folder of the user's own.
+/// Returns the default path of the socket, in a folder that belongs to the user.
+///
+/// # Errors
+/// If `XDG_RUNTIME_DIR` is not set.
 pub fn default_path() -> Result<PathBuf> {
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
         Some(folder) => Ok(PathBuf::from(folder).join("anneal").join("anneal.sock")),
         None => Err(Error::Usage(
-            "no place for the socket: XDG_RUNTIME_DIR is not set; name one with --socket PATH, or listen on an address \
-             with --listen 127.0.0.1:8080"
+            "cannot choose a path for the socket: XDG_RUNTIME_DIR is not set\nhint: give a path with --socket PATH, \
+            or listen on an address with --listen 127.0.0.1:8080"
                 .to_string(),
         )),
     }
 }
 
-/// A socket that is listened on; the file goes when this does, which should be before the listener.
+/// Socket that is listened on. Its file is removed when this is dropped, which should happen before the listener is
+/// dropped.
 #[derive(Debug)]
 pub struct Socket {
     trace: Trace,
-    /// What of its folder the user should know.
+    /// Warning about the socket's folder, for the user.
     pub warning: Option<String>,
 }
 
-/// The file of a socket, which goes when this does. Another server's file of the same name is not ours to remove.
+/// File of a socket, removed when this is dropped. A file of another server with the same name is not removed.
 #[derive(Clone, Debug)]
 pub struct Trace {
     path: PathBuf,
     file: Option<Identity>,
 }
 
-/// Device, inode, and the time it was made where the file system knows it: numbers of inodes are used again.
+/// Device, inode, and creation time if the file system records it. Inode numbers are reused, so they alone are not
+/// enough.
 type Identity = (u64, u64, Option<SystemTime>);
 
 fn identity(path: &Path) -> io::Result<Identity> {
@@ -63,35 +68,32 @@ impl Drop for Trace {
 }
 
 impl Trace {
-    /// Leaves the file where it is.
+    /// Keeps the file.
     pub fn keep(mut self) {
         self.file = None;
     }
 }
 
 impl Socket {
-    /// Where it is.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.trace.path
     }
 
-    /// Its file, for whoever has to remove it as well.
+    /// Returns a second handle that removes the file.
     pub fn trace(&self) -> Trace {
         self.trace.clone()
     }
 }
 
-/// Listens at `path`, for this user, or for `group` as well. Makes the folder of the default path.
-///
-/// # Errors
-/// [`Error::Listen`] if another program listens at `path`, if `path` is another kind of file or cannot be used, or if
-/// another user could put a socket in its place.
+/// Listens at `path`, for this user or also for `group`. Creates the folder of the default path.
 pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
     let failed = |why: String| Error::Listen { at: path.display().to_string(), why };
     let length = path.as_os_str().len();
     if length > LONGEST {
         return Err(failed(format!(
-            "its path has {length} bytes, and the system takes {LONGEST}: choose a shorter one with --socket"
+            "its path has {length} bytes, more than the maximum of {LONGEST}\nhint: choose a shorter path with \
+            --socket"
         )));
     }
     let folder = match path.parent() {
@@ -100,10 +102,10 @@ pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
     };
     if default_path().is_ok_and(|default| default == path) {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(|why| failed(format!("cannot make the folder {}: {why}", folder.display())))?;
+        made.map_err(|why| failed(format!("cannot create the folder {}: {why}", folder.display())))?;
     }
     let warning = socket_folder::check(folder).map_err(failed)?;
-    // Of two that start at once, one must see the other's socket.
+    // If two servers start at once, one must see the other's socket.
     let _lock =
         lock(folder).map_err(|why| failed(format!("cannot use the folder {}: {why}", folder.display())))?;
     clear(path).map_err(failed)?;
@@ -114,30 +116,36 @@ pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
     let mode = if group.is_some() { 0o660 } else { 0o600 };
     if let Some(group) = group {
         std::os::unix::fs::chown(path, None, Some(group)).map_err(|why| {
-            failed(format!("cannot give it to the group {group}: {why}; are you a member?"))
+            failed(format!(
+                "cannot change its group to {group}: {why}\nhint: check that you are a member of the \
+                           group"
+            ))
         })?;
     }
     fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|why| failed(why.to_string()))?;
     Ok((socket, listener))
 }
 
-/// A lock on `folder`, held while the file is looked at and made.
+/// Locks `folder` while the socket's file is checked and created.
 fn lock(folder: &Path) -> io::Result<File> {
     let file = File::open(folder)?;
     let begin = Instant::now();
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            // Whoever holds it longer is not starting: the file itself must tell.
+            // A process that holds the lock for longer is not starting. The check of the socket decides then.
             Err(TryLockError::WouldBlock) if begin.elapsed() > PATIENCE => return Ok(file),
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
-            // A file system without locks.
+            // The file system does not support locks.
             Err(TryLockError::Error(_)) => return Ok(file),
         }
     }
 }
 
-/// Removes a socket at `path` that nobody listens on.
+/// Removes a socket at `path` if nobody listens on it.
+///
+/// # Errors
+/// If the file is not a socket, if it is in use, or if it cannot be removed.
 fn clear(path: &Path) -> std::result::Result<(), String> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -146,21 +154,22 @@ fn clear(path: &Path) -> std::result::Result<(), String> {
     };
     if !found.file_type().is_socket() {
         return Err(
-            "there is a file that is no socket: remove it, or choose another path with --socket".to_string()
+            "the path exists and is not a socket\nhint: remove the file, or choose another path with --socket".to_string()
         );
     }
     match UnixStream::connect(path) {
-        Ok(_) => {
-            Err("another program listens there: stop it, or choose another path with --socket".to_string())
-        }
+        Ok(_) => Err(
+            "another program listens there\nhint: stop that program, or choose another path with --socket"
+                .to_string(),
+        ),
         Err(why) if why.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)
-            .map_err(|why| format!("cannot remove the socket that a program left there: {why}")),
-        // A backlog that is full is a sign of life.
-        Err(why) => Err(format!("there is a socket that cannot be asked whether it is in use: {why}")),
+            .map_err(|why| format!("cannot remove the unused socket at this path: {why}")),
+        // For example, a full backlog, which means that somebody listens.
+        Err(why) => Err(format!("cannot find out if the existing socket is in use: {why}")),
     }
 }
 
-/// Runs `make` so that what it makes is for this user alone.
+/// Runs `make` with a umask that makes new files accessible to this user only.
 fn private<T>(make: impl FnOnce() -> T) -> T {
     let before = umask(Mode::RWXG | Mode::RWXO);
     let made = make();
@@ -171,15 +180,18 @@ fn private<T>(make: impl FnOnce() -> T) -> T {
 fn advice(why: &io::Error) -> String {
     let mend = match why.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "; choose a place that you may write to with --socket"
+            "\nhint: choose a path that you can write to with --socket"
         }
-        io::ErrorKind::NotFound => "; make its folder first",
+        io::ErrorKind::NotFound => "\nhint: create its folder first",
         _ => "",
     };
     format!("{why}{mend}")
 }
 
-/// The number of the group `name`: a number, or a name in /etc/group.
+/// Returns the ID of the group `name`, which is a number or a name in /etc/group.
+///
+/// # Errors
+/// If the group does not exist.
 pub fn group(name: &str) -> Result<u32> {
     if let Ok(number) = name.parse() {
         return Ok(number);
@@ -190,7 +202,9 @@ pub fn group(name: &str) -> Result<u32> {
         (parts.next() == Some(name)).then(|| parts.nth(1)?.parse().ok())?
     });
     number.ok_or_else(|| {
-        Error::Usage(format!("--socket-group {name}: no such group in /etc/group; a number is taken too"))
+        Error::Usage(format!(
+            "--socket-group {name}: no such group in /etc/group\nhint: a group ID works too"
+        ))
     })
 }
 
@@ -220,7 +234,7 @@ mod tests {
             (0o700, "", false),
             (0o755, "", false),
             (0o1777, "", true),
-            (0o777, "all users may write to the folder", false),
+            (0o777, "all users can write to the folder", false),
         ] {
             fs::set_permissions(folder.path(), Permissions::from_mode(mode)).expect("a mode");
             match bind(&path, None) {
@@ -248,7 +262,7 @@ mod tests {
         assert!(refusal(&path).contains("another program listens there"), "{}", refusal(&path));
         drop(listener);
         let (second, _listener) = bind(&path, None).expect("one left behind is replaced");
-        // The first one's end must not take away the second one's file.
+        // Dropping the first socket must not remove the second one's file.
         drop(first);
         assert!(path.exists());
         drop(second);
@@ -260,10 +274,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("a file");
         fs::write(&file, "precious").expect("a file");
-        assert!(refusal(&file).contains("no socket"), "{}", refusal(&file));
+        assert!(refusal(&file).contains("is not a socket"), "{}", refusal(&file));
         assert_eq!(fs::read(&file).expect("it is there"), b"precious");
         let long = folder.path().join("x".repeat(120));
-        assert!(refusal(&long).contains("the system takes 107"), "{}", refusal(&long));
+        assert!(refusal(&long).contains("the maximum of 107"), "{}", refusal(&long));
         let nowhere = folder.path().join("none/a.sock");
         assert!(refusal(&nowhere).contains("cannot use the folder"), "{}", refusal(&nowhere));
     }

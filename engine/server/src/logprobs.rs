@@ -1,37 +1,41 @@
-//! How likely tokens were, for whoever asks: log-probabilities of the model's own logits, before any sampler.
+//! Log-probabilities of tokens, from the model's own logits before any sampler.
 
 use llama::error::Result;
 use llama::{Model, Token};
 use serde_json::{Value, json};
 
-/// Most alternatives that are told of a token.
+/// Maximum number of alternatives per token.
 pub const MOST: u32 = 20;
 
-/// What stands for a probability of nothing, as at OpenAI: JSON has no infinity.
+/// Log-probability that represents probability zero, as in OpenAI's API. JSON has no infinity.
 const NEVER: f32 = -9999.0;
 
-/// A token and how likely it was.
+/// Token with its log-probability.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Likely {
-    /// The token.
+    /// Token number.
     pub token: Token,
-    /// Its bytes, often less than a character; the name of one that is no text.
+    /// Bytes of the token, which may be part of a character. For a control token, its name.
     pub bytes: Vec<u8>,
-    /// Natural logarithm of its probability.
+    /// Natural logarithm of the token's probability.
     pub logprob: f32,
 }
 
-/// The token that was chosen, and the most likely ones, the best first.
+/// Sampled token and the most likely tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Likelihood {
-    /// The one that was chosen.
+    /// Token that was sampled.
     pub chosen: Likely,
-    /// As many as were asked for.
+    /// Requested number of the most likely tokens, the most likely first.
     pub top: Vec<Likely>,
 }
 
 impl Likelihood {
-    /// How likely `chosen` was by `logits`, one for each token of `model`'s vocabulary, and the `top` most likely ones.
+    /// Computes the log-probability of `chosen` and of the `top` most likely tokens. `logits` has one value for each
+    /// token of the vocabulary of `model`.
+    ///
+    /// # Errors
+    /// If a token cannot be converted to text.
     pub fn new(logits: &[f32], chosen: Token, top: u32, model: &Model) -> Result<Self> {
         let (greatest, rest) = norm(logits);
         let likely = |token: Token, logit: f32| -> Result<Likely> {
@@ -49,12 +53,12 @@ impl Likelihood {
         })
     }
 
-    /// For a line of JSON.
+    /// Returns the JSON object for the line protocol.
     pub fn to_json(&self) -> Value {
         json!({ "token": self.chosen.token, "logprob": self.chosen.logprob, "top": self.top_json() })
     }
 
-    /// The most likely ones for a line of JSON.
+    /// Returns the most likely tokens as JSON for the line protocol.
     pub fn top_json(&self) -> Value {
         let one = |likely: &Likely| {
             let text = String::from_utf8_lossy(&likely.bytes);
@@ -64,8 +68,8 @@ impl Likelihood {
     }
 }
 
-/// The greatest of `logits`, and what the logarithm of the sum of what they are logarithms of is above it: in two, so that
-/// nothing is too large for a number.
+/// Returns the maximum `m` of `logits`, and `ln(Σ exp(logit − m))`. The sum of both is the logarithm of the softmax
+/// denominator; subtracting the maximum first avoids an overflow.
 fn norm(logits: &[f32]) -> (f32, f32) {
     let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if !greatest.is_finite() {
@@ -75,7 +79,8 @@ fn norm(logits: &[f32]) -> (f32, f32) {
     (greatest, sum.ln() as f32)
 }
 
-/// The greatest `most` of `logits`, the best first; of equals the first.
+/// Returns the `most` greatest of `logits` with their tokens, in descending order. Of equal logits, the first comes
+/// first.
 fn best(logits: &[f32], most: usize) -> Vec<(Token, f32)> {
     let mut best: Vec<(Token, f32)> = Vec::with_capacity(most + 1);
     for (token, &logit) in logits.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What the server counts, for `/metrics`.
+//! Counters and gauges of the server, for `/metrics`.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use super::done::Done;
 use super::finish_reason::FinishReason;
 use super::slot_status::SlotSnapshots;
 
-/// A number that grows, or goes up and down.
+/// Counter or gauge.
 #[derive(Debug, Default)]
 pub struct Number(AtomicU64);
 
@@ -20,33 +20,33 @@ impl Number {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Takes one away.
+    /// Subtracts one.
     pub fn sub_one(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Is `to` where it was `from`, beside what others have added.
+    /// Changes the caller's share of the value from `from` to `to`, and keeps what others added.
     pub fn change(&self, from: u64, to: u64) {
         self.0.fetch_add(to.wrapping_sub(from), Ordering::Relaxed);
     }
 
-    /// Adds a time.
+    /// Adds a time, in nanoseconds.
     pub fn add_time(&self, time: Duration) {
         self.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Is `value` now.
+    /// Sets the value.
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Its value.
+    /// Returns the value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Every number. Times are in nanoseconds.
+/// All counters and gauges. Times are in nanoseconds.
 #[derive(Debug, Default)]
 #[expect(missing_docs, reason = "each is explained in `to_prometheus`")]
 pub struct Metrics {
@@ -99,7 +99,7 @@ pub struct Metrics {
     pub slot_snapshots: SlotSnapshots,
 }
 
-/// Every end there is, and its name.
+/// All finish reasons, with their names.
 const FINISH_REASONS: [(FinishReason, &str); 6] = [
     (FinishReason::End, "end"),
     (FinishReason::StopString, "stop_string"),
@@ -109,30 +109,30 @@ const FINISH_REASONS: [(FinishReason, &str); 6] = [
     (FinishReason::Shutdown, "shutdown"),
 ];
 
-/// Names of the bounds for which connections are refused, in the order of `Full`.
+/// Names of the limits for which connections are refused, in the order of `Full`.
 const REFUSED: [&str; 2] = ["total", "address"];
-/// Names of the reasons for which connections are closed in favour of others, in the order of `Evicted`.
+/// Names of the reasons for which connections are evicted, in the order of `Evicted`.
 const EVICTED: [&str; 3] = ["unauthenticated", "idle", "reserve"];
-/// Names of the times that clients did not keep, in the order of `Late`.
+/// Names of the time limits that clients exceeded, in the order of `Late`.
 const LATE: [&str; 4] = ["head", "body", "idle", "write"];
 
 impl Metrics {
-    /// Counts a request that ended so.
+    /// Counts a request that ended for the reason `end`.
     pub fn count_end(&self, end: FinishReason) {
         if let Some(at) = FINISH_REASONS.iter().position(|(finish, _)| *finish == end) {
             self.finished[at].add(1);
         }
     }
 
-    /// Counts a request that was refused with this status of HTTP, for what it is; those that are too many are counted
-    /// elsewhere.
+    /// Counts a request that was refused as invalid, with this HTTP status. Refusals because of a full queue (429)
+    /// are counted elsewhere.
     pub fn count_refusal(&self, status: u16) {
         if (400..500).contains(&status) && status != 429 {
             self.invalid.add(1);
         }
     }
 
-    /// Counts a request that ended.
+    /// Counts a finished request, with its tokens and times.
     pub fn count(&self, done: &Done) {
         self.count_end(done.finish);
         self.prompt_tokens.add(u64::from(done.usage.prompt_tokens));
@@ -146,7 +146,7 @@ impl Metrics {
         }
     }
 
-    /// Its model is not loaded any more: nothing runs, nothing waits.
+    /// Resets the gauges after the model was unloaded.
     pub fn let_go(&self) {
         let now = [
             &self.slots,
@@ -161,24 +161,24 @@ impl Metrics {
         self.slot_snapshots.clear();
     }
 
-    /// Notes what the machine has to give.
+    /// Records the memory limit of the machine.
     pub fn note(&self, runtime_host: &RuntimeHost) {
         let host = runtime_host.host.as_ref();
         let limit = host.map(|host| host.limits.memory.unwrap_or(host.memory.total));
         self.memory_limit.set(limit.map_or(0, |limit| limit.0));
     }
 
-    /// Requests that ran to an end of their own.
+    /// Returns the number of requests that ended with a finish reason.
     pub fn finished(&self) -> u64 {
         self.finished.iter().map(Number::get).sum()
     }
 
-    /// In the text format of Prometheus.
+    /// Returns the metrics in the Prometheus text format.
     pub fn to_prometheus(&self) -> String {
         written(&self.families())
     }
 
-    /// Every number under its name.
+    /// Returns all metrics with their names.
     pub fn families(&self) -> Vec<Family> {
         let mut families = Vec::new();
         let mut head = |name: &str, kind: &'static str, help: &str, values: &[(String, String)]| {
@@ -199,7 +199,7 @@ impl Metrics {
         ends.push(label("failed", &self.failed));
         ends.push(label("refused", &self.refused));
         ends.push(label("invalid", &self.invalid));
-        head("requests_total", "counter", "Requests by how they ended.", &ends);
+        head("requests_total", "counter", "Requests, by how they ended.", &ends);
         let by_reason = |names: &[&str], numbers: &[Number]| -> Vec<(String, String)> {
             let value = |(name, number): (&&str, &Number)| {
                 (format!("{{reason=\"{name}\"}}"), number.get().to_string())
@@ -209,17 +209,17 @@ impl Metrics {
         for (name, help, values) in [
             (
                 "connections_refused_total",
-                "Connections that were refused, by the bound that was reached.",
+                "Refused connections, by the limit that was reached.",
                 by_reason(&REFUSED, &self.connections_refused),
             ),
             (
                 "connections_evicted_total",
-                "Connections that were closed in favour of others, by the reason.",
+                "Connections closed in favour of others, by reason.",
                 by_reason(&EVICTED, &self.connections_evicted),
             ),
             (
                 "connections_timed_out_total",
-                "Connections that were closed because their client was too late, by what was late.",
+                "Connections closed because their client was too slow, by phase.",
                 by_reason(&LATE, &self.connections_timed_out),
             ),
         ] {
@@ -230,42 +230,58 @@ impl Metrics {
         let counters = [
             (
                 "requests_parked_total",
-                "Times that a request left its slot for want of cells.",
+                "Preemptions: requests that left their slot because the context ran out of cells.",
                 &self.preempted,
             ),
-            ("panics_total", "Panics of a part of the server; what was asked of it failed.", &self.panics),
-            ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),
-            ("prompt_tokens_cached_total", "Tokens of prompts found in the cache.", &self.cached_tokens),
-            ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),
-            ("batches_total", "Batches evaluated.", &self.batches),
-            ("batch_tokens_total", "Tokens in these batches.", &self.batch_tokens),
-            ("prefill_tokens_total", "Tokens of prompts evaluated, as it goes.", &self.prefill_tokens),
-            ("decode_tokens_total", "Tokens chosen, as it goes.", &self.decode_tokens),
-            ("drafted_tokens_total", "Tokens that were drafted.", &self.drafted_tokens),
-            ("accepted_tokens_total", "Of these, tokens that were chosen.", &self.accepted_tokens),
+            ("panics_total", "Panics in a part of the server; the affected requests failed.", &self.panics),
+            ("prompt_tokens_total", "Prompt tokens of ended requests.", &self.prompt_tokens),
+            ("prompt_tokens_cached_total", "Prompt tokens found in the cache.", &self.cached_tokens),
+            ("generated_tokens_total", "Generated tokens of ended requests.", &self.generated_tokens),
+            ("batches_total", "Evaluated batches.", &self.batches),
+            ("batch_tokens_total", "Tokens in evaluated batches.", &self.batch_tokens),
+            (
+                "prefill_tokens_total",
+                "Evaluated prompt tokens, including running requests.",
+                &self.prefill_tokens,
+            ),
+            ("decode_tokens_total", "Sampled tokens, including running requests.", &self.decode_tokens),
+            ("drafted_tokens_total", "Drafted tokens.", &self.drafted_tokens),
+            ("accepted_tokens_total", "Drafted tokens that were accepted.", &self.accepted_tokens),
             (
                 "drafts_turned_off_total",
-                "Times that drafts lost against steps without, and were left out from then on.",
+                "Times that drafting was slower than decoding without drafts and was turned off.",
                 &self.drafts_turned_off,
             ),
-            ("device_tokens_total", "Of the tokens chosen, those that a device chose.", &self.device_tokens),
-            ("embeddings_total", "Texts that embeddings were made of.", &self.embeddings),
-            ("embedding_tokens_total", "Tokens of these texts.", &self.embedding_tokens),
+            ("device_tokens_total", "Tokens sampled by a device.", &self.device_tokens),
+            ("embeddings_total", "Texts whose embeddings were computed.", &self.embeddings),
+            (
+                "embedding_tokens_total",
+                "Tokens of texts whose embeddings were computed.",
+                &self.embedding_tokens,
+            ),
             ("first_tokens_total", "Requests that got a first token.", &self.first_tokens),
-            ("prompt_cache_lookups_total", "Prompts that were looked for on the disk.", &self.cache_lookups),
-            ("prompt_cache_hits_total", "Prompts that began with what was read.", &self.cache_hits),
-            ("prompt_cache_tokens_total", "Tokens of prompts that were read.", &self.cache_tokens),
-            ("prompt_cache_read_bytes_total", "Bytes read.", &self.cache_read_bytes),
-            ("prompt_cache_writes_total", "Prompts written to the disk.", &self.cache_writes),
-            ("prompt_cache_written_bytes_total", "Bytes written.", &self.cache_written_bytes),
+            ("prompt_cache_lookups_total", "Prompts looked up in the disk cache.", &self.cache_lookups),
+            (
+                "prompt_cache_hits_total",
+                "Prompts that started from a state in the disk cache.",
+                &self.cache_hits,
+            ),
+            ("prompt_cache_tokens_total", "Prompt tokens read from the disk cache.", &self.cache_tokens),
+            ("prompt_cache_read_bytes_total", "Bytes read from the disk cache.", &self.cache_read_bytes),
+            ("prompt_cache_writes_total", "Prompts written to the disk cache.", &self.cache_writes),
+            (
+                "prompt_cache_written_bytes_total",
+                "Bytes written to the disk cache.",
+                &self.cache_written_bytes,
+            ),
             (
                 "prompt_cache_failures_total",
-                "Files that were damaged or could not be written.",
+                "Files of the disk cache that were damaged or could not be written.",
                 &self.cache_failures,
             ),
             (
                 "prompt_cache_dropped_total",
-                "Prompts not written because too many waited.",
+                "Prompts not written to the disk cache because too many were waiting.",
                 &self.cache_dropped,
             ),
         ];
@@ -273,36 +289,40 @@ impl Metrics {
             head(name, "counter", help, &one(number.get()));
         }
         let times = [
-            ("batch_seconds_total", "Time in which batches were evaluated.", &self.batch_time),
-            ("queue_seconds_total", "Time that requests waited for a slot.", &self.queue_time),
-            ("first_token_seconds_total", "Time from arrival to first token.", &self.first_token_time),
-            ("decode_seconds_total", "Time from first token to last, of all requests.", &self.decode_time),
+            ("batch_seconds_total", "Time spent evaluating batches.", &self.batch_time),
+            ("queue_seconds_total", "Time that requests spent waiting for a slot.", &self.queue_time),
+            (
+                "first_token_seconds_total",
+                "Time from arrival to first token, summed over requests.",
+                &self.first_token_time,
+            ),
+            (
+                "decode_seconds_total",
+                "Time from first to last token, summed over requests.",
+                &self.decode_time,
+            ),
         ];
         for (name, help, number) in times {
             head(name, "counter", help, &seconds(number));
         }
         let gauges = [
-            ("slots", "Slots.", &self.slots),
-            ("slots_busy", "Slots with a request.", &self.slots_busy),
+            ("slots", "Number of slots.", &self.slots),
+            ("slots_busy", "Slots with a running request.", &self.slots_busy),
             ("requests_waiting", "Requests in the queue.", &self.waiting),
-            (
-                "embedding_requests_waiting",
-                "Requests for embeddings in their queue.",
-                &self.embedding_waiting,
-            ),
+            ("embedding_requests_waiting", "Embedding requests in their queue.", &self.embedding_waiting),
             (
                 "embedding_cache_bytes",
-                "Keys and values of the context for embeddings; 0 while there is none.",
+                "KV cache size of the embedding context; 0 while there is none.",
                 &self.embedding_cache,
             ),
             ("connections", "Open connections.", &self.connections),
             (
                 "waiting_request_bytes",
-                "Bytes of requests that wait for their body, a model or a slot.",
+                "Size of requests that wait for the rest of their body, a model or a slot.",
                 &self.waiting_bytes,
             ),
-            ("decode_threads", "Threads that generate.", &self.decode_threads),
-            ("prefill_threads", "Threads that evaluate prompts.", &self.prefill_threads),
+            ("decode_threads", "Threads for decode.", &self.decode_threads),
+            ("prefill_threads", "Threads for prefill.", &self.prefill_threads),
         ];
         for (name, help, number) in gauges {
             head(name, "gauge", help, &one(number.get()));
@@ -311,21 +331,21 @@ impl Metrics {
     }
 }
 
-/// Numbers of one name.
+/// Metric with all its values.
 #[derive(Clone, Debug)]
 pub struct Family {
-    /// The name, without the program's.
+    /// Name, without the prefix `anneal_`.
     pub name: String,
     /// `counter` or `gauge`.
     pub kind: &'static str,
-    /// What it is.
+    /// Help text.
     pub help: String,
-    /// Labels, with their braces, and value.
+    /// Pairs of labels, with their braces, and value.
     pub values: Vec<(String, String)>,
 }
 
 impl Family {
-    /// Says of every value which model's it is.
+    /// Adds the label `model` to every value.
     pub fn label(&mut self, model: &str) {
         let model = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         for (labels, _) in &mut self.values {
@@ -335,7 +355,7 @@ impl Family {
     }
 }
 
-/// `families` in the text format of Prometheus; those of the same name are told together.
+/// Formats `families` in the Prometheus text format. Families with the same name are merged.
 pub fn written(families: &[Family]) -> String {
     let mut text = String::new();
     let mut names: Vec<&str> = Vec::new();

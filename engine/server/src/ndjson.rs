@@ -1,7 +1,7 @@
-//! Requests and answers as lines of JSON, on the Unix socket.
+//! Line protocol on the Unix socket: requests and answers as lines of JSON.
 //!
-//! The requests of a connection are answered one after the other, each in full before the next is read; who wants
-//! several at once opens several connections. Every line of an answer repeats the request's `id`.
+//! The requests of a connection are answered one after the other, each completely before the next is read. A client
+//! that wants several answers at once opens several connections. Every line of an answer repeats the request's `id`.
 
 use std::io;
 use std::sync::Arc;
@@ -31,22 +31,22 @@ use super::scope::Owner;
 use super::server::Server;
 use super::{arrival, embeddings};
 
-/// How often a client that has said all it had to say is looked at: whether it still reads.
+/// Interval at which a client that has closed its writing side is checked for still reading.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Bytes of a request's `id`.
+/// Maximum size of a request's `id`, in bytes.
 const MAX_ID: usize = 1024;
 
-/// Bytes that are gathered before they are written.
+/// Number of bytes that are collected before they are written.
 const TOGETHER: usize = 64 << 10;
 
-/// A connection.
+/// Connection that uses the line protocol.
 struct Connection {
     stream: UnixStream,
-    /// What was read; of it, what comes before `at` was taken.
+    /// Bytes that were read. Those before `at` have been taken.
     buffer: Vec<u8>,
     at: usize,
-    /// Whether nothing more will come.
+    /// True if the client will send nothing more.
     end: bool,
     registry: Arc<ModelRegistry>,
     client: Client,
@@ -54,7 +54,7 @@ struct Connection {
     owner: Owner,
 }
 
-/// Serves `stream`, of which `read` was read already, until the client goes or the server stops.
+/// Serves `stream` until the client disconnects or the server stops. The bytes in `read` were already read from it.
 pub async fn serve(
     stream: UnixStream,
     read: Vec<u8>,
@@ -81,31 +81,32 @@ pub async fn serve(
         };
         let Ok(Some((line, charge))) = line else { return };
         connection.state.set(ConnectionPhase::Answering);
-        // A client that is gone is nobody's concern.
+        // An error means that the client has disconnected.
         let request_log = RequestLog::new("LINE", LINES, &connection.client);
         if request_log.during(connection.answer(line, charge)).await.is_err() {
             return;
         }
-        // Lines that came together would be answered without a look at anyone else.
+        // Without this, lines that arrived together would be answered without serving other connections in between.
         if !connection.unread().is_empty() {
             yield_now().await;
         }
     }
 }
 
-/// A buffer of more bytes is given back when it is empty.
+/// Capacity above which an empty buffer is freed, in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// Bytes that there is room for in a read.
+/// Minimum free space for a read, in bytes.
 const READ: usize = 4 << 10;
 
 impl Connection {
-    /// The next line that is not empty; `None` where the client has said all it had to say, or says nothing for long.
+    /// Returns the next line that is not empty. `None` if the client has closed its writing side or was idle for too
+    /// long.
     async fn line(&mut self) -> io::Result<Option<(Vec<u8>, Charge)>> {
         let current = self.registry.current();
         let limit = current.limits.request;
         let until = Time::now() + current.limits.idle;
-        // Blanks that the line began with, and bytes after them that hold no end of it.
+        // Number of blanks before the line, and number of bytes after them that are known to contain no newline.
         let (mut lead, mut seen) = (0, 0);
         let mut charge = self.registry.charge(&self.client);
         let mut begin = None;
@@ -123,7 +124,7 @@ impl Connection {
             let before = seen;
             seen = unread.len();
             if lead + found.unwrap_or(seen) > limit {
-                let message = format!("a line has at most {limit} bytes; the connection is closed");
+                let message = format!("the line is longer than {limit} bytes; the connection is closed");
                 self.refuse(&Value::Null, &ApiError::new(ApiErrorKind::TooLarge, message)).await?;
                 self.swallow().await;
                 return Ok(None);
@@ -142,7 +143,7 @@ impl Connection {
                 return Ok((!last.is_empty()).then_some((last, charge)));
             }
             if seen > 0 && begin.is_none() {
-                // A line that has begun is no rest, and comes as fast as a body must.
+                // A line that has begun is not idle time, and must arrive at least as fast as a request body.
                 self.state.set(ConnectionPhase::Reading);
                 begin = Some(Time::now());
             }
@@ -161,7 +162,7 @@ impl Connection {
         }
     }
 
-    /// Takes `length` bytes, and the end of the line behind them. A long line takes its memory along.
+    /// Takes `length` bytes and the newline after them. For a long line, reuses the buffer's memory.
     fn take(&mut self, length: usize) -> Vec<u8> {
         if length <= BUFFER {
             let line = self.unread()[..length].to_vec();
@@ -175,14 +176,14 @@ impl Connection {
         line
     }
 
-    /// What was read and not taken.
+    /// Returns the bytes that were read but not taken.
     fn unread(&self) -> &[u8] {
         &self.buffer[self.at..]
     }
 
-    /// Reads what is there.
+    /// Reads the available bytes.
     fn read(&mut self) -> io::Result<()> {
-        // What was taken goes when it is the greater part: moving the rest each time would take long.
+        // Removes taken bytes only when they are the greater part, because moving the rest each time would be slow.
         if self.at == self.buffer.len() && self.buffer.capacity() > BUFFER {
             (self.buffer, self.at) = (Vec::new(), 0);
         } else if self.at * 2 >= self.buffer.len() {
@@ -199,7 +200,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads the rest of a line that is too long: closing before would take the answer away from the client.
+    /// Discards the rest of a line that is too long. Closing earlier would make the client lose the answer.
     async fn swallow(&mut self) {
         let begin = Instant::now();
         while !self.end && begin.elapsed() < Duration::from_secs(2) {
@@ -213,11 +214,12 @@ impl Connection {
         }
     }
 
-    /// Returns when the client is gone. One that has only closed its writing side is not.
+    /// Completes when the client has disconnected. Closing only its writing side does not count.
     async fn gone(&mut self) {
         let most = self.registry.current().limits.request;
         loop {
-            // What comes meanwhile is the next request: read, so that the end behind it is seen.
+            // Bytes that arrive meanwhile belong to the next request. They are read so that the end of the stream is
+            // noticed.
             while !self.end && self.unread().len() <= most {
                 match self.stream.ready(Interest::READABLE).await {
                     Ok(ready) if ready.is_read_closed() && ready.is_write_closed() => return,
@@ -251,7 +253,7 @@ impl Connection {
         if asked.is_ok() {
             self.state.prove();
         }
-        // Held as long as it is answered.
+        // The lease is held while the request is answered.
         let (request, server) = match asked {
             Ok(asked) => asked,
             Err(refusal) => return self.refuse(&id, &refusal).await,
@@ -272,7 +274,7 @@ impl Connection {
         }
     }
 
-    /// Writes embeddings.
+    /// Answers an embedding request.
     async fn embed(
         &mut self,
         id: &Value,
@@ -310,7 +312,7 @@ impl Connection {
         }
     }
 
-    /// Writes what becomes of a request.
+    /// Writes the events of a request.
     async fn tell(
         &mut self,
         id: &Value,
@@ -323,12 +325,12 @@ impl Connection {
             let event = tokio::select! {
                 biased;
                 event = events.recv() => event,
-                // The receiver is dropped with this, which ends the request.
+                // Returning drops the receiver, which cancels the request.
                 () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
             };
             let mut out = Vec::new();
             let mut event = event;
-            // What came together goes together.
+            // Events that are already available are written together.
             let over = loop {
                 match event {
                     Some(JobEvent::Token(piece)) if stream => put(&mut out, &TokenLine::new(id, &piece)),
@@ -360,7 +362,7 @@ impl Connection {
         }
     }
 
-    /// The last line; a long one is written beside.
+    /// Returns the last line. Serialises a long one on the blocking pool.
     async fn last(
         &self,
         id: &Value,
@@ -413,26 +415,27 @@ impl Connection {
     }
 }
 
-/// What is asked for.
+/// Request of the line protocol.
 enum LineRequest {
     Generate(Box<Generate>),
     Embed(embeddings::EmbeddingRequest),
 }
 
-/// The id of the request in `fields`, taken first: an error repeats it.
+/// Takes the request's `id`. It is taken first, because errors repeat it.
 fn take_id(fields: &mut Fields) -> Result<Value, ApiError> {
     match fields.take("id") {
         Some(Value::String(long)) if long.len() > MAX_ID => {
-            let message = format!("has at most {MAX_ID} bytes: every line of the answer repeats it");
+            let message =
+                format!("must have at most {MAX_ID} bytes, because every line of the answer repeats it");
             Err(ApiError::field("id", message))
         }
         Some(given @ (Value::String(_) | Value::Number(_))) => Ok(given),
-        Some(other) => Err(super::fields::wrong("id", "use a text or a number", &other)),
+        Some(other) => Err(super::fields::wrong("id", "use a string or a number", &other)),
         None => Ok(Value::Null),
     }
 }
 
-/// The rest of the request in `fields`.
+/// Reads the rest of the request.
 fn read(mut fields: Fields, server: &Server) -> Result<LineRequest, ApiError> {
     if fields.has("embed") {
         let request = embeddings::EmbeddingRequest::take(&mut fields, "embed", server)?;
@@ -445,7 +448,7 @@ fn read(mut fields: Fields, server: &Server) -> Result<LineRequest, ApiError> {
     Ok(LineRequest::Generate(Box::new(generate)))
 }
 
-/// A token's line.
+/// Line for one token of a streamed answer.
 #[derive(Serialize)]
 struct TokenLine<'a> {
     #[serde(skip_serializing_if = "Value::is_null")]
@@ -471,7 +474,7 @@ impl<'a> TokenLine<'a> {
     }
 }
 
-/// What was generated, where it is told at the end.
+/// Generated tokens of an answer that is sent as a whole.
 #[derive(Default)]
 struct WholeAnswer {
     text: String,
@@ -488,7 +491,7 @@ impl WholeAnswer {
 }
 
 fn put(out: &mut Vec<u8>, line: &impl Serialize) {
-    // Into memory, of what is always JSON.
+    // Writing to memory cannot fail, and the value is always valid JSON.
     let _ = serde_json::to_writer(&mut *out, line);
     out.push(b'\n');
 }
@@ -504,7 +507,7 @@ fn with_id(id: &Value, mut line: Value) -> Value {
     line
 }
 
-/// Tokens, and what a device did of choosing them, where one was asked.
+/// Returns the token counts, with the device's report if a device was asked to sample.
 fn usage(done: &Done) -> Value {
     let mut usage = json!(done.usage);
     if let Some(report) = &done.device {
@@ -513,7 +516,7 @@ fn usage(done: &Done) -> Value {
     usage
 }
 
-/// The last line: the text is what was not told before.
+/// Returns the last line. Its text is the part that was not sent before.
 fn last(id: &Value, done: &Done, whole: &WholeAnswer, stream: bool) -> Value {
     let mut line = json!({
         "done": true,

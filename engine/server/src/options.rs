@@ -1,4 +1,4 @@
-//! Options of a server, as the configuration and the flags give them.
+//! Resolved options of a server, from the configuration and the flags.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,70 +17,70 @@ use super::scheduler::rules::Rules;
 use super::server::Current;
 use super::workloads::Workloads;
 
-/// How a model is served; what is of the server is the same for all models of it.
+/// Options of a model. Those that concern the server are the same for all its models.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// The model's file.
+    /// Path of the model file.
     pub model: PathBuf,
-    /// What clients call it.
+    /// Name of the model for clients.
     pub name: String,
-    /// What makes a prompt of messages, a built-in template or a file; without it the model's own.
+    /// Chat template: a built-in name or a file. `None` for the model's own.
     pub chat_template: Option<String>,
-    /// The Unix socket.
+    /// Path of the Unix socket.
     pub socket: Option<PathBuf>,
-    /// The group that may use it as well.
+    /// ID of the group that may use the socket too.
     pub group: Option<u32>,
-    /// The TCP address.
+    /// TCP address.
     pub listen: Option<SocketAddr>,
-    /// The TCP address for `/health` and `/metrics` alone.
+    /// TCP address that serves only `/health` and `/metrics`.
     pub health_listen: Option<SocketAddr>,
     /// True if `/metrics` needs no key at `health_listen`.
     pub metrics_without_key: bool,
-    /// Keys for requests over TCP.
+    /// API keys for requests over TCP.
     pub keys: Vec<String>,
-    /// Requests that run at a time in each pool.
+    /// Number of requests that run at the same time in each pool.
     pub slots: u32,
-    /// Contexts, each on cores of its own.
+    /// Number of pools, each a context with its own cores.
     pub pools: u32,
-    /// Threads by the names of what they are for.
+    /// Workloads by name.
     pub workloads: Workloads,
-    /// Requests that wait.
+    /// Maximum number of waiting requests.
     pub queue: usize,
-    /// Most tokens to generate where a request says nothing.
+    /// Default maximum number of tokens to generate.
     pub max_tokens: u32,
-    /// How long a request may take.
+    /// Maximum time of a request.
     pub deadline: Duration,
-    /// What may be asked.
+    /// Limits on clients.
     pub limits: ServerLimits,
-    /// How the scheduler works.
+    /// Rules of the scheduler.
     pub rules: Rules,
-    /// Where prompts are kept on the disk.
+    /// Disk cache of prompts.
     pub prompt_cache: Option<PromptCache>,
     /// True if clients share evaluated prompts.
     pub prompt_sharing: bool,
-    /// The smaller model that drafts.
+    /// Draft model.
     pub draft_model: Option<DraftModelOptions>,
-    /// Which tokens' embeddings a text's is made of; without it what the model says.
+    /// Pooling of embeddings. `None` for the model's own.
     pub embedding_pooling: Option<Pooling>,
 }
 
-/// A smaller model that drafts.
+/// Options of a draft model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftModelOptions {
-    /// Its file.
+    /// Path of the draft model's file.
     pub path: PathBuf,
-    /// Least probability of a token that it drafts.
+    /// Minimum probability of a drafted token.
     pub least_p: f32,
 }
 
-/// A folder for prompts.
+/// Options of the disk cache of prompts.
 #[derive(Clone, Debug)]
 pub struct PromptCache {
-    /// The folder.
+    /// Folder of the cache.
     pub folder: PathBuf,
-    /// Most that it may take.
+    /// Maximum size of the folder.
     pub bound: Bytes,
-    /// Whether it is only read.
+    /// True if the cache is only read.
     pub read_only: bool,
 }
 
@@ -91,9 +91,9 @@ impl PromptCache {
 }
 
 impl ServeOptions {
-    /// What of it can be changed while the server runs.
+    /// Returns the options that can change while the server runs.
     pub fn current(&self, engine: &Requested) -> Current {
-        // Of the machine nothing is asked; what cannot be meant was refused before.
+        // Does not depend on the machine. Invalid values were rejected before.
         let settings = Settings::resolve(engine, &RuntimeHost::default());
         Current {
             defaults: Defaults {

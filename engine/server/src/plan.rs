@@ -1,39 +1,39 @@
-//! What the next batch holds: a pure function of what each slot wants.
+//! Composition of the next batch, as a pure function of what each slot needs.
 
 use std::time::Duration;
 
-/// What a slot wants of the next batch.
+/// Work of a slot for the next batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// To evaluate the token that was chosen last.
+    /// Evaluate the token that was sampled last.
     Decode,
-    /// To evaluate the prompt, of which so many tokens are left.
+    /// Evaluate the prompt, of which this many tokens remain.
     Prefill(u32),
 }
 
-/// A slot with something to do. They are given in the order in which their requests came.
+/// Slot with work to do. Active slots are ordered by the arrival of their requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Active {
-    /// Its number.
+    /// Index of the slot.
     pub slot: usize,
-    /// What it wants.
+    /// Work of the slot.
     pub want: Want,
 }
 
-/// Part of a batch that belongs to a slot.
+/// Part of a batch that belongs to one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPart {
-    /// The slot.
+    /// Index of the slot.
     pub slot: usize,
-    /// Its tokens.
+    /// Number of tokens.
     pub tokens: u32,
 }
 
-/// The next batch: at most `budget` tokens, of which at most `prefill` are prompts' where anyone generates.
+/// Plans the next batch: at most `budget` tokens, of which at most `prefill` belong to prompts if any slot generates.
 ///
-/// Every slot that generates gets its token. What is left goes to prompts: half of it in equal parts, so that a short
-/// prompt is not kept waiting by a long one, the other half and what others do not need to the oldest. `budget` must be
-/// greater than the number of slots.
+/// Every generating slot gets its token. The rest goes to prompts: half of it in equal parts, so that a long prompt
+/// does not delay a short one. The other half, and what short prompts leave over, goes to the oldest prompt. `budget`
+/// must be greater than the number of slots.
 pub fn plan(active: &[Active], budget: u32, prefill: u32) -> Vec<BatchPart> {
     let decoding = active.iter().filter(|slot| slot.want == Want::Decode);
     let mut parts: Vec<BatchPart> = decoding.map(|slot| BatchPart { slot: slot.slot, tokens: 1 }).collect();
@@ -61,9 +61,9 @@ pub fn plan(active: &[Active], budget: u32, prefill: u32) -> Vec<BatchPart> {
     parts
 }
 
-/// How long a batch may take beside slots that generate, where `step` is asked for: where more wait for their prompts than
-/// generate, up to four times as long. The few would otherwise keep the many from their first token, and every batch of the
-/// few reads all weights.
+/// Returns the time limit of a batch, for a configured limit of `step`. If more slots read prompts than generate, the
+/// limit is up to four times as long. Otherwise a few generating slots would delay the first tokens of many others,
+/// and every batch of the few reads all weights.
 pub fn stretched(step: Duration, active: &[Active]) -> Duration {
     const MOST: f64 = 4.0;
     let generate = active.iter().filter(|slot| slot.want == Want::Decode).count();
@@ -71,12 +71,12 @@ pub fn stretched(step: Duration, active: &[Active]) -> Duration {
     step.mul_f64((wait as f64 / generate.max(1) as f64).clamp(1.0, MOST))
 }
 
-/// How many tokens of prompts may go beside slots that generate, so that a batch takes about `step`: as many as
-/// took that long at `seconds_per_token`, which is not known before the first prompt.
+/// Returns the number of prompt tokens that may share a batch with generating slots, so that the batch takes about
+/// `step`. `seconds_per_token` is the measured time per prompt token. `None` before the first prompt.
 pub fn prefill_beside_decode(step: Duration, seconds_per_token: Option<f64>) -> u32 {
-    /// Less would make prompts slow without making a batch much shorter.
+    /// Minimum number. Fewer tokens would make prompts slow without making a batch much shorter.
     const LEAST: u32 = 16;
-    /// Where nothing was measured.
+    /// Number of tokens before the first measurement.
     const UNMEASURED: u32 = 64;
     match seconds_per_token {
         Some(time) if time > 0.0 => ((step.as_secs_f64() / time).min(1e9) as u32).max(LEAST),
@@ -97,25 +97,25 @@ mod tests {
         use Want::{Decode as D, Prefill as P};
         type Case = (&'static [Want], u32, u32, &'static [(usize, u32)]);
         let cases: [Case; 14] = [
-            // Nothing to do.
+            // No active slot.
             (&[], 512, 64, &[]),
-            // One alone: as much as a batch takes.
+            // A single prompt gets the whole batch.
             (&[P(10)], 512, 64, &[(0, 10)]),
             (&[P(1000)], 512, 64, &[(0, 512)]),
             (&[D], 512, 64, &[(0, 1)]),
-            // Each that generates gets its token, whatever its place.
+            // Each generating slot gets its token, wherever it is in the order.
             (&[D, D, D], 512, 64, &[(0, 1), (1, 1), (2, 1)]),
             (&[P(1000), D], 512, 64, &[(1, 1), (0, 64)]),
             (&[D, P(1000), D], 512, 512, &[(0, 1), (2, 1), (1, 510)]),
-            // A prompt goes on however many generate.
+            // A prompt advances however many slots generate.
             (&[D, D, D, P(9)], 4, 64, &[(0, 1), (1, 1), (2, 1), (3, 1)]),
             (&[D, P(9)], 512, 0, &[(0, 1), (1, 1)]),
-            // The oldest gets the most, but the others do not wait for it.
+            // The oldest prompt gets the most, but the other also advances.
             (&[P(1000), P(1000)], 100, 64, &[(0, 75), (1, 25)]),
             (&[P(1000), P(10)], 100, 64, &[(0, 90), (1, 10)]),
             (&[P(10), P(1000)], 100, 64, &[(0, 10), (1, 90)]),
             (&[P(1000), P(1000), P(3)], 102, 64, &[(0, 82), (1, 17), (2, 3)]),
-            // More prompts than room: the oldest first.
+            // More prompts than room: the oldest come first.
             (&[P(5), P(5), P(5)], 2, 64, &[(0, 2)]),
         ];
         for (wants, budget, prefill, expected) in cases {
@@ -142,7 +142,7 @@ mod tests {
                 })
                 .collect();
             let prefill = draw(200) as u32;
-            // Everything is done after a while, and each that generates has a token in every batch.
+            // All work is done eventually, and each generating slot has a token in every batch.
             let mut batches = 0;
             while wants.iter().any(|want| matches!(want, Want::Prefill(_))) {
                 let parts = plan(&active(&wants), budget, prefill);

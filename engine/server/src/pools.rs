@@ -1,7 +1,8 @@
-//! Several contexts of one model, each on cores of its own: which cores, and which of them takes a job.
+//! Pools: several contexts of one model, each with its own cores. Assigns cores to pools, and jobs to pools.
 //!
-//! They share the weights and the queue. Each posts a notice of how many slots are free and which prompts its slots hold; a job is
-//! taken by the one that has the most of its prompt, and where none has more than others, by the one with the most free slots.
+//! Pools share the weights and the queue. Each pool posts a notice with its number of free slots and the prompts that
+//! its slots hold. The pool that holds the most of a job's prompt takes the job. If no pool holds more than others,
+//! the one with the most free slots takes it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,26 +15,27 @@ use llama::options::Affinity;
 
 use crate::scope::Scope;
 
-/// Tokens by which a pool must have more of a prompt to be preferred: fewer are evaluated while one waits for it.
+/// Number of tokens that a pool must hold more than others to be preferred. Evaluating fewer is faster than waiting
+/// for the pool.
 const WORTH: usize = 32;
 
-/// A prompt that a slot holds.
+/// Prompt that a slot holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotPrompt {
-    /// Its scope: prompts of other scopes are not compared with it.
+    /// Scope of the prompt. Prompts of different scopes are never compared.
     pub scope: Scope,
-    /// Its tokens.
+    /// Tokens of the prompt.
     pub tokens: Arc<[Token]>,
 }
 
-/// What a pool tells the others.
+/// Notice of a pool for the other pools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
-    /// Slots without a request.
+    /// Number of slots without a request.
     pub free: usize,
-    /// Tokens of the longest prompt that there is room for.
+    /// Length of the longest prompt that fits, in tokens.
     pub room: usize,
-    /// The prompts that its slots hold.
+    /// Prompts that the slots hold.
     pub held: Vec<SlotPrompt>,
 }
 
@@ -42,7 +44,7 @@ impl Notice {
         self.free > 0 && prompt.len() <= self.room
     }
 
-    /// Number of tokens of `prompt`, which is of `scope`, that it has.
+    /// Returns the number of tokens of `prompt`, which belongs to `scope`, that the pool holds.
     fn has(&self, scope: Scope, prompt: &[Token]) -> usize {
         let common = |held: &SlotPrompt| {
             held.tokens.iter().zip(prompt).take_while(|(one, other)| one == other).count()
@@ -51,17 +53,17 @@ impl Notice {
     }
 }
 
-/// The notices of all pools.
+/// Notices of all pools.
 #[derive(Debug, Default)]
 pub struct PoolNotices(Vec<Notice>);
 
 impl PoolNotices {
-    /// One for `pools` pools.
+    /// Creates empty notices of `pools` pools.
     pub fn new(pools: usize) -> Self {
         PoolNotices(vec![Notice::default(); pools])
     }
 
-    /// Puts up the notice of `pool`; says whether it is another than before.
+    /// Replaces the notice of `pool`. Returns true if it changed.
     pub fn post(&mut self, pool: usize, notice: Notice) -> bool {
         match self.0.get_mut(pool) {
             Some(place) if *place != notice => {
@@ -72,14 +74,14 @@ impl PoolNotices {
         }
     }
 
-    /// `pool` took a job.
+    /// Updates the notice of `pool` after it took a job.
     pub fn took(&mut self, pool: usize) {
         if let Some(notice) = self.0.get_mut(pool) {
             notice.free = notice.free.saturating_sub(1);
         }
     }
 
-    /// True if no other pool is better for a job of `scope` with this `prompt`.
+    /// True if no other pool suits a job of `scope` with this `prompt` better.
     pub fn is_best(&self, pool: usize, scope: Scope, prompt: &[Token]) -> bool {
         let Some(own) = self.0.get(pool).filter(|own| own.can_take(prompt)) else { return false };
         let able = || self.0.iter().filter(|notice| notice.can_take(prompt));
@@ -90,15 +92,15 @@ impl PoolNotices {
     }
 }
 
-/// The cores of each of `pools` pools: of one NUMA node where the nodes can be divided so, else neighbours. Each gets as
-/// many; what is left over stays free.
+/// Assigns cores to `pools` pools, the same number to each. The cores of a pool belong to one NUMA node if the nodes
+/// can be divided that way, and are neighbours otherwise. Cores that are left over stay free.
 ///
 /// # Errors
-/// Where there are fewer cores than pools.
+/// If there are fewer cores than pools.
 pub fn cores(pools: u32, settings: &Settings, host: Option<&Host>) -> Result<Vec<Vec<u32>>> {
     let pools = pools.max(1) as usize;
     let cpus = &settings.cpus.value;
-    // A quota bounds how many may run at a time, not which.
+    // A quota limits how many cores may be busy, not which ones.
     let usable = match settings.cpus.source {
         source if source.is_asked() => cpus.len(),
         _ => host.map_or(cpus.len(), |host| {
@@ -109,7 +111,8 @@ pub fn cores(pools: u32, settings: &Settings, host: Option<&Host>) -> Result<Vec
     let each = usable / pools;
     if each == 0 {
         return Err(Error::Usage(format!(
-            "pools = {pools}: each needs a core of its own, and this process may use {usable}; ask for fewer"
+            "pools = {pools}: each pool needs its own core, but this process may use only {usable} cores\nhint: use \
+            fewer pools"
         )));
     }
     Ok(divided(&cpus[..usable], pools, each, |cpu| node_of(cpu, host)))
@@ -120,7 +123,7 @@ fn node_of(cpu: u32, host: Option<&Host>) -> u32 {
     core.map_or(0, |core| core.node)
 }
 
-/// `pools` groups of at most `each` CPUs. Where every node can take whole pools, none reaches over two nodes.
+/// Divides `cpus` into `pools` groups of `each` CPUs. If whole pools fit into the nodes, no pool spans two nodes.
 fn divided(cpus: &[u32], pools: usize, each: usize, node: impl Fn(u32) -> u32) -> Vec<Vec<u32>> {
     let mut nodes: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for cpu in cpus {
@@ -129,13 +132,14 @@ fn divided(cpus: &[u32], pools: usize, each: usize, node: impl Fn(u32) -> u32) -
     let within: Vec<Vec<u32>> =
         nodes.values().flat_map(|cpus| cpus.chunks_exact(each)).map(<[u32]>::to_vec).collect();
     match within.len() >= pools {
-        // One of each node in turn would also do; in order it is what people expect.
+        // Taking one group of each node in turn would work too, but people expect ascending order.
         true => within.into_iter().take(pools).collect(),
         false => cpus.chunks_exact(each).take(pools).map(<[u32]>::to_vec).collect(),
     }
 }
 
-/// The settings of the pool on `cpus`: as many threads as asked for, else the policy's share of these cores, bound to them.
+/// Returns the settings of the pool on `cpus`. Uses the requested number of threads, or the policy's share of these
+/// cores, and pins the threads to them.
 #[must_use]
 pub fn settings(settings: &Settings, cpus: &[u32]) -> Settings {
     let cores = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
@@ -158,7 +162,7 @@ mod tests {
     use super::*;
     use crate::scope::Owner;
 
-    /// What is tried, the pools' notices, a prompt, and who may take it.
+    /// Name of the case, notices of the pools, a prompt, and the pools that may take it.
     type Case<'a> = (&'a str, Vec<Notice>, &'a [Token], &'a [usize]);
 
     fn shown(owner: Owner, tokens: &[Token]) -> SlotPrompt {
@@ -227,7 +231,7 @@ mod tests {
         let cases: [(u32, usize, usize, Vec<Vec<u32>>); 4] = [
             (16, 2, 8, vec![(0..8).collect(), (8..16).collect()]),
             (16, 4, 4, vec![(0..4).collect(), (4..8).collect(), (8..12).collect(), (12..16).collect()]),
-            // Five to a pool: one each is within a node, the third reaches over both.
+            // Five CPUs per pool: two pools are within a node, and the third spans both.
             (16, 3, 5, vec![(0..5).collect(), (5..10).collect(), (10..15).collect()]),
             (4, 3, 1, vec![vec![0], vec![1], vec![2]]),
         ];

@@ -1,4 +1,4 @@
-//! Requests that wait for a slot: so many and no more, and each client in its turn.
+//! Bounded queue of requests that wait for a slot, fair between clients.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -14,11 +14,11 @@ use super::scheduler::rules::Rules;
 use super::scope::Owners;
 use crate::closing::Closing;
 
-/// A queue in which each client has a line of its own; lines are served in turn.
+/// Queue with one line per client. The lines are served in turn.
 #[derive(Debug)]
 pub struct FairQueue<K, T> {
     lines: HashMap<K, VecDeque<T>>,
-    /// Clients with someone in their line, the next one first.
+    /// Clients with items in their lines, the next one first.
     turns: VecDeque<K>,
     len: usize,
 }
@@ -30,17 +30,17 @@ impl<K: Clone + Eq + Hash, T> Default for FairQueue<K, T> {
 }
 
 impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
-    /// How many wait.
+    /// Returns the number of waiting items.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nobody waits.
+    /// True if nothing waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Puts `item` at the end of the line of `client`.
+    /// Appends `item` to the line of `client`.
     pub fn push(&mut self, client: K, item: T) {
         let line = self.lines.entry(client.clone()).or_default();
         if line.is_empty() {
@@ -58,7 +58,7 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         self.len += 1;
     }
 
-    /// The next one.
+    /// Takes the next item.
     pub fn pop(&mut self) -> Option<T> {
         let client = self.turns.pop_front()?;
         let line = self.lines.get_mut(&client)?;
@@ -71,18 +71,18 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         Some(item)
     }
 
-    /// Whether anyone but `client` waits.
+    /// True if a client other than `client` waits.
     pub fn has_others(&self, client: &K) -> bool {
         self.turns.iter().any(|other| other != client)
     }
 
-    /// The next one, where it stays.
+    /// Returns the next item without taking it.
     pub fn first(&mut self) -> Option<&mut T> {
         self.lines.get_mut(self.turns.front()?)?.front_mut()
     }
 
-    /// The first one that `wanted` says, line after line; a line from which one was taken comes last, but for the next
-    /// one's own.
+    /// Takes the first item that matches `wanted`, line by line. The client whose item was taken moves to the end,
+    /// unless it is the client whose turn it is.
     pub fn pop_where(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
         let found = self.turns.iter().enumerate().find_map(|(turn, client)| {
             let at = self.lines.get(client)?.iter().position(&wanted)?;
@@ -109,12 +109,12 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         Some(item)
     }
 
-    /// Whether there is one that `wanted` says.
+    /// True if an item matches `wanted`.
     pub fn any(&self, wanted: impl Fn(&T) -> bool) -> bool {
         self.lines.values().flatten().any(wanted)
     }
 
-    /// Takes out all that `wanted` says.
+    /// Takes all items that match `wanted`.
     pub fn take(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
         for line in self.lines.values_mut() {
@@ -129,27 +129,28 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
     }
 }
 
-/// Why a job was not taken.
+/// Reason for refusing a job.
 #[derive(Debug, PartialEq, Eq)]
 pub enum QueueRefusal {
-    /// So many wait already.
+    /// The queue is full.
     Busy {
-        /// How many.
+        /// Number of waiting jobs.
         waiting: usize,
     },
-    /// The server stops.
+    /// The server is shutting down.
     Stopping,
 }
 
-/// The way of jobs from the transports to the scheduler.
+/// Queue between the connections and the schedulers.
 pub struct Inbox {
-    /// Whose turn it is to evaluate, for each pool: its scheduler's, or, in the first, that of whoever makes embeddings.
+    /// Seats of the core lock, one for each pool. The embedding thread uses the first one too.
     pub seats: Vec<Seat>,
     state: Mutex<InboxState>,
     arrived: Condvar,
 }
 
-/// How many may go before one that does not fit, and how long it is passed: then the others wait until it fits.
+/// Limits on overtaking a job that does not fit: the number of jobs that may overtake it, and the time. After that,
+/// the other jobs wait until it fits.
 const PASSES: u32 = 16;
 const PASSING: Duration = Duration::from_secs(5);
 
@@ -159,25 +160,25 @@ struct InboxState {
     closing: Closing,
     bound: usize,
     step: Option<Duration>,
-    /// New ones, and how often there were any.
+    /// Changed rules and owners, with the number of changes so far.
     rules: Option<(u64, Rules, Arc<Owners>)>,
-    /// What the pools tell each other; nothing where there is one.
+    /// Notices of the pools. Unused with a single pool.
     notices: PoolNotices,
 }
 
 impl Inbox {
-    /// An inbox for `bound` jobs that wait, and for a scheduler in each of `seats`.
+    /// Creates an inbox for `bound` waiting jobs, with one scheduler per seat.
     pub fn new(bound: usize, seats: Vec<Seat>) -> Self {
         let state = InboxState { bound, notices: PoolNotices::new(seats.len()), ..InboxState::default() };
         Inbox { seats, state: Mutex::new(state), arrived: Condvar::new() }
     }
 
-    /// How many may wait.
+    /// Returns the maximum number of waiting jobs.
     pub fn bound(&self) -> usize {
         self.lock().bound
     }
 
-    /// Lets `bound` jobs wait from now on, and the scheduler work by `rules` and keep the prompts of `owners` alone.
+    /// Changes the maximum number of waiting jobs, the scheduler's rules, and the owners whose prompts are kept.
     pub fn change(&self, bound: usize, rules: Rules, owners: Owners) {
         let mut state = self.lock();
         let version = state.rules.as_ref().map_or(0, |(version, ..)| *version) + 1;
@@ -187,12 +188,12 @@ impl Inbox {
         self.arrived.notify_all();
     }
 
-    /// How long a batch may take in which anyone generates, where that was changed.
+    /// Returns the time limit of a batch with generating slots, if it was changed.
     pub fn step(&self) -> Option<Duration> {
         self.lock().step
     }
 
-    /// Rules and owners that are new to a scheduler that has `seen` so many.
+    /// Returns changed rules and owners that the scheduler has not seen yet. `seen` is its number of seen changes.
     pub fn new_rules(&self, seen: &mut u64) -> Option<(Rules, Arc<Owners>)> {
         let state = self.lock();
         let (version, rules, owners) = state.rules.as_ref().filter(|(version, ..)| version > seen)?;
@@ -200,12 +201,12 @@ impl Inbox {
         Some((*rules, Arc::clone(owners)))
     }
 
-    /// Whether there are several pools.
+    /// True if there are several pools.
     pub fn has_pools(&self) -> bool {
         self.seats.len() > 1
     }
 
-    /// Tells the other pools of `pool`.
+    /// Posts the notice of `pool`.
     pub fn post(&self, pool: usize, notice: Notice) {
         if self.lock().notices.post(pool, notice) {
             self.arrived.notify_all();
@@ -213,16 +214,22 @@ impl Inbox {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, InboxState> {
-        // Whatever panicked, the queue is whole between two calls.
+        // After a panic the queue is still valid, because no call leaves it half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts `job` in the queue.
+    /// Queues `job`.
+    ///
+    /// # Errors
+    /// If the queue is full, or if the server is shutting down.
     pub fn push(&self, job: Job) -> Result<(), QueueRefusal> {
         self.push_all(vec![job])
     }
 
-    /// Puts all of `jobs` in the queue, or none.
+    /// Queues all `jobs` or none.
+    ///
+    /// # Errors
+    /// If the queue has too little room, or if the server is shutting down.
     pub fn push_all(&self, jobs: Vec<Job>) -> Result<(), QueueRefusal> {
         let mut state = self.lock();
         if state.closing != Closing::Open {
@@ -230,7 +237,7 @@ impl Inbox {
         }
         let room = |state: &InboxState| state.queue.len() + jobs.len() <= state.bound;
         if !room(&state) {
-            // Whoever is gone does not wait.
+            // Drops jobs whose client has disconnected.
             drop(state.queue.take(Job::is_abandoned));
         }
         if !room(&state) {
@@ -244,17 +251,17 @@ impl Inbox {
         Ok(())
     }
 
-    /// Puts back a job that was taken, as the next one.
+    /// Puts a job back as the next one.
     pub fn put_back(&self, job: Job) {
         self.lock().queue.push_front(job.client.clone(), job);
     }
 
-    /// The next job that `fits` in `pool`. One that does not is passed, but not for ever.
+    /// Takes the next job that `fits` in `pool`. Other jobs may overtake a job that does not fit, up to a limit.
     pub fn pop(&self, pool: usize, fits: impl Fn(&Job) -> bool) -> Option<Job> {
         let mut guard = self.lock();
         let state = &mut *guard;
         if self.has_pools() {
-            // What another pool is better for waits until that takes it.
+            // A job that suits another pool better waits for that pool.
             let notices = &state.notices;
             let job =
                 state.queue.pop_where(|job| fits(job) && notices.is_best(pool, job.scope, &job.prompt))?;
@@ -265,7 +272,7 @@ impl Inbox {
         if fits(first) {
             return state.queue.pop();
         }
-        // One that waits for another of its own request is passed by all until then.
+        // A job that waits for another one of its request may always be overtaken.
         if first.waits() {
             return state.queue.pop_where(fits);
         }
@@ -280,27 +287,27 @@ impl Inbox {
         Some(job)
     }
 
-    /// Takes out the jobs that `wanted` says.
+    /// Takes all jobs that match `wanted`.
     pub fn take(&self, wanted: impl Fn(&Job) -> bool) -> Vec<Job> {
         self.lock().queue.take(wanted)
     }
 
-    /// How many wait.
+    /// Returns the number of waiting jobs.
     pub fn len(&self) -> usize {
         self.lock().queue.len()
     }
 
-    /// Whether nobody waits.
+    /// True if no job waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether anyone but `client` waits.
+    /// True if a client other than `client` waits.
     pub fn has_others(&self, client: &Client) -> bool {
         self.lock().queue.has_others(client)
     }
 
-    /// Goes on to `closing`, never back.
+    /// Advances the shutdown to the stage `closing`. Never goes back to an earlier stage.
     pub fn close(&self, closing: Closing) {
         let mut state = self.lock();
         state.closing = state.closing.max(closing);
@@ -308,12 +315,12 @@ impl Inbox {
         self.arrived.notify_all();
     }
 
-    /// How far the end is.
+    /// Returns the stage of the shutdown.
     pub fn closing(&self) -> Closing {
         self.lock().closing
     }
 
-    /// Sleeps until a job for `pool` waits, the end comes nearer than `closing`, or `most` is over.
+    /// Sleeps until a job for `pool` waits, the shutdown advances beyond `closing`, or the time `most` is over.
     pub fn wait(&self, pool: usize, closing: Closing, most: Duration) {
         let state = self.lock();
         let for_it = |state: &InboxState| {
@@ -363,7 +370,7 @@ mod tests {
             queue.push(client, item);
         }
         let order: Vec<i32> = std::iter::from_fn(|| queue.pop_where(|item| *item < 100)).collect();
-        // The next one keeps its place; the others take turns.
+        // The next client keeps its place; the others take turns.
         assert_eq!((order, queue.len()), (vec![1, 2, 4, 3], 2));
         assert_eq!(queue.first(), Some(&mut 100));
         let order: Vec<i32> = std::iter::from_fn(|| queue.pop_where(|_| true)).collect();

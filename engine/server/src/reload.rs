@@ -1,4 +1,4 @@
-//! The file of `--config`, read again while the server runs.
+//! Reload of the configuration file while the server runs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,33 +12,35 @@ use toml::Table;
 use super::config::{Config, Key};
 use super::models::{Named, Served};
 
-/// A configuration's file, the flags that go before it, and what of it is in force.
+/// Configuration file, the flags that override it, and the configuration in force.
 pub struct ConfigSource {
     path: PathBuf,
     flags: Config,
     table: Table,
     keys: Vec<String>,
     fetch: Fetch,
-    /// What it said before: a model stays the one that it was.
+    /// Paths that `fetch` returned before. A running server keeps using these files for their names.
     fetched: BTreeMap<String, PathBuf>,
 }
 
-/// The file of a model on the hub, which is fetched only where the second says so.
+/// Function that returns the file of a model on the hub. It may download the file only if the second argument is
+/// true.
 pub type Fetch = Box<dyn Fn(&Name, bool) -> Result<PathBuf>>;
 
-/// What a new configuration changes.
+/// Result of a reload.
 pub struct ConfigChange {
-    /// What is in force from now on.
+    /// Models and options from now on.
     pub served: Served,
-    /// What to tell the user.
+    /// Summary for the user.
     pub words: String,
 }
 
 impl ConfigSource {
-    /// The file at `path`, for a server of `flags`; and all that is asked for.
+    /// Reads the file at `path`. `flags` override it. Returns the source for reloads, and the resulting
+    /// configuration.
     ///
     /// # Errors
-    /// As [`Config::read`].
+    /// The errors of [`Config::read`].
     pub fn read(path: &Path, flags: Config, fetch: Fetch) -> Result<(Self, Config)> {
         let table = Config::table(path)?;
         let (path, keys, fetched) = (path.to_path_buf(), Vec::new(), BTreeMap::new());
@@ -49,7 +51,8 @@ impl ConfigSource {
         Ok((source, config))
     }
 
-    /// What the flags and `table` ask for; models on the hub are fetched `now`, or else looked for on the disk.
+    /// Combines the flags and `table`. Models on the hub are downloaded if `now` is true; otherwise they must be in
+    /// the cache.
     fn config(&mut self, table: &Table, now: bool) -> Result<Config> {
         let config = self.flags.clone().or(Config::from_table(table, &self.path)?);
         let (fetch, fetched) = (&self.fetch, &mut self.fetched);
@@ -60,8 +63,8 @@ impl ConfigSource {
             let path = fetch(name, now).map_err(|why| match now {
                 true => why,
                 false => Error::Usage(format!(
-                    "{name}: not fetched before, and not while others are served; fetch it with `anneal info --hf {name}`, or \
-                     start the server anew ({why})"
+                    "{name} is not in the cache, and a running server does not download models ({why})\nhint: \
+                    download it with `anneal info --hf {name}`, or restart the server"
                 )),
             })?;
             fetched.insert(name.to_string(), path.clone());
@@ -69,18 +72,19 @@ impl ConfigSource {
         })
     }
 
-    /// Reads it again. What is in force stays where anything is wrong.
+    /// Reads the file again. If it has an error, the configuration in force stays.
     ///
     /// # Errors
-    /// Where the file cannot be read or meant, or does not go together, keys that cannot be changed included.
+    /// If the file cannot be read, has an invalid value, or contradicts itself, even in keys that need a restart.
     pub fn again(&mut self) -> Result<ConfigChange> {
         let new = Config::table(&self.path)?;
-        // As a whole: the next start would fail as well. What is on the hub it would fetch.
+        // Validates the whole file, because an error would also make the next start fail. Nothing is downloaded for
+        // this.
         let whole = self.flags.clone().or(Config::from_table(&new, &self.path)?);
         whole.fetched(&mut |name| Ok(PathBuf::from(name.to_string())))?.served()?;
         let (mut table, mut changed, mut later) = (Table::new(), Vec::new(), Vec::new());
         let keys = Key::all().into_iter().map(|key| (key.name(), key.counts_on_reload()));
-        // Threads of a workload belong to contexts that exist already.
+        // The threads of a workload belong to existing contexts, so they need a restart.
         let tables = [("models".to_string(), true), ("workloads".to_string(), false)];
         for (name, at_once) in keys.chain(tables) {
             let name = name.as_str();
@@ -98,20 +102,20 @@ impl ConfigSource {
         let config = self.config(&table, false)?;
         let served = config.served()?;
         self.check_files(&served)?;
-        // Of the machine nothing is asked.
+        // Does not depend on the machine.
         for named in &served.models {
             Settings::resolve(&named.engine, &RuntimeHost::default())?;
         }
         let keys = config.keys()?;
         if keys != self.keys && !changed.iter().any(|words| words.starts_with("api_key_file")) {
-            changed.push("the keys in api_key_file".to_string());
+            changed.push("keys in api_key_file".to_string());
         }
         self.keys = keys;
         self.table = table;
         Ok(ConfigChange { served, words: words(&self.path, &changed, &later) })
     }
 
-    /// Sees that files which were not named before can be read: they would take the place of models that work.
+    /// Checks that newly named files can be read, because they would replace models that work.
     fn check_files(&mut self, served: &Served) -> Result<()> {
         let table = self.table.clone();
         let before = self.config(&table, false)?.served()?;
@@ -124,7 +128,7 @@ impl ConfigSource {
             served.models.iter().flat_map(of).collect()
         };
         let before = files(&before);
-        // What comes from the hub was seen when it was looked for.
+        // The lookup on the hub has already checked its files.
         let is_new = |named: &(String, PathBuf)| {
             !before.contains(named) && !self.fetched.values().any(|file| *file == named.1)
         };
@@ -136,7 +140,7 @@ impl ConfigSource {
         Ok(())
     }
 
-    /// Whether another value of `name` changes anything: a flag goes before it.
+    /// True if a change of the key `name` has an effect. It has none if a flag overrides the key.
     fn differ(&self, name: &str, one: &Table, other: &Table) -> Result<bool> {
         if one.get(name) == other.get(name) {
             return Ok(false);
@@ -149,12 +153,12 @@ impl ConfigSource {
     }
 }
 
-/// A key and its value; that of one that is not set any more is its default.
+/// Describes a key and its new value. A key that is no longer set has its default.
 fn shown(name: &str, table: &Table) -> String {
     match table.get(name) {
         Some(toml::Value::Table(table)) => {
             let names: Vec<&str> = table.keys().map(String::as_str).collect();
-            format!("{name} (now {})", names.join(", "))
+            format!("{name} ({})", names.join(", "))
         }
         Some(value) => format!("{name} = {value}"),
         None => format!("{name} (not set)"),
@@ -162,13 +166,13 @@ fn shown(name: &str, table: &Table) -> String {
 }
 
 fn words(path: &Path, changed: &[String], later: &[String]) -> String {
-    let mut words = format!("{} was read again: ", path.display());
+    let mut words = format!("{} reloaded: ", path.display());
     match changed {
-        [] => words.push_str("nothing changes now"),
+        [] => words.push_str("no change now"),
         _ => words.push_str(&format!("changed now: {}", changed.join(", "))),
     }
     if !later.is_empty() {
-        words.push_str(&format!("; at the next start: {}", later.join(", ")));
+        words.push_str(&format!("; after a restart: {}", later.join(", ")));
     }
     words
 }
@@ -205,24 +209,24 @@ mod tests {
             }
             Err(error) => format!("no: {error}"),
         };
-        assert_eq!(said(&mut source), "nothing changes now");
+        assert_eq!(said(&mut source), "no change now");
         write("queue = 4\nslots = 3\ntimeout_s = 2.5\nmax_tokens = 7\n");
         let change = source.again().expect("a change");
         let expected =
-            "changed now: queue = 4, timeout_s = 2.5, temperature (not set); at the next start: slots";
+            "changed now: queue = 4, timeout_s = 2.5, temperature (not set); after a restart: slots";
         assert!(change.words.ends_with(expected), "{}", change.words);
         let sampling = Settings::resolve(&change.served.models[0].engine, &RuntimeHost::default());
         let options = change.served.models[0].options.clone();
         assert_eq!((options.queue, options.slots, options.max_tokens), (4, 2, 9));
         assert_eq!(options.deadline, Duration::from_millis(2500));
         assert_eq!(sampling.expect("valid").sampling_options(), SamplingOptions::default());
-        // What needs a new start is said again, until it is undone.
-        assert_eq!(said(&mut source), "nothing changes now; at the next start: slots");
+        // Changes that need a restart are reported until they are undone.
+        assert_eq!(said(&mut source), "no change now; after a restart: slots");
         for (text, expected) in [
             ("queue = 4\nslots = 0\n", "slots: use a whole number"),
             ("queue = -4\n", "queue: use a whole number"),
             ("qeue = 4\n", "did you mean queue?"),
-            ("queue = \n", "no TOML: line 1, column "),
+            ("queue = \n", "invalid TOML: line 1, column "),
             ("listen = \"0.0.0.0:1\"\nsocket_group = \"root\"\n", "--socket-group"),
             ("api_key_file = \"none\"\n", "No such file"),
             ("temperature = -1.0\n", "temperature: use 0 (most likely token) to 100"),
@@ -231,7 +235,7 @@ mod tests {
             assert!(said(&mut source).contains(expected), "{text}: {}", said(&mut source));
         }
         write("queue = 4\nslots = 2\ntimeout_s = 2.5\n");
-        assert_eq!(said(&mut source), "nothing changes now");
+        assert_eq!(said(&mut source), "no change now");
     }
 
     #[test]
@@ -257,22 +261,22 @@ mod tests {
         let (mut source, config) =
             ConfigSource::read(&path, Config::default(), Box::new(fetch)).expect("a configuration");
         assert_eq!((config.model, config.hf), (Some("a/b/m.gguf".into()), None));
-        // What was fetched is not asked for again.
+        // A file that was already fetched is not requested again.
         assert_eq!(models(&mut source), Ok(paths(&["a/b/m.gguf"])));
         write("hf = \"a/b\"\n[models.x]\nhf = \"a/there:Q8_0\"\n");
         assert_eq!(models(&mut source), Ok(paths(&["a/b/m.gguf", "a/there/m.gguf"])));
         write("hf = \"a/b\"\n[models.x]\nhf = \"a/not\"\n");
         let refused = models(&mut source).expect_err("it is not there");
         assert!(
-            refused.starts_with("a/not: not fetched before") && refused.contains("now: false"),
+            refused.starts_with("a/not is not in the cache") && refused.contains("now: false"),
             "{refused}"
         );
-        // One that counts at the next start is fetched then.
+        // A model that is only used after a restart is downloaded then.
         write("hf = \"a/not\"\nqueue = 3\n");
         let change = source.again().expect("a change").words;
-        assert!(change.contains("queue = 3") && change.ends_with("at the next start: hf"), "{change}");
+        assert!(change.contains("queue = 3") && change.ends_with("after a restart: hf"), "{change}");
 
-        // A flag goes before the file, whichever of both names it has.
+        // A flag overrides the file, whichever of the two keys the file has.
         let flags = Config { model: Some("flag.gguf".into()), ..Config::default() };
         let (_, config) =
             ConfigSource::read(&path, flags, Box::new(|_, _| Ok("x.gguf".into()))).expect("a configuration");

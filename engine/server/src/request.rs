@@ -1,4 +1,4 @@
-//! What a client asks for, checked.
+//! Validated requests for text.
 
 use std::time::Duration;
 
@@ -17,39 +17,39 @@ use super::logprobs;
 use super::scope::SALT_CHARACTERS;
 use super::workloads::{WorkloadThreads, Workloads};
 
-/// Most stop strings of a request.
+/// Maximum number of stop strings in a request.
 pub const STOPS: usize = 16;
-/// Most characters of one.
+/// Maximum length of a stop string, in characters.
 pub const STOP_CHARACTERS: usize = 1024;
 
-/// What counts where a request says nothing, and what it may ask for at most.
+/// Defaults of a request, and the limits on what it may ask for.
 #[derive(Clone, Debug)]
 pub struct Defaults {
-    /// How tokens are chosen; without a seed one is drawn for each request.
+    /// Sampling options. Without a seed, each request gets a random one.
     pub sampling: SamplingOptions,
-    /// Most tokens to generate.
+    /// Default maximum number of tokens to generate.
     pub max_tokens: u32,
-    /// How long a request may take, queue included.
+    /// Maximum time of a request, including the queue.
     pub deadline: Duration,
-    /// The workloads that it may name.
+    /// Workloads that a request may name.
     pub workloads: Workloads,
-    /// Speculative decoding.
+    /// Configuration of speculative decoding.
     pub drafts: Drafting,
 }
 
-/// The text to go on from.
+/// Prompt of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
-    /// As text.
+    /// Text.
     Text(String),
-    /// As tokens.
+    /// Tokens.
     Tokens(Vec<Token>),
-    /// As messages, which the model's template makes a text of.
+    /// Messages, which the model's template renders as text.
     Messages(Conversation),
 }
 
 impl Prompt {
-    /// The field that it comes from.
+    /// Returns the name of the field that the prompt comes from.
     pub fn field(&self) -> &'static str {
         match self {
             Prompt::Text(_) | Prompt::Tokens(_) => "prompt",
@@ -58,39 +58,42 @@ impl Prompt {
     }
 }
 
-/// A request for text.
+/// Request for text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generate {
-    /// The text to go on from.
+    /// Prompt.
     pub prompt: Prompt,
-    /// Whether tokens are told as they come.
+    /// True if tokens are sent as they are generated.
     pub stream: bool,
-    /// Most tokens to generate.
+    /// Maximum number of tokens to generate.
     pub max_tokens: u32,
-    /// Whether tokens that end a text are like any other.
+    /// True if end-of-generation tokens do not end the answer.
     pub ignore_end: bool,
-    /// Texts that end it.
+    /// Stop strings.
     pub stop: Vec<String>,
-    /// How tokens are chosen.
+    /// Sampling options.
     pub sampling: SamplingOptions,
-    /// Whether the prompt may begin with what is in the cache.
+    /// True if the prompt may reuse cached tokens of earlier requests.
     pub cache_prompt: bool,
-    /// Text that sets it apart from other requests of its client: only those with the same one share prompts.
+    /// Text that separates this request from others of its client: only requests with the same text share prompts.
     pub cache_salt: Option<String>,
-    /// Drafts, where it is to have any.
+    /// Speculative decoding. `None` if the request does not use it.
     pub drafts: Option<Wish>,
-    /// How many alternatives are told of each token, and how likely it was; nothing where not asked for.
+    /// Number of alternatives to report with each token's probability. `None` if no probabilities are requested.
     pub logprobs: Option<u32>,
-    /// How long it may take.
+    /// Maximum time of the request.
     pub deadline: Duration,
-    /// The threads that its workload may have.
+    /// Thread counts of the workload.
     pub threads: WorkloadThreads,
-    /// The bytes that it was sent in, charged until it has a slot.
+    /// Charge for the bytes of the request, held until it has a slot.
     pub waiting: SharedCharge,
 }
 
 impl Generate {
-    /// Takes the fields that every interface has; `prompt` comes from elsewhere for some.
+    /// Takes the fields that all interfaces share. The caller has already taken the prompt.
+    ///
+    /// # Errors
+    /// If a field is invalid.
     pub fn take(fields: &mut Fields, prompt: Prompt, defaults: &Defaults) -> Result<Self, ApiError> {
         let max_tokens = fields.whole("max_tokens", 1..=u32::MAX)?.unwrap_or(defaults.max_tokens);
         let most = defaults.deadline.as_secs_f64();
@@ -114,42 +117,52 @@ impl Generate {
     }
 }
 
-/// The prompt of a request that may have `messages` in place of `prompt`.
+/// Takes `prompt`, or `messages` in its place.
+///
+/// # Errors
+/// If both are given, or if the value is invalid.
 pub fn prompt_or_messages(fields: &mut Fields) -> Result<Prompt, ApiError> {
     let Some(messages) = fields.raw("messages") else { return prompt(fields) };
     match fields.raw("prompt") {
         None => Conversation::take(fields, messages).map(Prompt::Messages),
-        Some(_) => Err(ApiError::field("messages", "give it or prompt, not both")),
+        Some(_) => Err(ApiError::field("messages", "give messages or prompt, not both")),
     }
 }
 
-/// Takes `prompt`: a text, a list with one, or a list of tokens.
+/// Takes `prompt`: a text, a list with one text, or a list of tokens.
+///
+/// # Errors
+/// If the field is missing or invalid.
 pub fn prompt(fields: &mut Fields) -> Result<Prompt, ApiError> {
     const NAME: &str = "prompt";
-    let missing = || ApiError::field(NAME, "is missing: the text to go on from");
+    let missing = || ApiError::field(NAME, "is missing: give the text to continue");
     match fields.input(NAME, 1).ok_or_else(missing)? {
         Ok(Input::Text(text)) => Ok(Prompt::Text(text)),
         Ok(Input::Tokens(tokens)) => Ok(Prompt::Tokens(tokens)),
         Ok(Input::List(mut list)) => match list.pop() {
             Some(Input::Text(text)) => Ok(Prompt::Text(text)),
-            _ => Err(wrong(NAME, "a list holds tokens", &Value::Array(Vec::new()))),
+            _ => Err(wrong(NAME, "use token numbers in a list", &Value::Array(Vec::new()))),
         },
-        Err(InputFault::Many(_)) => Err(ApiError::field(NAME, "one text a request; send several requests")),
-        Err(InputFault::Token(value) | InputFault::Item(value)) => {
-            Err(wrong(NAME, "a list holds tokens", &value))
+        Err(InputFault::Many(_)) => {
+            Err(ApiError::field(NAME, "must be a single text: send several requests"))
         }
-        Err(InputFault::Kind(value)) => Err(wrong(NAME, "use a text or a list of tokens", &value)),
+        Err(InputFault::Token(value) | InputFault::Item(value)) => {
+            Err(wrong(NAME, "use token numbers in a list", &value))
+        }
+        Err(InputFault::Kind(value)) => Err(wrong(NAME, "use a string or a list of tokens", &value)),
         Err(InputFault::Json(why)) => Err(ApiError::field(NAME, format!("is not JSON: {why}"))),
     }
 }
 
-/// The value of `cache_salt`.
+/// Takes the field `cache_salt`.
 fn salt(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     let refused = |what: String| Err(ApiError::field("cache_salt", what));
     match fields.text("cache_salt")? {
-        Some(salt) if salt.is_empty() => refused("is empty: give a text, or leave it out".to_string()),
+        Some(salt) if salt.is_empty() => {
+            refused("must not be empty: give a text or leave the field out".to_string())
+        }
         Some(salt) if salt.chars().nth(SALT_CHARACTERS).is_some() => {
-            refused(format!("has at most {SALT_CHARACTERS} characters"))
+            refused(format!("must have at most {SALT_CHARACTERS} characters"))
         }
         salt => Ok(salt),
     }
@@ -160,21 +173,22 @@ fn stops(value: Option<Value>) -> Result<Vec<String>, ApiError> {
         None => return Ok(Vec::new()),
         Some(Value::String(text)) => vec![Value::String(text)],
         Some(Value::Array(list)) => list,
-        Some(other) => return Err(wrong("stop", "use a text or a list of texts", &other)),
+        Some(other) => return Err(wrong("stop", "use a string or a list of strings", &other)),
     };
     if stops.len() > STOPS {
         return Err(ApiError::field("stop", format!("at most {STOPS} texts, not {}", stops.len())));
     }
     let check = |stop: Value| match stop {
         Value::String(text) if text.is_empty() => {
-            Err(ApiError::field("stop", "a text that is empty is everywhere"))
+            Err(ApiError::field("stop", "a stop string must not be empty"))
         }
-        // As JSON schemas count, so that one can say it.
-        Value::String(text) if text.chars().nth(STOP_CHARACTERS).is_some() => {
-            Err(ApiError::field("stop", format!("a text has at most {STOP_CHARACTERS} characters")))
-        }
+        // Counted in characters, like `maxLength` in JSON schemas.
+        Value::String(text) if text.chars().nth(STOP_CHARACTERS).is_some() => Err(ApiError::field(
+            "stop",
+            format!("a stop string must have at most {STOP_CHARACTERS} characters"),
+        )),
         Value::String(text) => Ok(text),
-        other => Err(ApiError::field("stop", format!("a list holds texts, not {}", shown(&other)))),
+        other => Err(ApiError::field("stop", format!("use strings in the list, not {}", shown(&other)))),
     };
     stops.into_iter().map(check).collect()
 }
@@ -188,7 +202,7 @@ fn sampling(fields: &mut Fields, defaults: &Defaults) -> Result<SamplingOptions,
             None => return Err(wrong(parameter.name, format!("use {}", parameter.range), &value)),
         }
     }
-    // Those that are no numbers, each read alone, so that its name is known.
+    // The fields that are not numbers. Each is parsed on its own, so that an error can name it.
     let mut read = |name: &'static str| {
         let Some(value) = fields.take(name) else { return Ok(None) };
         let read = SamplingOptions::from_json(&Map::from_iter([(name.to_string(), value)]));
@@ -204,26 +218,26 @@ fn sampling(fields: &mut Fields, defaults: &Defaults) -> Result<SamplingOptions,
         options.logit_bias = read.logit_bias;
     }
     options.constraint = match (read("grammar")?, read("json_schema")?) {
-        (Some(_), Some(_)) => return Err(ApiError::field("json_schema", "give it or grammar, not both")),
+        (Some(_), Some(_)) => {
+            return Err(ApiError::field("json_schema", "give json_schema or grammar, not both"));
+        }
         (grammar, schema) => grammar.or(schema).and_then(|read| read.constraint),
     };
     Ok(options)
 }
 
-/// `options` with what the answer must be like where a call of a tool is demanded.
+/// Adds the schema of a required tool call to `options`.
 fn with_forced(mut options: SamplingOptions, prompt: &Prompt) -> Result<SamplingOptions, ApiError> {
     let Prompt::Messages(conversation) = prompt else { return Ok(options) };
     let Some(schema) = conversation.forced() else { return Ok(options) };
     let schema = Constraint::JsonSchema(schema.clone());
     match options.constraint.replace(schema) {
         None => Ok(options),
-        Some(_) => {
-            Err(ApiError::field("tool_choice", "demand a call, or give grammar or json_schema, not both"))
-        }
+        Some(_) => Err(ApiError::field("tool_choice", "a required call excludes grammar and json_schema")),
     }
 }
 
-/// An error of the field `name`, whose message may begin with it.
+/// Returns an error of the field `name`. The message of `error` may already begin with the name.
 fn named(name: &'static str, error: &Error) -> ApiError {
     let message = error.to_string();
     let message =
@@ -272,10 +286,10 @@ mod tests {
         let long = format!(r#"{{"prompt": "a", "stop": "{}"}}"#, "x".repeat(2000));
         let cases = [
             ("{}", "prompt: is missing"),
-            (r#"{"prompt": 1}"#, "prompt: use a text or a list of tokens, not 1"),
-            (r#"{"prompt": ["a", "b"]}"#, "prompt: one text"),
-            (r#"{"prompt": [1, 1.5]}"#, "prompt: a list holds tokens, not 1.5"),
-            (r#"{"prompt": [99999999999]}"#, "prompt: a list holds tokens"),
+            (r#"{"prompt": 1}"#, "prompt: use a string or a list of tokens, not 1"),
+            (r#"{"prompt": ["a", "b"]}"#, "prompt: must be a single text"),
+            (r#"{"prompt": [1, 1.5]}"#, "prompt: use token numbers in a list, not 1.5"),
+            (r#"{"prompt": [99999999999]}"#, "prompt: use token numbers in a list"),
             (r#"{"prompt": "a", "max_tokens": 0}"#, "max_tokens: use a whole number from 1"),
             (r#"{"prompt": "a", "max_tokens": -1}"#, "max_tokens: use a whole number from 1"),
             (r#"{"prompt": "a", "logprobs": 21}"#, "logprobs: use a whole number from 0 to 20, not 21"),
@@ -284,11 +298,11 @@ mod tests {
             (r#"{"prompt": "a", "temperature": -1}"#, "temperature: use 0 (most likely token) to 100"),
             (r#"{"prompt": "a", "top_p": 1.1}"#, "top_p: use 0 to 1"),
             (r#"{"prompt": "a", "seed": -2}"#, "seed"),
-            (r#"{"prompt": "a", "stop": [""]}"#, "stop: a text that is empty"),
-            (r#"{"prompt": "a", "stop": [1]}"#, "stop: a list holds texts, not 1"),
-            (&long, "stop: a text has at most 1024 characters"),
-            (r#"{"prompt": "a", "cache_salt": 7}"#, "cache_salt: use a text, not 7"),
-            (r#"{"prompt": "a", "cache_salt": ""}"#, "cache_salt: is empty"),
+            (r#"{"prompt": "a", "stop": [""]}"#, "stop: a stop string must not be empty"),
+            (r#"{"prompt": "a", "stop": [1]}"#, "stop: use strings in the list, not 1"),
+            (&long, "stop: a stop string must have at most 1024 characters"),
+            (r#"{"prompt": "a", "cache_salt": 7}"#, "cache_salt: use a string, not 7"),
+            (r#"{"prompt": "a", "cache_salt": ""}"#, "cache_salt: must not be empty"),
             (r#"{"prompt": "a", "max_token": 3}"#, "max_token: unknown field; did you mean max_tokens?"),
         ];
         for (json, expected) in cases {

@@ -1,8 +1,9 @@
-//! Line of the log about a request, written when all of the request is over, whoever ends it.
+//! Log line of a request, written when the whole request has ended.
 //!
-//! A [`RequestLog`] goes with the request, to its answer and to its jobs, and collects what becomes of it; the last one that
-//! is dropped writes the line. Without a log it is empty. Names of fields and endpoints are told where they are
-//! this server's own, and nothing else that a client says: messages of errors repeat parts of requests.
+//! A [`RequestLog`] travels with the request, to its answer and its jobs, and collects what happens. When the last
+//! handle is dropped, the line is written. Without a log, the handle is empty. The line contains names of fields and
+//! endpoints only if they are the server's own, and nothing else from the client, because error messages repeat parts
+//! of requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,10 +19,10 @@ use super::done::Done;
 use super::finish_reason::FinishReason;
 use super::unauthorized_log;
 
-/// Target of the log's lines about requests. Scripts filter by it, so it keeps the name that it has always had.
+/// Target of log lines about requests. Scripts filter by it, so it keeps its original name.
 const TARGET: &str = "engine::serve::ticket";
 
-/// Fields of requests that are told where one of them is wrong, beside the parameters of sampling.
+/// Names of fields that the log may contain, in addition to the sampling parameters.
 const FIELDS: [&str; 32] = [
     "cache_prompt",
     "chat_template_kwargs",
@@ -57,39 +58,40 @@ const FIELDS: [&str; 32] = [
     "workload",
 ];
 
-/// A route as the log knows it.
+/// Route in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggedRoute {
     /// Name in the log.
     pub name: &'static str,
-    /// Treatment of its requests in the log.
+    /// Log level of its requests.
     pub loudness: Loudness,
 }
 
-/// Treatment of the requests of a route in the log.
+/// Log level of a route's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loudness {
-    /// A line for each, with what was generated.
+    /// One line per request, with the token counts.
     Generates,
-    /// A line for each.
+    /// One line per request.
     Normal,
-    /// A line for each only at the level `debug`, unless it is refused: watchers ask every few seconds.
+    /// One line per request at the level `debug`, or at `info` if the request is refused. Monitoring sends these
+    /// requests every few seconds.
     Quiet,
 }
 
-/// Lines of JSON at the Unix socket.
+/// Route of the line protocol on the Unix socket.
 pub const LINES: LoggedRoute = LoggedRoute { name: "lines", loudness: Loudness::Generates };
 
-/// Numbers of requests.
+/// Number of the next request.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// Facts about a request that the log tells.
+/// Data for the log line of a request.
 #[derive(Debug)]
 struct RequestRecord {
     number: u64,
     route: LoggedRoute,
     method: &'static str,
-    /// Name of the model that it is for: this server's, and not as the client spells it.
+    /// Name of the model, as the server spells it.
     model: Option<String>,
     client: Client,
     arrived: Instant,
@@ -119,9 +121,9 @@ tokio::task_local! {
 }
 
 impl RequestLog {
-    /// Starts the line of a request by `method` to `route` of `client`.
+    /// Starts the line of a request from `client` with `method` to `route`.
     pub fn new(method: &str, route: LoggedRoute, client: &Client) -> Self {
-        // Refusals are told at this level as well.
+        // Refusals are logged at this level too.
         if !notice::is_logged() || !tracing::enabled!(tracing::Level::INFO) {
             return RequestLog(None);
         }
@@ -148,12 +150,12 @@ impl RequestLog {
         })))))
     }
 
-    /// That of the request that this task works on.
+    /// Returns the handle of the request that this task works on.
     pub fn current() -> Self {
         CURRENT.try_with(RequestLog::clone).unwrap_or_default()
     }
 
-    /// Does `work` for this request.
+    /// Runs `work` with this handle as the current one.
     pub async fn during<T>(self, work: impl Future<Output = T>) -> T {
         match self.0.is_some() {
             true => CURRENT.scope(self, work).await,
@@ -161,7 +163,7 @@ impl RequestLog {
         }
     }
 
-    /// Whether the log tells of it.
+    /// True if the request is logged.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
@@ -172,36 +174,36 @@ impl RequestLog {
         }
     }
 
-    /// Its answer has this status of HTTP.
+    /// Records the HTTP status of the answer.
     pub fn status(&self, status: u16) {
         self.note(|entry| entry.status = Some(status));
     }
 
-    /// It is for this model.
+    /// Records the model of the request.
     pub fn model(&self, name: &str) {
         self.note(|entry| entry.model = Some(name.to_string()));
     }
 
-    /// It is refused.
+    /// Records that the request was refused.
     pub fn refused(&self, refusal: &ApiError) {
         let (status, _, code) = refusal.kind.words();
         let field = refusal.param.as_deref().and_then(field);
         self.note(|entry| (entry.status, entry.error, entry.field) = (Some(status), Some(code), field));
     }
 
-    /// Embeddings of so many tokens were made.
+    /// Records that embeddings of `tokens` tokens were computed.
     pub fn embedded(&self, tokens: usize) {
         self.note(|entry| entry.prompt_tokens = u32::try_from(tokens).unwrap_or(u32::MAX));
     }
 
-    /// One of its answers is complete.
+    /// Records that one of the answers is complete.
     pub fn done(&self, done: &Done) {
         self.note(|entry| {
             entry.answers += 1;
             entry.stop = Some(done.finish);
             entry.tokens = entry.tokens.saturating_add(done.usage.completion_tokens);
             if entry.answers == 1 {
-                // The others share the prompt.
+                // The other answers share the prompt.
                 (entry.prompt_tokens, entry.cached_tokens) =
                     (done.usage.prompt_tokens, done.usage.cached_tokens);
                 (entry.queued, entry.first_token) = (done.timings.queued, done.timings.first_token);
@@ -210,14 +212,14 @@ impl RequestLog {
         });
     }
 
-    /// One of its answers cannot be evaluated.
+    /// Records and logs that one of the answers could not be evaluated.
     pub fn failed(&self, error: &Error) {
         let why = match error {
-            // They may repeat a text.
+            // The messages of these errors may contain text of the client.
             Error::Sampler(_) | Error::Grammar { .. } | Error::Tokenize(_) => {
-                "no token can be chosen".to_string()
+                "sampling or tokenizing failed".to_string()
             }
-            other => other.to_string(),
+            other => other.to_string().replace("\nhint: ", "; "),
         };
         self.note(|entry| {
             entry.failed = true;
@@ -230,25 +232,25 @@ impl RequestLog {
         });
     }
 
-    /// It has a slot now.
+    /// Logs that the request got a slot.
     pub fn began(&self, slot: usize, cached: u32) {
         self.note(|entry| tracing::debug!(target: TARGET, request = entry.number, slot, cached_tokens = cached, "began"));
     }
 
-    /// Notes that it was preempted.
+    /// Logs that the request was preempted.
     pub fn preempted(&self) {
         self.note(
-            |entry| tracing::debug!(target: TARGET, request = entry.number, "left its slot for want of room"),
+            |entry| tracing::debug!(target: TARGET, request = entry.number, "preempted: no room in the context"),
         );
     }
 
-    /// What the model saw, and what it answered: only where that is asked for.
+    /// Logs the prompt and the answer. Called only if that is enabled.
     pub fn said(&self, prompt: &str, answer: &str) {
         self.note(|entry| tracing::info!(target: TARGET, request = entry.number, prompt, answer, "said"));
     }
 }
 
-/// The beginning of `param`, where that is a name of ours.
+/// Returns the field name at the start of `param`, if it is a known name.
 fn field(param: &str) -> Option<&'static str> {
     let end = param.find(|letter: char| !letter.is_ascii_lowercase() && letter != '_').unwrap_or(param.len());
     let name = &param[..end];

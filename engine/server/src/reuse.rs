@@ -1,44 +1,46 @@
-//! Which slot a prompt goes to, and what it finds there: a pure function.
+//! Choice of the slot for a prompt, and of the cached tokens to reuse, as a pure function.
 
 use llama::Token;
 
 /// Tokens that a slot holds.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotTokens<'a> {
-    /// Its tokens.
+    /// Tokens in the slot.
     pub tokens: &'a [Token],
-    /// True if they belong to the scope of the prompt.
+    /// True if the tokens belong to the scope of the prompt.
     pub own: bool,
-    /// Whether it can be taken.
+    /// True if no request runs in the slot.
     pub free: bool,
-    /// When it was taken last, as a number that grows.
+    /// Value of a counter when the slot was last taken.
     pub used: u64,
 }
 
-/// Where a prompt goes.
+/// Slot for a prompt, and the tokens to reuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotChoice {
-    /// The slot.
+    /// Index of the slot for the prompt.
     pub slot: usize,
-    /// Whose beginning it shares.
+    /// Index of the slot whose tokens are reused.
     pub from: usize,
-    /// How many tokens of it; 0 for a fresh start.
+    /// Number of tokens to reuse. 0 if there is nothing to reuse.
     pub keep: usize,
 }
 
-/// Where `prompt` goes; `None` where no slot is free.
+/// Chooses a slot for `prompt`. `None` if no slot is free.
 ///
-/// Slots of another scope count as if they shared nothing, so that no prompt is compared with another client's.
+/// Slots of another scope are treated as if they had nothing in common with the prompt, so no prompt is compared with
+/// another client's tokens.
 ///
-/// The longest beginning that any slot holds is shared: it costs nothing, since sequences can share cells. The slot that
-/// holds it is taken itself where the prompt goes on from most of what it holds, as the next turn of a conversation does;
-/// otherwise the one that was taken longest ago, so that what others hold stays for who comes back.
+/// The longest common prefix with any slot is reused. This costs nothing, because sequences can share cells. If the
+/// prefix is at least half of what that slot holds, as in the next turn of a conversation, the prompt takes that
+/// slot. Otherwise it takes the least recently used slot, so that the other slots keep their tokens for clients that
+/// come back.
 pub fn choose(held: &[SlotTokens<'_>], prompt: &[Token], reuse: bool) -> Option<SlotChoice> {
     let oldest = |but: Option<usize>| {
         let free = held.iter().enumerate().filter(|(slot, held)| held.free && Some(*slot) != but);
         free.min_by_key(|(_, held)| (!held.tokens.is_empty(), held.used)).map(|(slot, _)| slot)
     };
-    // The last token is evaluated anew: its logits choose the first token.
+    // The last token is always evaluated, because its logits are needed to sample the first token.
     let most = prompt.len().saturating_sub(1);
     let common =
         |tokens: &[Token]| tokens.iter().zip(&prompt[..most]).take_while(|(one, other)| one == other).count();
@@ -70,20 +72,20 @@ mod tests {
             (&[(&[], true, 0), (&[], true, 0)], &[1, 2], true, Some((0, 0, 0))),
             (&[(&[], false, 0), (&[], true, 0)], &[1, 2], true, Some((1, 1, 0))),
             (&[(&[], false, 0)], &[1, 2], true, None),
-            // On from what a slot holds; never all of the prompt.
+            // Continues what a slot holds; never reuses the whole prompt.
             (&[(&[1, 2, 3], true, 1), (&[], true, 0)], &[1, 2, 3, 4], true, Some((0, 0, 3))),
             (&[(&[1, 2, 3], true, 1), (&[], true, 0)], &[1, 2, 3], true, Some((0, 0, 2))),
             (&[(&[1], true, 1)], &[1], true, Some((0, 0, 0))),
-            // Only a beginning in common: it is shared, and the slot keeps what it has.
+            // A short common prefix is shared, and the slot keeps what it has.
             (&[(&[1, 2, 3, 4, 5], true, 9), (&[7], true, 1)], &[1, 2, 8], true, Some((1, 0, 2))),
-            // The same where there is no other slot.
+            // The same if there is no other slot.
             (&[(&[1, 2, 3, 4, 5], true, 9)], &[1, 2, 8], true, Some((0, 0, 2))),
-            // From one that is busy.
+            // Reuses tokens of a busy slot.
             (&[(&[1, 2, 3], false, 9), (&[], true, 0)], &[1, 2, 3, 4], true, Some((1, 0, 3))),
             (&[(&[1, 2, 3], false, 9)], &[1, 2, 3, 4], true, None),
-            // Taken longest ago, empty ones first.
+            // Least recently used, empty slots first.
             (&[(&[5], true, 1), (&[6], true, 3), (&[], true, 7)], &[1, 2], true, Some((2, 2, 0))),
-            // Not wanted.
+            // Reuse is turned off.
             (&[(&[1, 2, 3], true, 9), (&[4], true, 5)], &[1, 2, 3, 4], false, Some((1, 1, 0))),
         ];
         for (slots, prompt, reuse, expected) in cases {

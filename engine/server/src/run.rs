@@ -1,4 +1,4 @@
-//! A server from its start to its end.
+//! Life of a server from start-up to shutdown.
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
@@ -28,36 +28,36 @@ use super::starting::Starting;
 use crate::options::ServeOptions;
 use crate::signals::hang_up_is_ignored;
 
-/// Where a server can be reached.
+/// Addresses of a running server.
 #[derive(Clone, Debug)]
 pub struct Ready {
-    /// The Unix socket.
+    /// Path of the Unix socket.
     pub socket: Option<PathBuf>,
-    /// The TCP address, with the port that the system chose where 0 was asked for.
+    /// TCP address, with the port that the system chose if 0 was requested.
     pub listen: Option<SocketAddr>,
-    /// The TCP address for `/health` and `/metrics` alone, likewise.
+    /// TCP address for `/health` and `/metrics`, with the port that the system chose if 0 was requested.
     pub health: Option<SocketAddr>,
-    /// Tokens of the first model's context, if it is loaded.
+    /// Number of tokens in the context of the default model, if it is loaded.
     pub n_ctx: Option<u32>,
-    /// The models' names, the default one first.
+    /// Names of the models, the default one first.
     pub names: Vec<String>,
 }
 
-/// What a server tells whoever started it, and asks.
+/// Callbacks of a server.
 pub struct Hooks<'a> {
-    /// Called when requests are answered.
+    /// Called when the server is ready for requests.
     pub on_ready: &'a mut dyn FnMut(&Ready),
-    /// Called on SIGHUP: what is in force from then on, if anything changes. Without it SIGHUP ends the server.
+    /// Called on SIGHUP. Returns the new configuration if it changed. Without this callback, SIGHUP ends the server.
     pub reload: Option<&'a mut dyn FnMut() -> Option<Served>>,
-    /// Called with what the user should know.
+    /// Shows a warning to the user.
     pub warn: Say,
-    /// Makes the settings of a model before it is loaded.
+    /// Resolves the settings of a model before it is loaded.
     pub resolve: Resolve,
-    /// Where connections come from inside the process. The server ends when no more can come.
+    /// Source of connections from inside the process. The server ends when the source is closed.
     pub inside: Option<Inside>,
 }
 
-/// What was bound; the socket's file goes with it.
+/// Bound sockets. The file of the Unix socket is removed when this is dropped.
 struct BoundSockets {
     unix: Option<(Socket, UnixListener)>,
     tcp: Option<std::net::TcpListener>,
@@ -65,32 +65,32 @@ struct BoundSockets {
     health_door: Door,
 }
 
-/// Bounds of the connections for `/health` and `/metrics` alone. They are short, and the oldest goes first.
+/// Limits on connections for `/health` and `/metrics` only. Their requests are short, and the oldest connection is
+/// evicted first.
 const HEALTH_BOUNDS: ConnectionBounds = ConnectionBounds { total: 64, per_network: 32 };
 
-/// Exit code of a server that was told twice to end.
+/// Exit code after a second signal to end.
 const TWICE: i32 = 130;
 
-/// Exit code of one that could not be ended in order.
+/// Exit code if the shutdown did not complete.
 const STUCK: i32 = 1;
 
-/// How long the last step may take once everything has to end now.
+/// Time limit of the last step of the shutdown, when all work is cancelled.
 const LAST_STEP: Duration = Duration::from_secs(5);
 
-/// Serves until it is told to end.
+/// Runs the server until a signal ends it.
 ///
 /// # Errors
-/// Where it cannot listen, a model that is to be there from the start or its context cannot be had, or the scheduler of the
-/// only one ended by itself.
+/// If the server cannot listen, a model with `preload` cannot be loaded, or the scheduler of the only model fails.
 pub fn run(served: &Served, runtime_host: RuntimeHost, hooks: &mut Hooks<'_>) -> Result<()> {
-    // Before anything waits for it.
+    // Must be determined before any signal handler is installed.
     let hang_up = match (&hooks.reload, hang_up_is_ignored()) {
-        // Under `nohup` too, as other servers do: it asks for the configuration, not for the end.
+        // Under `nohup` too, like other servers: the signal requests a reload, not the end.
         (Some(_), _) => HangUp::Reloads,
         (None, true) => HangUp::Ignored,
         (None, false) => HangUp::Ends,
     };
-    let first = served.models.first().ok_or_else(|| Error::Usage("no model".to_string()))?;
+    let first = served.models.first().ok_or_else(|| Error::Usage("no model is configured".to_string()))?;
     let options = &first.options;
     let starting = Starting::new(hang_up == HangUp::Ends, hooks.inside.is_some());
     let bound = {
@@ -102,7 +102,7 @@ pub fn run(served: &Served, runtime_host: RuntimeHost, hooks: &mut Hooks<'_>) ->
     if let Some(warning) = bound.unix.as_ref().and_then(|(socket, _)| socket.warning.as_ref()) {
         (hooks.warn)(warning);
     }
-    // One from inside has both its ends here.
+    // For a connection from inside the process, both ends count as open files.
     let listeners = usize::from(options.socket.is_some())
         + usize::from(options.listen.is_some())
         + 2 * usize::from(hooks.inside.is_some());
@@ -119,29 +119,29 @@ pub fn run(served: &Served, runtime_host: RuntimeHost, hooks: &mut Hooks<'_>) ->
         .enable_all()
         .max_blocking_threads(blocking_pool::THREADS)
         .build()
-        .map_err(|why| Error::Serve(format!("no asynchronous runtime: {why}")))?;
+        .map_err(|why| Error::Serve(format!("cannot start the asynchronous runtime: {why}")))?;
     let ended = runtime.block_on(async {
-        // From here on they are waited for there.
+        // From here on, the runtime handles the signals.
         let signals = Signals::new(hang_up).map_err(|why| Error::Serve(why.to_string()))?;
         drop(starting);
         serve(&registry, bound, signals, hooks).await
     });
-    // What still runs there is of clients that are gone.
+    // Remaining work belongs to clients that have disconnected.
     runtime.shutdown_background();
     ended?;
     registry.join()
 }
 
-/// Raises the soft limit of open files, each connection being one, as far as the hard one lets.
+/// Raises the soft limit of open files towards the hard limit. Each connection is an open file.
 fn allow_files(connections: usize) {
-    /// The model, the libraries, the runtime; and connections that were evicted and have yet to close, of which there can
-    /// be as many as are accepted in one turn of the runtime.
+    /// Files of the model, the libraries and the runtime, and connections that were evicted but are not closed yet.
+    /// There can be as many of those as are accepted in one iteration of the runtime.
     const OTHERS: u64 = 64 + 128;
     let wanted = connections as u64 + OTHERS;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < wanted) {
         let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
-        // Without it connections wait to be taken sooner.
+        // If this fails, connections wait earlier.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
     }
 }
@@ -150,10 +150,10 @@ fn bind(options: &ServeOptions) -> Result<BoundSockets> {
     let failed = |at: String, flag: &str, why: std::io::Error| {
         let mend = match why.kind() {
             std::io::ErrorKind::AddrInUse => {
-                format!("; another program has it: choose another port with {flag}")
+                format!("\nhint: another program uses the port; choose another one with {flag}")
             }
-            std::io::ErrorKind::PermissionDenied => format!("; choose a port above 1023 with {flag}"),
-            std::io::ErrorKind::AddrNotAvailable => "; it is no address of this machine".to_string(),
+            std::io::ErrorKind::PermissionDenied => format!("\nhint: choose a port above 1023 with {flag}"),
+            std::io::ErrorKind::AddrNotAvailable => "\nhint: use an address of this machine".to_string(),
             _ => String::new(),
         };
         Error::Listen { at, why: format!("{why}{mend}") }
@@ -177,8 +177,8 @@ fn bind(options: &ServeOptions) -> Result<BoundSockets> {
     Ok(BoundSockets { unix: unix.transpose()?, tcp, health, health_door })
 }
 
-/// Listens at `address`. Newcomers of a flood wait in the system's queue, up to its own bound, rather than be dropped: a
-/// client whose first packet is dropped tries again only after a second.
+/// Listens at `address` with a long backlog. During a flood, new connections wait in the system's queue and are not
+/// dropped; a client whose first packet is dropped retries only after a second.
 fn listen_tcp(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     const BACKLOG: i32 = 4096;
     let listener = std::net::TcpListener::bind(address)?;
@@ -226,7 +226,7 @@ async fn serve(
         tokio::spawn(super::http::tcp(listener, shared(Some(HEALTH_BOUNDS), bound.health_door)));
     }
     let (over, mut inside_over) = oneshot::channel::<()>();
-    // Held where nobody is inside: then it is never over.
+    // Keeps the channel open if there are no connections from inside the process.
     let mut _held = None;
     match hooks.inside.take() {
         Some(streams) => {
@@ -241,7 +241,7 @@ async fn serve(
         let told = tokio::select! {
             told = signals.next() => told,
             _ = &mut inside_over => SignalAction::End,
-            () = registry.broke() => return Err(Error::Serve("its scheduler ended".to_string())),
+            () = registry.broke() => return Err(Error::Serve("the scheduler ended unexpectedly".to_string())),
         };
         match (told, &mut hooks.reload) {
             (SignalAction::HangUp, Some(reload)) => {
@@ -254,13 +254,13 @@ async fn serve(
             _ => break,
         }
     }
-    tracing::info!("ending: what runs may go on for a while");
-    // No more connections, no more requests. The file first: whoever starts now can have its place.
+    tracing::info!("shutting down: running requests may finish");
+    // Refuses new connections and requests. The file is removed first, so that a new server can take its place.
     drop(socket);
     registry.close(Closing::Draining);
     let _ = stop.send(true);
     let told_twice = async {
-        // A terminal that closes is no one who insists.
+        // A closing terminal is not a second request to end.
         while signals.next().await == SignalAction::HangUp {}
         llama::exit_now(TWICE);
     };
@@ -271,12 +271,12 @@ async fn serve(
             if timeout(LAST_STEP, registry.all_ended()).await.is_err() {
                 let seconds = LAST_STEP.as_secs();
                 (hooks.warn)(&format!(
-                    "what runs did not end within {seconds} seconds more: the server ends without it"
+                    "running requests did not stop within {seconds} more seconds; the server exits now"
                 ));
                 llama::exit_now(STUCK);
             }
         }
-        // The last answers are on their way.
+        // The last answers are still being sent.
         let _ = timeout(LAST_ANSWERS, closed.recv()).await;
     };
     tokio::select! {
@@ -287,26 +287,26 @@ async fn serve(
     Ok(())
 }
 
-/// How long clients may take to read the end of their answers.
+/// Time for clients to read the end of their answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
-/// What SIGHUP does.
+/// Reaction to SIGHUP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HangUp {
-    /// Nothing, as it was when the program started.
+    /// Ignores the signal, because it was ignored when the program started.
     Ignored,
     Reloads,
     Ends,
 }
 
-/// What a signal says.
+/// Request that a signal makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SignalAction {
     End,
     HangUp,
 }
 
-/// What asks the server to end, or to read its configuration again.
+/// Signals that end the server or reload its configuration.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,

@@ -1,6 +1,8 @@
-//! The one thread that owns the context: takes jobs, plans a batch, evaluates it, chooses tokens, tells of them.
+//! Scheduler: the one thread that owns the context. It takes jobs, plans and evaluates batches, samples tokens, and
+//! sends events.
 //!
-//! Nothing here waits for a client: what a reader does not take stays in its slot, which rests meanwhile.
+//! The scheduler never waits for a client. Events that a client does not read stay in their slot, which pauses
+//! meanwhile.
 
 mod admit;
 mod disk;
@@ -36,29 +38,32 @@ use super::queue::Inbox;
 use super::slot::{RunningRequest, Slot, unstarted};
 use crate::log;
 
-/// How often a reader that is behind is looked at while there is nothing else to do.
+/// Interval at which slow readers are checked while there is no other work.
 const STALLED: Duration = Duration::from_millis(2);
 
-/// How long it sleeps at most with nothing to do; a job wakes it.
+/// Maximum sleep without work. A new job wakes the thread earlier.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// How often those who wait are looked at, for who is gone or overdue.
+/// Interval at which waiting jobs are checked for disconnected clients and timeouts.
 const QUEUE: Duration = Duration::from_millis(20);
 
 impl Scheduler {
-    /// A scheduler of the sequences of `context`.
+    /// Creates a scheduler for the sequences of `context`.
+    ///
+    /// # Errors
+    /// If a batch is too small for the number of slots.
     pub fn new(context: Context, inbox: Arc<Inbox>, metrics: Arc<Metrics>, rules: Rules) -> Result<Self> {
         let slots = context.sequences();
-        // One graph: more would only make those wait who generate.
+        // At most one graph per batch. Larger batches would only delay generating slots.
         let budget = context.n_ubatch().max(slots + 1);
         if budget > context.n_batch() {
             return Err(Error::Usage(format!(
-                "a batch of {} tokens is too small for {slots} slots: every slot has a token in it, and a prompt must go \
-                 on; raise -b above {slots}, or take fewer slots",
+                "a batch of {} tokens is too small for {slots} slots: it must have room for a token of every slot \
+                and for a part of a prompt\nhint: raise -b above {slots}, or use fewer slots",
                 context.n_batch()
             )));
         }
-        // Beside those of other pools.
+        // Pools of a model add up their values.
         metrics.slots.add(u64::from(slots));
         let (decode, prefill) = context.threads();
         metrics.decode_threads.add(u64::from(decode));
@@ -87,7 +92,7 @@ impl Scheduler {
         })
     }
 
-    /// Works until the inbox is closed and everything is done.
+    /// Runs until the inbox is closed and all work is done.
     pub fn run(mut self) {
         loop {
             let closing = self.inbox.closing();
@@ -120,7 +125,7 @@ impl Scheduler {
         }
     }
 
-    /// Slots with something to do, in the order in which their requests came.
+    /// Returns the slots with work to do, in the order of their requests.
     fn active(&self) -> Vec<Active> {
         let slots = self.slots.iter().enumerate();
         let mut active: Vec<(u64, Active)> = slots
@@ -133,7 +138,8 @@ impl Scheduler {
         active.into_iter().map(|(_, active)| active).collect()
     }
 
-    /// Sends what readers were too slow for, and lets go of those that are gone.
+    /// Sends events that readers were too slow for, and drops requests whose reader has disconnected or stalls for
+    /// too long.
     fn look_at_readers(&mut self) {
         let stall = self.rules.stall;
         for outbox in &mut self.leaving {
@@ -158,7 +164,7 @@ impl Scheduler {
         self.metrics.abandoned.add((preempted - self.preempted.len()) as u64);
     }
 
-    /// Ends what is overdue.
+    /// Ends requests that timed out.
     fn look_at_clocks(&mut self) {
         let now = Instant::now();
         for at in 0..self.slots.len() {
@@ -186,11 +192,11 @@ impl Scheduler {
         let done = unstarted(job, finish);
         self.metrics.count(&done);
         job.request_log.done(&done);
-        // Its channel is empty.
+        // Cannot fail: the channel of a job that never ran is empty.
         let _ = job.events.try_send(JobEvent::Done(Box::new(done)));
     }
 
-    /// Ends the run of slot `at`; its tokens stay in the cache.
+    /// Ends the request in slot `at`. Its tokens stay in the cache.
     fn finish(&mut self, at: usize, finish: FinishReason) {
         if let Some(run) = self.slots[at].run.take() {
             self.finish_run(run, finish);
@@ -239,7 +245,7 @@ impl Scheduler {
         }
     }
 
-    /// One batch: evaluated, tokens chosen and told.
+    /// Evaluates one batch, samples tokens, and sends them.
     fn step(&mut self, active: &[Active]) {
         let step = stretched(self.rules.step, active);
         let beside = prefill_beside_decode(step, self.seconds_per_prompt_token);
@@ -269,7 +275,7 @@ impl Scheduler {
             Ok(Decoded::Done) => {}
             Ok(Decoded::NoRoom) if self.drop_drafts() => return,
             Ok(Decoded::NoRoom) => return self.make_room(),
-            // The end has come, and every request is told of that.
+            // The server is shutting down, and every request is told so.
             Err(Error::Interrupted) => return self.inbox.close(Closing::Now),
             Err(error) => return self.give_up(&parts, &error),
         }
@@ -283,7 +289,7 @@ impl Scheduler {
             match self.choose_tokens(at, row) {
                 Ok(tokens) => made += tokens,
                 Err(error) => {
-                    // Drafts may be left of what was evaluated.
+                    // Drafted tokens that were evaluated may still be in the context.
                     self.context.forget(self.slots[at].sequence, self.slots[at].held.len() as u32);
                     self.fail(at, &error);
                 }
@@ -292,7 +298,7 @@ impl Scheduler {
         self.measure_step(made, drafted);
     }
 
-    /// Lets a device choose for the requests of `parts` for which it can.
+    /// Enables sampling on a device for the requests of `parts` that support it.
     fn place_sampling(&mut self, parts: &[BatchPart]) -> Result<()> {
         if sampling::asks_devices(self.rules.on_device, self.context.model()).is_err() {
             return Ok(());
@@ -302,9 +308,7 @@ impl Scheduler {
             if let Some(run) = &mut slot.run {
                 let (context, chain) = (&mut self.context, &mut run.job.chain);
                 match run.job.logprobs {
-                    Some(_) => {
-                        chain.stay_on_host(context, slot.sequence, "logprobs: they need all logits")?
-                    }
+                    Some(_) => chain.stay_on_host(context, slot.sequence, "logprobs need all logits")?,
                     None => chain.place(context, slot.sequence)?,
                 }
             }
@@ -312,7 +316,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Puts `parts` into the batch; returns the slots that choose a token, and by which row.
+    /// Fills the batch with `parts`. Returns the slots that sample a token, with the index of their row of logits.
     fn fill(&mut self, parts: &[BatchPart]) -> Vec<(usize, i32)> {
         self.batch.clear();
         let mut rows = Vec::new();
@@ -339,7 +343,7 @@ impl Scheduler {
         rows
     }
 
-    /// Notes that a part was evaluated.
+    /// Records that a part was evaluated.
     fn hold(&mut self, part: &BatchPart) {
         let slot = &mut self.slots[part.slot];
         let Some(run) = &mut slot.run else { return };
@@ -359,7 +363,7 @@ impl Scheduler {
     fn choose_token(&mut self, at: usize, row: i32) -> Result<()> {
         let slot = &mut self.slots[at];
         let Some(run) = &mut slot.run else { return Ok(()) };
-        // A sampler would choose something all the same. Once, as in `generate`.
+        // A sampler would choose a token even from NaN. Checked once per request, as in `generate`.
         let on_device = self.context.samples_on_device(slot.sequence);
         if run.is_fresh() && !on_device && has_nan(self.context.logits_at(row)?) {
             return Err(Error::NotANumber);
@@ -375,7 +379,7 @@ impl Scheduler {
         let room = slot.held.len() < self.context.n_ctx() as usize;
         let model = Arc::clone(self.context.model());
         let done = chosen.and_then(|token| run.take(token, &model, room));
-        // A run that fails has held others up all the same.
+        // A failed request has delayed others too.
         if let Some(took) = took.filter(|took| !took.is_zero()) {
             run.grammar_time += took;
             self.count_hold(&client, took);
@@ -388,8 +392,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Notes that a grammar of `client` took so long, if anybody else waited for it; where it was too much, the request of
-    /// this client that has held the others up for the longest ends.
+    /// Counts the time that a grammar of `client` took, if another client waited for it. If the client exceeds its
+    /// limit, ends its request that has delayed others the most.
     fn count_hold(&mut self, client: &Client, time: Duration) {
         let runs = || self.slots.iter().filter_map(|slot| slot.run.as_ref()).chain(&self.preempted);
         let others = runs().any(|run| run.job.client != *client) || self.inbox.has_others(client);
@@ -407,7 +411,7 @@ impl Scheduler {
         self.metrics.batches.add(1);
         self.metrics.batch_tokens.add(self.batch.len() as u64);
         self.metrics.batch_time.add_time(time);
-        // Fewer tell more of what a batch costs anyhow.
+        // Small batches have a fixed cost that would distort the time per token.
         let tokens = self.batch.len();
         if parts.iter().any(|part| part.tokens >= 16) {
             let now = time.as_secs_f64() / tokens as f64;
@@ -416,8 +420,8 @@ impl Scheduler {
         }
     }
 
-    /// There are not as many cells as the batch has tokens, and nothing of it was evaluated. What goes first is what
-    /// nobody uses; then, of the requests that run, the newest leaves its slot, to go on when there is room again.
+    /// Frees cells after a batch did not fit. Nothing of the batch was evaluated. Empties the least recently used
+    /// idle slot; if there is none, preempts the newest running request, which resumes when there is room.
     fn make_room(&mut self) {
         let idle = self.slots.iter().enumerate();
         let idle = idle.filter(|(_, slot)| slot.run.is_none() && !slot.held.is_empty());
@@ -445,7 +449,7 @@ impl Scheduler {
         self.empty(at);
     }
 
-    /// The batch failed: what its sequences hold is not known.
+    /// Fails all requests of a batch that failed, and empties their slots, whose content is unknown.
     fn give_up(&mut self, parts: &[BatchPart], error: &Error) {
         for part in parts {
             self.fail(part.slot, error);

@@ -1,8 +1,9 @@
 //! Scopes: groups of requests that may share evaluated prompts, in the slots and on the disk.
 //!
-//! A prompt that begins with evaluated tokens is faster, and its answer says so. Between clients that do not trust each
-//! other that is an oracle: a client could guess another's text and learn from the time or from `cached_tokens` how much of
-//! the guess was right. So a request only ever sees, and is only ever compared with, tokens of its own scope.
+//! A prompt that begins with evaluated tokens is faster, and its answer reports the number of cached tokens. Between
+//! clients that do not trust each other, this is an oracle: a client could guess another's text, and learn from the
+//! time or from `cached_tokens` how much of the guess was right. So a request only ever sees, and is only ever
+//! compared with, tokens of its own scope.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +12,7 @@ use engine_core::cache::Digest;
 use rustix::process::geteuid;
 use sha2::{Digest as _, Sha256};
 
-/// Characters of the longest `cache_salt`.
+/// Maximum length of `cache_salt`, in characters.
 pub const SALT_CHARACTERS: usize = 256;
 
 /// Owner of evaluated prompts.
@@ -19,17 +20,17 @@ pub const SALT_CHARACTERS: usize = 256;
 pub enum Owner {
     /// The user who runs the server, over the Unix socket or from inside the process.
     Server,
-    /// Another user of the Unix socket, by number; `None` if the system does not tell.
+    /// Another user of the Unix socket, by user ID. `None` if the system does not report it.
     User(Option<u32>),
-    /// Everyone who reaches the TCP address of a server without keys.
+    /// All clients of the TCP address of a server without keys.
     Open,
     /// The holder of an API key, by a keyed digest.
     Key(Digest),
-    /// All clients together, where the configuration says so.
+    /// All clients together, if the configuration enables sharing.
     All,
 }
 
-/// Does not print the digest of a key.
+/// Omits the digest of a key.
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -43,7 +44,7 @@ impl fmt::Debug for Owner {
 }
 
 impl Owner {
-    /// Owner at the other end of a Unix socket, which the system calls `user`.
+    /// Returns the owner for a peer of the Unix socket with the user ID `user`.
     pub fn of_user(user: Option<u32>) -> Self {
         match user {
             Some(user) if user == geteuid().as_raw() => Owner::Server,
@@ -51,12 +52,12 @@ impl Owner {
         }
     }
 
-    /// Owner who sends the API key `key`.
+    /// Returns the owner for a client that sends the API key `key`.
     pub fn of_key(key: &str) -> Self {
         Owner::Key(hmac(key.as_bytes(), b"anneal: owner of prompts"))
     }
 
-    /// The name that digests are made of.
+    /// Returns the name from which digests are computed.
     fn name(self) -> Vec<u8> {
         match self {
             Owner::Server => b"server".to_vec(),
@@ -69,7 +70,7 @@ impl Owner {
     }
 }
 
-/// Scope of a request: its owner, and the `cache_salt` that the request chose.
+/// Scope of a request: its owner, and the request's `cache_salt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope {
     owner: Owner,
@@ -77,7 +78,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Scope of requests of `owner` with this `salt`.
+    /// Creates the scope of requests from `owner` with this `salt`.
     pub fn new(owner: Owner, salt: Option<&str>) -> Self {
         let digest = match (owner, salt) {
             (Owner::Server, None) => engine_core::cache::UNSCOPED,
@@ -89,18 +90,18 @@ impl Scope {
         Scope { owner, digest }
     }
 
-    /// Digest of the scope. A prompt cache adds its folder's salt before the digest goes to disk.
+    /// Returns the digest of the scope. The disk cache adds its folder's salt before it writes the digest.
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// Owner of the prompts in it.
+    /// Returns the owner of the prompts in the scope.
     pub fn owner(&self) -> Owner {
         self.owner
     }
 }
 
-/// Owners whose prompts may be used under a configuration.
+/// Owners whose prompts a configuration allows to reuse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owners {
     keys: BTreeSet<Owner>,
@@ -108,12 +109,12 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Owners of a server with `keys`; with `shares` they are all one.
+    /// Creates the owners of a server with `keys`. If `shares` is true, all clients are one owner.
     pub fn new(keys: &[String], shares: bool) -> Self {
         Owners { keys: keys.iter().map(|key| Owner::of_key(key)).collect(), shares }
     }
 
-    /// True if a request may still come whose prompts belong to `owner`.
+    /// True if requests may still arrive whose prompts belong to `owner`.
     pub fn has(&self, owner: Owner) -> bool {
         match owner {
             Owner::All => self.shares,
@@ -125,7 +126,7 @@ impl Owners {
     }
 }
 
-/// HMAC-SHA-256 (RFC 2104).
+/// Computes HMAC-SHA-256 (RFC 2104).
 fn hmac(key: &[u8], message: &[u8]) -> Digest {
     const BLOCK: usize = 64;
     let mut block = [0; BLOCK];

@@ -1,4 +1,4 @@
-//! What every connection shares: the way to the scheduler.
+//! Shared state of a loaded model: prepares requests and passes them to the scheduler.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -28,60 +28,64 @@ use super::scope::{Owner, Scope};
 use crate::api_error::stopping;
 use crate::limits::ServerLimits;
 
-/// Events that wait for a reader before its slot rests.
+/// Number of events that may wait for a reader before its slot pauses.
 const EVENTS: usize = 64;
 
-/// What can be changed while the server runs.
+/// Options that can change while the server runs.
 #[derive(Clone, Debug)]
 pub struct Current {
-    /// What counts where a request says nothing.
+    /// Defaults of requests.
     pub defaults: Defaults,
-    /// What may be asked.
+    /// Limits on clients.
     pub limits: ServerLimits,
-    /// Keys for requests over TCP; none are needed where this is empty.
+    /// API keys for requests over TCP. If empty, no key is needed.
     pub keys: Vec<String>,
     /// True if clients share evaluated prompts.
     pub prompt_sharing: bool,
 }
 
-/// The shared state.
+/// Shared state of a loaded model.
 pub struct Server {
     /// Name of the model.
     pub name: String,
-    /// The model.
+    /// Loaded model.
     pub model: Arc<Model>,
-    /// What makes a prompt of messages, or why there is nothing that does.
+    /// Chat template, or the reason why there is none.
     pub template: Result<Arc<Template>, String>,
-    /// Tokens of the context.
+    /// Number of tokens in the context.
     pub n_ctx: u32,
     /// Number of slots.
     pub slots: u32,
-    /// When it was made, in seconds since 1970.
+    /// Time at which the server was created, in seconds since 1970.
     pub created: u64,
-    /// What can be changed.
+    /// Options that can change.
     pub current: RwLock<Arc<Current>>,
-    /// The way to the scheduler.
+    /// Queue to the scheduler.
     pub inbox: Arc<Inbox>,
-    /// The way to whatever makes embeddings.
+    /// Queue to the embedding thread.
     pub embedder: Arc<Embedder>,
-    /// What is counted.
+    /// Metrics of the model.
     pub metrics: Arc<Metrics>,
     /// Thread pool for slow work, shared by all models.
     pub blocking_pool: Arc<BlockingPool>,
 }
 
 impl Server {
-    /// What counts now.
+    /// Returns the current options.
     pub fn current(&self) -> Arc<Current> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes what counts from now on.
+    /// Replaces the current options.
     pub fn change(&self, current: Current) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
     }
 
-    /// Hands `request` of `client`, whose prompts belong to `owner`, to the scheduler; its events come out of the receiver, which ends it when dropped.
+    /// Submits `request` of `client` to the scheduler. `owner` owns its prompts. Returns the receiver of its events;
+    /// dropping the receiver cancels the request.
+    ///
+    /// # Errors
+    /// If the request is invalid, the queue is full, the preparation times out, or the server is shutting down.
     pub async fn submit(
         &self,
         request: Generate,
@@ -90,10 +94,16 @@ impl Server {
         arrived: Instant,
     ) -> Result<mpsc::Receiver<JobEvent>, ApiError> {
         let mut receivers = self.submit_all(request, 1, client, owner, arrived).await?;
-        receivers.pop().ok_or_else(|| ApiError::new(ApiErrorKind::Failed, "a request without an answer"))
+        receivers
+            .pop()
+            .ok_or_else(|| ApiError::new(ApiErrorKind::Failed, "internal error: no answer was created"))
     }
 
-    /// The same for `choices` answers, each with a seed of its own from the request's on. All of them are taken, or none.
+    /// Submits a request for `choices` answers. Their seeds count up from the request's seed. All answers are queued,
+    /// or none.
+    ///
+    /// # Errors
+    /// The errors of [`submit`](Self::submit).
     pub async fn submit_all(
         &self,
         request: Generate,
@@ -106,7 +116,7 @@ impl Server {
         let bound = self.inbox.bound();
         if choices as usize > bound.max(1) {
             let what = format!(
-                "{choices} answers are more than the {bound} that may wait here (--queue): ask for fewer"
+                "{choices} answers exceed the {bound} requests that may wait (--queue): ask for fewer"
             );
             return Err(ApiError::field("n", what));
         }
@@ -117,8 +127,8 @@ impl Server {
         let prepared = timeout_at(deadline.into(), prepared).await;
         let (jobs, receivers) = prepared.unwrap_or_else(|_| {
             self.metrics.count_end(FinishReason::Deadline);
-            let message = "the time of the request was over while it was prepared: its grammar or schema takes long, or \
-                           others' do";
+            let message = "the request timed out during preparation: its grammar or schema, or that of other \
+                          requests, takes too long";
             Err(ApiError::new(ApiErrorKind::Deadline, message))
         })?;
         match self.inbox.push_all(jobs) {
@@ -127,7 +137,7 @@ impl Server {
         }
     }
 
-    /// Makes jobs of `request`, one for each of `choices`: tokens, and what chooses those to come.
+    /// Prepares the jobs of `request`, one per choice, with tokens and sampler chains.
     async fn prepare(
         &self,
         request: Generate,
@@ -136,7 +146,7 @@ impl Server {
         scope: Scope,
         arrived: Instant,
     ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<JobEvent>>), ApiError> {
-        // As many as may wait and run, so that no more of them are kept than afterwards.
+        // As many as may wait and run, so that preparation does not keep more requests than the queue would.
         let most = self.inbox.bound() + self.slots as usize;
         let share = self.blocking_pool.of(&client);
         let preparing = share.enter(choices as usize, most);
@@ -145,11 +155,11 @@ impl Server {
         let shown = self.marks(&request.prompt)?;
         let prompt = self.prompt_tokens(request.prompt, &client).await?;
         self.check(field, &prompt)?;
-        // The first evaluates the prompt, and the others share it, where that is wanted.
+        // The first choice evaluates the prompt, and the others share it, if caching is allowed.
         let leader = (choices > 1 && request.cache_prompt).then(|| Arc::new(()));
         let (mut jobs, mut receivers) = (Vec::new(), Vec::new());
         let mut sampling = request.sampling;
-        // Nothing is further back; memory for it is taken at once.
+        // No token is further back, and llama.cpp allocates memory for the whole range.
         sampling.repeat_last_n = sampling.repeat_last_n.min(self.n_ctx);
         sampling.dry_penalty_last_n = sampling.dry_penalty_last_n.min(self.n_ctx);
         for choice in 0..choices {
@@ -183,7 +193,7 @@ impl Server {
         Ok((jobs, receivers))
     }
 
-    /// Does for `client` what may take milliseconds beside, so that others' tokens do not wait for it.
+    /// Runs work of milliseconds for `client` on the blocking pool, so that it does not delay other clients' tokens.
     pub async fn aside<T: Send + 'static>(
         &self,
         client: &Client,
@@ -192,7 +202,7 @@ impl Server {
         self.blocking_pool.of(client).run(WorkKind::Light, work).await
     }
 
-    /// Tokens of `prompt` of `client`, which is refused without a look at it if the context cannot hold its text.
+    /// Returns the tokens of `prompt`. Refuses a text that is too long for the context without tokenizing it.
     async fn prompt_tokens(&self, prompt: Prompt, client: &Client) -> Result<Vec<Token>, ApiError> {
         let field = prompt.field();
         let failed = |error: Error| ApiError { param: Some(field.to_string()), ..self.invalid(&error) };
@@ -201,7 +211,7 @@ impl Server {
                 self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
                 self.text_tokens(text, client).await
             }
-            // A template takes as long as its author likes.
+            // A template may take arbitrarily long.
             Prompt::Messages(conversation) => {
                 let (model, template) = (Arc::clone(&self.model), self.template()?);
                 let of_it = Arc::clone(&template);
@@ -214,13 +224,13 @@ impl Server {
         }
     }
 
-    /// Tokens of `text` of `client`.
+    /// Returns the tokens of `text`.
     pub async fn text_tokens(&self, text: String, client: &Client) -> Result<Vec<Token>, ApiError> {
         let (model, kind) = (Arc::clone(&self.model), WorkKind::of_text(text.len()));
         self.cut(client, kind, move || plain_tokens(&model, Prompt::Text(text))).await?
     }
 
-    /// Does `work`, which cuts texts of `client` into tokens, as the `kind` of [`WorkKind::of_text`].
+    /// Runs `work`, which tokenizes texts of `client`. `kind` is the result of [`WorkKind::of_text`].
     pub async fn cut<T: Send + 'static>(
         &self,
         client: &Client,
@@ -233,8 +243,8 @@ impl Server {
         }
     }
 
-    /// Makes a refusal of an error that the request is to blame for. Clients get the model's name instead of its path. The log
-    /// gets nothing: the error may repeat the client's text.
+    /// Converts an error that the request caused. The message contains the model's name but not its path. Nothing is
+    /// logged, because the error may repeat text of the client.
     fn invalid(&self, error: &Error) -> ApiError {
         if let Error::NotGenerative { what, .. } = error {
             return ApiError::new(ApiErrorKind::Invalid, format!("the model {:?} {what}", self.name));
@@ -245,7 +255,7 @@ impl Server {
         ApiError { message: hide_folders(&refusal.message, paths), ..refusal }
     }
 
-    /// Tokens that mark calls of tools and are shown where tools are offered.
+    /// Returns the tokens that mark tool calls. They are rendered if the request offers tools.
     fn marks(&self, prompt: &Prompt) -> Result<Vec<Token>, ApiError> {
         let Prompt::Messages(conversation) = prompt else { return Ok(Vec::new()) };
         let format = self.template()?.call_format();
@@ -255,32 +265,42 @@ impl Server {
         let tokens = |mark: &&str| self.model.tokenize_with(mark, false);
         let all = format.markers().iter().map(tokens).collect::<Result<Vec<_>, _>>();
         let all = all.map_err(|error| ApiError::new(ApiErrorKind::Failed, error.to_string()))?;
-        // Of more tokens it is text like any other.
+        // A mark of several tokens is ordinary text.
         Ok(all.into_iter().filter(|tokens| tokens.len() == 1).flatten().collect())
     }
 
-    /// What makes a prompt of messages.
+    /// Returns the chat template.
+    ///
+    /// # Errors
+    /// If the model has no usable template.
     pub fn template(&self) -> Result<Arc<Template>, ApiError> {
         let template = self.template.as_ref().map(Arc::clone);
-        template
-            .map_err(|why| ApiError::new(ApiErrorKind::Invalid, format!("this server cannot chat: {why}")))
+        template.map_err(|why| {
+            ApiError::new(
+                ApiErrorKind::Invalid,
+                format!(
+                    "this model has no usable chat template: \
+                                                                        {why}"
+                ),
+            )
+        })
     }
 
-    /// What chooses the tokens after `prompt`.
+    /// Creates the sampler chain that continues `prompt`.
     async fn chain(
         &self,
         sampling: SamplingOptions,
         prompt: &[Token],
         client: &Client,
     ) -> Result<Chain, ApiError> {
-        // What is at fault, if anything is: all else was looked at when it was read.
+        // Name of the field that causes an error. All other fields were validated before.
         let field = match (&sampling.constraint, sampling.logit_bias.is_empty()) {
             (_, false) if bias_is_wrong(&sampling, &self.model) => Some("logit_bias"),
             (Some(Constraint::Grammar(_)), _) => Some("grammar"),
             (Some(Constraint::JsonSchema(_)), _) => Some("json_schema"),
             _ => None,
         };
-        // Some take long to be made ready; DRY looks for its breakers in the whole vocabulary.
+        // Some chains take long to create. DRY searches the whole vocabulary for its sequence breakers.
         let pool_work = match (&sampling.constraint, sampling.dry_multiplier > 0.0) {
             (Some(_), _) => Some(WorkKind::Grammar),
             (None, true) => Some(WorkKind::Light),
@@ -301,24 +321,27 @@ impl Server {
         Ok(chain)
     }
 
-    /// Why the events of a request ended without a word: nobody read them, or the end of everything came before it began.
+    /// Returns the reason why the events of a request ended without a final event: the answer was not read in time,
+    /// or the server shut down before the request began.
     pub fn unread(&self) -> ApiError {
         match self.inbox.closing() {
             Closing::Now => stopping(),
-            _ => {
-                ApiError::new(ApiErrorKind::Failed, "the request was ended: its answer was not read in time")
-            }
+            _ => ApiError::new(
+                ApiErrorKind::Failed,
+                "the request was cancelled because its answer was not read in \
+                                                    time",
+            ),
         }
     }
 
     fn check(&self, field: &str, prompt: &[Token]) -> Result<(), ApiError> {
         if prompt.is_empty() {
-            return Err(ApiError::field(field, "is empty, and this model starts with no token of its own"));
+            return Err(ApiError::field(field, "is empty, but this model needs at least one token"));
         }
         if prompt.len() > self.n_ctx as usize {
             let message = format!(
-                "the prompt has {} tokens, and the context of this server holds {}: shorten it, or start the server with \
-                 a greater -c",
+                "the prompt has {} tokens, but the context of this server holds only {}: shorten the prompt, or \
+                start the server with a greater -c",
                 prompt.len(),
                 self.n_ctx
             );
@@ -336,8 +359,7 @@ impl Server {
             }
             QueueRefusal::Busy { waiting } => {
                 self.metrics.refused.add(1);
-                let message =
-                    format!("{waiting} requests wait already, more than this server lets: try again later");
+                let message = format!("too many requests: {waiting} are already waiting; try again later");
                 ApiError {
                     retry_after: Some(self.retry_after(*waiting)),
                     ..ApiError::new(ApiErrorKind::Busy, message)
@@ -346,8 +368,8 @@ impl Server {
         }
     }
 
-    /// Seconds until one of `waiting` requests has probably left the queue: as long as requests took so far on
-    /// average, divided by the slots that take them.
+    /// Returns an estimate of the seconds until one of `waiting` requests has left the queue: the average time of a
+    /// request so far, divided by the number of slots.
     fn retry_after(&self, waiting: usize) -> u64 {
         let (metrics, slots) = (&self.metrics, u64::from(self.slots.max(1)));
         let ended = metrics.finished();
@@ -355,12 +377,12 @@ impl Server {
             - metrics.queue_time.get().min(metrics.first_token_time.get());
         let average = total.checked_div(ended).unwrap_or(1_000_000_000);
         let rounds = waiting as u64 / slots + 1;
-        // Not all of the queue has to go.
+        // Halved, because a retry needs only one place in the queue.
         (average.saturating_mul(rounds) / 2).div_ceil(1_000_000_000).clamp(1, 60)
     }
 }
 
-/// `prompt`, which is no conversation, as tokens of the vocabulary of `model`.
+/// Tokenizes `prompt`, which must not be a conversation.
 pub fn plain_tokens(model: &Model, prompt: Prompt) -> Result<Vec<Token>, ApiError> {
     let field = prompt.field();
     match prompt {
@@ -372,25 +394,25 @@ pub fn plain_tokens(model: &Model, prompt: Prompt) -> Result<Vec<Token>, ApiErro
             None => Ok(tokens),
             Some(token) => {
                 let last = model.n_vocab().saturating_sub(1);
-                let what = format!("the vocabulary has the tokens 0 to {last}, not {token}");
+                let what = format!("use tokens from 0 to {last}, not {token}");
                 Err(ApiError::field("prompt", what))
             }
         },
-        Prompt::Messages(_) => Err(ApiError::field(field, "a conversation is no text here")),
+        Prompt::Messages(_) => Err(ApiError::field(field, "use a text or tokens, not messages")),
     }
 }
 
-/// The seed of a request's next choice. The greatest number is none to llama.cpp.
+/// Returns the seed of the next choice. llama.cpp treats `u32::MAX` as "no seed".
 fn next_seed(seed: u32) -> u32 {
     if seed >= u32::MAX - 1 { 0 } else { seed + 1 }
 }
 
-/// Whether `sampling` names a token that `model` does not have.
+/// True if `sampling` biases a token that `model` does not have.
 fn bias_is_wrong(sampling: &SamplingOptions, model: &Model) -> bool {
     sampling.logit_bias.iter().any(|bias| bias.token.cast_unsigned() >= model.n_vocab())
 }
 
-/// Makes a refusal of an error that the request is to blame for.
+/// Converts an error that the request caused.
 pub fn invalid(error: &Error) -> ApiError {
     let kind = match error {
         Error::TextTooLong { .. } => ApiErrorKind::PromptTooLong,

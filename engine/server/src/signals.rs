@@ -1,13 +1,13 @@
-//! What the system does with signals before anyone asks for them.
+//! Signal dispositions at program start.
 
-/// Whether SIGHUP was ignored when the program started, as `nohup` does: then it has to stay so. To be asked before a
-/// handler is installed.
+/// True if SIGHUP was ignored when the program started, as under `nohup`; it must then stay ignored. Must be called
+/// before a handler is installed.
 pub fn hang_up_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignores(&status, signal_hook::consts::SIGHUP)
 }
 
-/// Whether the mask `SigIgn` in `status` has `signal`.
+/// True if the mask `SigIgn` in `status` contains `signal`.
 fn ignores(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! A slot: a sequence of the context, and the request that runs in it.
+//! Slot: a sequence of the context, and the request that runs in it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,29 +20,29 @@ use super::scope::Scope;
 use super::slot_status::{RequestSnapshot, SlotSnapshot, SlotState};
 use super::stops::StopStrings;
 
-/// A sequence of the context.
+/// Slot of the scheduler.
 pub struct Slot {
-    /// Its number there.
+    /// Sequence in the context.
     pub sequence: SequenceId,
-    /// The tokens that it holds: evaluated, in order.
+    /// Evaluated tokens in the sequence, in order.
     pub held: Vec<Token>,
-    /// Scope of these tokens; requests of other scopes never see them.
+    /// Scope of these tokens. Requests of other scopes never see them.
     pub scope: Option<Scope>,
-    /// How many of them are on the disk.
+    /// Number of these tokens that are on the disk.
     pub saved: usize,
-    /// When it was taken last, as a number that grows; 0 for never.
+    /// Value of a counter when the slot was last taken. 0 if never.
     pub used: u64,
-    /// What runs in it.
+    /// Request that runs in the slot.
     pub run: Option<RunningRequest>,
 }
 
 impl Slot {
-    /// An empty one.
+    /// Creates an empty slot.
     pub fn new(sequence: SequenceId) -> Self {
         Slot { sequence, held: Vec::new(), scope: None, saved: 0, used: 0, run: None }
     }
 
-    /// What there is to see of it.
+    /// Returns a snapshot for `GET /status`.
     pub fn shown(&self) -> SlotSnapshot {
         let state = match &self.run {
             None => SlotState::Idle,
@@ -58,7 +58,7 @@ impl Slot {
         }
     }
 
-    /// What it wants of the next batch.
+    /// Returns the slot's work for the next batch. `None` if it has none.
     pub fn want(&self) -> Option<Want> {
         let run = self.run.as_ref().filter(|run| !run.outbox.is_stalled())?;
         Some(match run.next {
@@ -68,7 +68,7 @@ impl Slot {
     }
 }
 
-/// The end of a run's channel that is the scheduler's: it must not wait for a reader.
+/// Scheduler's end of an event channel. It never waits for the reader.
 #[derive(Debug)]
 pub struct Outbox {
     events: Sender<JobEvent>,
@@ -81,13 +81,13 @@ impl Outbox {
         Outbox { events, unsent: VecDeque::new(), since: None }
     }
 
-    /// Sends `event`, or keeps it until there is room.
+    /// Sends `event`, or keeps it until the channel has room.
     pub fn send(&mut self, event: JobEvent) {
         self.unsent.push_back(event);
         self.flush();
     }
 
-    /// Sends what is kept, as far as there is room.
+    /// Sends kept events as far as the channel has room.
     pub fn flush(&mut self) {
         while let Some(event) = self.unsent.pop_front() {
             match self.events.try_send(event) {
@@ -102,49 +102,49 @@ impl Outbox {
         }
     }
 
-    /// Whether the reader is behind.
+    /// True if the reader is behind.
     pub fn is_stalled(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    /// Whether the reader is gone, or has not read for `most`.
+    /// True if the reader has disconnected, or has not read for the time `most`.
     pub fn is_lost(&self, most: Duration) -> bool {
         self.events.is_closed() || self.since.is_some_and(|since| since.elapsed() > most)
     }
 }
 
-/// A request that runs.
+/// Running request.
 pub struct RunningRequest {
-    /// The request.
+    /// Job of the request.
     pub job: Job,
-    /// The number of its admission.
+    /// Number of its admission.
     pub number: u64,
-    /// Where its events go.
+    /// Channel for events.
     pub outbox: Outbox,
-    /// The token that was chosen last, if it is to be evaluated.
+    /// Token that was sampled last and is not evaluated yet.
     pub next: Option<Token>,
-    /// Tokens that may follow it.
+    /// Drafting state.
     pub draft: Draft,
-    /// How likely the token was that was chosen last, where asked for.
+    /// Probabilities of the token that was sampled last, if requested.
     likelihood: Option<Box<Likelihood>>,
     stream: StreamUtf8,
     stops: StopStrings,
     cached: u32,
     prompt_tokens: u32,
-    /// What was chosen so far, but for `next`, since the prompt began to be evaluated.
+    /// Sampled tokens that were evaluated, without `next`, since the prompt was evaluated.
     evaluated: Vec<Token>,
-    /// The token that it ended with, which is not evaluated.
+    /// Last token of the answer, which is never evaluated.
     last_token: Option<Token>,
     generated: u32,
     admitted: Instant,
     first: Option<Instant>,
     last: Option<Instant>,
-    /// Time for which its grammar has kept others waiting.
+    /// Time for which its grammar has delayed other requests.
     pub grammar_time: Duration,
 }
 
 impl RunningRequest {
-    /// Begins `job`, of whose prompt `cached` tokens are evaluated already.
+    /// Starts `job`. The first `cached` tokens of its prompt are already evaluated.
     pub fn new(job: Job, number: u64, cached: u32) -> Self {
         RunningRequest {
             number,
@@ -177,23 +177,26 @@ impl RunningRequest {
         }
     }
 
-    /// Chooses the next token by row `row` of `context`, which is of `sequence`.
+    /// Samples the next token of `sequence` from row `row` of `context`.
+    ///
+    /// # Errors
+    /// If sampling fails.
     pub fn choose(&mut self, context: &mut Context, sequence: SequenceId, row: i32) -> Result<Token> {
         let token = self.job.chain.sample_of(context, sequence, row)?;
         if let Some(top) = self.job.logprobs {
             let model = Arc::clone(context.model());
             self.likelihood = Some(Box::new(Likelihood::new(context.logits_at(row)?, token, top, &model)?));
         }
-        // Its prompt is evaluated: others can share it.
+        // The prompt is now evaluated, so other jobs can share it.
         self.job.leads = None;
         Ok(token)
     }
 
-    /// The prompt and what was chosen after it, as texts with all their tokens.
+    /// Returns the texts of the prompt and of the answer, including control tokens.
     pub fn texts(&self, model: &Model) -> (String, String) {
         let text = |tokens: &[Token]| {
             let mut bytes = Vec::new();
-            // A token that cannot be shown is left out.
+            // A token that cannot be rendered is left out.
             tokens.iter().for_each(|token| drop(model.piece_with(*token, true, &mut bytes)));
             String::from_utf8_lossy(&bytes).into_owned()
         };
@@ -204,44 +207,44 @@ impl RunningRequest {
         (text(prompt), text(&answer))
     }
 
-    /// Notes that `next` was evaluated.
+    /// Records that the token `next` was evaluated.
     pub fn evaluated(&mut self, token: Token) {
         self.evaluated.push(token);
     }
 
-    /// Makes what was generated a part of the prompt, so that the request can go on in another slot.
+    /// Moves the generated tokens to the prompt, so that the request can resume in another slot.
     pub fn preempt(&mut self) {
         self.job.prompt.append(&mut self.evaluated);
         self.job.prompt.extend(self.next.take());
     }
 
-    /// How many tokens it may still generate.
+    /// Returns the number of tokens that may still be generated.
     pub fn left(&self) -> u32 {
         self.job.max_tokens.saturating_sub(self.generated)
     }
 
-    /// The last `count` tokens that were chosen and evaluated, if there are as many.
+    /// Returns the last `count` evaluated tokens of the answer. `None` if there are fewer.
     pub fn last_made(&self, count: usize) -> Option<&[Token]> {
         Some(&self.evaluated[self.evaluated.len().checked_sub(count)?..])
     }
 
-    /// All of the text so far, with `next` at its end.
+    /// Returns all tokens so far, followed by `next`.
     pub fn text_with(&self, next: Token) -> Vec<Token> {
         [&self.job.prompt, &self.evaluated[..], &[next]].concat()
     }
 
-    /// Whether nothing was chosen yet.
+    /// True if no token was sampled yet.
     pub fn is_fresh(&self) -> bool {
         self.first.is_none()
     }
 
-    /// The end of it with nothing more to say; what it was about is in `finish`.
+    /// Returns the end of the request with the reason `finish`.
     pub fn done(&mut self, finish: FinishReason, stop_string: Option<String>) -> Done {
         let since = |from: Instant, to: Option<Instant>| to.map(|to| to.saturating_duration_since(from));
         let rest = match finish {
             FinishReason::StopString => String::new(),
             _ => {
-                // A stop string that only the end of a broken character completes is none.
+                // A stop string completed only by the replacement of a broken character does not count.
                 let tail = self.stream.finish().to_string();
                 let mut rest = self.stops.push(&tail).text;
                 rest.push_str(&self.stops.finish());
@@ -269,13 +272,16 @@ impl RunningRequest {
         }
     }
 
-    /// Takes the chosen `token`: tells it, and says whether that was the end. `room` is whether the context has a cell
-    /// for it.
+    /// Accepts the sampled `token` and sends it. Returns the end of the request if this token ends it. `room` is true
+    /// if the context has a cell for the token.
+    ///
+    /// # Errors
+    /// If the token cannot be converted to text.
     pub fn take(&mut self, token: Token, model: &Model, room: bool) -> Result<Option<Done>> {
         let now = Instant::now();
         self.first.get_or_insert(now);
         self.next = None;
-        // Where a grammar says when it ends, that is the end.
+        // With a grammar, an end token is sampled only where the grammar allows the answer to end.
         if model.is_end(token) && (!self.job.ignore_end || self.job.chain.is_constrained()) {
             return Ok(Some(self.done(FinishReason::End, None)));
         }
@@ -293,7 +299,7 @@ impl RunningRequest {
                 self.last_token = Some(token);
                 return Ok(Some(self.done(FinishReason::StopString, Some(stop))));
             }
-            // All that could follow is the end.
+            // The grammar allows nothing but the end.
             None if self.job.chain.is_complete() => FinishReason::End,
             None if self.generated >= self.job.max_tokens => FinishReason::Length,
             None if !room => FinishReason::ContextFull,
@@ -307,7 +313,7 @@ impl RunningRequest {
     }
 }
 
-/// The end of a job that never ran.
+/// Returns the end of a job that never ran.
 pub fn unstarted(job: &Job, finish: FinishReason) -> Done {
     Done {
         rest: String::new(),

@@ -1,4 +1,4 @@
-//! State of the slots, written by the scheduler as it goes and read for `GET /status`: never what was asked or answered.
+//! State of the slots, which the scheduler writes continuously and `GET /status` reads. It never contains texts.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -11,49 +11,49 @@ use super::scope::Owner;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotState {
-    /// Nothing.
+    /// Free.
     #[default]
     Idle,
-    /// It evaluates a prompt.
+    /// Evaluating a prompt.
     Prefill,
-    /// It generates.
+    /// Generating.
     Decode,
-    /// It waits for its client to read.
+    /// Waiting for the client to read.
     Waiting,
-    /// What another version of the server calls by another name.
+    /// State that this version does not know.
     #[serde(other)]
     Other,
 }
 
-/// A slot at a glance.
+/// Snapshot of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotSnapshot {
-    /// What it does.
+    /// State of the slot.
     pub state: SlotState,
-    /// Tokens that it holds in the context.
+    /// Number of tokens that the slot holds.
     pub held: u32,
-    /// Owner of these tokens and of its request; `None` if they belong to nobody.
+    /// Owner of these tokens and of the request. `None` if no request may reuse the tokens.
     pub owner: Option<Owner>,
-    /// Of its request.
+    /// Snapshot of the running request.
     pub run: Option<RequestSnapshot>,
 }
 
-/// A request at a glance.
+/// Snapshot of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestSnapshot {
-    /// Tokens of its prompt.
+    /// Number of prompt tokens.
     pub prompt: u32,
-    /// Of these, found in the cache.
+    /// Number of prompt tokens that were in the cache.
     pub cached: u32,
-    /// Generated so far.
+    /// Number of tokens generated so far.
     pub generated: u32,
-    /// When it came.
+    /// Time of arrival.
     pub arrived: Instant,
-    /// When its first token was chosen.
+    /// Time at which the first token was sampled.
     pub first: Option<Instant>,
 }
 
-/// The slots as they were before the last batch, in the order of the schedulers.
+/// Slots as they were before the last batch, grouped by scheduler.
 #[derive(Debug, Default)]
 pub struct SlotSnapshots(Mutex<Vec<Vec<SlotSnapshot>>>);
 
@@ -79,7 +79,7 @@ impl SlotSnapshots {
         }
     }
 
-    /// What is shown.
+    /// Returns the slots of all schedulers.
     pub fn read(&self) -> Vec<SlotSnapshot> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).concat()
     }

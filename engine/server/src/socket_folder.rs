@@ -1,8 +1,9 @@
-//! The folders above a Unix socket: nobody else may be able to put another socket in its place.
+//! Check of the folders above a Unix socket: no other user may be able to replace the socket.
 //!
-//! Whoever may rename or remove a part of the path could let clients talk to a program of theirs. In a folder that is the
-//! folder's owner and everyone who may write to it; in one with the sticky bit only the owners of the folder and of the part.
-//! So every folder from the root on is looked at, and every link that the path leads through.
+//! A user who may rename or remove a part of the path could make clients talk to another program. In an ordinary
+//! folder, these are its owner and everyone with write access. In a folder with the sticky bit, only the owners of
+//! the folder and of the part can do this. So the check covers every folder from the root on, and every link that the
+//! path leads through.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -13,19 +14,19 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::process::geteuid;
 
-/// Most links in a path, as in Linux.
+/// Maximum number of links in a path, as in Linux.
 const LINKS: usize = 40;
 
 const STICKY: u32 = 0o1000;
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 
-/// Owner and rights of a folder or link.
+/// Owner and permissions of a folder or link.
 #[derive(Clone, Copy, Debug)]
 struct FolderFacts {
     owner: u32,
     mode: u32,
-    /// True if users beside root and this one may write to it as members of its group.
+    /// True if the folder's group has members other than root and this user, and write access.
     group_has_others: bool,
 }
 
@@ -48,12 +49,12 @@ impl FolderFacts {
     }
 }
 
-/// Checks every folder from the root to `folder`, in which a socket is to be. Returns a warning for a folder in which others
-/// can put a socket only while no server runs.
+/// Checks every folder from the root to `folder`, where the socket will be. Returns a warning if other users can
+/// create a socket there while no server runs.
 ///
 /// # Errors
-/// A message that names the folder in which another user could replace the socket, and the remedy; or the reason why
-/// the check failed.
+/// If another user could replace the socket, or if a folder cannot be checked. The message names the folder and the
+/// remedy.
 pub fn check(folder: &Path) -> Result<Option<String>, String> {
     let last = walk(folder, &mut |path| {
         let found = fs::symlink_metadata(path)?;
@@ -61,15 +62,15 @@ pub fn check(folder: &Path) -> Result<Option<String>, String> {
     })?;
     Ok(last.1.is_shared().then(|| {
         format!(
-            "others may write to {} too (mode {:04o}): they cannot replace this socket, but can put one of theirs there while no \
-             server runs; choose a folder of your own with --socket",
+            "other users can write to {} (mode {:04o}): they cannot replace this socket, but can create one there \
+            while no server runs; choose a folder of your own with --socket",
             last.0.display(),
             last.1.mode
         )
     }))
 }
 
-/// Looks at the parts of `folder` as `look` says; returns the last folder without links, and what it is like.
+/// Checks the parts of `folder`, which `look` reads. Returns the last folder after all links, and its permissions.
 fn walk(
     folder: &Path,
     look: &mut dyn FnMut(&Path) -> io::Result<(FolderFacts, bool)>,
@@ -89,10 +90,10 @@ fn walk(
         }
         let next = at.join(&part);
         let (found, is_link) = look(&next).map_err(|why| cannot(&next, &why))?;
-        // Elsewhere only the owner of the folder matters, which was looked at.
+        // In any other folder only the folder's owner matters, who was already checked.
         if facts.is_shared() && !is_trusted(found.owner) {
             return Err(format!(
-                "{} belongs to user {}, who can put another in its place; choose a folder of your own with --socket",
+                "{} belongs to user {}, who can replace it\nhint: choose a folder of your own with --socket",
                 next.display(),
                 found.owner
             ));
@@ -104,7 +105,7 @@ fn walk(
         }
         links += 1;
         if links > LINKS {
-            return Err(format!("{} leads through more than {LINKS} links", folder.display()));
+            return Err(format!("{} contains more than {LINKS} symbolic links", folder.display()));
         }
         let target = fs::read_link(&next).map_err(|why| cannot(&next, &why))?;
         if target.is_absolute() {
@@ -118,7 +119,7 @@ fn walk(
     Ok((at, facts))
 }
 
-/// The names in `path`, and `..`.
+/// Returns the components of `path` that are names or `..`.
 fn parts(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_os_string()),
@@ -127,13 +128,14 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
     })
 }
 
-/// Refuses a folder in which others may remove or rename what is not theirs.
+/// Rejects a folder in which other users may remove or rename files of this user.
 fn judge(path: &Path, facts: FolderFacts) -> Result<(), String> {
-    const COULD: &str = "and so could put another socket in the place of this one";
+    const COULD: &str = "and could replace the socket";
     let shown = path.display();
     if !is_trusted(facts.owner) {
         return Err(format!(
-            "the folder {shown} belongs to user {}, who may write to it {COULD}; choose a folder of your own with --socket",
+            "the folder {shown} belongs to user {}, who can write to it {COULD}\nhint: choose a folder of your own \
+            with --socket",
             facts.owner
         ));
     }
@@ -145,8 +147,8 @@ fn judge(path: &Path, facts: FolderFacts) -> Result<(), String> {
         _ => ("all users", "o-w"),
     };
     Err(format!(
-        "{who} may write to the folder {shown} (mode {:04o}), {COULD}; close it with chmod {mend}, or choose another with \
-         --socket",
+        "{who} can write to the folder {shown} (mode {:04o}) {COULD}\nhint: restrict it with chmod {mend}, or choose \
+        another folder with --socket",
         facts.mode
     ))
 }
@@ -156,8 +158,8 @@ fn is_trusted(user: u32) -> bool {
     user == 0 || user == geteuid().as_raw() || is_unmapped(user)
 }
 
-/// True for the number that stands for all users from outside a user namespace, root among them: nobody inside can be one of
-/// them.
+/// True for the user ID that stands for all users outside a user namespace, including root. Nobody inside the
+/// namespace can be one of them.
 fn is_unmapped(user: u32) -> bool {
     let all = |map: &str| map.split_whitespace().eq(["0", "0", "4294967295"]);
     let inside = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !all(&map));
@@ -165,12 +167,12 @@ fn is_unmapped(user: u32) -> bool {
     inside && unmapped() == Some(user)
 }
 
-/// True if `path` has an access control list: then its group's rights may be those of further users.
+/// True if `path` has an access control list. The group permissions may then apply to other users too.
 fn has_list(path: &Path) -> bool {
     rustix::fs::getxattr(path, c"system.posix_acl_access", &mut [0_u8; 0][..]).is_ok_and(|size| size > 0)
 }
 
-/// True if anyone but root and this user is a member of `group`, or nobody knows.
+/// True if `group` has members other than root and this user, or if its members are unknown.
 fn group_has_others(group: u32) -> bool {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     has_others(group, &read("/etc/group"), &read("/etc/passwd"), &is_trusted)
@@ -195,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// Another user.
+    /// ID of another user.
     const OTHER: u32 = 54_321;
 
     fn facts(owner: u32, mode: u32, group_has_others: bool) -> FolderFacts {
@@ -215,11 +217,11 @@ mod tests {
             (&[("/tmp", shared)], ""),
             (
                 &[("/srv", facts(0, 0o777, true)), ("/srv/a", own)],
-                "all users may write to the folder /srv (mode 0777)",
+                "all users can write to the folder /srv (mode 0777)",
             ),
             (
                 &[("/srv", root), ("/srv/a", facts(0, 0o775, true))],
-                "other members of its group may write to the folder /srv/a",
+                "other members of its group can write to the folder /srv/a",
             ),
             (&[("/srv", root), ("/srv/a", facts(0, 0o1775, true))], ""),
             (&[("/home", root), ("/home/a", facts(OTHER, 0o755, false))], "/home/a belongs to user 54321"),
@@ -227,7 +229,7 @@ mod tests {
             (&[("/tmp", shared), ("/tmp/a", facts(OTHER, 0o700, false))], "/tmp/a belongs to user 54321"),
             (
                 &[("/srv", root), ("/srv/a", facts(0, 0o733, false))],
-                "all users may write to the folder /srv/a",
+                "all users can write to the folder /srv/a",
             ),
         ];
         for (folders, expected) in cases {
@@ -258,15 +260,15 @@ mod tests {
         let (found, _) = walk(&folder.path().join("two"), &mut look).expect("a folder");
         assert_eq!(found, real);
         let round = walk(&folder.path().join("round"), &mut look).expect_err("it has no end");
-        assert!(round.contains("more than 40 links"), "{round}");
-        // Another user's link in a folder that both may write to.
+        assert!(round.contains("more than 40 symbolic links"), "{round}");
+        // Link of another user in a folder that both users can write to.
         let mut look = |path: &Path| {
             let is_link = fs::symlink_metadata(path)?.is_symlink();
             let shared = path == folder.path();
             Ok((facts(if is_link { OTHER } else { 0 }, if shared { 0o1777 } else { 0o755 }, shared), is_link))
         };
         let why = walk(&folder.path().join("two"), &mut look).expect_err("it is not ours");
-        assert!(why.contains("two belongs to user 54321, who can put another in its place"), "{why}");
+        assert!(why.contains("two belongs to user 54321, who can replace it"), "{why}");
     }
 
     #[test]

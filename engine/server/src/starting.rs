@@ -1,4 +1,4 @@
-//! Signals while the model is loaded: the socket is there already, and must not be left behind.
+//! Signal handling while the model is loaded: the socket's file already exists and must not be left behind.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -8,22 +8,23 @@ use signal_hook::iterator::{Handle, Signals};
 
 use super::listen::Trace;
 
-/// While it lives, a signal takes the socket's file along and ends the program, with 128 and its number, or with 0 where
-/// whoever asks is in the same program: nobody was told yet that there is a server.
+/// Guard for start-up. While it exists, a signal removes the socket's file and ends the program. The exit code is 128
+/// plus the signal number, or 0 if the server runs inside another command, because no client was told about the
+/// server yet.
 pub struct Starting {
     file: Arc<Mutex<Option<Trace>>>,
     waiting: Option<(Handle, JoinHandle<()>)>,
 }
 
 impl Starting {
-    /// Waits for signals: for SIGHUP where it would end the program.
+    /// Starts waiting for signals. `hang_up_ends` includes SIGHUP.
     pub fn new(hang_up_ends: bool, is_inside: bool) -> Self {
         let file = Arc::new(Mutex::new(None));
         let mut kinds = vec![SIGINT, SIGTERM];
         if hang_up_ends {
             kinds.push(SIGHUP);
         }
-        // Without a thread a file may be left, which the next server replaces.
+        // If the thread cannot be started, the file may be left behind; the next server replaces it.
         let waiting = Signals::new(kinds).and_then(|mut signals| {
             let (handle, file) = (signals.handle(), Arc::clone(&file));
             let wait = move || {
@@ -38,7 +39,7 @@ impl Starting {
         Starting { file, waiting: waiting.ok() }
     }
 
-    /// What is made while this is held, and put there, goes with the program.
+    /// Locks the file's place. A file that is created and stored while the lock is held is removed by a signal.
     pub fn file(&self) -> MutexGuard<'_, Option<Trace>> {
         lock(&self.file)
     }
@@ -54,7 +55,7 @@ impl Drop for Starting {
             handle.close();
             let _ = thread.join();
         }
-        // From now on the file is its server's.
+        // From now on the server owns the file.
         if let Some(file) = self.file().take() {
             file.keep();
         }

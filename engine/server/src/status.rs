@@ -1,4 +1,4 @@
-//! `GET /status`: how a server is, for people who look (`anneal top`). Never what was asked or answered.
+//! Answer of `GET /status`: the state of a server for people, as `anneal top` shows it. It never contains texts.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,143 +11,145 @@ use super::models::{ModelRegistry, ModelSnapshot};
 use super::scope::Owner;
 use super::slot_status::{SlotSnapshot, SlotState};
 
-/// All of it. What another version does not tell is 0 or nothing.
+/// State of a server. Fields that another version does not send are 0 or empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// `ok`, or `stopping`.
+    /// `ok` or `stopping`.
     pub status: String,
-    /// Of anneal.
+    /// Version of Anneal.
     pub version: String,
-    /// Of llama.cpp in it.
+    /// Version of llama.cpp in it.
     pub llama_version: String,
-    /// The process.
+    /// Process ID.
     pub pid: u32,
-    /// Seconds since it was started.
+    /// Seconds since the start.
     pub uptime_s: u64,
-    /// The models and their slots.
+    /// Models and their slots.
     pub models: Vec<ModelStatus>,
-    /// Who waits.
+    /// Waiting requests.
     pub queue: QueueStatus,
-    /// Open connections, that of whoever asks among them.
+    /// Number of open connections, including the one of this request.
     pub connections: u64,
-    /// Counted since the start.
+    /// Totals since the start.
     pub totals: Totals,
-    /// Threads.
+    /// Thread counts.
     pub threads: ThreadStatus,
-    /// Memory.
+    /// Memory use.
     pub memory: MemoryStatus,
-    /// Processor time.
+    /// CPU time.
     pub cpu: CpuStatus,
 }
 
-/// A model.
+/// State of a model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelStatus {
-    /// Its name.
+    /// Name of the model.
     pub id: String,
     /// `unloaded`, `loading`, `loaded`, `leaving` or `failed`.
     pub state: String,
-    /// What it is; nothing while it is not loaded.
+    /// Description of the model. Empty while it is not loaded.
     pub description: String,
-    /// Tokens of its context; 0 while it is not loaded.
+    /// Number of tokens of its context. 0 while it is not loaded.
     pub context: u32,
-    /// Its slots.
+    /// State of its slots.
     pub slots: Vec<SlotStatus>,
 }
 
-/// A slot.
+/// State of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SlotStatus {
-    /// Its number.
+    /// Number of the slot.
     pub id: u32,
-    /// What it does.
+    /// Current activity.
     pub state: SlotState,
-    /// Tokens in the context; what is shared counts for each. 0 where they are another client's.
+    /// Number of tokens that the slot holds. Shared tokens count for each slot. 0 if they belong to another client.
     pub held_tokens: u32,
-    /// Of its request: tokens of the prompt. This and what follows is nothing where it is another client's.
+    /// Number of prompt tokens of the running request. This and the following fields are `None` for another client's
+    /// request.
     pub prompt_tokens: Option<u32>,
-    /// Of these, found in the cache.
+    /// Number of prompt tokens that were in the cache.
     pub cached_tokens: Option<u32>,
-    /// Generated so far.
+    /// Number of tokens generated so far.
     pub generated_tokens: Option<u32>,
-    /// Seconds since it came.
+    /// Seconds since the request arrived.
     pub age_s: Option<f64>,
-    /// Tokens a second since its first.
+    /// Tokens per second since the first token.
     pub tokens_per_second: Option<f64>,
 }
 
-/// Who waits.
+/// Numbers of waiting requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueStatus {
-    /// Requests.
+    /// Number of waiting requests.
     pub waiting: u64,
-    /// Most that may wait.
+    /// Maximum number of waiting requests.
     pub bound: u64,
-    /// Requests for embeddings, which have a queue of their own.
+    /// Number of waiting embedding requests, which have their own queue.
     pub embeddings_waiting: u64,
 }
 
-/// Counted since the start.
+/// Totals since the start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Totals {
-    /// Requests that came to an end of their own.
+    /// Number of requests that ended with a finish reason.
     pub requests: u64,
-    /// Refused because too many waited.
+    /// Number of requests that were refused because the queue was full.
     pub refused: u64,
-    /// Tokens of prompts evaluated, as it goes.
+    /// Number of evaluated prompt tokens, including running requests.
     pub prefill_tokens: u64,
-    /// Tokens chosen, as it goes.
+    /// Number of sampled tokens, including running requests.
     pub decode_tokens: u64,
-    /// Tokens of the prompts of requests that ended.
+    /// Number of prompt tokens of ended requests.
     pub prompt_tokens: u64,
-    /// Of these, found in the cache.
+    /// Number of these that were in the cache.
     pub cached_tokens: u64,
-    /// Batches.
+    /// Number of batches.
     pub batches: u64,
-    /// Seconds in which batches were evaluated.
+    /// Seconds spent evaluating batches.
     pub batch_s: f64,
-    /// Prompts looked for on the disk.
+    /// Number of prompts looked up on the disk.
     pub disk_lookups: u64,
-    /// Of these, found.
+    /// Number of these that were found.
     pub disk_hits: u64,
 }
 
-/// Threads.
+/// Thread counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ThreadStatus {
-    /// That generate.
+    /// Number of threads for decode.
     pub decode: u64,
-    /// That evaluate prompts.
+    /// Number of threads for prefill.
     pub prefill: u64,
-    /// Of the process, all in all.
+    /// Number of all threads of the process.
     pub process: u64,
 }
 
-/// Memory.
+/// Memory use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemoryStatus {
-    /// In use by the process, pages of the model's file included.
+    /// Resident memory of the process, including pages of the model file.
     pub resident_bytes: u64,
-    /// What it may use: the machine's, or its control group's limit. 0 where nobody knows.
+    /// Memory limit of the machine or of the control group. 0 if unknown.
     pub limit_bytes: u64,
 }
 
-/// Processor time.
+/// CPU time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CpuStatus {
-    /// Seconds used by the process so far.
+    /// CPU seconds used by the process.
     pub seconds: f64,
-    /// Processors that it may use.
+    /// Number of CPUs that the process may use.
     pub cores: u64,
-    /// Periods in which a quota held its control group, or one above it, back, since that was made.
+    /// Number of periods in which a CPU quota throttled the control group or one above it, since the group was
+    /// created.
     pub throttled_periods: Option<u64>,
 }
 
@@ -157,7 +159,7 @@ impl Status {
         let snapshots = registry.snapshots();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         let pid = std::process::id();
-        // Of one model alone they are the server's.
+        // With a single model, its metrics are those of the server.
         let own = snapshots
             .iter()
             .map(|snapshot| &*snapshot.metrics)
@@ -182,7 +184,7 @@ impl Status {
             },
             connections: registry.metrics.connections.get(),
             totals: totals(&all),
-            // Models take turns on the same cores.
+            // Models alternate on the same cores, so their threads do not add up.
             threads: ThreadStatus {
                 decode: most(|one| &one.decode_threads),
                 prefill: most(|one| &one.prefill_threads),
@@ -198,7 +200,7 @@ impl Status {
     }
 }
 
-/// What is counted in `all` together.
+/// Sums the totals of all metrics in `all`.
 fn totals(all: &[&Metrics]) -> Totals {
     let sum = |of: fn(&Metrics) -> &Number| all.iter().map(|one| of(one).get()).sum::<u64>();
     Totals {
@@ -227,8 +229,8 @@ fn model(snapshot: ModelSnapshot, viewer: Owner) -> ModelStatus {
     }
 }
 
-/// Returns the part of `slot` that `viewer` may see. Lengths and times tell something about texts, so other clients see
-/// only the state of the slot. The user who runs the server sees everything.
+/// Returns the part of `slot` that `viewer` may see. Lengths and times reveal something about texts, so other clients
+/// see only the state of the slot. The user who runs the server sees everything.
 fn seen_by(viewer: Owner, slot: SlotSnapshot) -> SlotSnapshot {
     match viewer == Owner::Server || slot.owner == Some(viewer) || slot.owner == Some(Owner::All) {
         true => slot,
@@ -239,7 +241,7 @@ fn seen_by(viewer: Owner, slot: SlotSnapshot) -> SlotSnapshot {
 fn shown(slot: &SlotSnapshot, id: u32, now: Instant) -> SlotStatus {
     let run = slot.run.as_ref();
     let rate = run.and_then(|run| {
-        // The first one comes out of the prompt.
+        // The prefill produces the first token.
         let time = now.saturating_duration_since(run.first?).as_secs_f64();
         (run.generated > 1 && time > 0.0).then(|| f64::from(run.generated - 1) / time)
     });

@@ -1,37 +1,37 @@
-//! Stop strings in a text that comes in pieces: what could become one is held back.
+//! Detection of stop strings in streamed text. Text that could begin a stop string is held back.
 
-/// Looks for stop strings.
+/// Incremental search for stop strings.
 #[derive(Debug, Default)]
 pub struct StopStrings {
     stops: Vec<String>,
-    /// The beginning of a stop string, perhaps.
+    /// End of the text so far that may begin a stop string.
     held: String,
 }
 
-/// What can be said after a piece.
+/// Result of a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StopScan {
-    /// The text that is certain.
+    /// Text that certainly belongs to the answer.
     pub text: String,
-    /// The stop string that ended it.
+    /// Stop string that was found.
     pub stop: Option<String>,
 }
 
 impl StopStrings {
-    /// Looks for `stops`, of which none is empty.
+    /// Creates a search for `stops`, none of which may be empty.
     pub fn new(stops: Vec<String>) -> Self {
         StopStrings { stops, held: String::new() }
     }
 
-    /// The text that is certain after `piece`, and the stop string if there is one: the first in the text, and of
-    /// those that begin at the same place the first given.
+    /// Adds `piece`. Returns the text that is now certain, and the stop string if one was found. The one that begins
+    /// first wins; of several at the same position, the first in the list.
     pub fn push(&mut self, piece: &str) -> StopScan {
         if self.stops.is_empty() {
             return StopScan { text: piece.to_string(), stop: None };
         }
         self.held.push_str(piece);
         let found = self.stops.iter().filter_map(|stop| Some((self.held.find(stop.as_str())?, stop)));
-        // Of equal keys min_by_key takes the first.
+        // `min_by_key` returns the first of equal keys.
         if let Some((at, stop)) = found.min_by_key(|(at, _)| *at) {
             let stop = stop.clone();
             self.held.truncate(at);
@@ -42,16 +42,16 @@ impl StopStrings {
         StopScan { text: std::mem::replace(&mut self.held, rest), stop: None }
     }
 
-    /// What is still held back, at the end.
+    /// Returns the text that is still held back, at the end of the answer.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// Bytes at the end of `text` that `stop` begins with; less than all of it.
+/// Length of the longest proper prefix of `stop` that ends `text`, in bytes.
 fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len() - 1);
-    // A whole character of `stop` each: where its bytes end in `text`, a character begins.
+    // Only prefixes of whole characters of `stop`, so that `text` is also split between characters.
     let lengths = (1..=longest).rev().filter(|&length| stop.is_char_boundary(length));
     lengths.into_iter().find(|&length| text.as_bytes().ends_with(&stop.as_bytes()[..length])).unwrap_or(0)
 }
@@ -69,7 +69,8 @@ mod tests {
             (&["END"], "the ENDless", "the ", Some("END")),
             (&["END"], "the EN", "the EN", None),
             (&["END", "text"], "a text END", "a ", Some("text")),
-            // Both begin at once: the first given, though the other is whole before.
+            // Both begin at the same position: the first in the list wins, although the other one is complete
+            // earlier.
             (&["aab", "aa"], "xaab", "x", Some("aa")),
             (&["aab"], "aaab", "a", Some("aab")),
             (&["é!"], "caf\u{e9}\u{e9}!", "caf\u{e9}", Some("é!")),
@@ -80,7 +81,7 @@ mod tests {
         for (stops, text, expected, expected_stop) in cases {
             let mut looking = StopStrings::new(stops.iter().map(ToString::to_string).collect());
             let (mut out, mut stop) = (String::new(), None);
-            // The worst cut: every character alone.
+            // Worst case: every character is a separate piece.
             for character in text.chars() {
                 let found = looking.push(&character.to_string());
                 out.push_str(&found.text);

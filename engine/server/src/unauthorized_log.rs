@@ -1,7 +1,8 @@
-//! Bound on the log lines for requests without a valid key: one per network and minute.
+//! Limit on log lines for requests without a valid key: one per network and minute.
 //!
-//! Otherwise anyone who can reach the address fills the disk with log lines. The table is bounded, too: while it is full,
-//! all other networks share one row, so many IPv6 addresses neither grow the table nor gain lines.
+//! Without it, anyone who can reach the address could fill the disk with log lines. The table is bounded too. While
+//! it is full, all other networks share one row, so a client with many IPv6 addresses neither grows the table nor
+//! gains lines.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use super::admission::Network;
 
-/// Interval between two lines for a network.
+/// Minimum interval between two lines for a network.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Networks in the table.
+/// Maximum number of networks in the table.
 const MOST: usize = 256;
 
 /// Last line for a network.
@@ -22,12 +23,13 @@ struct NetworkRecord {
     suppressed: u64,
 }
 
-/// Rows by network; `None` is the row that the networks beyond [`MOST`] share.
+/// Rows by network. `None` is the row that networks beyond [`MOST`] share.
 #[derive(Debug, Default)]
 struct RefusalTable(Option<HashMap<Option<Network>, NetworkRecord>>);
 
 impl RefusalTable {
-    /// Returns the number of lines that were suppressed for `network` since its last line, if a line is due at `now`.
+    /// Returns the number of lines suppressed for `network` since its last line if a line is due at `now`. `None` if
+    /// no line is due.
     fn admit(&mut self, network: Network, now: Instant) -> Option<u64> {
         let rows = self.0.get_or_insert_default();
         if rows.len() >= MOST && !rows.contains_key(&Some(network)) {
@@ -50,7 +52,8 @@ impl RefusalTable {
 
 static TABLE: Mutex<RefusalTable> = Mutex::new(RefusalTable(None));
 
-/// Returns the number of lines that were suppressed for `network` since its last line, if a line is due.
+/// Returns the number of lines suppressed for `network` since its last line if a line is due. `None` if no line is
+/// due.
 pub fn admit(network: Network) -> Option<u64> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner).admit(network, Instant::now())
 }

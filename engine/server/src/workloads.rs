@@ -1,7 +1,7 @@
-//! Workloads: threads by the name of what they are for, which a request chooses.
+//! Workloads: named thread counts that a request can choose.
 //!
-//! `[workloads.coding]` in the configuration, or `ANNEAL_WORKLOADS_CODING_DECODE_THREADS` in the environment, which goes
-//! before it: a ConfigMap can set that.
+//! They come from `[workloads.coding]` in the configuration, or from `ANNEAL_WORKLOADS_CODING_DECODE_THREADS` in the
+//! environment, for example from a ConfigMap. The environment overrides the file.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use toml::{Table, Value};
 use super::api_error::ApiError;
 use super::fields::{Fields, nearest};
 
-/// What the variables begin with.
+/// Prefix of the environment variables.
 pub const PREFIX: &str = "ANNEAL_WORKLOADS_";
 
-/// The keys of a workload.
+/// Keys of a workload.
 const KEYS: [&str; 2] = ["decode_threads", "prefill_threads"];
 
-/// The threads of a workload; what it does not say is the server's.
+/// Thread counts of a workload. The server's counts apply where it has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadThreads {
-    /// Threads that generate.
+    /// Number of threads that generate.
     pub decode: Option<u32>,
-    /// Threads that evaluate prompts, and several requests at once.
+    /// Number of threads that evaluate prompts, and several requests at once.
     pub prefill: Option<u32>,
 }
 
@@ -35,7 +35,7 @@ impl WorkloadThreads {
         }
     }
 
-    /// The most that any of `all` has, for decode and prefill; one that says nothing has `own`.
+    /// Returns the maximum counts (decode, prefill) of `all`. `own` applies to workloads without a count.
     pub fn most(all: impl Iterator<Item = WorkloadThreads>, own: (u32, u32)) -> (u32, u32) {
         let of =
             |threads: WorkloadThreads| (threads.decode.unwrap_or(own.0), threads.prefill.unwrap_or(own.1));
@@ -44,15 +44,15 @@ impl WorkloadThreads {
     }
 }
 
-/// All workloads by their names.
+/// Workloads by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workloads(BTreeMap<String, WorkloadThreads>);
 
 impl Workloads {
-    /// Those of the table `workloads` in a configuration.
+    /// Parses the table `workloads` of a configuration.
     ///
     /// # Errors
-    /// What is wrong, in words that begin with the key.
+    /// If the table is invalid. The message begins with the key.
     pub fn read(value: &Value) -> Result<Self, String> {
         let table = value.as_table().ok_or_else(|| format!("use tables [workloads.NAME], not {value}"))?;
         let mut all = BTreeMap::new();
@@ -60,7 +60,7 @@ impl Workloads {
             check_name(name)?;
             if let Some(other) = all.keys().find(|other: &&String| variable(other) == variable(name)) {
                 return Err(format!(
-                    "{name}: {other} is the same to a variable of the environment: rename one"
+                    "{name} and {other} have the same name in environment variables: rename one of them"
                 ));
             }
             let table = value.as_table().ok_or_else(|| format!("{name}: use a table [workloads.{name}]"))?;
@@ -69,11 +69,12 @@ impl Workloads {
         Ok(Workloads(all))
     }
 
-    /// These with what the variables of the environment say: they go before the file, and may name new workloads. Variables
-    /// that begin as these do and end as none does are told of in the second value: orchestrators set such for services.
+    /// Applies the environment variables, which override the file and may define new workloads. The second value
+    /// contains warnings about variables with the right prefix but an unknown ending, which orchestrators set for
+    /// services.
     ///
     /// # Errors
-    /// A value that is no number of threads.
+    /// If a value is not a valid number of threads.
     pub fn with_environment(
         mut self,
         variables: impl Iterator<Item = (String, String)>,
@@ -87,7 +88,8 @@ impl Workloads {
             });
             let Some((key, name)) = key else {
                 strange.push(format!(
-                    "{variable_name} is left out: a variable for a workload is {PREFIX}NAME_DECODE_THREADS or {PREFIX}NAME_PREFILL_THREADS"
+                    "{variable_name} is ignored: variables for workloads are {PREFIX}NAME_DECODE_THREADS and \
+                    {PREFIX}NAME_PREFILL_THREADS"
                 ));
                 continue;
             };
@@ -101,20 +103,20 @@ impl Workloads {
         Ok((self, strange))
     }
 
-    /// Whether there are none.
+    /// True if there are no workloads.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The names.
+    /// Returns the names of the workloads.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// The threads that a request asks for by its field `workload`.
+    /// Takes the field `workload`, and returns the thread counts.
     ///
     /// # Errors
-    /// Where there is no such workload.
+    /// If there is no such workload.
     pub fn take(&self, fields: &mut Fields) -> Result<WorkloadThreads, ApiError> {
         let Some(name) = fields.text("workload")? else { return Ok(WorkloadThreads::default()) };
         if let Some(threads) = self.0.get(&name) {
@@ -122,19 +124,19 @@ impl Workloads {
         }
         let short: String = name.chars().take(100).collect();
         let what = match (nearest(&name, self.names()), self.is_empty()) {
-            (Some(near), _) => format!("there is no workload {short:?}; did you mean {near:?}?"),
+            (Some(near), _) => format!("unknown workload {short:?}; did you mean {near:?}?"),
             (None, false) => {
                 let names: Vec<&str> = self.names().collect();
-                format!("there is no workload {short:?}; this server has {}", names.join(", "))
+                format!("unknown workload {short:?}; this server has {}", names.join(", "))
             }
             (None, true) => format!(
-                "there is no workload {short:?}; this server has none: its configuration names them by [workloads.NAME]"
+                "unknown workload {short:?}; the configuration of this server has no [workloads.NAME]"
             ),
         };
         Err(ApiError::field("workload", what))
     }
 
-    /// `settings` with pools of threads that are large enough for every workload; none of more than `most`.
+    /// Returns `settings` with thread pools large enough for every workload, but with at most `most` threads.
     #[must_use]
     pub fn room(&self, settings: &Settings, most: u32) -> Settings {
         let mut roomy = settings.clone();
@@ -147,7 +149,7 @@ impl Workloads {
     }
 }
 
-/// The part of a variable's name that is the workload's.
+/// Returns the part of a variable name that stands for the workload `name`.
 fn variable(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }
@@ -156,7 +158,7 @@ fn check_name(name: &str) -> Result<(), String> {
     let fits = |sign: char| sign.is_ascii_alphanumeric() || sign == '_' || sign == '-';
     match !name.is_empty() && name.len() <= 64 && name.chars().all(fits) {
         true => Ok(()),
-        false => Err(format!("{name}: a workload's name has 1 to 64 letters, digits, _ and -")),
+        false => Err(format!("{name}: a workload's name must have 1 to 64 letters, digits, _ and -")),
     }
 }
 
@@ -166,7 +168,7 @@ fn threads(name: &str, table: &Table) -> Result<WorkloadThreads, String> {
         if !KEYS.contains(&key.as_str()) {
             let mend = match nearest(key, KEYS) {
                 Some(near) => format!("did you mean {near}?"),
-                None => format!("there are {}", KEYS.join(" and ")),
+                None => format!("the keys are {}", KEYS.join(" and ")),
             };
             return Err(format!("{name}.{key}: unknown key; {mend}"));
         }
@@ -234,7 +236,7 @@ mod tests {
             ("[workloads.\"a b\"]\ndecode_threads = 1", "a b: a workload's name"),
             (
                 "[workloads.a-b]\ndecode_threads = 1\n[workloads.a_b]\ndecode_threads = 1",
-                "a_b: a-b is the same",
+                "a_b and a-b have the same name",
             ),
         ];
         for (text, expected) in cases {
@@ -256,15 +258,9 @@ mod tests {
             Ok(WorkloadThreads { decode: Some(16), prefill: None })
         );
         for (json, expected) in [
-            (
-                r#"{"workload": "codin"}"#,
-                "workload: there is no workload \"codin\"; did you mean \"coding\"?",
-            ),
-            (
-                r#"{"workload": "zzz"}"#,
-                "workload: there is no workload \"zzz\"; this server has coding, my-mail",
-            ),
-            (r#"{"workload": 1}"#, "workload: use a text, not 1"),
+            (r#"{"workload": "codin"}"#, "workload: unknown workload \"codin\"; did you mean \"coding\"?"),
+            (r#"{"workload": "zzz"}"#, "workload: unknown workload \"zzz\"; this server has coding, my-mail"),
+            (r#"{"workload": 1}"#, "workload: use a string, not 1"),
         ] {
             assert_eq!(take(json).err().map(|refusal| refusal.message).as_deref(), Some(expected), "{json}");
         }
@@ -278,7 +274,7 @@ mod tests {
             (vec![threads(None, None)], (4, 8)),
             (vec![threads(Some(2), None)], (2, 8)),
             (vec![threads(Some(2), Some(3)), threads(Some(3), Some(2))], (3, 3)),
-            // Who names none has the server's.
+            // A request without a workload uses the server's counts.
             (vec![threads(Some(2), Some(16)), threads(None, None)], (4, 16)),
         ];
         for (all, expected) in cases {

@@ -1,4 +1,4 @@
-//! Makes and judges model files: quantisation, importance matrices, perplexity and divergence.
+//! Creation and evaluation of model files: quantisation, importance matrices, perplexity and divergence.
 #![forbid(unsafe_code)]
 
 pub mod eval;

@@ -1,4 +1,4 @@
-//! Quantises models with llama.cpp's own code, into a file that appears only when it is complete.
+//! Quantisation of models with llama.cpp's own code, to a file that appears only when it is complete.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,14 +11,14 @@ mod plan;
 
 pub use plan::{PlannedTensor, QuantizePlan};
 
-/// What `options` make of `input`: everything that can be said before the long part.
+/// Returns the plan of the quantisation of `input` with `options`, without quantising anything.
 ///
 /// # Errors
-/// When `input` is no model, is quantised already, or needs an importance matrix that is not there or does not fit.
+/// If `input` is not a model, is already quantised, or needs an importance matrix that is missing or does not fit.
 pub fn plan(input: &Path, options: &QuantizeOptions) -> Result<QuantizePlan> {
     let parts = parts(input)?;
     engine_core::trial::of_quantising(&parts)?;
-    // llama.cpp looks at the output's name only when it writes.
+    // llama.cpp uses the output's name only for writing.
     let said = llama::quantize::plan(input, Path::new("none"), options).map_err(|error| match error {
         Error::Quantize { why, .. } => wrong_override(input, options)
             .unwrap_or_else(|| refused(input, Path::new(options.kind.name()), &why)),
@@ -45,7 +45,7 @@ pub fn plan(input: &Path, options: &QuantizeOptions) -> Result<QuantizePlan> {
     Ok(plan)
 }
 
-/// The overrides of `options` that change nothing: most likely a slip of the pen.
+/// Returns the overrides of `options` that change nothing, and so are probably mistakes.
 ///
 /// # Errors
 /// Those of [`plan`].
@@ -61,10 +61,14 @@ pub fn idle_overrides(input: &Path, options: &QuantizeOptions, plan: &QuantizePl
     Ok(idle)
 }
 
-/// Quantises `input` as `options` say to `output`, after [`plan`]'s checks. `on_progress` is told now and then how many
-/// tensors were begun, of how many; when it returns `false` the unfinished file is removed and
-/// [`Error::Interrupted`] returned. llama.cpp cannot be stopped, so the caller must then end the process with
-/// [`llama::exit_now`].
+/// Quantises `input` with `options` to `output`, after the checks of [`plan`]. Calls `on_progress` regularly with the
+/// number of tensors that were begun and the number of all tensors.
+///
+/// If `on_progress` returns false, the unfinished file is removed and the result is [`Error::Interrupted`]. llama.cpp
+/// cannot be stopped, so the caller must then end the process with [`llama::exit_now`].
+///
+/// # Errors
+/// Those of [`plan`], of llama.cpp, and of writing `output`.
 pub fn quantize(
     input: &Path,
     output: &Path,
@@ -90,7 +94,7 @@ pub fn quantize(
     }
     match worker.join() {
         Ok(result) => result.map_err(|error| match error {
-            // Its word for a write that failed, whatever of.
+            // llama.cpp reports every failed write with this message.
             Error::Quantize { why, .. } if why.contains("iostream error") => place(partial.failed()),
             Error::Quantize { why, .. } => refused(input, output, &why),
             other => other,
@@ -102,11 +106,10 @@ pub fn quantize(
     partial.commit().map_err(place)
 }
 
-/// Refuses to write over the model that is read: the original would be lost, and with it what a better quantisation
-/// starts from.
+/// Refuses to overwrite the input model, because a better quantisation would need it.
 ///
 /// # Errors
-/// When both are the same file.
+/// If both paths name the same file.
 pub fn refuse_the_same(input: &Path, output: &Path) -> Result<()> {
     let same = input
         .canonicalize()
@@ -119,7 +122,7 @@ pub fn refuse_the_same(input: &Path, output: &Path) -> Result<()> {
     }
 }
 
-/// The files of the model at `input`.
+/// Opens all files of the model at `input`.
 fn parts(input: &Path) -> Result<Vec<GgufFile>> {
     let first = GgufFile::open(input)?;
     let rest = first.other_parts()?;
@@ -129,8 +132,8 @@ fn parts(input: &Path) -> Result<Vec<GgufFile>> {
     Ok(parts)
 }
 
-/// The first override that llama.cpp takes in no model like `input`, if it takes the model without any: mostly one that
-/// is no regular expression.
+/// Returns an error for the first override that llama.cpp refuses for the model `input`, if it accepts the model
+/// without overrides. Usually the override is not a regular expression.
 fn wrong_override(input: &Path, options: &QuantizeOptions) -> Option<Error> {
     let plan_with = |tensor_types: &[(String, GgmlType)]| {
         let tensor_types = tensor_types.to_vec();
@@ -146,7 +149,7 @@ fn wrong_override(input: &Path, options: &QuantizeOptions) -> Option<Error> {
     })
 }
 
-/// llama.cpp's refusal.
+/// Makes the error of a refusal by llama.cpp.
 fn refused(input: &Path, output: &Path, why: &str) -> Error {
     match requantized(why) {
         Some(kind) => Error::Quantised { input: input.into(), kind: kind.to_string() },
@@ -154,8 +157,8 @@ fn refused(input: &Path, output: &Path, why: &str) -> Error {
     }
 }
 
-/// The type in llama.cpp's refusal of a tensor that is quantised. It alone knows which tensors a type changes, and
-/// it stops at the first.
+/// Returns the type in llama.cpp's refusal of a tensor that is already quantised. Only llama.cpp determines which
+/// tensors change their type, and it stops at the first such tensor.
 fn requantized(why: &str) -> Option<&str> {
     let (_, rest) = why.split_once("requantizing from type ")?;
     rest.split_whitespace().next()

@@ -1,4 +1,4 @@
-//! Measures a model on this machine, and finds the settings that it runs fastest with.
+//! Measurements of a model on this machine, and the search for the settings with which it runs fastest.
 #![forbid(unsafe_code)]
 
 pub mod bench;

@@ -1,4 +1,4 @@
-//! The measured limits of this machine, kept in a file so that every benchmark can be held against them.
+//! Measured limits of this machine, kept in a file, so that every benchmark can be compared with them.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -11,32 +11,32 @@ use build_info::{Host, Roofline};
 
 use crate::bench::utc;
 
-/// Its name in the state folder.
+/// Name of the file in the state folder.
 const FILE: &str = "roofline.json";
 
-/// No such file is larger: an entry has a hundred bytes, and there are at most as many as threads.
+/// Largest size of the file in bytes: an entry has about a hundred, and there are at most as many as threads.
 const LARGEST: u64 = 1 << 20;
 
-/// How long one is believed: memory is exchanged, firmware updated, a guest moved.
+/// Age up to which a measurement is used. Memory may be exchanged, firmware updated, or a virtual machine moved.
 const FRESH: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// What was found in the state folder.
+/// Result of looking for the file in the state folder.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CachedRoofline {
-    /// Of this machine as this process may use it, and of the last 30 days.
+    /// Measurement of this machine, with the limits of this process, of the last 30 days.
     Fresh(Roofline),
-    /// One that says nothing of this process now, and why.
+    /// Measurement that does not apply to this process now, with the reason.
     Unfit(String),
-    /// None.
+    /// No file.
     Nothing,
 }
 
-/// Where it lies; `None` where the system names no folder of the user's.
+/// Returns the path of the file; `None` if the system names no folder for the user.
 pub fn path() -> Option<PathBuf> {
     Some(host::state::folder()?.join(FILE))
 }
 
-/// Looks for one that was measured on `host`.
+/// Looks for a measurement of `host`.
 pub fn find(host: &Host) -> CachedRoofline {
     let Some(path) = path() else { return CachedRoofline::Nothing };
     let earliest = SystemTime::now().checked_sub(FRESH).unwrap_or(SystemTime::UNIX_EPOCH);
@@ -51,6 +51,9 @@ pub fn find(host: &Host) -> CachedRoofline {
 }
 
 /// Reads and checks the file at `path`.
+///
+/// # Errors
+/// If it cannot be read or is invalid.
 pub fn read(path: &Path) -> io::Result<Roofline> {
     let content = base::read(path, LARGEST)?;
     let roofline: Roofline = serde_json::from_slice(&content).map_err(io::Error::other)?;
@@ -61,25 +64,31 @@ pub fn read(path: &Path) -> io::Result<Roofline> {
     });
     let ascending = roofline.rates.is_sorted_by(|a, b| a.threads < b.threads);
     if roofline.rates.is_empty() || !good || !ascending {
-        return Err(io::Error::other("damaged: its rates cannot have been measured"));
+        return Err(io::Error::other("damaged: its rates are impossible"));
     }
     Ok(roofline)
 }
 
-/// Sees that a roofline can be put at `path`, before one is measured for a minute.
+/// Checks that a roofline can be written to `path`, before a measurement that takes a minute.
+///
+/// # Errors
+/// If its folder cannot be created or written.
 pub fn writable(path: &Path) -> io::Result<()> {
     make_folder_of(path)?;
     Pending::beside(path, Access::Private).map(drop)
 }
 
-/// Makes the folder of `path` unless it is there.
+/// Creates the folder of `path` if it does not exist.
 fn make_folder_of(path: &Path) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    // As the XDG Base Directory Specification asks for.
+    // The mode that the XDG Base Directory Specification requires.
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// Puts `roofline` in its place, for this user alone: written beside, then renamed.
+/// Writes `roofline` to a temporary file, readable by this user alone, and renames it to `path`.
+///
+/// # Errors
+/// Those of the file system.
 pub fn write(path: &Path, roofline: &Roofline) -> io::Result<()> {
     make_folder_of(path)?;
     let mut text = serde_json::to_string_pretty(roofline).map_err(io::Error::other)?;
@@ -87,16 +96,17 @@ pub fn write(path: &Path, roofline: &Roofline) -> io::Result<()> {
     base::replace(path, text.as_bytes(), Access::Private)
 }
 
-/// Why `roofline` says nothing of `host` now, if so. Dates as [`utc`] writes them are in order as texts.
+/// Returns the reason that `roofline` does not apply to `host` now; `None` if it applies. Dates in the format of
+/// [`utc`] can be compared as strings.
 fn unfit(roofline: &Roofline, host: &Host, earliest: &str) -> Option<String> {
     let of = if roofline.cpu != host.cpu.name {
-        format!("is of another CPU, {}", roofline.cpu)
+        format!("belongs to another CPU, {}", roofline.cpu)
     } else if roofline.affinity != host.limits.affinity {
-        "was measured under another affinity mask".to_string()
+        "was measured with another affinity mask".to_string()
     } else if roofline.cpu_quota != host.limits.cpu_quota {
-        "was measured under another CPU quota".to_string()
+        "was measured with another CPU quota".to_string()
     } else if roofline.date.as_str() < earliest {
-        format!("is of {} and so more than 30 days old", roofline.date)
+        format!("was measured on {}, more than 30 days ago", roofline.date)
     } else {
         return None;
     };

@@ -1,4 +1,4 @@
-//! A build that BOLT rewrites, compared with the build that it was made from.
+//! Builds that BOLT rewrites, and their comparison with the build they were made from.
 
 use std::path::Path;
 use std::time::Instant;
@@ -16,37 +16,37 @@ use crate::stages::{Build, Builds, Outcome, bolt, planned};
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
 
-/// One pair at the least.
+/// Parses a number of pairs, which must be at least 1.
 pub fn pairs(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(pairs) if pairs > 0 => Ok(pairs),
-        _ => Err(format!("use 1 or more; fewer than {FEWEST} tell nothing, so nothing is kept")),
+        _ => Err(format!("use 1 or more; with fewer than {FEWEST} there is no verdict, so no build is kept")),
     }
 }
 
-/// What is done to a build.
+/// Settings of one BOLT run on a build.
 pub struct BoltJob<'a> {
-    /// Who is told.
+    /// Output for progress and messages.
     pub ui: &'a Ui,
-    /// `llvm-bolt` and its companions.
+    /// `llvm-bolt` and its companion programs.
     pub tools: &'a BoltTools,
-    /// Counters or branch records.
+    /// Method of profiling: counters or branch records.
     pub method: BoltMethod,
-    /// What trains, and whose models are compared on.
+    /// Training workloads; the comparison uses their models.
     pub course: &'a TrainingCourse,
-    /// Threads of the comparison.
+    /// Number of threads in the comparison.
     pub threads: u32,
-    /// Pairs of runs for each model.
+    /// Number of pairs of runs per model.
     pub pairs: usize,
-    /// Whether the result becomes current though it does not win.
+    /// True to make the result current even if it is not faster.
     pub keep: bool,
-    /// Whether this machine's name is left in the record.
+    /// True to store the machine's name in the record.
     pub hostname: bool,
 }
 
 impl BoltJob<'_> {
-    /// Rewrites `base`, compares with `rival`, and makes the one current that is to be kept. The times are those of the
-    /// stages and of the comparison.
+    /// Rewrites `base`, compares the result with `rival`, and makes one of the two current. The result wins if it is
+    /// faster or if `keep` is set. The returned times are those of the stages and of the comparison.
     pub fn run(&self, base: &Build, rival: &Build) -> Result<(Outcome, Vec<StageTime>)> {
         let before = rival.complete(self.hostname)?;
         let request = bolt::BoltRequest {
@@ -61,7 +61,7 @@ impl BoltJob<'_> {
         let started = Instant::now();
         let contest = PgoContest {
             command: "cargo xtask bolt",
-            ours: (&format!("{} by BOLT", name_of(&bolted.info)), &bolted.folder.join("bin/anneal")),
+            ours: (&format!("{} with BOLT", name_of(&bolted.info)), &bolted.folder.join("bin/anneal")),
             theirs: &before.folder.join("bin/anneal"),
             against: (name_of(&before.info), before.info.plan_hash.clone()),
             models: self.course.models(),
@@ -79,8 +79,11 @@ impl BoltJob<'_> {
     }
 }
 
-/// The plan of the build that is rewritten: `plain`, or what `pgo` made of it where that is current, or what is
-/// current was made from that.
+/// Returns the plan of the build to rewrite. If the current build was made from `plain` with a PGO profile, or with
+/// BOLT from such a build, this is the plan of the build with the PGO profile; otherwise it is `plain`.
+///
+/// # Errors
+/// If the build with the PGO profile no longer exists.
 pub fn base_of(workspace: &Workspace, plain: Plan) -> Result<Plan> {
     let current = workspace.current(&plain.profile);
     let made_from_it = |info: &BuildInfo| info.base_plan.as_ref() == Some(&plain.hash());
@@ -94,8 +97,9 @@ pub fn base_of(workspace: &Workspace, plain: Plan) -> Result<Plan> {
         }
     }
     bail!(
-        "{} was made by BOLT from a build with the profile {}, which is gone: make it again with `cargo xtask pgo`, or \
-         go back to the plain build with `cargo xtask build --profile {} --plain`",
+        "cannot find the base of {}: BOLT made it from a build with the PGO profile {}, which no longer \
+         exists\nhint: make that build again with `cargo xtask pgo`, or go back to the plain build with `cargo \
+         xtask build --profile {} --plain`",
         current.display(),
         wanted.profile.short(),
         plain.profile
@@ -103,17 +107,18 @@ pub fn base_of(workspace: &Workspace, plain: Plan) -> Result<Plan> {
 }
 
 fn name_of(info: &BuildInfo) -> String {
-    if info.pgo.is_some() { format!("{} with a profile", info.profile) } else { info.profile.clone() }
+    if info.pgo.is_some() { format!("{} with PGO", info.profile) } else { info.profile.clone() }
 }
 
-/// What a person reads at the end.
+/// Returns the final report for the terminal.
 pub fn report(info: &BuildInfo, kept: bool) -> String {
     let mut text = String::new();
     if let Some(bolt) = &info.bolt {
         let layout = &bolt.layout;
         text.push_str(&format!(
-            "{} of {} functions were run in training, {} got another order of blocks; {} of hot code stand together, {} of \
-             cold code apart\nof the training's branches {:.1} % are taken fewer; the program has {}, and had {}\n\n",
+            "{} of {} functions ran in training; the blocks of {} were reordered; {} of hot code were separated \
+             from {} of cold code\nbranches taken in training: {:.1} % fewer; size of the program: {}, {} \
+             before\n\n",
             layout.hot_functions,
             layout.functions,
             layout.reordered,
@@ -125,7 +130,7 @@ pub fn report(info: &BuildInfo, kept: bool) -> String {
         ));
     }
     if let Some(gain) = &info.gain {
-        let current = if kept { "the build that BOLT made" } else { "the build without BOLT" };
+        let current = if kept { "the build with BOLT" } else { "the build without BOLT" };
         text.push_str(&format!("{}\n\n{}\n{current} is current\n", ui::gains(gain), gain.verdict));
     }
     text

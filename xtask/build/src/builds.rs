@@ -1,4 +1,4 @@
-//! Builds of profiles, as commands ask for them.
+//! Builds of profiles, for the commands that need them.
 
 use std::path::PathBuf;
 
@@ -22,10 +22,10 @@ use crate::{process, profile, setup};
 /// Options of `build`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Name of a file in profiles/build
+    /// Name of a profile in profiles/build
     #[arg(short, long, default_value = "native")]
     profile: String,
-    /// Do not measure a build with BLAS against `native` at the end
+    /// Skip the final comparison of a build with BLAS against `native`
     #[arg(long)]
     pub no_compare: bool,
     #[command(flatten)]
@@ -37,52 +37,55 @@ pub struct Args {
 }
 
 impl Args {
-    /// These options with the keys of `set`.
+    /// Returns these options with the profile keys of `set`.
     pub fn with(self, set: SetArgs) -> Self {
         Self { set, ..self }
     }
 }
 
-/// Keys of a profile that are given by hand.
+/// Profile keys that are set on the command line.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SetArgs {
-    /// Put VALUE in place of the profile's own KEY, as in --set threading=openmp: a profile of its own, called
-    /// PROFILE+KEY:VALUE here and by other commands; may be repeated
+    /// Override the key KEY of the profile, as in --set threading=openmp; may be repeated. The result is a profile of
+    /// its own, which Anneal's commands call PROFILE+KEY:VALUE
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub keys: Vec<Override>,
-    /// Architecture of NVIDIA's GPUs in place of the profile's: native, all, or numbers as in 89 or 86,89
+    /// GPU architecture, overriding the profile's: native, all, or compute capabilities such as 89 or 86,89
     #[arg(long, value_name = "ARCH", value_parser = cuda_arch)]
     pub cuda_arch: Option<Override>,
 }
 
 impl SetArgs {
-    /// All of them.
+    /// Returns all overrides, with the GPU architecture last.
     pub fn all(&self) -> Vec<Override> {
         self.keys.iter().chain(&self.cuda_arch).cloned().collect()
     }
 }
 
-/// Reads an architecture as the value of the key `cuda_arch`.
+/// Parses a GPU architecture as an override of the key `cuda_arch`.
+///
+/// # Errors
+/// If the text is not a valid value of `cuda_arch`.
 pub fn cuda_arch(text: &str) -> Result<Override, String> {
     format!("cuda_arch={text}").parse()
 }
 
-/// Options of every build.
+/// Options that every build has.
 #[derive(Debug, clap::Args)]
 pub struct Short {
     /// Install missing tools without asking
     #[arg(short, long)]
     yes: bool,
-    /// Print the plan and do nothing
+    /// Print the plan without building
     #[arg(long)]
     dry_run: bool,
-    /// Take the plain build, though one that `pgo` or `bolt` made from it is current
+    /// Use the plain build even if a build that `pgo` or `bolt` made from it is current
     #[arg(long)]
     plain: bool,
     /// Compiler cache that shares object files between builds
     #[arg(long, value_enum, default_value_t = Cache::Off)]
     cache: Cache,
-    /// Leave this machine's name out of build_info.json
+    /// Leave the machine's name out of build_info.json
     #[arg(long)]
     no_hostname: bool,
     #[command(flatten)]
@@ -91,27 +94,27 @@ pub struct Short {
     source: tools::SourceArgs,
 }
 
-/// What a dry run prints.
+/// Output of a dry run.
 #[derive(Serialize)]
 struct DryRun<'a> {
     #[serde(flatten)]
     plan: &'a Plan,
-    /// What a store says, where one is named.
+    /// Answer of the store; `None` if no store is named.
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<Would>,
 }
 
-/// Whether a store has the build.
+/// Answer of a store about a build.
 #[derive(Serialize)]
 struct Would {
     store: Location,
     key: Sha256,
-    /// Nothing where it could not be asked.
+    /// True if the store has the build; `None` if the store could not be queried.
     hit: Option<bool>,
 }
 
 impl Short {
-    /// These options for `profile`.
+    /// Returns the options for building `profile`.
     pub fn profile(self, profile: &str) -> Args {
         Args {
             profile: profile.to_string(),
@@ -123,12 +126,13 @@ impl Short {
     }
 }
 
-/// Builds a profile for another command, with a compiler cache where there is one.
+/// Builds a profile for another command, using a compiler cache if one is installed.
 pub fn make(profile: &str, yes: bool, ui: &Ui) -> Result<()> {
     make_with(profile, &[], Cache::default(), yes, ui)
 }
 
-/// Builds a profile with some keys of its own changed, for another command: the plain build, whatever was made of it.
+/// Builds a profile with the overrides `keys` for another command. Always uses the plain build, even if `pgo` or
+/// `bolt` made a build from it.
 pub fn make_with(profile: &str, keys: &[Override], cache: Cache, yes: bool, ui: &Ui) -> Result<()> {
     let source = tools::SourceArgs::default();
     let store = StoreArgs::none();
@@ -137,7 +141,7 @@ pub fn make_with(profile: &str, keys: &[Override], cache: Cache, yes: bool, ui: 
     build(&Args { set, ..common.profile(profile) }, ui).map(|_| ())
 }
 
-/// Builds the C++ part of a profile, and returns the prefix with the libraries that programs link.
+/// Builds the C++ part of a profile and returns the prefix with the libraries that programs link.
 pub fn make_prefix(profile: &str, yes: bool, ui: &Ui) -> Result<PathBuf> {
     let workspace = Workspace::find()?;
     let profile = profile::load_with(&workspace.build_profiles(), profile, &[])?;
@@ -152,7 +156,7 @@ pub fn make_prefix(profile: &str, yes: bool, ui: &Ui) -> Result<PathBuf> {
     build.link_prefix()
 }
 
-/// Builds what `args` ask for. Nothing comes of a dry run.
+/// Makes the build that `args` describe. Returns `None` for a dry run.
 pub fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     let workspace = Workspace::find()?;
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.all())?;
@@ -172,7 +176,7 @@ pub fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
         return Ok(None);
     }
 
-    // Wrong usage is wrong whoever builds meanwhile.
+    // Usage errors are reported before waiting for the lock of another build.
     args.common.source.store(&workspace)?;
     if profile.gpu == Gpu::Cuda {
         plan::cuda::check_before_setup(&profile, &host, &tools::toolchain(&workspace, ui))?;
@@ -181,14 +185,14 @@ pub fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     let mut toolchain = setup::ready(&workspace, &profile, &args.common.source, args.common.yes, ui)?;
     let hostname = !args.common.no_hostname;
     if let Some(store) = &store {
-        // Planned as for a dry run: neither OpenBLAS nor the sources must be here to find what was made of them.
+        // Planned as in a dry run, because a lookup in the store needs neither OpenBLAS nor the sources.
         let mut toolchain = toolchain.clone();
         openblas::announce(&workspace, &profile, &host, &args.archive, &mut toolchain)?;
         let source = tools::pinned_source(&workspace, &args.common.source)?;
         let plan = plan::plan(&host, &profile, &source, &toolchain)?;
         let folder = workspace.anneal().join(plan.folder_name());
         let build = Build::unfetched(&folder, &workspace, ui, &host, &plan)?;
-        // What is there needs neither the store nor the sources.
+        // A build that exists already needs neither the store nor the sources.
         if let Some(improved) = build.improved(hostname)?.filter(|_| !args.common.plain) {
             return finished(&workspace, &profile, improved, ui).map(Some);
         }
@@ -219,9 +223,9 @@ pub fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     finished(&workspace, &profile, outcome, ui).map(Some)
 }
 
-/// Whether `store` has the build of `plan`; that it cannot be asked is told.
+/// Checks if `store` has the build of `plan`. If the store cannot be queried, prints a warning.
 fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, ui: &Ui) -> Result<Would> {
-    // The build folder is not made for a question.
+    // A query must not create the build folder.
     let scratch = Scratch::make(workspace, "dry-run")?;
     let parts = Build::unfetched(scratch.path(), workspace, ui, host, plan)?.parts(storing::glibc())?;
     storing::explain(&parts, ui);
@@ -234,7 +238,7 @@ fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, 
             Some(true)
         }
         Ok(_) => {
-            ui.say(format_args!("the store {store} does not have this build: it would be compiled"));
+            ui.say(format_args!("the store {store} does not have this build, so it would be compiled"));
             Some(false)
         }
         Err(error) => {
@@ -248,7 +252,7 @@ fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, 
     Ok(Would { store, key, hit })
 }
 
-/// Lets an alias of the profile lead to the build, and says how it ended.
+/// Points the alias of the profile, if it has one, at the build and prints the outcome.
 fn finished(workspace: &Workspace, profile: &Profile, outcome: Outcome, ui: &Ui) -> Result<Outcome> {
     let outcome = match &profile.alias {
         Some(alias) => Outcome { folder: workspace.make_alias(alias, &profile.name)?, ..outcome },
@@ -267,7 +271,7 @@ fn finished(workspace: &Workspace, profile: &Profile, outcome: Outcome, ui: &Ui)
     Ok(outcome)
 }
 
-/// One line about a build.
+/// Returns a one-line summary of a build.
 fn summary(info: &BuildInfo) -> String {
     let smoke = info.smoke.as_ref().map_or(String::new(), |smoke| {
         format!(
@@ -280,7 +284,10 @@ fn summary(info: &BuildInfo) -> String {
     let (machine, smoke) = match &info.emulated {
         Some(emulated) => (
             &info.target,
-            format!(", run by {} as {}: right, and how fast is not known", emulated.emulator, emulated.cpu),
+            format!(
+                ", tested with {} as {}; the speed on a real CPU is unknown",
+                emulated.emulator, emulated.cpu
+            ),
         ),
         None => (&info.cpu_model, smoke),
     };

@@ -8,19 +8,25 @@ use serde::de::DeserializeOwned;
 
 use crate::fs;
 
-/// What `--host` takes, and how to make one.
-const HOST_FILE: &str = "a description of a machine: run `cargo xtask detect > host.json` on that machine and \
-                         give host.json, or take one of fixtures/hosts";
+/// Description of the file that `--host` takes, including the command that creates it.
+const HOST_FILE: &str = "a description of a machine\nhint: run `cargo xtask detect > host.json` on that machine \
+                         and give host.json, or use a file in fixtures/hosts";
 
-/// Reads a description of a machine, which somebody may have written by hand.
+/// Reads a description of a machine. A person may have written or edited it.
+///
+/// # Errors
+/// If the file cannot be read or is not a description of a machine.
 pub fn read_host(path: &Path) -> Result<Host> {
     let host: Host = read_json(path, HOST_FILE)?;
     host.checked().with_context(|| format!("{} is not {HOST_FILE}", path.display()))
 }
 
-/// Reads `path`, which should be `what`.
+/// Reads the JSON file `path`, which errors describe as `what`.
+///
+/// # Errors
+/// If the file cannot be read or has other content.
 pub fn read_json<T: DeserializeOwned>(path: &Path, what: &str) -> Result<T> {
-    let text = fs::content(path)
-        .with_context(|| format!("cannot read {}, which should be {what}", path.display()))?;
+    let text =
+        fs::content(path).with_context(|| format!("cannot read {}, which must be {what}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("{} is not {what}", path.display()))
 }

@@ -10,13 +10,16 @@ use clap::{Command, FromArgMatches};
 use crate::process;
 use crate::ui::Ui;
 
-/// Parses the arguments of this process by `command`, which describes `Cli`. An error is the exit code after help, the version
-/// or a message about wrong usage was printed.
+/// Parses the arguments of this process with `command`, which describes `Cli`.
+///
+/// # Errors
+/// The exit code, after help, the version or a usage error was printed.
 pub fn parse<Cli: FromArgMatches>(mut command: Command) -> Result<Cli, ExitCode> {
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = parsed.and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
     parsed.map_err(|error| error.format(&mut command)).map_err(|error| match error.print() {
-        // clap would say 0 of help that nobody got. A reader that has gone away is no error.
+        // clap would exit with 0 even if the help could not be written. A reader that closed the pipe is not an
+        // error.
         Err(why) if !error.use_stderr() && why.kind() != ErrorKind::BrokenPipe => {
             let _ =
                 writeln!(std::io::stderr(), "error: cannot write the result to stdout\n  caused by: {why}");
@@ -26,13 +29,13 @@ pub fn parse<Cli: FromArgMatches>(mut command: Command) -> Result<Cli, ExitCode>
     })
 }
 
-/// Runs `command`, shows its error, and returns the exit code.
+/// Runs `command`, prints its error, and returns the exit code.
 pub fn run(ui: &Ui, command: impl FnOnce() -> Result<()>) -> ExitCode {
     match process::catch_signals().and_then(|()| command()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             ui.error(&error);
-            // Whatever failed did so because the user stopped it.
+            // After an interruption, any failure counts as stopped by the user.
             let code = if process::interrupted() { exit::INTERRUPTED } else { exit::code_of(&error) };
             ExitCode::from(code)
         }

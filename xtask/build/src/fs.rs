@@ -1,4 +1,4 @@
-//! Files: written beside and renamed, digested, measured.
+//! File operations: atomic writes, digests and links.
 
 use std::fs::File;
 use std::io;
@@ -18,52 +18,60 @@ pub use given::{content, text};
 pub use replace::replace_all;
 pub use target::check_target;
 
-/// Whether `error` is that there is no such file.
+/// True if `error` is a missing file.
 pub fn is_absent(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Replaces `path` by `content` so that a reader sees the old or the new, never a part. Who may read it stays.
+/// Replaces `path` by `content` so that a reader sees the old or the new content, never a part. The permissions of an
+/// existing file stay.
 ///
 /// # Errors
-/// When it cannot be written, or is there and is no regular file: a rename would put one in the place of a device.
+/// If the file cannot be written, or if something other than a regular file exists at `path`: the rename would
+/// replace a device by a file.
 pub fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
     write_with(path, content, Access::Usual)
 }
 
-/// The same of what is nobody else's business: a new file is for this user alone.
+/// Does what [`write_atomically`] does, but makes a new file readable only by this user.
+///
+/// # Errors
+/// Those of [`write_atomically`].
 pub fn write_privately(path: &Path, content: &[u8]) -> Result<()> {
     write_with(path, content, Access::PrivateIfNew)
 }
 
 fn write_with(path: &Path, content: &[u8], access: Access) -> Result<()> {
-    // What a link leads to is meant, not the link.
+    // The rename must replace the file that a link points to, not the link.
     let path = base::link_target(path);
     if path.exists() && !path.is_file() {
-        bail!("cannot write {}: it is there and is no regular file; name another place", path.display());
+        bail!(
+            "cannot write {}: it exists and is not a regular file\nhint: choose another path",
+            path.display()
+        );
     }
     base::replace(&path, content, access).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The same for a script, which may be run then.
+/// Does what [`write_atomically`] does, and makes the file executable.
 ///
 /// # Errors
-/// Those of [`write_atomically`]; when it cannot be made executable.
+/// Those of [`write_atomically`], and if the permissions cannot be changed.
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
     write_atomically(path, text.as_bytes())?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
         .with_context(|| format!("cannot make {} executable", path.display()))
 }
 
-/// Points the symbolic link `link` at `target` by one rename.
+/// Points the symbolic link `link` at `target` with a single rename.
 pub fn switch_link(link: &Path, target: &Path) -> Result<()> {
     base::switch_link(link, target)
         .with_context(|| format!("cannot point {} at {}", link.display(), target.display()))
 }
 
-/// Makes the folder `to` with the files of `from`, as hard links where the file system has them, else as copies.
+/// Creates the folder `to` with the files of `from`, as hard links if the file system supports them, else as copies.
 pub fn link_tree(from: &Path, to: &Path) -> Result<()> {
-    std::fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    std::fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     for entry in std::fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
         let entry = entry?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));
@@ -76,23 +84,23 @@ pub fn link_tree(from: &Path, to: &Path) -> Result<()> {
         } else {
             std::fs::hard_link(&source, &target).or_else(|_| std::fs::copy(&source, &target).map(|_| ()))
         };
-        done.with_context(|| format!("cannot put {} to {}", source.display(), target.display()))?;
+        done.with_context(|| format!("cannot copy {} to {}", source.display(), target.display()))?;
     }
     Ok(())
 }
 
-/// SHA-256 of a file's content.
+/// Returns the SHA-256 of a file's content.
 pub fn digest_file(path: &Path) -> Result<Sha256> {
-    // A pipe that nobody writes to would be waited for without end, and of a device there may be none.
+    // Reading a pipe without a writer would block forever, and a device may have no end.
     if path.exists() && !path.is_file() {
-        bail!("cannot read {}: it is no regular file", path.display());
+        bail!("cannot read {}: it is not a regular file", path.display());
     }
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     Sha256::of_reader(file).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// SHA-256 over the names and contents of all files below `folders`, relative to `root`; editors' and
-/// cargo's leavings do not count.
+/// Returns the SHA-256 of the names and contents of all files below `folders`, relative to `root`. Leftovers of
+/// editors and of cargo do not count.
 pub fn digest_tree(root: &Path, folders: &[&str]) -> Result<Sha256> {
     let mut files = Vec::new();
     for folder in folders {
@@ -114,7 +122,7 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     if hidden || path.ends_with("target") {
         return Ok(());
     }
-    let kind = std::fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
+    let kind = std::fs::metadata(path).with_context(|| format!("cannot examine {}", path.display()))?;
     if kind.is_dir() {
         for entry in std::fs::read_dir(path).with_context(|| format!("cannot list {}", path.display()))? {
             collect(&entry?.path(), files)?;
@@ -180,7 +188,7 @@ mod tests {
         link_tree(&from, &to).unwrap();
         assert_eq!(std::fs::read(to.join("link")).unwrap(), b"1");
         assert!(to.join("link").is_symlink());
-        // Replaced there, it stays here.
+        // Replacing the file in the copy must not change the original.
         write_atomically(&to.join("deep/deeper/a"), b"2").unwrap();
         assert_eq!(std::fs::read(from.join("deep/deeper/a")).unwrap(), b"1");
         assert!(
@@ -201,7 +209,7 @@ mod tests {
 
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let error = write_atomically(&socket, b"new").unwrap_err().to_string();
-        assert!(error.contains("is no regular file"), "{error}");
+        assert!(error.contains("is not a regular file"), "{error}");
         assert!(socket.exists() && !socket.is_file());
     }
 

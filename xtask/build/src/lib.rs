@@ -1,21 +1,22 @@
-//! Carries a plan out: from sources to a build folder with a record.
+//! Carries out a plan: from sources to a build folder with a record.
 //!
 //! From the plan to artifacts:
-//! - [`stages`]: the stages of one build, from CMake to the correctness gate and the record
-//! - [`builds`]: builds of profiles, as commands ask for them
-//! - [`pgo`], [`bolt`]: builds that are optimised by a profile of their own runs
-//! - [`compare`]: builds side by side, by which PGO and BOLT are judged
-//! - [`audit`]: the instruction sets in a program
+//! - [`stages`]: stages of one build, from CMake to the correctness gate and the record
+//! - [`builds`]: builds of profiles, for the commands that need them
+//! - [`pgo`], [`bolt`]: builds that are optimised with a profile of their own runs
+//! - [`compare`]: interleaved comparison of builds, which decides if a PGO or BOLT build becomes current
+//! - [`audit`]: instruction sets in a program
 //!
-//! What they stand on:
-//! - [`workspace`], [`scratch`]: folders of a checkout, and folders of commands that are at work
-//! - [`fs`], [`ours`]: files that are replaced, digested, and overwritten only if Anneal made them
-//! - [`process`]: external commands, which are logged and stopped by ctrl-C
-//! - [`program`], [`shipping`], [`storing`]: programs of the workspace that are compiled when they are wanted
-//! - [`profile`], [`described`], [`workload`]: files of profiles, machines and workloads, read
-//! - [`tools`], [`setup`], [`openblas`], [`models`], [`published_models`]: what a build needs, found, installed or made
-//! - [`ui`], [`entry`]: progress, tables and errors; the beginning and the end of a program
-//! - [`forecast`]: how long the rest of a stage takes
+//! Supporting modules:
+//! - [`workspace`], [`scratch`]: folders of a checkout, and scratch folders of running commands
+//! - [`fs`], [`overwrite_guard`]: atomic replacement, digests, and protection of files that Anneal did not create
+//! - [`process`]: external commands, with a log and interruption by ctrl-C
+//! - [`program`], [`shipping`], [`storing`]: programs of the workspace that are compiled when they are needed
+//! - [`profile`], [`described`], [`workload`]: readers of profile, machine and workload files
+//! - [`tools`], [`setup`], [`openblas`], [`models`], [`published_models`]: prerequisites of a build, which are found,
+//!   installed or made
+//! - [`ui`], [`entry`]: progress, tables and errors; start and exit of a program
+//! - [`forecast`]: estimate of the remaining time of a stage
 
 pub mod audit;
 pub mod bolt;

@@ -1,4 +1,4 @@
-//! Models with random weights: written once, found again.
+//! Models with random weights, which are written once and then reused.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -14,31 +14,37 @@ use crate::ui::Ui;
 use crate::workload::Synthetic;
 use crate::workspace::Workspace;
 
-/// What making a model takes.
+/// Context for making a model.
 #[derive(Clone, Copy)]
 pub struct Maker<'a> {
-    /// The checkout.
+    /// Checkout that keeps the models.
     pub workspace: &'a Workspace,
-    /// The engine that quantises.
+    /// Path of the engine, which quantises; `None` if there is no finished build.
     pub engine: Option<&'a Path>,
-    /// Who is told.
+    /// Output for progress and messages.
     pub ui: &'a Ui,
 }
 
 impl Maker<'_> {
-    /// The model `what` among those that are kept in target/anneal/models, made when it is not there.
+    /// Returns the path of the model `what` in target/anneal/models, after making it if it does not exist.
+    ///
+    /// # Errors
+    /// If the model cannot be written, or must be quantised and there is no engine.
     pub fn find_or_make(&self, what: &Synthetic) -> Result<PathBuf> {
         let folder = self.workspace.models();
         let path = folder.join(what.file_name());
         if path.is_file() {
             return Ok(path);
         }
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         self.write(what.preset(), what.quant(), 0, &path)?;
         Ok(path)
     }
 
-    /// Writes a model. The same seed gives the same weights.
+    /// Writes a model to `out`. The same seed gives the same weights.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or must be quantised and there is no engine.
     pub fn write(&self, preset: Preset, quant: &str, seed: u64, out: &Path) -> Result<()> {
         match quant {
             "F16" => self.weights(preset, Precision::F16, seed, out),
@@ -59,18 +65,18 @@ impl Maker<'_> {
         match written {
             Ok(_) => Ok(()),
             Err(synth::Error::Stopped { .. }) => {
-                Err(exit::interrupted("stopped: nothing was written, and what was there before stays"))
+                Err(exit::interrupted("stopped; nothing was written, and existing files are unchanged"))
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// F16 beside the destination first, then the mixture that llama.cpp's quantiser makes of it.
+    /// Writes the F16 weights to a scratch folder beside `out`, then quantises them with llama.cpp's quantiser.
     fn quantised(&self, preset: Preset, quant: &str, seed: u64, out: &Path) -> Result<()> {
         let Some(engine) = self.engine else {
             bail!(
-                "quantising to {quant} is done by the engine, and there is no finished build: run `cargo xtask \
-                 build-native` first, or ask for F16 or F32"
+                "cannot quantise to {quant}: the engine does this, but there is no finished build\nhint: run \
+                 `cargo xtask build-native` first, or use F16 or F32"
             );
         };
         let name = out.file_name().context("the output has no file name")?.to_string_lossy().into_owned();
@@ -108,7 +114,7 @@ mod tests {
         let workspace = Workspace::at(folder.path());
         std::fs::create_dir_all(workspace.anneal()).unwrap();
         let ui = Ui::new(&Global { quiet: true, ..Global::default() });
-        // An engine that does nothing, successfully.
+        // Stand-in for an engine: does nothing and succeeds.
         let maker = Maker { workspace: &workspace, engine: Some(Path::new("/bin/true")), ui: &ui };
         maker.write(Preset::Tiny, "Q4_0", 0, &folder.path().join("model.gguf")).unwrap();
         let names: Vec<_> =

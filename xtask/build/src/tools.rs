@@ -1,4 +1,4 @@
-//! What commands start from: the host, the tools, the llama.cpp sources.
+//! Prerequisites of commands: the host, the tools and the llama.cpp sources.
 
 mod cache;
 
@@ -16,29 +16,32 @@ use crate::ui::Ui;
 use crate::workspace::Workspace;
 pub use cache::{Cache, Counts, Launcher};
 
-/// Where llama.cpp comes from.
+/// Options for the llama.cpp sources.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SourceArgs {
     /// Origin of the llama.cpp sources: crate, sdist, git or path:DIR
     #[arg(long, default_value = "crate", conflicts_with = "path")]
     origin: Origin,
-    /// Take the sources from this folder: short for --origin path:DIR
+    /// Use the sources in this folder; short for --origin path:DIR
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
-    /// Another commit than the pinned one, all 40 digits; with --origin git
+    /// Commit to use instead of the pinned one, all 40 digits; needs --origin git
     #[arg(long, value_name = "SHA1")]
     commit: Option<String>,
-    /// Another repository than llama.cpp's own: a mirror or a clone; with --origin git
+    /// Repository to use instead of llama.cpp's own, such as a mirror or a clone; needs --origin git
     #[arg(long, value_name = "URL")]
     git_url: Option<String>,
 }
 
 impl SourceArgs {
-    /// The store, with the pins that were asked for.
+    /// Returns the store of sources with the requested pins.
+    ///
+    /// # Errors
+    /// A usage error if options contradict each other.
     pub fn store(&self, workspace: &Workspace) -> Result<Store> {
         let mut store = Store::of_workspace(&workspace.anneal())?;
         if (self.commit.is_some() || self.git_url.is_some()) && self.origin != Origin::Git {
-            return Err(exit::usage("--commit and --git-url go with --origin git"));
+            return Err(exit::usage("--commit and --git-url need --origin git"));
         }
         if let Some(commit) = &self.commit {
             store.pins = store.pins.with_commit(commit).map_err(|error| exit::usage(format!("{error:#}")))?;
@@ -49,7 +52,7 @@ impl SourceArgs {
         Ok(store)
     }
 
-    /// The origin, whichever way it was named.
+    /// Returns the origin, from either option.
     pub fn origin(&self) -> Origin {
         match &self.path {
             Some(path) => Origin::Path(path.clone()),
@@ -58,12 +61,12 @@ impl SourceArgs {
     }
 }
 
-/// This machine.
+/// Returns the description of this machine, after printing warnings.
 pub fn host(ui: &Ui) -> Host {
     detected(ui).host
 }
 
-/// The same with what was wrong with it, which is told.
+/// Returns the description of this machine with the problems of its detection, after printing them as warnings.
 pub fn detected(ui: &Ui) -> Detected {
     let detected = host::detect(&host::Root::live());
     for warning in &detected.warnings {
@@ -72,14 +75,15 @@ pub fn detected(ui: &Ui) -> Detected {
     detected
 }
 
-/// The tools of this machine. Those that were too slow to tell their version are told: without clang a build is
-/// another one.
+/// Returns the tools of this machine. Warns about tools that did not report their version in time, because without
+/// clang, for example, the build would be a different one.
 pub fn toolchain(workspace: &Workspace, ui: &Ui) -> Toolchain {
     let search = search(workspace);
     let toolchain = toolchain::discover(&search, Some(&workspace.tool_cache()));
     for program in &toolchain.silent {
         ui.warn(format!(
-            "{} did not tell its version in {} s and is left out; the disk may be slow: run this again",
+            "{} did not print its version within {} s and is ignored; the disk may be slow, so run the command \
+             again",
             program.display(),
             search.patience.as_secs()
         ));
@@ -87,12 +91,16 @@ pub fn toolchain(workspace: &Workspace, ui: &Ui) -> Toolchain {
     toolchain
 }
 
-/// Where tools are looked for: the path, well-known places, and those that `setup` got from pip.
+/// Returns the folders in which tools are searched: PATH, well-known folders, and the folder of tools that `setup`
+/// installed with pip.
 pub fn search(workspace: &Workspace) -> SearchPath {
     SearchPath::live(&workspace.anneal().join("tools"))
 }
 
-/// The sources, fetched if they are not there.
+/// Returns the sources, after downloading them if they are missing.
+///
+/// # Errors
+/// If they cannot be downloaded or verified.
 pub fn fetch(workspace: &Workspace, args: &SourceArgs, ui: &Ui) -> Result<Tree> {
     let progress = ui.progress("fetch");
     let tree = args.store(workspace)?.ensure(&args.origin(), &mut |line| progress.message(line));
@@ -100,21 +108,30 @@ pub fn fetch(workspace: &Workspace, args: &SourceArgs, ui: &Ui) -> Result<Tree> 
     tree
 }
 
-/// What a plan is told of sources that need not be there: what is pinned, or the digest of a folder as it is now.
-/// Nothing is fetched or copied.
+/// Returns the description of the sources for a plan: the pins, or the digest of a local folder's current content.
+/// Downloads and copies nothing.
+///
+/// # Errors
+/// If a pin or the folder cannot be read.
 pub fn pinned_source(workspace: &Workspace, args: &SourceArgs) -> Result<Source> {
     let origin = args.origin();
     let (version, digest) = args.store(workspace)?.expected(&origin)?;
     Ok(Source { origin: origin.name().to_string(), version, digest, patches: patches()? })
 }
 
-/// This workspace's patches, as a plan and a record name them.
+/// Returns this workspace's patches in the form of plans and records.
+///
+/// # Errors
+/// If a patch is invalid.
 pub fn patches() -> Result<Vec<record::Patch>> {
     let named = |patch: llama_source::Patch| record::Patch { name: patch.name, sha256: patch.digest };
     Ok(llama_source::patches()?.into_iter().map(named).collect())
 }
 
-/// What a plan is told of `tree`.
+/// Returns the description of `tree` for a plan.
+///
+/// # Errors
+/// If a patch is invalid.
 pub fn source_of(tree: &Tree) -> Result<Source> {
     Ok(Source {
         origin: tree.origin.name().to_string(),

@@ -1,4 +1,4 @@
-//! Workloads: `profiles/workloads/*.toml`, what the engine is run on to gather a profile.
+//! Workloads: files in `profiles/workloads/*.toml` that describe the runs for gathering a profile.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,42 +9,42 @@ use base::exit;
 use gguf::synth::Preset;
 use serde::{Deserialize, Serialize};
 
-/// One workload.
+/// Workload for gathering a profile.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Workload {
-    /// Name: that of its file.
+    /// Name of the workload, which is that of its file.
     pub name: String,
-    /// One line for people.
+    /// Description in one line.
     pub description: String,
-    /// What it runs on where the user names no model.
+    /// Models to run if the user names none.
     pub models: Vec<Synthetic>,
-    /// Arguments of `anneal`, without the model and the threads.
+    /// Arguments of `anneal` for each run, without the model and the number of threads.
     pub runs: Vec<Vec<String>>,
 }
 
-/// A synthetic model: `small-llama/Q4_K_M`.
+/// Synthetic model, written as `small-llama/Q4_K_M`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Synthetic {
-    /// Shape.
+    /// Name of the shape.
     preset: String,
-    /// Quantisation, upper case.
+    /// Quantisation in upper case.
     quant: String,
 }
 
 impl Synthetic {
-    /// Its shape.
+    /// Returns the shape.
     pub fn preset(&self) -> Preset {
-        // Checked when it was read.
+        // The name was validated when the file was read.
         self.preset.parse().unwrap_or(Preset::Tiny)
     }
 
-    /// Its quantisation.
+    /// Returns the quantisation.
     pub fn quant(&self) -> &str {
         &self.quant
     }
 
-    /// Name of its file.
+    /// Returns the name of the model's file.
     pub fn file_name(&self) -> PathBuf {
         PathBuf::from(format!("{}-{}.gguf", self.preset, self.quant))
     }
@@ -62,12 +62,12 @@ impl FromStr for Synthetic {
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((preset, quant)) = text.split_once('/') else {
             return Err(format!(
-                "{text:?} is no synthetic model: write SHAPE/TYPE, as in small-llama/Q4_K_M"
+                "{text:?} is not a synthetic model: write SHAPE/TYPE, as in small-llama/Q4_K_M"
             ));
         };
         preset.parse::<Preset>()?;
         if !(0..64).filter_map(gguf::file_type_name).any(|known| known == quant) {
-            return Err(format!("{text:?}: llama.cpp has no quantisation {quant:?}"));
+            return Err(format!("{text:?}: unknown quantisation {quant:?}"));
         }
         Ok(Self { preset: preset.to_string(), quant: quant.to_string() })
     }
@@ -87,7 +87,7 @@ impl From<Synthetic> for String {
     }
 }
 
-/// A file as it is written.
+/// Content of a workload file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WorkloadFile {
@@ -96,7 +96,10 @@ struct WorkloadFile {
     runs: Vec<Vec<String>>,
 }
 
-/// Names of the workloads in `folder`.
+/// Returns the names of the workloads in `folder`.
+///
+/// # Errors
+/// If the folder cannot be read.
 pub fn names(folder: &Path) -> Result<Vec<String>> {
     let entries = std::fs::read_dir(folder)
         .with_context(|| format!("cannot list workloads in {}", folder.display()))?;
@@ -113,12 +116,15 @@ pub fn names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The workloads `wanted` of `folder`, by name; all of them where none is named.
+/// Returns the workloads `wanted` from `folder`, sorted by name; all workloads if `wanted` is empty.
+///
+/// # Errors
+/// If a workload does not exist or its file is invalid.
 pub fn load(folder: &Path, wanted: &[String]) -> Result<Vec<Workload>> {
     let all = names(folder)?;
     if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
         return Err(exit::usage(format!(
-            "no workload {unknown:?} in {}: there are {}",
+            "unknown workload {unknown:?} in {}\nhint: workloads are {}",
             folder.display(),
             all.join(", ")
         )));
@@ -132,7 +138,7 @@ fn read(folder: &Path, name: &str) -> Result<Workload> {
     let text =
         crate::fs::text(&path).with_context(|| format!("cannot read the workload {}", path.display()))?;
     let WorkloadFile { description, models, runs } =
-        toml::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))?;
+        toml::from_str(&text).with_context(|| format!("cannot parse {}", path.display()))?;
     if models.is_empty() || runs.is_empty() || runs.iter().any(Vec::is_empty) {
         bail!("{} runs nothing: it needs `models`, and `runs` with arguments of anneal", path.display());
     }
@@ -165,7 +171,11 @@ mod tests {
     fn what_cannot_be_run_is_told() {
         let folder = tempfile::tempdir().unwrap();
         let cases = [
-            ("quant", "description = \"\"\nmodels = [\"tiny/Q4_X\"]\nruns = [[\"info\"]]", "no quantisation"),
+            (
+                "quant",
+                "description = \"\"\nmodels = [\"tiny/Q4_X\"]\nruns = [[\"info\"]]",
+                "unknown quantisation",
+            ),
             ("shape", "description = \"\"\nmodels = [\"huge/F16\"]\nruns = [[\"info\"]]", "unknown preset"),
             ("slash", "description = \"\"\nmodels = [\"tiny\"]\nruns = [[\"info\"]]", "SHAPE/TYPE"),
             ("empty", "description = \"\"\nmodels = []\nruns = [[\"info\"]]", "runs nothing"),

@@ -1,5 +1,5 @@
-//! Commands that only measure. They belong to another program, the lab, which is compiled when one of them is first used, so
-//! the first build does not wait for it.
+//! Commands that only measure. They belong to another program, the lab, which is compiled when one of them is first
+//! used, so that the first build need not wait for it.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -13,8 +13,8 @@ use build::workspace::Workspace;
 /// Names of the commands of the lab.
 pub const COMMANDS: [&str; 6] = ["bench", "gpu-check", "optimize", "recommend", "report", "validate"];
 
-/// Returns the options of every command if `words`, the arguments of this program, name a command of the lab or ask for its
-/// help. The lab reads all words again, and reports what else is wrong with them.
+/// Returns the global options if `words`, the arguments of this program, name a command of the lab or ask for its
+/// help. The lab parses all words again and reports other errors in them.
 pub fn is_asked(words: impl IntoIterator<Item = OsString>) -> Option<Global> {
     let words: Vec<String> = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let mut rest = words.iter().skip_while(|word| is_global(word));
@@ -29,17 +29,17 @@ pub fn is_asked(words: impl IntoIterator<Item = OsString>) -> Option<Global> {
     COMMANDS.contains(&named).then(|| Global {
         json: has("--json", ' '),
         quiet,
-        // Both together are wrong usage, which the lab reports.
+        // Both options together are a usage error, which the lab reports.
         verbose: u8::from(has("--verbose", 'v') && !quiet),
     })
 }
 
-/// True for an option of every command.
+/// True for a global option.
 fn is_global(word: &str) -> bool {
     ["--json", "--quiet", "--verbose"].contains(&word) || is_short(word)
 }
 
-/// True for `-q`, `-v` and several of them together.
+/// True for `-q`, `-v` and combinations of them.
 fn is_short(word: &str) -> bool {
     word.strip_prefix('-')
         .is_some_and(|flags| !flags.is_empty() && flags.chars().all(|flag| "qv".contains(flag)))
@@ -48,11 +48,11 @@ fn is_short(word: &str) -> bool {
 /// Replaces this process with the lab, which gets the same arguments.
 ///
 /// # Errors
-/// When the lab cannot be compiled or run.
+/// If the lab cannot be compiled or run.
 pub fn run(ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let program = program::compiled_beside("lab", "measures", &workspace, ui)?;
-    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    let own = std::env::current_exe().context("cannot find the path of this program")?;
     let error = Command::new(&program).args(std::env::args_os().skip(1)).env(program::XTASK, own).exec();
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask`: looks at the machine, plans a build of llama.cpp and the engine, runs it, and writes down
-//! what it did.
+//! Program behind `cargo xtask`: examines the machine, plans and runs builds of llama.cpp and the engine, and records
+//! each build.
 
 mod commands;
 mod lab;

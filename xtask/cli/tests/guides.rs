@@ -303,7 +303,7 @@ mod run {
             let failed = !lines.contains(&"exit status 0");
             let wrong = match first_missing(shown, &lines) {
                 Some(line) => format!("does not print {line:?}"),
-                None if fails != failed => format!("{}", if failed { "fails" } else { "succeeds" }),
+                None if fails != failed => if failed { "fails" } else { "succeeds" }.to_string(),
                 None => continue,
             };
             found.push(format!("{page}:{}: `{command}` {wrong}; it printed:\n{}", block.line, text.trim()));

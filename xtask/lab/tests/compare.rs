@@ -75,9 +75,9 @@ fn what_is_not_there_is_named() {
     let none = format!("{here},none={}/none", folder.path().display());
     let unknown = format!("{here},nattive");
     let cases: [(&[&str], i32, &str); 5] = [
-        (&["--builds", &unknown], 2, "no build \"nattive\""),
-        (&["--builds", &none], 1, "none: there is no"),
-        (&["--builds", &here, "-m", "x.gguf"], 2, "two builds or more"),
+        (&["--builds", &unknown], 2, "unknown build \"nattive\""),
+        (&["--builds", &none], 1, "none: "),
+        (&["--builds", &here, "-m", "x.gguf"], 2, "at least two builds"),
         (&["--builds", &here, "-p", "1,2", "-n", "1"], 2, "each shape needs one of each"),
         (&["--builds", &here, "--phases", "speed"], 2, "unknown phase"),
     ];
@@ -110,11 +110,11 @@ fn inputs_are_looked_at_first() {
     let nowhere = folder.path().join("none/raw.json").display().to_string();
     let folder_as_model = folder.path().display().to_string();
     let cases: [(&[&str], i32, &str); 6] = [
-        (&["-m", "/nonexist"], 1, "no model /nonexist"),
-        (&["-m", &folder_as_model], 1, "is no file"),
+        (&["-m", "/nonexist"], 1, "cannot find the model /nonexist"),
+        (&["-m", &folder_as_model], 1, "is not a file"),
         (&["--text", "/nonexist"], 1, "cannot read the text /nonexist"),
-        (&["--raw", &nowhere], 1, "there is no folder for"),
-        (&["--pairs", "0"], 2, "needs a pair"),
+        (&["--raw", &nowhere], 1, "its folder does not exist"),
+        (&["--pairs", "0"], 2, "needs at least one pair"),
         (&["-p", "1,2", "-n", "1"], 2, "each shape needs one of each"),
     ];
     for (arguments, code, words) in cases {
@@ -167,7 +167,7 @@ fn ctrl_c_keeps_what_was_measured() {
     assert_eq!(kept["figures"][0]["results"][0]["samples"], serde_json::json!([10.0]));
     let mut told = String::new();
     std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut told).unwrap();
-    assert!(told.contains("not finished; what was measured is in"), "{told}");
+    assert!(told.contains("the comparison is incomplete; the results so far are in"), "{told}");
 }
 
 #[test]
@@ -189,8 +189,8 @@ fn wrong_arguments_of_the_engine_are_wrong_usage_and_flags_may_stand_among_them(
     let rows: Value = serde_json::from_slice(&good.stdout).expect("--json is the format");
     assert_eq!(rows[0]["avg_ts"], 10.0);
     for (arguments, code, said) in [
-        (&["-p", "8", "--nonsense"][..], 2, "a does not take these arguments"),
-        (&["-p", "8", "-q", "-v"], 2, "-q and -v exclude each other"),
+        (&["-p", "8", "--nonsense"][..], 2, "a does not accept these arguments"),
+        (&["-p", "8", "-q", "-v"], 2, "-q cannot be used with -v"),
         (&["-p", "8", "-x"], 1, "a failed"),
     ] {
         let output = bench(arguments);

@@ -362,6 +362,6 @@ fn a_file_that_is_no_report_is_told() {
     // The existing file is not overwritten.
     stage.write("out.json", "precious");
     let (output, _) = stage.run(&["--allow-cpu"]);
-    assert!(stderr(&output).contains("is no record of measurements"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("not a record of measurements"), "{}", stderr(&output));
     assert_eq!(std::fs::read_to_string(stage.path("out.json")).unwrap(), "precious");
 }

@@ -31,7 +31,7 @@ fn a_record_takes_the_place_of_nothing_but_a_record() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let said = validate(&notes);
-    assert!(said.contains("notes.txt: it is there and is no record of measurements"), "{said}");
+    assert!(said.contains("notes.txt: it is not a record of measurements"), "{said}");
     assert_eq!(std::fs::read_to_string(&notes).expect("the notes"), "precious\n");
     // A file that Anneal wrote may be overwritten; the error is then about the missing builds.
     std::fs::copy(RESULT, &notes).expect("a copy");

@@ -154,14 +154,14 @@ fn wrong_usage_is_told_before_the_long_part() {
     let plan = plan.display().to_string();
     let cases: [(&[&str], i32, &str); 10] = [
         (&[], 2, "required"),
-        (&[&a, "nattive"], 2, "no build \"nattive\""),
+        (&[&a, "nattive"], 2, "unknown build \"nattive\""),
         (&[&a, "none=/nowhere/none"], 2, "none: there is no"),
         (&[&a, &a, "--flags-b=--seed 3"], 2, "B: --seed is set by validate"),
         (&[&a, &a, "--flags-a='"], 2, "a quote is not closed"),
         (&[&a, &a, "-n", "20"], 2, "50"),
         (&[&a, &a, "--phases", "load"], 2, "load cannot be validated"),
         (&[&a, &a, "--phases", "prefill", "--decisive", "decode"], 2, "not in --phases"),
-        (&[&a, &a, "--out", "/nowhere/at/all.json"], 2, "there is no folder"),
+        (&[&a, &a, "--out", "/nowhere/at/all.json"], 2, "its folder does not exist"),
         (&["--steps", &plan], 2, "no [[step]]"),
     ];
     for (arguments, code, words) in cases {
@@ -244,7 +244,8 @@ fn ctrl_c_keeps_what_was_measured() {
 fn a_place_that_takes_no_file_is_told_before_anything_runs() {
     let stage = Stage::new();
     let folder = stage.folder.path().to_str().unwrap().to_string();
-    for (out, said) in [(folder.as_str(), "it is a folder"), ("/nowhere/x.json", "there is no folder")] {
+    for (out, said) in [(folder.as_str(), "it is a folder"), ("/nowhere/x.json", "its folder does not exist")]
+    {
         let (code, record, stderr) = stage.judge("", &["--out", out]);
         assert_eq!((code, record), (2, Value::Null), "{stderr}");
         assert!(stderr.contains(said), "{stderr}");

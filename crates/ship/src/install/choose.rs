@@ -1,4 +1,4 @@
-//! Which archive of a folder is for this machine.
+//! Choice of an archive in a folder for this machine.
 
 use std::cmp::Reverse;
 
@@ -7,17 +7,17 @@ use base::exit;
 
 use crate::name;
 
-/// The archive that was chosen.
+/// Archive that was chosen.
 #[derive(Debug)]
 pub struct ChosenArchive {
-    /// Its file.
+    /// Name of its file.
     pub file: String,
-    /// Why this one.
+    /// Reason for the choice, for the user.
     pub why: String,
 }
 
-/// Profiles that run on most machines come first: another one may be for a CPU that this is not. `portable-aarch64` is
-/// what `portable` is, made on another machine.
+/// Returns the rank of a profile. Profiles that run on most machines come first, because others may be for another
+/// CPU. `portable-aarch64` is `portable`, built on a machine of another architecture.
 fn rank(profile: &str) -> usize {
     match profile {
         "universal" => 0,
@@ -27,8 +27,11 @@ fn rank(profile: &str) -> usize {
     }
 }
 
-/// Chooses among `names`, some of which are archives, for this machine: the newest version, and of that the profile that
-/// runs on most machines.
+/// Chooses an archive for this machine among `names`, which may include other files: the newest version, and of that
+/// the profile that runs on most machines.
+///
+/// # Errors
+/// If there is no archive for this machine.
 pub fn choose<'a>(names: impl Iterator<Item = &'a str>, folder: &str) -> Result<ChosenArchive> {
     choose_for(std::env::consts::ARCH, names, folder)
 }
@@ -51,20 +54,20 @@ fn choose_for<'a>(arch: &str, names: impl Iterator<Item = &'a str>, folder: &str
     let Some((_, rank, profile, _, file)) = ours.first() else {
         if others.is_empty() {
             return Err(anyhow!(
-                "{folder} holds no archive of Anneal (anneal-VERSION-TARGET-PROFILE.tar.zst)"
+                "{folder} contains no archive of Anneal (anneal-VERSION-TARGET-PROFILE.tar.zst)"
             ));
         }
         others.sort_unstable();
         others.dedup();
         return Err(exit::lacks(format!(
-            "{folder} holds archives for {}, none for {arch}, which this machine is",
+            "{folder} contains archives for {}, but none for {arch}, the architecture of this machine",
             others.join(", ")
         )));
     };
     let reason = match (ours.len(), rank) {
-        (1, _) => "the only one for this machine".to_string(),
-        (_, 2) => "the newest version; no universal or portable build of it is there".to_string(),
-        _ => format!("the newest version, of which the {profile} build runs on most machines"),
+        (1, _) => "the only archive for this machine".to_string(),
+        (_, 2) => "the newest version; it has no universal or portable build".to_string(),
+        _ => format!("the newest version; of its builds, the {profile} build runs on most machines"),
     };
     Ok(ChosenArchive { file: (*file).to_string(), why: format!("{file}: {reason}") })
 }
@@ -91,7 +94,7 @@ mod tests {
         let choose = |arch: &str, all: &[String]| choose_for(arch, all.iter().map(String::as_str), "F");
         let chosen = choose("x86_64", &all).unwrap();
         assert_eq!(chosen.file, all[3]);
-        assert!(chosen.why.contains("portable build runs on most"), "{}", chosen.why);
+        assert!(chosen.why.contains("the portable build runs on most"), "{}", chosen.why);
         assert_eq!(choose("x86_64", &all[..2]).unwrap().file, all[1]);
         assert_eq!(choose("aarch64", &all).unwrap().file, all[5]);
         let error = choose("riscv64", &all).unwrap_err();

@@ -1,4 +1,4 @@
-//! The links by which shells, man and completions find what is current.
+//! Links through which shells, man and completions find the current version.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,10 +9,10 @@ use anyhow::{Context, Result};
 use super::prefix::{Prefix, foreign, is_there};
 use crate::files;
 
-/// Where man pages lie, in an archive and below a prefix.
+/// Folder of man pages, in an archive and below a prefix.
 const MAN: &str = "share/man/man1";
 
-/// Files that have a link of the same name below the prefix, beside the man pages.
+/// Files, other than man pages, that get a link of the same name below the prefix.
 const FIXED: [&str; 4] = [
     "bin/anneal",
     "share/bash-completion/completions/anneal",
@@ -20,8 +20,9 @@ const FIXED: [&str; 4] = [
     "share/fish/vendor_completions.d/anneal.fish",
 ];
 
-/// What a link at `name` below the prefix `root` holds: relative, so that the whole prefix may be moved. Behind a link of the
-/// user's own (`~/.local/bin`, say) the relative way leads elsewhere: there it is absolute.
+/// Returns the target of a link at `name` below the prefix `root`. It is relative, so that the prefix can be moved.
+/// Behind a symbolic link of the user (such as `~/.local/bin`) a relative path would lead elsewhere, so there it is
+/// absolute.
 fn target(root: &Path, name: &str) -> PathBuf {
     let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
     if let (Ok(root), Ok(there)) = (root.canonicalize(), root.join(folder).canonicalize())
@@ -33,18 +34,18 @@ fn target(root: &Path, name: &str) -> PathBuf {
     PathBuf::from(format!("{up}lib/anneal/current/{name}"))
 }
 
-/// Whether the link at `name` is one of ours.
+/// True if the link at `name` was made by Anneal.
 fn is_ours(prefix: &Prefix, name: &str) -> bool {
     fs::read_link(prefix.root().join(name)).is_ok_and(|found| found == target(prefix.root(), name))
 }
 
-/// Names that the version in `tree` wants links for.
+/// Returns the names for which the version in `tree` needs links.
 fn wanted(tree: &Path) -> Vec<String> {
     let fixed = FIXED.into_iter().filter(|name| tree.join(name).is_file()).map(str::to_string);
     fixed.chain(man_pages(tree)).collect()
 }
 
-/// Pages of ours below `root`: of an archive, or of a prefix.
+/// Returns the names of Anneal's man pages below `root`, which is an archive's folder or a prefix.
 fn man_pages(root: &Path) -> Vec<String> {
     let entries = fs::read_dir(root.join(MAN)).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -54,7 +55,10 @@ fn man_pages(root: &Path) -> Vec<String> {
     pages
 }
 
-/// Refuses when something of somebody else lies where a link of the version in `tree`, or of any version, would.
+/// Checks that no file of others is where a link of the version in `tree`, or of any version, would be.
+///
+/// # Errors
+/// If there is such a file.
 pub fn check(prefix: &Prefix, tree: Option<&Path>) -> Result<()> {
     let wanted = match tree {
         Some(tree) => wanted(tree),
@@ -69,13 +73,14 @@ pub fn check(prefix: &Prefix, tree: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Links that were made for a version which is not current yet; they go again unless it becomes so.
+/// Links for a version that is not current yet. They are removed when this value is dropped, unless the version
+/// becomes current.
 pub struct PendingLinks {
     paths: Vec<PathBuf>,
 }
 
 impl PendingLinks {
-    /// The version is current: they stay.
+    /// Keeps the links, because the version has become current.
     pub fn keep(mut self) {
         self.paths.clear();
     }
@@ -89,8 +94,11 @@ impl Drop for PendingLinks {
     }
 }
 
-/// Makes the links that the version in `tree` wants and that are not there yet. They lead through `current`, so they are
-/// right for this version as soon as that is.
+/// Makes the missing links for the version in `tree`. They lead through `current`, so they become valid when the
+/// version becomes current.
+///
+/// # Errors
+/// If a link cannot be made.
 pub fn make(prefix: &Prefix, tree: &Path) -> Result<PendingLinks> {
     check(prefix, Some(tree))?;
     let mut made = PendingLinks { paths: Vec::new() };
@@ -102,14 +110,17 @@ pub fn make(prefix: &Prefix, tree: &Path) -> Result<PendingLinks> {
         let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
         prefix.make_folder(folder)?;
         symlink(target(prefix.root(), &name), &path)
-            .with_context(|| format!("cannot make the link {}", path.display()))?;
+            .with_context(|| format!("cannot create the link {}", path.display()))?;
         files::sync_folder(&prefix.root().join(folder))?;
         made.paths.push(path);
     }
     Ok(made)
 }
 
-/// Removes links of ours that lead nowhere: the current version has no such file.
+/// Removes Anneal's links whose target does not exist in the current version.
+///
+/// # Errors
+/// If a link cannot be removed.
 pub fn sweep(prefix: &Prefix) -> Result<()> {
     for name in present(prefix) {
         let path = prefix.root().join(name);
@@ -120,7 +131,10 @@ pub fn sweep(prefix: &Prefix) -> Result<()> {
     Ok(())
 }
 
-/// Removes all links of ours.
+/// Removes all of Anneal's links.
+///
+/// # Errors
+/// If a link cannot be removed.
 pub fn remove(prefix: &Prefix) -> Result<()> {
     for name in present(prefix) {
         let path = prefix.root().join(name);
@@ -129,7 +143,7 @@ pub fn remove(prefix: &Prefix) -> Result<()> {
     Ok(())
 }
 
-/// Names of the links of ours that are there.
+/// Returns the names of Anneal's existing links.
 fn present(prefix: &Prefix) -> Vec<String> {
     let all = FIXED.into_iter().map(str::to_string).chain(man_pages(prefix.root()));
     all.filter(|name| is_ours(prefix, name)).collect()
@@ -149,7 +163,7 @@ mod tests {
         let page = "share/man/man1/anneal.1";
         assert_eq!(target(&root, page), Path::new("../../../lib/anneal/current").join(page));
         assert_eq!(target(&root, "bin/anneal"), root.join("lib/anneal/current/bin/anneal"));
-        // Not made yet.
+        // The links were not made yet.
         assert_eq!(
             target(&temp.path().join("new"), "bin/anneal"),
             Path::new("../lib/anneal/current/bin/anneal")

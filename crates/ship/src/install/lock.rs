@@ -1,4 +1,4 @@
-//! One installer at a time in a prefix; what a killed one left is removed by the next.
+//! Lock that allows one installer at a time in a prefix, and cleanup of the leftovers of killed installers.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -12,26 +12,26 @@ use rustix::process::{Pid, test_kill_process};
 
 use super::prefix::Prefix;
 
-/// Its file, in our own folder. install.sh takes the same with flock(1).
+/// Name of the lock file in Anneal's folder. install.sh locks the same file with flock(1).
 pub const FILE: &str = ".lock";
 
-/// How folders of work begin: `.staging-PID-RANDOM`.
+/// Prefix of the names of work folders: `.staging-PID-RANDOM`.
 const STAGING: &str = ".staging-";
 
-/// How all begins that is renamed to its place when it is whole; the number of the process follows.
+/// Prefixes of all temporary names that are renamed once they are complete. The process number follows.
 const WORK: [&str; 4] = [STAGING, ".current.", ".previous.", ".folders."];
 
-/// Held while a prefix is changed; the system frees it when the process ends, however it does.
+/// Lock that is held while a prefix is changed. The system releases it when the process ends in any way.
 #[derive(Debug)]
 pub struct PrefixLock {
     _file: File,
 }
 
 impl PrefixLock {
-    /// Takes the lock of `prefix`, whose folder must be there, and removes what killed installers left.
+    /// Takes the lock of `prefix`, whose folder must exist, and removes the leftovers of killed installers.
     ///
     /// # Errors
-    /// When another installer holds it, with exit code 75.
+    /// With exit code 75 if another installer holds the lock.
     pub fn take(prefix: &Prefix, what: &str) -> Result<Self> {
         let path = prefix.home().join(FILE);
         let cannot = || format!("cannot lock {}", path.display());
@@ -45,18 +45,19 @@ impl PrefixLock {
                     let holder = if holder.is_empty() { "another process" } else { holder.trim() };
                     let prefix = prefix.root().display();
                     return Err(exit::try_again(format!(
-                        "{holder} is at work in {prefix}: wait for its end, then run the same again"
+                        "cannot lock {prefix}: {holder} is running\nhint: wait until it has finished, then run \
+                         the same command again"
                     )));
                 }
                 Err(TryLockError::Error(error)) => return Err(error).with_context(cannot),
             }
-            // Whoever removed the last version removed the file that we have locked.
+            // The process that removed the last version also removed the file that is locked here.
             let ours = file.metadata().with_context(cannot)?;
             if fs::metadata(&path).is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
                 break file;
             }
         };
-        // Only for the message of another one.
+        // The text is only for the message of another installer.
         let _ = file.rewind();
         let _ = file.set_len(0);
         let _ = write!(file, "{what} of process {}", std::process::id());
@@ -65,14 +66,17 @@ impl PrefixLock {
     }
 }
 
-/// Makes a folder of our own on the file system that is installed to; it goes however the work in it ends.
+/// Creates a work folder on the file system of the prefix, which is removed when it is dropped.
+///
+/// # Errors
+/// If it cannot be created.
 pub fn staging(prefix: &Prefix) -> Result<TempDir> {
     let name = format!("{STAGING}{}-", std::process::id());
     base::scratch_in(&prefix.home(), &name)
         .with_context(|| format!("cannot write to {}", prefix.home().display()))
 }
 
-/// Removes what was begun by processes that are gone. What cannot be removed is in nobody's way.
+/// Removes the leftovers of processes that no longer run. Leftovers that cannot be removed do no harm.
 fn remove_stale(prefix: &Prefix) {
     for path in stale(prefix) {
         let folder = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir());
@@ -93,7 +97,7 @@ fn stale(prefix: &Prefix) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Whether a process is there. Another user's is, though we may not ask it.
+/// True if the process exists, even if it belongs to another user.
 fn is_alive(pid: i32) -> bool {
     let Some(pid) = Pid::from_raw(pid).filter(|_| pid > 0) else { return false };
     !matches!(test_kill_process(pid), Err(rustix::io::Errno::SRCH))
@@ -107,7 +111,8 @@ mod tests {
     fn only_what_dead_installers_left_is_stale() {
         let folder = tempfile::tempdir().unwrap();
         let prefix = Prefix::of(Some(folder.path())).unwrap();
-        // Linux has no such number. A process of our own that has ended would have held the other test's lock.
+        // Linux has no process of this number. A real child that has ended could have inherited the other test's
+        // lock.
         let ended = i32::MAX;
         let dead = prefix.home().join(format!("{STAGING}{}-x", ended));
         let link = prefix.home().join(format!(".current.{}", ended));
@@ -146,7 +151,7 @@ mod tests {
         let held = PrefixLock::take(&prefix, "install").unwrap();
         let error = PrefixLock::take(&prefix, "uninstall").unwrap_err();
         assert_eq!(exit::code_of(&error), 75);
-        let holder = format!("install of process {} is at work", std::process::id());
+        let holder = format!("install of process {} is running", std::process::id());
         assert!(error.to_string().contains(&holder), "{error}");
         drop(held);
         PrefixLock::take(&prefix, "uninstall").unwrap();

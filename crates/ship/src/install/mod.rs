@@ -1,7 +1,7 @@
-//! Installs archives below a prefix, several versions side by side, one of which is current.
+//! Installation of archives below a prefix, with several versions side by side, one of which is current.
 //!
-//! Everything is made and checked in a folder of its own; then the version is put into its place by one rename, and made
-//! current by another. What is killed before that leaves the earlier version as it was.
+//! A version is unpacked and checked in a work folder. One rename moves it into place, and another makes it current.
+//! If the process is killed before, the earlier version stays unchanged.
 
 mod choose;
 mod links;
@@ -27,17 +27,20 @@ use crate::{files, sums};
 pub use remove::uninstall;
 pub use switch::rollback;
 
-/// Installs what `order` names, or says what that would be.
+/// Installs the archive that `order` names, or, in a dry run, returns what would be installed.
+///
+/// # Errors
+/// If the archive is refused or cannot be installed.
 pub fn install(order: &Install) -> Result<Installed> {
     if order.no_check && order.sha256.is_some() {
-        return Err(exit::usage("--no-check and --sha256 exclude each other: give one"));
+        return Err(exit::usage("--no-check cannot be used with --sha256"));
     }
     let prefix = Prefix::of(order.prefix.as_deref())?;
     let key = TrustedKey::configured(order.key.as_deref(), prefix.root())?;
     let mut told = SourceNotes::default();
     let place = source::find(order, &mut told)?;
     let name = source::name_of(&place)?;
-    // What can be refused is refused before anything is fetched or made.
+    // Everything that can be refused is refused before anything is downloaded or created.
     prefix.previous()?;
     links::check(&prefix, None)?;
     let plain_folder = std::fs::symlink_metadata(prefix.version(&name)).map_or(true, |meta| meta.is_dir());
@@ -52,13 +55,13 @@ pub fn install(order: &Install) -> Result<Installed> {
     let _lock = PrefixLock::take(&prefix, "install")?;
     let installed = fetch_and_put(order, &prefix, &place, name, key.as_ref(), told);
     if installed.is_err() && prefix.is_empty() {
-        // Where the first installation was refused, nothing is installed, and no uninstaller will come.
+        // If the first installation was refused, nothing is installed, so no uninstallation would remove the folders.
         let _ = prefix.remove_empty();
     }
     installed
 }
 
-/// Fetches what is at `place`, checks it, puts it into its place and makes it current.
+/// Downloads the archive at `place`, checks it, moves it into place and makes it current.
 fn fetch_and_put(
     order: &Install,
     prefix: &Prefix,
@@ -90,7 +93,7 @@ fn fetch_and_put(
     })
 }
 
-/// All that can be known without writing anything.
+/// Returns everything that can be determined without writing anything.
 fn would_install(
     order: &Install,
     prefix: &Prefix,
@@ -101,7 +104,7 @@ fn would_install(
     let name = source::name_of(place)?;
     match place {
         ArchiveLocation::There(url, _) => {
-            told.notes.push(format!("would fetch {url}, its sum and check them"))
+            told.notes.push(format!("would download {url} and its checksum, and check the archive"))
         }
         _ => match source::open(place, order, key, None, &mut told)? {
             Source::Archive(archive) => {
@@ -110,7 +113,7 @@ fn would_install(
             }
             Source::Tree { folder, .. } => {
                 sums::check(&folder)?;
-                told.notes.push(format!("{}: all its files are what was packed", folder.display()));
+                told.notes.push(format!("{}: all files match the list of checksums", folder.display()));
             }
         },
     }
@@ -128,7 +131,7 @@ fn would_install(
     })
 }
 
-/// Says so when a shell here would not find what was installed.
+/// Adds a note if a shell would not find the installed program.
 fn note_path(prefix: &Prefix, told: &mut SourceNotes) {
     let bin = prefix.root().join("bin");
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -137,13 +140,13 @@ fn note_path(prefix: &Prefix, told: &mut SourceNotes) {
     match found {
         Some(found) if found.canonicalize().ok() != prefix.program().canonicalize().ok() => {
             told.warnings.push(format!(
-                "a shell finds {} first: put {} before its folder in PATH, or remove it",
+                "a shell finds {} first\nhint: put {} before its folder in PATH, or remove it",
                 found.display(),
                 bin.display()
             ));
         }
         None => told.warnings.push(format!(
-            "{} is not in PATH: add it (export PATH=\"{}:$PATH\" in ~/.profile), or call {}",
+            "{} is not in PATH\nhint: add it (export PATH=\"{}:$PATH\" in ~/.profile), or run {}",
             bin.display(),
             bin.display(),
             prefix.program().display()
@@ -152,7 +155,10 @@ fn note_path(prefix: &Prefix, told: &mut SourceNotes) {
     }
 }
 
-/// Lists the versions below a prefix, and whether each is still what was installed.
+/// Lists the versions below a prefix, each with the result of checking its files.
+///
+/// # Errors
+/// If the prefix cannot be read.
 pub fn list(order: &List) -> Result<Vec<InstalledVersion>> {
     let prefix = Prefix::of(order.prefix.as_deref())?;
     let (current, previous) = (prefix.current()?, prefix.way_back()?);

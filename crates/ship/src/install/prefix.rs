@@ -1,15 +1,15 @@
-//! Where things lie below a prefix.
+//! Layout of files below a prefix.
 //!
 //! ```text
-//! PREFIX/bin/anneal -> ../lib/anneal/current/bin/anneal      links, as for the man pages and the completions
-//! PREFIX/lib/anneal/current -> versions/NAME                 one rename of this link is the whole switch
+//! PREFIX/bin/anneal -> ../lib/anneal/current/bin/anneal      links, also for the man pages and completions
+//! PREFIX/lib/anneal/current -> versions/NAME                 renaming this link switches the version
 //! PREFIX/lib/anneal/previous -> versions/NAME
-//! PREFIX/lib/anneal/versions/NAME/                           an archive as it was unpacked
-//! PREFIX/lib/anneal/folders                                  folders that we made in PREFIX, and above it
+//! PREFIX/lib/anneal/versions/NAME/                           an unpacked archive
+//! PREFIX/lib/anneal/folders                                  folders that Anneal created in and above PREFIX
 //! PREFIX/lib/anneal/.lock, .staging-PID-RANDOM/
 //! ```
 //!
-//! install.sh keeps to the same, so each can go on where the other was.
+//! install.sh uses the same layout, so each can continue the other's work.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,14 +21,17 @@ use base::exit;
 
 use crate::{files, name};
 
-/// A prefix that is installed to.
+/// Prefix of an installation.
 #[derive(Clone, Debug)]
 pub struct Prefix {
     root: PathBuf,
 }
 
 impl Prefix {
-    /// The one that was asked for, or that is usual for this user.
+    /// Returns the requested prefix, or the default for this user.
+    ///
+    /// # Errors
+    /// If there is no home folder or the prefix cannot be used.
     pub fn of(asked: Option<&Path>) -> Result<Self> {
         let root = match asked {
             Some(root) => std::path::absolute(root)?,
@@ -36,7 +39,10 @@ impl Prefix {
             None => {
                 let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
                 home.ok_or_else(|| {
-                    exit::usage("HOME names no folder: say where to install with --prefix DIR")
+                    exit::usage(
+                        "cannot choose a folder to install to: HOME is not set\nhint: name a folder with \
+                         --prefix DIR",
+                    )
                 })?
                 .join(".local")
             }
@@ -44,37 +50,37 @@ impl Prefix {
         Ok(Self { root })
     }
 
-    /// The prefix itself.
+    /// Returns the path of the prefix.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// All that is ours alone.
+    /// Returns the folder that only Anneal uses.
     pub fn home(&self) -> PathBuf {
         self.root.join("lib/anneal")
     }
 
-    /// The unpacked archives.
+    /// Returns the folder of unpacked archives.
     pub fn versions(&self) -> PathBuf {
         self.home().join("versions")
     }
 
-    /// One of them.
+    /// Returns the folder of one version.
     pub fn version(&self, name: &str) -> PathBuf {
         self.versions().join(name)
     }
 
-    /// The program, as a shell finds it.
+    /// Returns the path under which a shell finds the program.
     pub fn program(&self) -> PathBuf {
         self.root.join("bin/anneal")
     }
 
-    /// The link to what is used.
+    /// Returns the path of the link to the current version.
     pub fn current_link(&self) -> PathBuf {
         self.home().join("current")
     }
 
-    /// The link to what was used before.
+    /// Returns the path of the link to the previous version.
     pub fn previous_link(&self) -> PathBuf {
         self.home().join("previous")
     }
@@ -83,12 +89,18 @@ impl Prefix {
         self.home().join("folders")
     }
 
-    /// Name of the current version.
+    /// Returns the name of the current version, or `None`.
+    ///
+    /// # Errors
+    /// If something other than Anneal's link is at its path.
     pub fn current(&self) -> Result<Option<String>> {
         self.named_by(&self.current_link())
     }
 
-    /// Name of the version that was current before, where it is still there.
+    /// Returns the name of the previous version, or `None` if there is none or it no longer exists.
+    ///
+    /// # Errors
+    /// If something other than Anneal's link is at its path.
     pub fn previous(&self) -> Result<Option<String>> {
         let current = self.current()?;
         Ok(self
@@ -96,8 +108,12 @@ impl Prefix {
             .filter(|name| self.version(name).is_dir() && Some(name) != current.as_ref()))
     }
 
-    /// Name of the version that a rollback leads to: the previous one, else the newest of the others. Whoever is killed
-    /// between the two renames of a switch leaves both links at one version.
+    /// Returns the name of the version that a rollback makes current: the previous version, else the newest of the
+    /// others. The second case occurs if a process was killed between the two renames of a switch, so that both links
+    /// name one version.
+    ///
+    /// # Errors
+    /// If a link or the folder of versions cannot be read.
     pub fn way_back(&self) -> Result<Option<String>> {
         let Some(current) = self.current()? else { return Ok(None) };
         match self.previous()? {
@@ -106,15 +122,15 @@ impl Prefix {
         }
     }
 
-    /// The version that `link` leads to.
+    /// Returns the version that `link` names.
     ///
     /// # Errors
-    /// When something else lies there.
+    /// If something else is at this path.
     fn named_by(&self, link: &Path) -> Result<Option<String>> {
         let target = match fs::read_link(link) {
             Ok(target) => target,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            // No link.
+            // This error means that the file is not a link.
             Err(error) if error.kind() == ErrorKind::InvalidInput => return Err(foreign(link)),
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot read the link {}", link.display()));
@@ -127,7 +143,10 @@ impl Prefix {
         }
     }
 
-    /// Names of all versions, the newest last.
+    /// Returns the names of all versions, the newest last.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
     pub fn all(&self) -> Result<Vec<String>> {
         let versions = self.versions();
         let entries = match fs::read_dir(&versions) {
@@ -150,19 +169,22 @@ impl Prefix {
         Ok(names)
     }
 
-    /// Makes the folder `below` the prefix, which everybody may enter, and remembers which ones had to be made: those go
-    /// again with the last version, and no others.
+    /// Creates the folder `below` the prefix, accessible to all users, and records the folders that had to be
+    /// created: only these are removed with the last version.
+    ///
+    /// # Errors
+    /// If a folder cannot be created or recorded.
     pub fn make_folder(&self, below: &str) -> Result<()> {
         let folder = self.root.join(below);
         let missing: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
-        // The deepest first.
+        // The deepest folder is removed first.
         let unmake = |made: &[&Path]| made.iter().for_each(|folder| drop(fs::remove_dir(folder)));
         for (at, folder) in missing.iter().enumerate().rev() {
             if let Err(error) = files::make_open(folder, 0o755) {
                 unmake(&missing[at + 1..]);
                 return Err(error).with_context(|| {
                     format!(
-                        "cannot make {}: take a folder that you may write to with --prefix DIR, or install as root",
+                        "cannot create {}\nhint: choose a writable folder with --prefix DIR, or install as root",
                         folder.display()
                     )
                 });
@@ -171,26 +193,27 @@ impl Prefix {
         if missing.is_empty() || !self.home().is_dir() {
             return Ok(());
         }
-        // One that is not in the list would never go.
+        // A folder that is not in the list would never be removed.
         self.remember(&missing).inspect_err(|_| unmake(&missing))
     }
 
-    /// Adds `made` to the list of folders that go with the last version.
+    /// Adds `made` to the list of folders to remove with the last version.
     fn remember(&self, made: &[&Path]) -> Result<()> {
         let mut all = self.made_folders()?;
         all.extend(made.iter().filter_map(|folder| match folder.strip_prefix(&self.root) {
             Ok(below) if below.as_os_str().is_empty() => Some(".".to_string()),
             Ok(below) => Some(below.to_str()?.to_string()),
-            // What `..` leads to was there, whatever lies before it.
+            // A folder that was reached through `..` existed before.
             Err(_) if folder.file_name().is_none() => None,
-            // By where it lies: the prefix may be called otherwise the next time, or be moved away from there.
+            // Recorded as an absolute path, because the prefix may get another name or be moved.
             Err(_) => Some(folder.canonicalize().ok()?.to_str()?.to_string()),
         }));
         let text: String = all.iter().map(|folder| format!("{folder}\n")).collect();
         files::replace(&self.folders_list(), text.as_bytes())
     }
 
-    /// Folders that we made: `.` is the prefix, a relative one lies below it, an absolute one above.
+    /// Returns the folders that Anneal created: `.` is the prefix, relative paths lie below it, absolute paths above
+    /// it.
     fn made_folders(&self) -> Result<BTreeSet<String>> {
         let known = |line: &&str| *line == "." || line.starts_with('/') || name::check_member(line).is_ok();
         match fs::read_to_string(self.folders_list()) {
@@ -202,7 +225,7 @@ impl Prefix {
         }
     }
 
-    /// Whether nothing is installed, and nobody put anything in its place.
+    /// True if no version is installed and nothing else is in the folder of versions.
     pub fn is_empty(&self) -> bool {
         let nothing = |mut entries: fs::ReadDir| entries.next().is_none();
         fs::read_dir(self.versions()).is_ok_and(nothing)
@@ -210,7 +233,11 @@ impl Prefix {
             && !is_there(&self.previous_link())
     }
 
-    /// Removes what is left of us when no version is: our own folder, then those that we made and nobody else uses.
+    /// Removes Anneal's remaining files after the last version is gone: its own folder, then the folders that it
+    /// created, unless they are in use.
+    ///
+    /// # Errors
+    /// If a file cannot be removed.
     pub fn remove_empty(&self) -> Result<()> {
         let made = self.made_folders()?;
         let gone = |path: PathBuf| match fs::remove_file(&path) {
@@ -222,10 +249,10 @@ impl Prefix {
         gone(self.folders_list())?;
         gone(self.home().join(super::lock::FILE))?;
         let root = self.root.canonicalize().ok();
-        // What is not empty holds what others put there.
+        // A folder that is not empty contains files of others and stays.
         let _ = fs::remove_dir(self.versions());
         let _ = fs::remove_dir(self.home());
-        // The deepest first: what is below the prefix, the prefix itself, what is above it.
+        // Sorted so that the deepest folders come first: those below the prefix, the prefix, those above it.
         let mut made: Vec<String> = made.into_iter().collect();
         made.sort_by_key(|folder| {
             let depth = std::cmp::Reverse(folder.matches('/').count());
@@ -233,11 +260,11 @@ impl Prefix {
         });
         for folder in made {
             let path = match folder.as_str() {
-                // `rmdir PREFIX/.` is refused.
+                // `rmdir PREFIX/.` would be refused.
                 "." => self.root.clone(),
                 above if above.starts_with('/') => match &root {
                     Some(root) if root.starts_with(above) && root != Path::new(above) => PathBuf::from(above),
-                    // The prefix was moved away from there.
+                    // The prefix was moved away from this folder.
                     _ => continue,
                 },
                 below => self.root.join(below),
@@ -248,21 +275,24 @@ impl Prefix {
     }
 }
 
-/// Whether `link` is there, as a link or as anything else.
+/// True if anything exists at `path`, even a dangling link.
 pub fn is_there(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-/// Something of somebody else lies in our way.
+/// Returns the error for a file of others at a path that Anneal needs.
 pub fn foreign(path: &Path) -> anyhow::Error {
     anyhow!(
-        "{} is there and was not put there by an installer of Anneal: nothing was changed; move it away, or install \
-         elsewhere with --prefix DIR",
+        "cannot replace {}: no installer of Anneal created it; nothing was changed\nhint: move it away, or \
+         choose another folder with --prefix DIR",
         path.display()
     )
 }
 
-/// A name in `there` that is `asked`, whole or by its version's number.
+/// Returns the name in `there` that matches `asked`, as a whole or by its version number.
+///
+/// # Errors
+/// If there is no such version, or more than one.
 pub fn find(asked: &str, there: &[String]) -> Result<String> {
     if there.iter().any(|name| name == asked) {
         return Ok(asked.to_string());
@@ -270,9 +300,9 @@ pub fn find(asked: &str, there: &[String]) -> Result<String> {
     let of_version = |name: &&String| name::parts(name).is_some_and(|(version, ..)| version == asked);
     match there.iter().filter(of_version).collect::<Vec<_>>().as_slice() {
         [one] => Ok((*one).clone()),
-        [] => bail!("{asked} is not installed; installed are {}", there.join(", ")),
+        [] => bail!("{asked} is not installed; installed versions: {}", there.join(", ")),
         several => Err(exit::usage(format!(
-            "{asked} may be {}: give the whole name",
+            "{asked} is ambiguous: it matches {}\nhint: give the full name",
             several.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(" or ")
         ))),
     }

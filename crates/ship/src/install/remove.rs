@@ -1,4 +1,4 @@
-//! Removes versions, and with the last one all that is ours.
+//! Removal of versions, and of everything else with the last version.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,10 +14,13 @@ use super::{links, switch};
 use crate::files;
 use crate::order::{Uninstall, Uninstalled};
 
-/// Removes a version, or all.
+/// Removes one version or all versions.
+///
+/// # Errors
+/// If there is no such version, or it cannot be removed.
 pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {
     if order.all && order.version.is_some() {
-        return Err(exit::usage("a version and --all exclude each other: give one"));
+        return Err(exit::usage("a version cannot be combined with --all"));
     }
     let prefix = Prefix::of(order.prefix.as_deref())?;
     let lock = if order.dry_run { None } else { Some(lock_installed(&prefix, "uninstall", order.all)?) };
@@ -29,7 +32,7 @@ pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {
         (None, Some(current)) => vec![current.clone()],
         (None, None) => {
             return Err(exit::usage(format!(
-                "no version is current: say which to remove, of {}, or --all",
+                "no version is current\nhint: name the version to remove, out of {}, or use --all",
                 all.join(", ")
             )));
         }
@@ -44,7 +47,7 @@ pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {
     };
     if let Some(next) = next.as_ref().filter(|next| current.as_ref() != Some(next)) {
         check_still_runs(&prefix, next)
-            .with_context(|| format!("nothing is removed: {next} would be current then"))?;
+            .with_context(|| format!("cannot remove the version: {next} would become current"))?;
     }
     if order.dry_run {
         return Ok(Uninstalled { removed: doomed, current: next, dry_run: true });
@@ -53,7 +56,7 @@ pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {
     match &next {
         Some(next) => switch_away(&prefix, next, &doomed)?,
         None => {
-            // The links first: they must not lead to half a version.
+            // Links are removed first, because they must never lead to a partial version.
             links::remove(&prefix)?;
             remove_link(&prefix.current_link())?;
             remove_link(&prefix.previous_link())?;
@@ -61,7 +64,7 @@ pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {
     }
     let scratch = staging(&prefix)?;
     for name in &doomed {
-        // Out of the versions by one rename: a kill leaves a whole one there or none.
+        // One rename moves the folder away, so that a killed process leaves a complete version or none.
         let out = scratch.path().join(name);
         let place = prefix.version(name);
         fs::rename(&place, &out).with_context(|| format!("cannot move {} away", place.display()))?;
@@ -75,7 +78,7 @@ pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {
     Ok(Uninstalled { removed: doomed, current: next, dry_run: false })
 }
 
-/// Makes `next` current, where it is not, and forgets a previous one that will be gone.
+/// Makes `next` current if it is not, and removes the link to the previous version if that is among `doomed`.
 fn switch_away(prefix: &Prefix, next: &str, doomed: &[String]) -> Result<()> {
     let current = prefix.current()?;
     let previous = prefix.previous()?;

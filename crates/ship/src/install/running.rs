@@ -1,4 +1,4 @@
-//! Versions that are installed, and whether they run.
+//! Checks of installed versions.
 
 use anyhow::{Context, Result, bail};
 
@@ -6,19 +6,25 @@ use super::lock::PrefixLock;
 use super::prefix::Prefix;
 use crate::{program, sums};
 
-/// Refuses a version that does not run any more, before it is made current.
+/// Checks that a version still runs, before it becomes current.
+///
+/// # Errors
+/// If it does not run.
 pub(crate) fn check_still_runs(prefix: &Prefix, name: &str) -> Result<()> {
     let folder = prefix.version(name);
-    sums::check(&folder).with_context(|| format!("{name} is damaged: install it again"))?;
+    sums::check(&folder).with_context(|| format!("{name} is damaged\nhint: install it again"))?;
     program::version(&[], &folder.join("bin/anneal"), &folder)?;
     Ok(())
 }
 
-/// Takes the lock of a prefix in which something is installed; where `all` shall go, whatever a killed installer left is
-/// something.
+/// Takes the lock of a prefix in which something is installed. If `all` is true, leftovers of a killed installer
+/// count too.
+///
+/// # Errors
+/// If nothing is installed, or another installer holds the lock.
 pub(crate) fn lock_installed(prefix: &Prefix, what: &str, all: bool) -> Result<PrefixLock> {
     if !prefix.home().is_dir() || (!all && prefix.all()?.is_empty()) {
-        bail!("nothing is installed in {}: name the prefix with --prefix DIR", prefix.root().display());
+        bail!("nothing is installed in {}\nhint: name the prefix with --prefix DIR", prefix.root().display());
     }
     PrefixLock::take(prefix, what)
 }

@@ -1,4 +1,4 @@
-//! Where an archive comes from: a file, a folder, or the net.
+//! Sources of archives: files, folders and URLs.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,64 +12,67 @@ use crate::order::{Index, Install};
 use crate::signature::TrustedKey;
 use crate::{fetch, files, name, sums};
 
-/// A `.sha256` is one line.
+/// Maximum size of a `.sha256` file, which has one line.
 const LARGEST_SUM: u64 = 1 << 16;
 
-/// An index of some thousand archives.
+/// Maximum size of an index, enough for some thousand archives.
 const LARGEST_INDEX: u64 = 1 << 20;
 
-/// What will be installed.
+/// Version to install.
 pub enum Source {
-    /// A file that is compressed.
+    /// Compressed archive.
     Archive(Archive),
-    /// A folder that was unpacked by somebody.
+    /// Folder that was unpacked by the user.
     Tree {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
         /// Name of the version.
         name: String,
     },
 }
 
-/// An archive that has been checked as far as it can be without unpacking.
+/// Archive that passed all checks that need no unpacking.
 pub struct Archive {
     /// Name of the version.
     pub name: String,
-    /// The file, opened: what is unpacked is what was checked.
+    /// Open file, so that exactly the checked content is unpacked.
     pub file: File,
-    /// Its size.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// What it must have, which it had when it was checked.
+    /// Digest of the checked content.
     pub sha256: Sha256,
 }
 
-/// Where an archive is, before any of it was read.
+/// Location of an archive that was not read yet.
 pub enum ArchiveLocation {
-    /// On this machine.
+    /// File on this machine.
     Here(PathBuf),
-    /// An unpacked folder on this machine.
+    /// Unpacked folder on this machine.
     Tree(PathBuf),
-    /// On another, with the digest that an index tells.
+    /// URL, with the digest from an index, if there is one.
     There(String, Option<Sha256>),
 }
 
-/// What people should know of what was found.
+/// Messages about the source for the user.
 #[derive(Debug, Default)]
 pub struct SourceNotes {
-    /// What was chosen, and why.
+    /// Choices and the reasons for them.
     pub notes: Vec<String>,
-    /// Risks that were taken.
+    /// Risks.
     pub warnings: Vec<String>,
 }
 
-/// Finds the archive that `order` means; an index may be fetched, no archive.
+/// Finds the archive that `order` names. May download an index, but no archive.
+///
+/// # Errors
+/// If there is no archive for this machine.
 pub fn find(order: &Install, told: &mut SourceNotes) -> Result<ArchiveLocation> {
     let from = &order.from;
     if fetch::is_url(from) {
         if from.starts_with("http:") {
             told.warnings.push(format!(
-                "{from} is not encrypted: anybody on the way may give another archive with another sum; take https, or a \
-                 key of minisign"
+                "{from} is not encrypted, so the archive and its checksum may be replaced in transit\nhint: use \
+                 https or a minisign key"
             ));
         }
         if !from.ends_with('/') {
@@ -77,8 +80,13 @@ pub fn find(order: &Install, told: &mut SourceNotes) -> Result<ArchiveLocation> 
         }
         let url = format!("{from}index.json");
         let index: Index = serde_json::from_slice(&fetch::small(&url, LARGEST_INDEX)?)
-            .with_context(|| format!("cannot understand {url}"))?;
-        ensure!(index.schema <= 1, "{url} is of a newer kind ({}): take a newer installer", index.schema);
+            .with_context(|| format!("cannot parse {url}"))?;
+        ensure!(
+            index.schema <= 1,
+            "cannot read {url}: a newer version of Anneal wrote it (version {} of the format)\nhint: use a newer \
+             installer",
+            index.schema
+        );
         let chosen = choose::choose(index.archives.iter().map(|listed| listed.file.as_str()), from)?;
         told.notes.push(chosen.why);
         let listed = index.archives.iter().find(|listed| listed.file == chosen.file);
@@ -100,7 +108,8 @@ pub fn find(order: &Install, told: &mut SourceNotes) -> Result<ArchiveLocation> 
     }
     if path.join("build_info.json").is_file() {
         return Err(exit::usage(format!(
-            "{} is a build and no archive: `cargo xtask dist` packs one, with licences, sums and man pages",
+            "{} is a build, not an archive\nhint: `cargo xtask dist` packs it with licences, checksums and man \
+             pages",
             path.display()
         )));
     }
@@ -114,7 +123,10 @@ pub fn find(order: &Install, told: &mut SourceNotes) -> Result<ArchiveLocation> 
     Ok(ArchiveLocation::Here(path.join(chosen.file)))
 }
 
-/// Name of the version at `place`.
+/// Returns the name of the version at `place`.
+///
+/// # Errors
+/// If the name of the file is not that of an archive.
 pub fn name_of(place: &ArchiveLocation) -> Result<String> {
     match place {
         ArchiveLocation::Here(path) => {
@@ -131,7 +143,10 @@ pub fn name_of(place: &ArchiveLocation) -> Result<String> {
     }
 }
 
-/// Opens what is at `place` and checks its sum and signature; downloads go to `scratch`.
+/// Opens the archive at `place` and checks its checksum and signature. Downloads go to `scratch`.
+///
+/// # Errors
+/// If the archive cannot be read or is refused.
 pub fn open(
     place: &ArchiveLocation,
     order: &Install,
@@ -144,8 +159,8 @@ pub fn open(
         ArchiveLocation::Tree(folder) => {
             if let Some(key) = key {
                 bail!(
-                    "{} has no signature, and there is a key of {} that must have signed what is installed: install the \
-                     archive",
+                    "cannot install {}: the minisign key of {} is configured, but an unpacked folder has no \
+                     signature\nhint: install the archive",
                     folder.display(),
                     key.from
                 );
@@ -172,7 +187,7 @@ pub fn open(
             check(file, name, expected, signed.transpose()?, &signature)
         }
         ArchiveLocation::There(url, listed) => {
-            let scratch = scratch.context("nowhere to download to")?;
+            let scratch = scratch.context("there is no folder to download to")?;
             let own = fetch::file_name(url)?;
             let expected = expected(order, listed.as_ref(), told, url, || {
                 let list = format!("{url}.sha256");
@@ -195,7 +210,8 @@ pub fn open(
 
 fn unsigned(archive: &Path, key: &TrustedKey) -> String {
     format!(
-        "{} has no signature (.minisig) beside it, and there is a key of {} that must have signed what is installed",
+        "cannot install {}: the minisign key of {} is configured, but the archive has no signature (.minisig) \
+         beside it",
         archive.display(),
         key.from
     )
@@ -207,7 +223,8 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The digest that the archive must have: given by hand, else told beside it; an index must not say another.
+/// Returns the digest that the archive must have: the one in `order`, else the one in the file beside the archive,
+/// which an index must not contradict.
 fn expected(
     order: &Install,
     listed: Option<&Sha256>,
@@ -222,25 +239,26 @@ fn expected(
     match (beside()?, listed) {
         (Some(told), Some(listed)) if told != *listed => {
             bail!(
-                "{archive}.sha256 and index.json tell two sums: the folder is half written; try again later"
+                "{archive}.sha256 and index.json have different checksums, so the folder is being updated\nhint: \
+                 try again later"
             )
         }
         (Some(told), _) => Ok(Some(told)),
         (None, Some(listed)) => Ok(Some(listed.clone())),
         (None, None) if order.no_check => {
             told.warnings.push(format!(
-                "{archive} is installed without a sum (--no-check): whether it is whole, and whose it is, nobody knows"
+                "{archive} is installed without a checksum (--no-check), so damage or forgery is not detected"
             ));
             Ok(None)
         }
         (None, None) => Err(anyhow!(
-            "there is no {archive}.sha256 beside the archive: fetch that too, or give the sum with --sha256 HEX; \
-             --no-check installs whatever it is"
+            "cannot check the archive: {archive}.sha256 does not exist\nhint: download that file too, or give \
+             the checksum with --sha256 HEX; --no-check installs without a check"
         )),
     }
 }
 
-/// Reads the whole archive before any of it is unpacked.
+/// Reads and checks the whole archive before any of it is unpacked.
 fn check(
     mut file: File,
     name: String,
@@ -253,8 +271,8 @@ fn check(
     if let Some(expected) = expected {
         ensure!(
             sha256 == expected,
-            "the archive of {name} is damaged, or not what was meant: its SHA-256 is {sha256} and should be {expected}; \
-             fetch it again"
+            "checksum mismatch: the SHA-256 of the archive of {name} is {sha256} instead of {expected}\nhint: \
+             download it again"
         );
     }
     file.rewind()?;

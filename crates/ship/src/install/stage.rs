@@ -1,4 +1,4 @@
-//! An archive becomes a folder, and the folder is held against all that it says of itself.
+//! Staging of an archive: unpacks it into a work folder and checks it against its own lists.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -12,16 +12,20 @@ use super::source::Source;
 use crate::progress::Progress;
 use crate::{elf, files, name, program, sums, unpack};
 
-/// A record is some kilobytes.
+/// Maximum size of a record, which takes a few kilobytes.
 const LARGEST_RECORD: u64 = 8 << 20;
 
-/// What is read of build_info.json: any version of it will do, the program itself reads the rest.
+/// Fields of build_info.json that are read. They exist in every version of the format; the program itself reads the
+/// rest.
 #[derive(Deserialize)]
 struct RecordHead {
     target: String,
 }
 
-/// Puts what is in `source` into a folder of its own in `scratch`.
+/// Unpacks or copies `source` into a new folder in `scratch` and returns the folder.
+///
+/// # Errors
+/// If the content is refused or cannot be written.
 pub fn stage(source: Source, scratch: &Path) -> Result<PathBuf> {
     match source {
         Source::Archive(archive) => {
@@ -31,7 +35,7 @@ pub fn stage(source: Source, scratch: &Path) -> Result<PathBuf> {
                 .with_context(|| format!("cannot unpack the archive of {}", archive.name))?;
             ensure!(
                 unpacked.sha256 == archive.sha256,
-                "the archive of {} changed while it was unpacked: run the same again",
+                "the archive of {} changed while it was unpacked\nhint: run the same command again",
                 archive.name
             );
             Ok(unpacked.folder)
@@ -44,10 +48,10 @@ pub fn stage(source: Source, scratch: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Copies an unpacked archive, without what an archive cannot hold.
+/// Copies an unpacked archive, refusing everything that an archive must not contain.
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     let mut made = vec![to.to_path_buf()];
-    fs::create_dir(to).with_context(|| format!("cannot make {}", to.display()))?;
+    fs::create_dir(to).with_context(|| format!("cannot create {}", to.display()))?;
     for name in files::tree(from)? {
         name::check_member(&name)?;
         let (source, target) = (from.join(&name), to.join(&name));
@@ -73,25 +77,28 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the version in `folder` is whole, for this machine, and runs; what it says of itself.
+/// Checks that the version in `folder` is complete, is for this machine, and runs. Returns the program's `--version`.
+///
+/// # Errors
+/// If a check fails.
 pub fn check(folder: &Path) -> Result<String> {
     sums::check(folder)?;
     let record = folder.join("build_info.json");
     let text = files::read_small(&record, LARGEST_RECORD)?;
     let RecordHead { target } =
-        serde_json::from_slice(&text).with_context(|| format!("cannot understand {}", record.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("cannot parse {}", record.display()))?;
     let mut parts = target.split('-');
     let here = (std::env::consts::ARCH, std::env::consts::OS);
     let arch = parts.next().unwrap_or_default();
     if arch != here.0 || !parts.any(|part| part == here.1) {
         return Err(exit::lacks(format!(
-            "it is built for {target} and this machine is {}-{}: take an archive for that",
+            "the archive is for {target}, but this machine is {}-{}\nhint: use an archive for this machine",
             here.0, here.1
         )));
     }
     let anneal = folder.join("bin/anneal");
     elf::check_host(&anneal)?;
     let mode = anneal.metadata()?.permissions().mode();
-    ensure!(mode & 0o111 == 0o111, "bin/anneal in it may not be run (mode {:o})", mode & 0o777);
+    ensure!(mode & 0o111 == 0o111, "bin/anneal in the archive is not executable (mode {:o})", mode & 0o777);
     program::version(&[], &anneal, folder)
 }

@@ -1,4 +1,4 @@
-//! Puts a version into its place and makes it current, each by one rename.
+//! Activation of versions: one rename moves a version into place, another makes it current.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,14 @@ use super::source::SourceNotes;
 use crate::order::{Rollback, Switched};
 use crate::{files, interrupt, sums};
 
-/// Puts the checked folder `staged` to the versions as `name` and makes it current; whether it was there already.
+/// Moves the checked folder `staged` to the versions as `name` and makes it current. Returns true if the same content
+/// was installed already.
 ///
 /// # Errors
-/// When another content is there under this name and `force` does not say to replace it. Whatever fails, what was
-/// current stays so.
+/// If other content is installed under this name and `force` is false. After any error the current version is
+/// unchanged.
 pub fn put(prefix: &Prefix, name: &str, staged: &Path, force: bool, told: &mut SourceNotes) -> Result<bool> {
-    // The last place to stop at: what follows is a few renames.
+    // This is the last point at which the user can stop it; only a few renames follow.
     interrupt::check()?;
     let place = prefix.version(name);
     let there = is_there(&place);
@@ -34,15 +35,15 @@ pub fn put(prefix: &Prefix, name: &str, staged: &Path, force: bool, told: &mut S
                 return Ok(true);
             }
             (true, Some(damage)) => {
-                told.notes.push(format!("{name} was damaged and is repaired: {damage:#}"))
+                told.notes.push(format!("{name} was damaged and has been repaired: {damage:#}"))
             }
             (false, _) if !force => bail!(
-                "{name} is installed with other content: `--force` replaces it (then there is no way back to that), or \
+                "{name} is already installed with other content\nhint: `--force` replaces it for good, or \
                  uninstall it first"
             ),
-            (false, _) => told.notes.push(format!("{name} replaces another content of the same name")),
+            (false, _) => told.notes.push(format!("{name} replaces other content of the same name")),
         }
-        // At once, so that whoever starts it meanwhile finds the one or the other.
+        // Exchanged in one step, so that a user who starts the program finds either the old or the new version.
         exchange(staged, &place)?;
     } else {
         fs::rename(staged, &place)
@@ -51,13 +52,16 @@ pub fn put(prefix: &Prefix, name: &str, staged: &Path, force: bool, told: &mut S
     let was_current = is_current(prefix, name);
     let switched = files::sync_folder(&prefix.versions()).and_then(|()| make_current(prefix, name));
     if switched.is_err() && (was_current || !is_current(prefix, name)) {
-        // Back to what was there. A disk that did not take the switch fails after it, and what is current stays.
+        // Undoes the move. If only the disk reported an error after the switch, the new version stays.
         let _ = if there { exchange(staged, &place) } else { files::remove_tree(&place) };
     }
     switched.map(|()| false)
 }
 
-/// Makes the version `name` current, and what was so till now the previous one.
+/// Makes the version `name` current, and the current version the previous one.
+///
+/// # Errors
+/// If a link cannot be changed.
 pub fn make_current(prefix: &Prefix, name: &str) -> Result<()> {
     let links = links::make(prefix, &prefix.version(name))?;
     let before = prefix.current()?;
@@ -66,7 +70,8 @@ pub fn make_current(prefix: &Prefix, name: &str) -> Result<()> {
         return Ok(());
     }
     let earlier = fs::read_link(prefix.previous_link()).ok();
-    // Killed between these two, the current one is still there, and the next switch does both.
+    // A process that is killed between the two switches leaves the current version in place; the next switch repeats
+    // both.
     let kept = before.map_or(Ok(()), |before| files::switch_link(&prefix.previous_link(), &target(&before)));
     let switched = match kept {
         Ok(()) => point_current(prefix, name, links),
@@ -81,8 +86,11 @@ pub fn make_current(prefix: &Prefix, name: &str) -> Result<()> {
     switched
 }
 
-/// Points `current` at the version `name`, for which `links` were made. They stay where it came to that, though the disk
-/// may not have taken it, which is an error too.
+/// Points `current` at the version `name`, for which `links` were made. The links are kept once the switch has
+/// happened, even if the disk then reports an error.
+///
+/// # Errors
+/// If the link cannot be changed, or the disk reports an error.
 pub fn point_current(prefix: &Prefix, name: &str, links: PendingLinks) -> Result<()> {
     let switched = files::switch_link(&prefix.current_link(), &target(name));
     if is_current(prefix, name) {
@@ -95,19 +103,23 @@ fn is_current(prefix: &Prefix, name: &str) -> bool {
     prefix.current().is_ok_and(|current| current.as_deref() == Some(name))
 }
 
-/// What a link to the version `name` holds.
+/// Returns the target of a link to the version `name`.
 fn target(name: &str) -> PathBuf {
     PathBuf::from("versions").join(name)
 }
 
-/// Makes the version current that was so before.
+/// Makes the previous version current.
+///
+/// # Errors
+/// If there is no previous version, or it does not run.
 pub fn rollback(order: &Rollback) -> Result<Switched> {
     let prefix = Prefix::of(order.prefix.as_deref())?;
     let _lock = if order.dry_run { None } else { Some(lock_installed(&prefix, "rollback", false)?) };
     let (current, previous) = (prefix.current()?, prefix.way_back()?);
     let (Some(current), Some(previous)) = (current, previous) else {
         bail!(
-            "there is no version to go back to in {}: `cargo xtask install --list` shows what is installed",
+            "cannot roll back: {} has no previous version\nhint: `cargo xtask install --list` shows the \
+             installed versions",
             prefix.root().display()
         );
     };
@@ -117,7 +129,7 @@ pub fn rollback(order: &Rollback) -> Result<Switched> {
         if prefix.previous()?.as_ref() != Some(&previous) {
             files::switch_link(&prefix.previous_link(), &target(&previous))?;
         }
-        // Both links at once; elsewhere one after the other, the one that matters first.
+        // Both links are exchanged in one step; if the file system cannot do this, `current` is switched first.
         match exchange(&prefix.current_link(), &prefix.previous_link()) {
             Ok(()) => links.keep(),
             Err(_) => {
@@ -131,15 +143,16 @@ pub fn rollback(order: &Rollback) -> Result<Switched> {
     Ok(Switched { current: previous, previous: current, dry_run: order.dry_run })
 }
 
-/// Lets two names change places in one step.
+/// Exchanges two files or folders in one step.
 fn exchange(one: &Path, other: &Path) -> Result<()> {
     renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).map_err(|error| match error {
         Errno::INVAL | Errno::NOSYS | Errno::NOTSUP => anyhow::anyhow!(
-            "this file system cannot replace {} in one step: uninstall it first, then install again",
+            "cannot replace {}: this file system cannot exchange folders in one step\nhint: uninstall the \
+             version first, then install it again",
             other.display()
         ),
         other_error => anyhow::Error::from(other_error).context(format!(
-            "cannot put {} into the place of {}",
+            "cannot exchange {} with {}",
             one.display(),
             other.display()
         )),

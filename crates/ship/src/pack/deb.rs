@@ -1,5 +1,5 @@
-//! The Debian package: the archive's folder below /usr/lib/anneal, with the links that an installer would make.
-//! deb(5) tells the format; gzip, because Debian 11's dpkg reads no zstd.
+//! Debian package: the archive's folder below /usr/lib/anneal, with the links that an installer would make. deb(5)
+//! describes the format. Members use gzip, because Debian 11's dpkg does not support zstd.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -23,18 +23,21 @@ const LINKED: [&str; 5] = [
     "share/man/man1/",
 ];
 
-/// `anneal_0.1.0_amd64.deb`
+/// Returns the package's file name, such as `anneal_0.1.0_amd64.deb`.
+///
+/// # Errors
+/// If the architecture is unknown to Debian.
 pub fn file_name(order: &Pack) -> Result<String> {
     Ok(format!("anneal_{}_{}.deb", version(order)?, architecture(&order.target)?))
 }
 
-/// As Debian has it: `~` sorts before the end, so a pre-release before its release.
+/// Returns the version in Debian's notation, where `~` makes a pre-release sort before its release.
 fn version(order: &Pack) -> Result<String> {
     let version = order.version.replace('-', "~");
     let plain = |c: char| c.is_ascii_alphanumeric() || ".+~".contains(c);
     ensure!(
         version.starts_with(|c: char| c.is_ascii_digit()) && version.chars().all(plain),
-        "{:?} is no version that a Debian package may have",
+        "the version {:?} is not allowed in a Debian package",
         order.version
     );
     Ok(version)
@@ -44,11 +47,14 @@ fn architecture(target: &str) -> Result<&'static str> {
     match target.split('-').next() {
         Some("x86_64") => Ok("amd64"),
         Some("aarch64") => Ok("arm64"),
-        _ => bail!("Debian's name of the architecture of {target} is not known here"),
+        _ => bail!("unsupported architecture: Debian's name for {target} is unknown"),
     }
 }
 
 /// Writes the package of `members`.
+///
+/// # Errors
+/// If a member cannot be read or the file cannot be written.
 pub fn write(members: &Members, order: &Pack, deb: &Deb, file: &mut File) -> Result<()> {
     let top = format!("usr/lib/anneal/{}", order.name);
     let copyright = Member::made(copyright(order).into_bytes())?;
@@ -69,7 +75,7 @@ pub fn write(members: &Members, order: &Pack, deb: &Deb, file: &mut File) -> Res
         data.member(&format!("./{top}/{name}"), member)?;
     }
     data.member(&format!("./{copyright_name}"), &copyright)?;
-    // A header has 100 bytes for what a link holds, and the whole name may be longer.
+    // The target is relative because a tar header has only 100 bytes for it, and an absolute path may be longer.
     data.link("./usr/lib/anneal/current", &order.name)?;
     for name in members.keys().filter(|name| LINKED.iter().any(|linked| name.starts_with(linked))) {
         let up = "../".repeat(name.matches('/').count());
@@ -89,16 +95,16 @@ fn control_file(members: &Members, order: &Pack, deb: &Deb) -> Result<String> {
     let one_line = |text: &str| !text.is_empty() && !text.chars().any(char::is_control);
     ensure!(
         one_line(&deb.maintainer) && deb.depends.iter().all(|needed| one_line(needed)) && one_line(&deb.libc),
-        "a field of the package's control file is empty or of several lines"
+        "a field of the package's control file is empty or has several lines"
     );
     let libc = [format!("libc6 (>= {})", deb.libc)];
     let depends: Vec<&str> = libc.iter().chain(&deb.depends).map(String::as_str).collect();
     let kibibytes: u64 = members.values().map(|member| member.size.div_ceil(1024)).sum();
     Ok(format!(
-        "Package: anneal\nVersion: {}\nArchitecture: {}\nMaintainer: {}\nInstalled-Size: {kibibytes}\nDepends: {}\n\
-         Section: science\nPriority: optional\nDescription: runs GGUF models with llama.cpp, profile {}\n \
-         llama.cpp and a Rust engine in one program that knows how it was built and\n starts with settings for the \
-         machine that it is on.\n",
+        "Package: anneal\nVersion: {}\nArchitecture: {}\nMaintainer: {}\nInstalled-Size: {kibibytes}\nDepends: \
+         {}\nSection: science\nPriority: optional\nDescription: runs GGUF models with llama.cpp, profile {}\n \
+         llama.cpp and a Rust engine in one program that knows how it was built and\n starts with settings for \
+         the machine that it runs on.\n",
         version(order)?,
         architecture(&order.target)?,
         deb.maintainer,
@@ -107,20 +113,21 @@ fn control_file(members: &Members, order: &Pack, deb: &Deb) -> Result<String> {
     ))
 }
 
-/// In Debian's machine-readable form, as far as it can be: the licences of the parts are many.
+/// Returns the copyright file in Debian's machine-readable format, which refers to THIRD-PARTY for the components'
+/// licences.
 fn copyright(order: &Pack) -> String {
     format!(
-        "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: anneal\nComment: \
-         The parts and their licences are in /usr/lib/anneal/{0}/{1}/THIRD-PARTY, a list of them\n in \
-         /usr/lib/anneal/{0}/{2}.\n\nFiles: *\nCopyright: the authors of Anneal and of its parts\nLicense: MIT\n The \
-         text is /usr/lib/anneal/{0}/{1}/LICENSE.\n",
+        "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: \
+         anneal\nComment: The components and their licences are in /usr/lib/anneal/{0}/{1}/THIRD-PARTY, a list \
+         of them\n in /usr/lib/anneal/{0}/{2}.\n\nFiles: *\nCopyright: the authors of Anneal and of its \
+         components\nLicense: MIT\n The text is in /usr/lib/anneal/{0}/{1}/LICENSE.\n",
         order.name,
         super::members::DOCUMENTS,
         super::SBOM
     )
 }
 
-/// MD5, which dpkg keeps of each file; nothing rests on it.
+/// Returns the MD5 that dpkg stores for each file. It is not used for security.
 fn md5(member: &Member) -> Result<String> {
     let mut hasher = Md5::new();
     match &member.content {

@@ -1,4 +1,4 @@
-//! `index.json`: what a folder of archives holds, for installers that read it over HTTP and cannot list it.
+//! Writer of `index.json`, which lists the archives of a folder for installers that read it over HTTP.
 
 use std::path::Path;
 
@@ -10,7 +10,10 @@ use crate::{files, name, sums};
 
 const FILE: &str = "index.json";
 
-/// Writes the index of the archives in `folder` anew.
+/// Rewrites the index of the archives in `folder`.
+///
+/// # Errors
+/// If a file cannot be read or written.
 pub fn update(folder: &Path) -> Result<()> {
     let mut archives = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
@@ -22,8 +25,8 @@ pub fn update(folder: &Path) -> Result<()> {
         else {
             continue;
         };
-        // Of the sum that lies beside, which was computed when the archive was made: some are large. One without is
-        // nothing that an installer would take.
+        // The digest is read from the checksum file, because archives may be large. Archives without one are not
+        // listed, because no installer would accept them.
         let list = folder.join(format!("{file}.sha256"));
         let told = files::read_small(&list, 1 << 16).and_then(|text| sums::beside(&text, &list, &file));
         let Ok(sha256) = told else { continue };

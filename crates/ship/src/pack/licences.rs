@@ -1,4 +1,5 @@
-//! The licences of all parts: their files are copied, and of a part that has none its SPDX expression is listed.
+//! Licences of all components: copies their licence files, and lists the SPDX expression of components that have
+//! none.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -9,22 +10,25 @@ use super::members::{DOCUMENTS, Member, Members, add};
 use crate::order::Parts;
 use crate::sbom::Described;
 
-/// Beginnings of the names of files that hold licences, in lower case.
+/// Prefixes of the names of licence files, in lower case.
 const NAMES: [&str; 6] = ["license", "licence", "copying", "copyright", "notice", "unlicense"];
 
-/// Folders that crates keep such files in.
+/// Names of folders in which crates keep licence files.
 const FOLDERS: [&str; 3] = ["licenses", "licences", "license"];
 
-/// Deeper than this nobody keeps vendored sources.
+/// Maximum depth at which vendored sources are searched.
 const DEEPEST: usize = 6;
 
-/// Adds the licence files of all parts to `members`; which crates have none.
+/// Adds the licence files of all components to `members` and returns the crates that have none.
+///
+/// # Errors
+/// If a file cannot be read.
 pub fn collect(parts: &Parts, crates: &[Described], members: &mut Members) -> Result<Vec<String>> {
     for licences in &parts.licences {
         let found = below(&licences.folder, if licences.deep { DEEPEST } else { 0 })?;
         ensure!(
             !found.is_empty(),
-            "there is no licence file in {}: {} cannot be passed on without one",
+            "there is no licence file in {}, so {} cannot be distributed",
             licences.folder.display(),
             licences.name
         );
@@ -44,13 +48,13 @@ pub fn collect(parts: &Parts, crates: &[Described], members: &mut Members) -> Re
         let named = part.license_file.as_ref().map(|file| part.folder.join(file));
         found.extend(named.filter(|file| file.is_file() && !found.contains(file)));
         for file in &found {
-            // A file that is named by `license-file` may lie above the crate's own folder.
+            // A file named by `license-file` may lie outside the crate's folder.
             let name = file.strip_prefix(&part.folder).ok().filter(|name| !name.starts_with(".."));
             let name = name.map(Path::to_path_buf).or_else(|| file.file_name().map(PathBuf::from));
             let name = name.with_context(|| format!("{} has no name", file.display()))?;
             copy(file, &format!("{own}/{}", name.display()), members)?;
         }
-        let expression = part.license.as_deref().unwrap_or("none told");
+        let expression = part.license.as_deref().unwrap_or("none stated");
         if found.is_empty() {
             without.push(own.clone());
         }
@@ -59,10 +63,10 @@ pub fn collect(parts: &Parts, crates: &[Described], members: &mut Members) -> Re
     }
     let listed: String = listed.lines().map(|line| format!("{}\n", line.trim_end())).collect();
     let text = format!(
-        "What is in this program beside Anneal itself, and under which licences. Each folder here is of one part and \
-         holds the files\nthat came with it. A part without such a file is under the licence whose SPDX expression stands \
-         here; the texts of those are\nat https://spdx.org/licenses/. sbom.cdx.json tells versions, digests and what \
-         needs what.\n\n{listed}"
+        "Licences of the components of this program other than Anneal itself. Each folder contains the licence \
+         files of one component.\nComponents without a licence file are listed below with their SPDX expression; \
+         https://spdx.org/licenses/ has the texts.\nsbom.cdx.json lists versions, digests and \
+         dependencies.\n\n{listed}"
     );
     add(members, &format!("{DOCUMENTS}/THIRD-PARTY/README"), Member::made(text.into_bytes())?)?;
     Ok(without)
@@ -73,14 +77,14 @@ fn copy(file: &Path, name: &str, members: &mut Members) -> Result<()> {
     add(members, &format!("{DOCUMENTS}/THIRD-PARTY/{name}"), Member::of(&real, false)?)
 }
 
-/// Licence files in `folder` and, down to `depth` folders below, in those; ascending.
+/// Returns the licence files in `folder` and up to `depth` levels below it, in ascending order.
 fn below(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
         let entry = entry?;
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().to_lowercase();
-        let kind = std::fs::metadata(&path).with_context(|| format!("cannot look at {}", path.display()))?;
+        let kind = std::fs::metadata(&path).with_context(|| format!("cannot examine {}", path.display()))?;
         if kind.is_dir() {
             if FOLDERS.contains(&name.as_str()) {
                 found.extend(all(&path)?);
@@ -95,7 +99,7 @@ fn below(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// All files in a folder of licences.
+/// Returns all files in a folder of licences.
 fn all(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
     let mut found = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
@@ -103,10 +107,10 @@ fn all(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether the file `name` holds a licence. `license.cmake` or `license.rs` is a program.
+/// True if the file `name` contains a licence. `license.cmake` and `license.rs` are code.
 fn is_licence(name: &str) -> bool {
     let source = [".cmake", ".rs", ".py", ".c", ".h", ".cpp", ".sh", ".json", ".toml", ".html"];
-    // Of Rust's library, for those who read it in a browser: there is no other.
+    // This is the only licence file of Rust's library, an HTML page.
     if name == "copyright-library.html" {
         return true;
     }

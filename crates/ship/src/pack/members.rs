@@ -12,18 +12,18 @@ use crate::{files, name};
 /// Folder of documents in an archive.
 pub(crate) const DOCUMENTS: &str = "share/doc/anneal";
 
-/// Members of an archive by name, so sorted.
+/// Members of an archive, sorted by name.
 pub(crate) type Members = BTreeMap<String, Member>;
 
-/// Bytes of a member.
+/// Content of a member.
 pub(crate) enum Content {
-    /// In a file.
+    /// Content of this file.
     Of(PathBuf),
-    /// Made here.
+    /// Generated content.
     Made(Vec<u8>),
 }
 
-/// One file of an archive.
+/// File in an archive.
 pub(crate) struct Member {
     pub(crate) content: Content,
     pub(crate) size: u64,
@@ -42,35 +42,38 @@ impl Member {
             .with_context(|| format!("cannot pack {}", path.display()))?
             .file_type();
         if !kind.is_file() {
-            bail!("cannot pack {}: it is no regular file, and an archive holds nothing else", path.display());
+            bail!("cannot pack {}: it is not a regular file", path.display());
         }
         let (size, sha256) = files::digest(path)?;
         Ok(Self { content: Content::Of(path.to_path_buf()), size, sha256, executable })
     }
 }
 
-/// The files that were ordered.
+/// Returns the members for the files in an order.
+///
+/// # Errors
+/// If a file cannot be read or a name is invalid.
 pub(crate) fn given(items: &[Item]) -> Result<Members> {
     let mut members = Members::new();
     for item in items {
         add(&mut members, &item.to, Member::of(&item.from, item.executable)?)?;
     }
     for needed in ["bin/anneal", "build_info.json"] {
-        ensure!(
-            members.contains_key(needed),
-            "an archive without {needed} is none: the order names no such file"
-        );
+        ensure!(members.contains_key(needed), "cannot make the archive: the order lacks the file {needed}");
     }
     Ok(members)
 }
 
 pub(crate) fn add(members: &mut Members, name: &str, member: Member) -> Result<()> {
     name::check_member(name)?;
-    ensure!(members.insert(name.to_string(), member).is_none(), "{name} would be in the archive twice");
+    ensure!(
+        members.insert(name.to_string(), member).is_none(),
+        "cannot make the archive: it would contain {name} twice"
+    );
     Ok(())
 }
 
-/// Returns the path of the sum of the archive `path`.
+/// Returns the path of the checksum file of the archive `path`.
 pub(crate) fn sum_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();
     name.push(".sha256");

@@ -1,4 +1,4 @@
-//! A build becomes archives: the same files give the same bytes, on any machine.
+//! Packing of a build into archives. Equal files give equal bytes on any machine.
 
 mod ar;
 mod deb;
@@ -24,13 +24,16 @@ use crate::{files, interrupt, name, sbom, sums};
 pub use place::place;
 pub use plain::plain;
 
-/// The bill of materials in an archive.
+/// Name of the bill of materials in an archive.
 const SBOM: &str = "sbom.cdx.json";
 
 /// Makes the archives of a build.
+///
+/// # Errors
+/// If a file cannot be read or an archive cannot be written.
 pub fn pack(order: &Pack) -> Result<Packed> {
     name::check_version(&order.name)?;
-    std::fs::create_dir_all(&order.out).with_context(|| format!("cannot make {}", order.out.display()))?;
+    std::fs::create_dir_all(&order.out).with_context(|| format!("cannot create {}", order.out.display()))?;
     let mut members = given(&order.files)?;
     let readme = Member::made(readme::text(order).into_bytes())?;
     add(&mut members, &format!("{DOCUMENTS}/README.md"), readme)?;
@@ -65,7 +68,7 @@ pub fn pack(order: &Pack) -> Result<Packed> {
     })
 }
 
-/// Writes the sum of a finished file beside it.
+/// Writes the checksum file of a finished archive beside it.
 fn finished(path: &Path) -> Result<Archive> {
     let (size, sha256) = files::digest(path)?;
     let own = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

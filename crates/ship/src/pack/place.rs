@@ -1,4 +1,4 @@
-//! Archives that may be passed on go to where installers look for them.
+//! Moving of checked archives to the folder from which installers read.
 
 use std::fs;
 
@@ -9,12 +9,15 @@ use super::members::sum_of;
 use crate::order::{Archive, Place};
 use crate::{files, interrupt};
 
-/// Moves the archives of `order` with their sums, in the place of earlier ones of their names, and then writes the index
-/// anew. Whoever reads meanwhile, or after a kill, finds an archive and a sum that do not belong together, or two sums that
-/// differ: that is refused, and the next run mends it.
+/// Moves the archives of `order` with their checksums, replacing earlier ones of the same names, and rewrites the
+/// index. During the move, or after the process was killed, an installer may find an archive with a wrong checksum or
+/// two different checksums. It refuses them, and the next run repairs the folder.
+///
+/// # Errors
+/// If a file cannot be moved or the index cannot be written.
 pub fn place(order: &Place) -> Result<Vec<Archive>> {
     let out = &order.out;
-    fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     interrupt::check()?;
     let mut placed = Vec::new();
     for archive in &order.archives {

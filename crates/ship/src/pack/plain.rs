@@ -1,4 +1,4 @@
-//! Files in an archive without what strangers need: for machines that share one store.
+//! Archives without licences and documents, for machines that share a store.
 
 use std::path::Path;
 
@@ -10,10 +10,11 @@ use super::tarball::{self, Packing};
 use crate::order::{Archive, Item};
 use crate::{files, name};
 
-/// Packs `items` below the folder `name` into `out`, compressed by zstd at `level`, all of the time `mtime`.
+/// Packs `items` below the folder `name` into `out`, compressed by zstd at `level`, with the modification time
+/// `mtime`.
 ///
 /// # Errors
-/// When one of them is no regular file or cannot be read, when two have one name, when `out` cannot be written.
+/// If an item cannot be read or is not a regular file, two items have the same name, or `out` cannot be written.
 pub fn plain(name: &str, items: &[Item], mtime: u64, level: i32, out: &Path) -> Result<Archive> {
     name::check_version(name)?;
     let mut members = Members::new();

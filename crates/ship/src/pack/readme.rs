@@ -1,11 +1,12 @@
-//! What whoever unpacks an archive reads first. The repository's own README tells how it is built, which nobody does there.
+//! README in an archive. The repository's own README describes building, which does not apply to the users of an
+//! archive.
 
 use crate::order::Pack;
 
-/// Words in `@` are filled in.
+/// Template whose words in `@` are replaced.
 const TEXT: &str = include_str!("README.in.md");
 
-/// The text for the archive of `order`.
+/// Returns the README for the archive of `order`.
 pub fn text(order: &Pack) -> String {
     let words = [
         ("@NAME@", &order.name),

@@ -1,4 +1,4 @@
-//! tar and zstd so that the same members give the same bytes: sorted, owned by nobody in particular, of one time.
+//! Reproducible tar archives with zstd or gzip: members are sorted and have fixed owners and times.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,19 +12,22 @@ use super::members::{Content, Member, Members};
 use crate::progress::Progress;
 use crate::{files, unpack};
 
-/// The highest level that does not need more memory to unpack.
+/// Highest compression level of zstd that needs no additional memory for unpacking.
 pub const LEVEL: i32 = 19;
 
-/// How an archive is compressed.
+/// Compression of an archive.
 #[derive(Clone, Copy, Debug)]
 pub enum Packing {
-    /// By zstd, at a level of its.
+    /// zstd with a compression level.
     Zstd(i32),
-    /// By gzip, as well as it can.
+    /// gzip with the highest compression.
     Gzip,
 }
 
-/// Writes the archive of `members` below the folder `name` to `file`, all of the time `mtime`.
+/// Writes the archive of `members` below the folder `name` to `file`, with the modification time `mtime`.
+///
+/// # Errors
+/// If a member cannot be read or the file cannot be written.
 pub fn write(members: &Members, name: &str, mtime: u64, packing: Packing, file: &mut File) -> Result<()> {
     let total = members.values().map(|member| member.size).sum();
     let mut progress = Progress::new("packing", Some(total));
@@ -32,7 +35,7 @@ pub fn write(members: &Members, name: &str, mtime: u64, packing: Packing, file: 
     let mut file = match packing {
         Packing::Zstd(level) => {
             let mut packed = zstd::stream::write::Encoder::new(file, level)?;
-            // A program and its man pages repeat themselves further apart than the level looks back.
+            // A program and its man pages contain repetitions that are further apart than the level's window.
             packed.long_distance_matching(true)?;
             packed.window_log(unpack::WINDOW_LOG)?;
             packed.include_checksum(true)?;
@@ -48,12 +51,12 @@ pub fn write(members: &Members, name: &str, mtime: u64, packing: Packing, file: 
     file.flush().context("cannot write the archive")
 }
 
-/// A gzip stream that names neither a time nor a system.
+/// Creates a gzip stream without a time and an operating system in its header.
 pub fn gzip<W: Write>(to: W) -> flate2::write::GzEncoder<W> {
     GzBuilder::new().mtime(0).operating_system(255).write(to, Compression::best())
 }
 
-/// Writes `members` as a tar below the folder `top`, folders before what is in them.
+/// Writes `members` as a tar archive below the folder `top`, with folders before their content.
 fn tar(members: &Members, top: &str, mtime: u64, to: impl Write, progress: &mut Progress) -> Result<()> {
     let mut archive = Tar::new(to, mtime);
     archive.folder(top)?;
@@ -64,7 +67,7 @@ fn tar(members: &Members, top: &str, mtime: u64, to: impl Write, progress: &mut 
     archive.into_inner().map(|_| ())
 }
 
-/// A tar whose headers tell of nothing but names, sizes and whether a file may be run.
+/// Tar archive whose headers contain only names, sizes and the executable bit.
 pub struct Tar<W: Write> {
     builder: tar::Builder<W>,
     mtime: u64,
@@ -72,12 +75,12 @@ pub struct Tar<W: Write> {
 }
 
 impl<W: Write> Tar<W> {
-    /// Writes to `to`, every file of the time `mtime`.
+    /// Creates an archive that is written to `to`, with the modification time `mtime` for all files.
     pub fn new(to: W, mtime: u64) -> Self {
         Self { builder: tar::Builder::new(to), mtime, folders: BTreeSet::new() }
     }
 
-    /// A folder and those above it, where they are not there yet. `./a` is a name of dpkg's.
+    /// Writes a folder and its parents, unless they were written before. Names may begin with `./`, as dpkg's do.
     pub fn folder(&mut self, name: &str) -> Result<()> {
         let ends = name.match_indices('/').map(|(at, _)| at).chain([name.len()]);
         for folder in ends.map(|end| &name[..end]) {
@@ -89,7 +92,7 @@ impl<W: Write> Tar<W> {
         Ok(())
     }
 
-    /// A file.
+    /// Writes a file.
     pub fn member(&mut self, name: &str, member: &Member) -> Result<()> {
         match &member.content {
             Content::Made(content) => self.file(name, member, content.as_slice()),
@@ -107,15 +110,18 @@ impl<W: Write> Tar<W> {
         let header = self.header(name, EntryType::Regular, member.size, mode)?;
         let mut counted = Counted { from: content, read: 0 };
         let appended = self.builder.append(&header, &mut counted);
-        // An interruption is hidden in the error of the reader, and has an exit code of its own.
+        // The reader's error hides an interruption, which has its own exit code.
         crate::interrupt::check()?;
         appended?;
-        // Its digest is in the list already.
-        ensure!(counted.read == member.size, "{name} changed while it was packed: run the same again");
+        // The list of digests already contains the digest of the old content.
+        ensure!(
+            counted.read == member.size,
+            "{name} changed while it was packed\nhint: run the same command again"
+        );
         Ok(())
     }
 
-    /// A symbolic link, for dpkg: an archive holds none.
+    /// Writes a symbolic link, for Debian packages; archives contain none.
     pub fn link(&mut self, name: &str, target: &str) -> Result<()> {
         if let Some((folder, _)) = name.rsplit_once('/') {
             self.folder(folder)?;
@@ -129,7 +135,8 @@ impl<W: Write> Tar<W> {
 
     fn header(&self, name: &str, kind: EntryType, size: u64, mode: u32) -> Result<Header> {
         let mut header = Header::new_ustar();
-        // By hand: `set_path` takes `./` away, and what does not fit is an error rather than an extended header.
+        // `set_path` would remove `./`, and would use an extended header for a name that is too long instead of
+        // failing.
         set_name(&mut header, name)?;
         header.set_entry_type(kind);
         header.set_size(size);
@@ -141,24 +148,27 @@ impl<W: Write> Tar<W> {
         Ok(header)
     }
 
-    /// The end of the archive, and where it was written to.
+    /// Writes the end of the archive and returns the underlying writer.
     pub fn into_inner(self) -> Result<W> {
         self.builder.into_inner().context("cannot write the archive")
     }
 }
 
-/// Splits `name` into the two fields that a header has for it.
+/// Splits `name` into the header's two fields.
 fn set_name(header: &mut Header, name: &str) -> Result<()> {
-    let ustar = header.as_ustar_mut().context("no header of this kind")?;
+    let ustar = header.as_ustar_mut().context("unsupported tar header")?;
     let (name_most, prefix_most) = (ustar.name.len(), ustar.prefix.len());
     let fits = |at: usize| at <= prefix_most && name.len() - at - 1 <= name_most;
-    // A folder's own slash is no place to split at.
+    // The trailing slash of a folder must not separate the fields.
     let split = name.trim_end_matches('/').match_indices('/').map(|(at, _)| at).find(|at| fits(*at));
     let (prefix, rest) = match split {
         _ if name.len() <= name_most => ("", name),
         Some(at) => (&name[..at], &name[at + 1..]),
         None => {
-            anyhow::bail!("the name {name} is too long for an archive: at most {name_most} bytes behind a /")
+            anyhow::bail!(
+                "the name {name} is too long for an archive: the part after the last / has more than {name_most} \
+                 bytes"
+            )
         }
     };
     ustar.name[..rest.len()].copy_from_slice(rest.as_bytes());
@@ -166,7 +176,7 @@ fn set_name(header: &mut Header, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Counts what is read.
+/// Reader that counts bytes.
 struct Counted<R> {
     from: R,
     read: u64,

@@ -1,5 +1,5 @@
-//! What the authors of a program's crates say of them: by `cargo metadata`, which joins the features of all members of a
-//! workspace, so that it cannot tell which crates these are.
+//! Authors' metadata of a program's crates, from `cargo metadata`. That command joins the features of all workspace
+//! members, so it cannot determine which crates are linked.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,22 +10,22 @@ use serde::Deserialize;
 use crate::crates::{self, Crate};
 use crate::order::Rust;
 
-/// One crate that is linked, with its author's words.
+/// Linked crate with its author's metadata.
 #[derive(Clone, Debug)]
 pub struct Described {
-    /// The crate.
+    /// Crate with its version and features.
     pub linked: Crate,
-    /// SPDX expression, as its author wrote it.
+    /// Licence as an SPDX expression, as its author wrote it.
     pub license: Option<String>,
-    /// File that its author named in place of an expression.
+    /// Licence file that its author named instead of an expression.
     pub license_file: Option<PathBuf>,
-    /// What it is.
+    /// Description of the crate.
     pub description: Option<String>,
-    /// Its source folder.
+    /// Folder of its sources.
     pub folder: PathBuf,
 }
 
-/// What `cargo metadata` tells.
+/// Output of `cargo metadata`.
 #[derive(Deserialize)]
 struct CargoMetadata {
     packages: Vec<CargoPackage>,
@@ -41,12 +41,17 @@ struct CargoPackage {
     manifest_path: PathBuf,
 }
 
-/// The crates of a program for `target`, by name and version: neither what build scripts nor what macros are made of.
+/// Returns the crates of a program for `target`, sorted by name and version, without those of build scripts and
+/// macros.
+///
+/// # Errors
+/// If cargo fails or prints unexpected output.
 pub fn described(rust: &Rust, target: &str) -> Result<Vec<Described>> {
     let linked = crates::linked(rust, target)?;
     let told =
         crates::cargo(rust, ["metadata", "--locked", "--format-version", "1", "--filter-platform", target])?;
-    let told: CargoMetadata = serde_json::from_slice(&told).context("cannot understand `cargo metadata`")?;
+    let told: CargoMetadata =
+        serde_json::from_slice(&told).context("cannot parse the output of `cargo metadata`")?;
     let mut known: BTreeMap<(String, String), CargoPackage> = told
         .packages
         .into_iter()
@@ -55,9 +60,10 @@ pub fn described(rust: &Rust, target: &str) -> Result<Vec<Described>> {
     linked
         .into_iter()
         .map(|linked| {
-            let package = known
-                .remove(&(linked.name.clone(), linked.version.clone()))
-                .with_context(|| format!("`cargo metadata` knows no {} {}", linked.name, linked.version))?;
+            let package =
+                known.remove(&(linked.name.clone(), linked.version.clone())).with_context(|| {
+                    format!("`cargo metadata` has no package {} {}", linked.name, linked.version)
+                })?;
             let folder = package.manifest_path.parent().unwrap_or(Path::new(".")).to_path_buf();
             Ok(Described {
                 linked,

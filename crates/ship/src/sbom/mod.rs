@@ -1,5 +1,5 @@
-//! The bill of materials: CycloneDX 1.6, <https://cyclonedx.org/docs/1.6/json/>. Written by hand, for `cyclonedx-bom` brings
-//! XML, and gives every document a random number.
+//! Bill of materials in CycloneDX 1.6, <https://cyclonedx.org/docs/1.6/json/>. The document is generated here because
+//! `cyclonedx-bom` depends on an XML library and gives every document a random number.
 
 mod described;
 
@@ -13,7 +13,10 @@ pub use described::{Described, described};
 use crate::crates::Crate;
 use crate::order::{Pack, Part};
 
-/// The document, as it is written to a file.
+/// Returns the content of the document.
+///
+/// # Errors
+/// If it cannot be serialised.
 pub fn bill(order: &Pack, crates: &[Described]) -> Result<Vec<u8>> {
     let root = format!("pkg:generic/anneal@{}?profile={}", order.version, encoded(&order.profile));
     let package = order.parts.rust.as_ref().map(|rust| rust.package.as_str());
@@ -128,13 +131,13 @@ fn properties(all: &[(String, String)]) -> Value {
     all.iter().map(property).collect()
 }
 
-/// The package URL of a crate; one of this workspace is on no registry.
+/// Returns the package URL of a crate. Crates of this workspace are on no registry.
 fn purl(part: &Crate) -> String {
     let kind = if part.is_foreign() { "cargo/" } else { "generic/anneal/" };
     format!("pkg:{kind}{}@{}", part.name, encoded(&part.version))
 }
 
-/// As package URLs want what is not plain.
+/// Percent-encodes the characters that a package URL must not contain.
 fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_~".contains(&byte);
     text.bytes()
@@ -142,7 +145,7 @@ fn encoded(text: &str) -> String {
         .collect()
 }
 
-/// `MIT/Apache-2.0`, as cargo once had it, is no SPDX expression.
+/// Converts cargo's former notation `MIT/Apache-2.0` to an SPDX expression.
 fn expression(license: &str) -> String {
     license.split('/').map(str::trim).collect::<Vec<_>>().join(" OR ")
 }

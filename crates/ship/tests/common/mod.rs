@@ -1,4 +1,4 @@
-//! A small build that can be packed and installed, the program that does it, and install.sh, which does the same.
+//! Small build for packing and installing, and both installers: the program `ship` and install.sh.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::collections::BTreeMap;
@@ -11,23 +11,23 @@ use std::process::{Command, Output, Stdio};
 use ship::order::{Archive, Install, Item, Licences, Pack, Packed, Part, Parts, Place, Uninstall};
 use ship::{Answer, Order, Reply};
 
-/// Seconds since 1970 of every packed file.
+/// Modification time of every packed file, in seconds since 1970.
 pub const MTIME: u64 = 1_700_000_000;
 
-/// The target triple of this machine.
+/// Returns the target triple of this machine.
 pub fn target() -> String {
     format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
 }
 
-/// Name of the archive of `version`.
+/// Returns the name of the archive of `version`.
 pub fn name(version: &str) -> String {
     format!("anneal-{version}-{}-portable", target())
 }
 
-/// A C program in the place of the engine, which says `says` and exits with `code`.
+/// Compiles a C program that stands in for the engine, prints `says` and exits with `code`.
 pub fn program(path: &Path, says: &str, code: i32) {
     let source = path.with_extension("c");
-    // It must start with nothing in its environment, like the engine.
+    // The program must work with an empty environment, like the engine.
     let stream = if code == 0 { "stdout" } else { "stderr" };
     let text = format!(
         "#include <stdio.h>\nint main(void) {{ fprintf({stream}, \"{says}\\n\"); return {code}; }}\n"
@@ -38,7 +38,7 @@ pub fn program(path: &Path, says: &str, code: i32) {
     fs::remove_file(source).unwrap();
 }
 
-/// Writes the files of a build to `folder`, whose program says `says`.
+/// Writes the files of a build, whose program prints `says`, to `folder`.
 pub fn build(folder: &Path, says: &str) {
     for below in ["bin", "man", "licences/vendor/x", "completions"] {
         fs::create_dir_all(folder.join(below)).unwrap();
@@ -56,7 +56,7 @@ pub fn build(folder: &Path, says: &str) {
     fs::write(folder.join("licences/vendor/x/LICENSE"), "Zlib\n").unwrap();
 }
 
-/// The order to pack what [`build`] wrote.
+/// Returns the order to pack the files that [`build`] wrote.
 pub fn order(folder: &Path, version: &str, out: &Path) -> Pack {
     let files = [
         ("bin/anneal", "bin/anneal"),
@@ -111,7 +111,7 @@ pub fn packed(order: Pack) -> Packed {
     }
 }
 
-/// Puts packed archives to where installers look, in this process.
+/// Moves packed archives to the folder for installers, in this process.
 pub fn placed(archives: Vec<Archive>, out: &Path) -> Vec<Archive> {
     match ship::carry_out(&Order::Place(Place { archives, out: out.to_path_buf() })).unwrap() {
         Answer::Placed(placed) => placed,
@@ -119,7 +119,7 @@ pub fn placed(archives: Vec<Archive>, out: &Path) -> Vec<Archive> {
     }
 }
 
-/// A folder with archives of `versions`, whose programs say `anneal VERSION`.
+/// Creates a folder with archives of `versions`, whose programs print `anneal VERSION`.
 pub fn archives(temp: &Path, versions: &[&str]) -> PathBuf {
     let out = temp.join("dist");
     for version in versions {
@@ -130,7 +130,7 @@ pub fn archives(temp: &Path, versions: &[&str]) -> PathBuf {
     out
 }
 
-/// Gives an order to the program `ship`, which an error of the program is none for.
+/// Gives an order to the program `ship`. A failed order is returned as a reply.
 pub fn ship_with(order: &Order, change: impl FnOnce(&mut Command)) -> (i32, Reply) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ship"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -144,12 +144,12 @@ pub fn ship_with(order: &Order, change: impl FnOnce(&mut Command)) -> (i32, Repl
     (output.status.code().unwrap_or(-1), reply)
 }
 
-/// The same with nothing changed.
+/// Does what [`ship_with`] does, with an unchanged command.
 pub fn ship(order: &Order) -> (i32, Reply) {
     ship_with(order, |_| {})
 }
 
-/// What a failure said, on one line.
+/// Returns the messages of a failure on one line.
 pub fn said(reply: &Reply) -> String {
     match reply {
         Reply::Failed(failed) => failed.said.join(": "),
@@ -157,7 +157,7 @@ pub fn said(reply: &Reply) -> String {
     }
 }
 
-/// Both ways to install: what holds for one must hold for the other.
+/// Both installers. Tests must hold for each of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Installer {
     Ship,
@@ -166,7 +166,7 @@ pub enum Installer {
 
 pub const BOTH: [Installer; 2] = [Installer::Ship, Installer::Script];
 
-/// How it ended: the exit code, and what was said.
+/// Exit code and output of an installer.
 pub type InstallerEnd = (i32, String);
 
 impl Installer {
@@ -174,7 +174,7 @@ impl Installer {
         self.install_with(from.to_str().unwrap(), prefix, |_| {}, &[])
     }
 
-    /// With more in the order, and the same as arguments.
+    /// Installs with a changed order, and with the corresponding arguments for install.sh.
     pub fn install_with(
         self,
         from: &str,
@@ -216,7 +216,7 @@ fn ended((code, reply): (i32, Reply)) -> InstallerEnd {
     }
 }
 
-/// install.sh, as a command.
+/// Returns the command of install.sh.
 pub fn script_command(arguments: &[&str], prefix: &Path) -> Command {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/install.sh");
     // A shell cannot trap a signal that was ignored when it started, as SIGINT is in a background job of a script.
@@ -234,7 +234,7 @@ fn script(arguments: &[&str], prefix: &Path) -> InstallerEnd {
     how(script_command(arguments, prefix))
 }
 
-/// install.sh on a system that has no other programs than those in `bin`.
+/// Runs install.sh on a system whose only programs are those in `bin`.
 pub fn script_with(bin: &Path, arguments: &[&str], prefix: &Path) -> InstallerEnd {
     let mut command = script_command(arguments, prefix);
     command.env("PATH", bin);
@@ -247,7 +247,8 @@ fn how(mut command: Command) -> InstallerEnd {
     (status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
 }
 
-/// A folder with the programs that install.sh calls and this system has, but those in `without`.
+/// Creates a folder with the programs that install.sh uses, as far as this system has them, except those in
+/// `without`.
 pub fn tools(temp: &Path, without: &[&str]) -> PathBuf {
     let bin = temp.join(format!("bin-without-{}", without.join("-")));
     fs::create_dir(&bin).unwrap();
@@ -263,7 +264,7 @@ pub fn tools(temp: &Path, without: &[&str]) -> PathBuf {
     bin
 }
 
-/// Puts a script into the place of the program `name` in `bin`; it finds that one as `$real`.
+/// Replaces the program `name` in `bin` by a script, which can run the original as `$real`.
 pub fn stand_in(bin: &Path, name: &str, script: &str) {
     let path = bin.join(name);
     let real = fs::read_link(&path).unwrap();
@@ -272,13 +273,13 @@ pub fn stand_in(bin: &Path, name: &str, script: &str) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// What the installed program says; nothing when none runs.
+/// Returns the output of the installed program, or `None` if it does not run.
 pub fn runs(prefix: &Path) -> Option<String> {
     let output = Command::new(prefix.join("bin/anneal")).arg("--version").output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
-/// Everything below `folder`: names, what links hold, digests and modes of files.
+/// Returns everything below `folder`: names, targets of links, and digests and permissions of files.
 pub fn snapshot(folder: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![folder.to_path_buf()];

@@ -1,4 +1,4 @@
-//! A folder: on this machine, or on one that many have mounted.
+//! Store in a folder, on this machine or on a network file system.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,20 +15,20 @@ use ship::{files, interrupt};
 
 use super::medium::{Edit, StoreBackend, check_readable};
 
-/// Held while a list is changed: a change takes milliseconds.
+/// Lock file that is held while a list is changed, which takes milliseconds.
 const LOCK: &str = "v1/.lock";
-/// So long is waited for it.
+/// Maximum time to wait for the lock.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What a killed publisher left is removed by the next one after a day: no transfer takes that long.
+/// Age at which the leftovers of a killed publisher are removed. No transfer takes this long.
 const STALE: Duration = Duration::from_secs(24 * 3600);
 
-/// A store in a folder.
+/// Store in a folder.
 pub struct FolderStore {
     root: PathBuf,
 }
 
 impl FolderStore {
-    /// That at `root`, which may not be there yet.
+    /// Returns the store at `root`, which need not exist yet.
     pub fn at(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
     }
@@ -37,11 +37,11 @@ impl FolderStore {
         self.root.join(path)
     }
 
-    /// Makes the folder of the file `path`, and takes from it what killed publishers left.
+    /// Creates the folder of the file `path`, and removes the leftovers of killed publishers from it.
     fn prepared(&self, path: &str) -> Result<PathBuf> {
         let path = self.path(path);
         let folder = path.parent().unwrap_or(&self.root);
-        self.make_open(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        self.make_open(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
             let name = entry.file_name();
@@ -53,8 +53,8 @@ impl FolderStore {
         Ok(path)
     }
 
-    /// Makes `folder` below the root, and the root, so that others of the fleet can read in them whatever the umask is, and
-    /// write where the folder above is open to a group. Those that are there stay as somebody made them.
+    /// Creates the root and `folder` below it. Others can read them regardless of the umask, and can write to them if
+    /// the parent folder is writable for a group. Existing folders keep their permissions.
     fn make_open(&self, folder: &Path) -> io::Result<()> {
         if let Some(above) = self.root.parent() {
             fs::create_dir_all(above)?;
@@ -74,7 +74,7 @@ impl FolderStore {
         let path = self.prepared(LOCK)?;
         let cannot = || format!("cannot lock {}", path.display());
         let file = match base::open_or_create(&path) {
-            // Another user's, which can be held all the same.
+            // The file belongs to another user but can still be locked.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => File::open(&path),
             made => made,
         }
@@ -89,7 +89,7 @@ impl FolderStore {
                 }
                 Err(TryLockError::WouldBlock) => {
                     return Err(exit::try_again(format!(
-                        "{} has been locked by another publisher for {} s: try again later",
+                        "cannot lock {}: another publisher has held the lock for {} s\nhint: try again later",
                         path.display(),
                         PATIENCE.as_secs()
                     )));
@@ -105,8 +105,8 @@ impl StoreBackend for FolderStore {
         let path = self.path(path);
         match fs::metadata(&path) {
             Err(error) if is_absent(&error) => {
-                // A disk that is not mounted has no builds either, and is something else.
-                ensure!(self.root.is_dir(), "there is no folder {}", self.root.display());
+                // A disk that is not mounted must not be taken for an empty store.
+                ensure!(self.root.is_dir(), "the folder {} does not exist", self.root.display());
                 Ok(None)
             }
             _ => files::read_small(&path, most.0).map(Some),
@@ -123,7 +123,7 @@ impl StoreBackend for FolderStore {
         let mut progress = Progress::new("fetching", Some(size.0));
         let copied = files::copy(from, &to_file, |piece| progress.add(piece.len() as u64))
             .with_context(|| format!("cannot copy {} to {}", path.display(), to.display()))?;
-        ensure!(copied <= size.0, "{} is larger than {size}: it is not what it should be", path.display());
+        ensure!(copied <= size.0, "cannot read {}: it is larger than {size}", path.display());
         Ok(true)
     }
 
@@ -132,7 +132,7 @@ impl StoreBackend for FolderStore {
         match fs::metadata(&path) {
             Ok(meta) => Ok(Some(Bytes(meta.len()))),
             Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("cannot look at {}", path.display())),
+            Err(error) => Err(error).with_context(|| format!("cannot examine {}", path.display())),
         }
     }
 
@@ -150,7 +150,7 @@ impl StoreBackend for FolderStore {
     fn put_new(&self, path: &str, content: &[u8]) -> Result<bool> {
         let path = self.prepared(path)?;
         let cannot = || format!("cannot write {}", path.display());
-        // Other machines of the fleet read it.
+        // Other machines read the file.
         let mut beside = Pending::beside(&path, Access::Exactly(0o644)).with_context(cannot)?;
         let made = beside.write_all(content).and_then(|()| beside.sync()).and_then(|()| beside.commit_new());
         let made = made.with_context(cannot)?;
@@ -162,7 +162,8 @@ impl StoreBackend for FolderStore {
 
     fn change(&self, path: &str, most: Bytes, edit: Edit<'_>) -> Result<()> {
         let _lock = self.lock()?;
-        // Before it is known whether anything changes: who was killed here may have left a list that says it all.
+        // Done before it is known whether anything changes, because a killed publisher may have left temporary files
+        // beside a complete list.
         let to = self.prepared(path)?;
         let there = match self.size(path)? {
             Some(size) if size > most => None,
@@ -195,7 +196,7 @@ impl StoreBackend for FolderStore {
     }
 }
 
-/// Whether there is no such file, also because what should be its folder is none.
+/// True if the file does not exist, including the case that its parent is not a folder.
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }

@@ -1,4 +1,4 @@
-//! What a web server shows of a folder. Only to read: whoever publishes writes to the folder itself, or to S3.
+//! Store on a web server, which is read-only. Publishers write to the server's folder, or to S3.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use ship::fetch;
 
 use super::medium::{Edit, StoreBackend};
 
-/// A store behind a URL.
+/// Store behind a URL.
 pub struct Http {
     url: String,
 }
 
 impl Http {
-    /// That at `url`, which has no `/` at its end.
+    /// Returns the store at `url`, which has no trailing `/`.
     pub fn at(url: &str) -> Self {
         Self { url: url.to_string() }
     }
@@ -26,7 +26,8 @@ impl Http {
 
     fn read_only<T>(&self) -> Result<T> {
         Err(exit::usage(format!(
-            "{} can only be read: publish to the folder that this server shows, or to s3://BUCKET/PREFIX",
+            "cannot write to {}: a store on a web server is read-only\nhint: publish to the server's folder, or \
+             to s3://BUCKET/PREFIX",
             self.url
         )))
     }

@@ -1,4 +1,4 @@
-//! A place that holds a store, whatever it is made of.
+//! Interface of the media that can contain a store.
 
 use std::fmt;
 use std::path::Path;
@@ -6,47 +6,66 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use build_info::Bytes;
 
-/// Where a store keeps its files. Paths are those of [`layout`](crate::layout), with `/`.
+/// Storage of a store's files. Paths are those of [`layout`](crate::layout), with `/`.
 pub trait StoreBackend {
-    /// What is at `path`, of at most `most` bytes; nothing where there is no such file.
+    /// Returns the content at `path`, at most `most` bytes; `None` if there is no such file.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is larger.
     fn small(&self, path: &str, most: Bytes) -> Result<Option<Vec<u8>>>;
 
-    /// Copies what is at `path`, of `size` bytes, to the new file `to`; whether it is there. More bytes are an error, before
-    /// they fill the disk.
+    /// Copies the content at `path`, which must be `size` bytes long, to the new file `to`. Returns false if there is
+    /// no such file. Fails as soon as more bytes arrive, before they fill the disk.
+    ///
+    /// # Errors
+    /// If the content cannot be read or has another size.
     fn fetch(&self, path: &str, size: Bytes, to: &Path) -> Result<bool>;
 
-    /// Size of what is at `path`.
+    /// Returns the size of the file at `path`; `None` if there is no such file.
     fn size(&self, path: &str) -> Result<Option<Bytes>>;
 
-    /// Puts the file `from` to `path`, so that a reader sees all of it or what was there before.
+    /// Writes the file `from` to `path` atomically.
+    ///
+    /// # Errors
+    /// If it cannot be written.
     fn put(&self, path: &str, from: &Path) -> Result<()>;
 
-    /// Puts `content` to `path` unless something is there: then false, and that stays.
+    /// Writes `content` to `path` unless a file exists there. Returns false if one does; it stays unchanged.
+    ///
+    /// # Errors
+    /// If it cannot be written.
     fn put_new(&self, path: &str, content: &[u8]) -> Result<bool>;
 
-    /// Changes what is at `path` from what is there to what `edit` makes of it, or not where that is nothing. Of two
-    /// that change it at once, the second sees what the first has made. What is larger than `most` is of no use to any
-    /// reader: `edit` sees nothing in its place, and makes nothing of that kind.
+    /// Replaces the content at `path` by the result of `edit`, which gets the current content; leaves it unchanged if
+    /// `edit` returns `None`. If two publishers change a file concurrently, the second one sees the first one's
+    /// result. Content larger than `most`, which no reader accepts, is passed to `edit` as missing, and `edit` must
+    /// not create such content.
+    ///
+    /// # Errors
+    /// Those of `edit`, and if the file cannot be read or written.
     fn change(&self, path: &str, most: Bytes, edit: Edit<'_>) -> Result<()>;
 
-    /// Names of the folders in the folder `path`; nothing where the place cannot list.
+    /// Returns the names of the folders in the folder `path`; `None` if the medium cannot list.
     fn folders(&self, path: &str) -> Result<Option<Vec<String>>>;
 
-    /// Sees that something can be put here, before anything is made for it.
+    /// Checks that files can be written, before anything is made for the store.
+    ///
+    /// # Errors
+    /// If they cannot.
     fn check_writable(&self) -> Result<()>;
 }
 
-/// Makes the new content of a file of the old one, if there is any.
+/// Function that returns the new content of a file, given the current content, if there is any.
 pub type Edit<'a> = &'a mut dyn FnMut(Option<&[u8]>) -> Result<Option<Vec<u8>>>;
 
-/// Refuses to put to `path` what nobody could read there.
+/// Checks that `content` is not too large for the readers of `path`.
 pub(crate) fn check_readable(path: &str, content: &[u8], most: Bytes) -> Result<()> {
     let size = Bytes(content.len() as u64);
-    ensure!(size <= most, "{path} would have {size}, and no reader takes more than {most}");
+    ensure!(size <= most, "{path} would be {size}, but readers accept at most {most}");
     Ok(())
 }
 
-/// That a place lets us not look, which is no answer to whether something is there: for what to do about it.
+/// Error of a medium that denies access, which does not tell whether a file exists. Contains the remedy.
 #[derive(Debug)]
 pub struct Refused(pub &'static str);
 

@@ -1,4 +1,4 @@
-//! The three kinds of places that a store can be in.
+//! Three kinds of media that can contain a store.
 
 mod folder;
 mod http;
@@ -12,7 +12,10 @@ use crate::location::Location;
 
 pub use medium::{Refused, StoreBackend};
 
-/// The place at `location`.
+/// Opens the store at `location`.
+///
+/// # Errors
+/// If the configuration of S3 is invalid.
 pub fn open(location: &Location) -> Result<Box<dyn StoreBackend>> {
     Ok(match location {
         Location::Folder(path) => Box::new(folder::FolderStore::at(path)),

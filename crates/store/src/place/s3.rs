@@ -1,4 +1,4 @@
-//! A bucket of S3, or of something that speaks as S3 does.
+//! Store in a bucket of S3 or of a compatible server.
 
 use std::fs::File;
 use std::future::Future;
@@ -24,22 +24,22 @@ use tokio::runtime::Runtime;
 
 use super::medium::{Edit, Refused, StoreBackend, check_readable};
 
-/// A server that says nothing for so long is gone.
+/// Time without a response after which a server counts as unreachable.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Bytes per second of the slowest line that is waited for: nothing is heard while a request is still being sent.
+/// Speed in bytes per second that is assumed for sending, because nothing is received while a request is being sent.
 const SLOWEST: u64 = 50_000;
-/// How often ctrl-C is looked for meanwhile.
+/// Interval at which an interruption is checked for.
 const EVERY: Duration = Duration::from_millis(50);
-/// A part of a large object: the smallest that S3 takes, for nothing is known of a part till it has arrived.
+/// Size of a part of a large upload: the minimum of S3, because a part gives no feedback until it has arrived.
 const PART: usize = 5 << 20;
-/// So long is waited for the server to take away what was sent of an upload that failed.
+/// Maximum time to wait for the server to discard a failed upload.
 const COURTESY: Duration = Duration::from_secs(2);
-/// How often a list is changed anew because another publisher was first.
+/// Maximum number of attempts to change a list while other publishers change it.
 const MOST_TURNS: u32 = 50;
-/// What is put only to see that the server refuses to put it twice.
+/// Object for testing that the server refuses to create it twice.
 const PROBE: &str = "v1/probe";
 
-/// A store in a bucket.
+/// Store in a bucket.
 pub struct S3 {
     store: AmazonS3,
     prefix: String,
@@ -47,29 +47,32 @@ pub struct S3 {
 }
 
 impl S3 {
-    /// That in `bucket` below `prefix`, as the variables `AWS_…` say.
+    /// Opens the store in `bucket` below `prefix`, with the settings of the variables `AWS_…`.
+    ///
+    /// # Errors
+    /// If a setting is invalid.
     pub fn at(bucket: &str, prefix: &str) -> Result<Self> {
-        // Once for the process; a second one is refused and no matter.
+        // Installed once per process; a second installation fails, which does not matter.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let retry = RetryConfig {
             max_retries: 3,
             retry_timeout: SILENCE,
             backoff: BackoffConfig { max_backoff: Duration::from_secs(2), ..BackoffConfig::default() },
         };
-        // Whole transfers may take long; each step is timed here.
+        // Whole transfers may take long, so only single steps have time limits.
         let client =
             ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
         let endpoint = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]
             .into_iter()
             .find_map(|name| std::env::var(name).ok());
-        // Whoever names http:// means it.
+        // A user who specifies http:// wants an unencrypted connection.
         let plain = endpoint.is_some_and(|url| url.starts_with("http://"));
         let store = AmazonS3Builder::from_env()
             .with_client_options(client.with_allow_http(plain))
             .with_bucket_name(bucket)
             .with_retry(retry)
             .build()
-            .context("what the variables AWS_… say cannot be used")?;
+            .context("the settings in the variables AWS_… are invalid")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { store, prefix: prefix.to_string(), runtime })
     }
@@ -78,12 +81,12 @@ impl S3 {
         Key::from_iter(self.prefix.split('/').chain(path.split('/')).filter(|part| !part.is_empty()))
     }
 
-    /// Runs `step`, which ends when the server is silent for too long or the user asks for it.
+    /// Runs `step`, with a time limit and a check for interruptions.
     fn run<T>(&self, step: impl Future<Output = object_store::Result<T>>) -> Result<object_store::Result<T>> {
         self.send(0, step)
     }
 
-    /// The same of a step that sends `bytes`.
+    /// Runs `step`, which sends `bytes`, with a time limit and a check for interruptions.
     fn send<T>(
         &self,
         bytes: usize,
@@ -103,7 +106,8 @@ impl S3 {
                 done = tokio::time::timeout(patience, step) => match done {
                     Ok(done) => Ok(done),
                     Err(_) => Err(exit::try_again(format!(
-                        "the server has not answered for {} s: is it there, and is AWS_ENDPOINT_URL its address?",
+                        "the server has not answered for {} s\nhint: check that it is running, and that \
+                         AWS_ENDPOINT_URL is its address",
                         patience.as_secs()
                     ))),
                 },
@@ -112,17 +116,17 @@ impl S3 {
         })
     }
 
-    /// The object at `path`, not yet read.
+    /// Returns the object at `path` before its content is read; `None` if there is none.
     fn get(&self, path: &str) -> Result<Option<GetResult>> {
         let key = self.key(path);
         match self.run(self.store.get(&key))? {
             Ok(found) => Ok(Some(found)),
             Err(Error::NotFound { source, .. }) if !is_no_bucket(&*source) => Ok(None),
-            Err(error) => Err(explain(error)).with_context(|| format!("cannot fetch {key}")),
+            Err(error) => Err(explain(error)).with_context(|| format!("cannot download {key}")),
         }
     }
 
-    /// Reads `found` to its end, piece by piece.
+    /// Reads `found` to its end and passes each piece to `piece`.
     fn read(&self, found: GetResult, mut piece: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut pieces = found.into_stream();
         let mut pace = Pace::default();
@@ -131,7 +135,7 @@ impl S3 {
             let next = self.run(async { pieces.next().await.transpose() })?.map_err(explain)?;
             let Some(next) = next else { return Ok(()) };
             pace.add(begun.elapsed(), next.len() as u64)
-                .map_err(|slow| exit::try_again(format!("{slow}: try again later")))?;
+                .map_err(|slow| exit::try_again(format!("{slow}\nhint: try again later")))?;
             piece(&next)?;
         }
     }
@@ -142,8 +146,8 @@ impl S3 {
         Ok(self.send(content.len(), self.store.put_opts(&key, payload, options))?.map(drop))
     }
 
-    /// What is at `path`, or nothing of it where that is more than `most` bytes, and by what it is told from another
-    /// version.
+    /// Returns the content at `path` and its version; `None` if there is no object. The content is `None` if it is
+    /// larger than `most` bytes.
     fn small_and_version(&self, path: &str, most: Bytes) -> Result<Option<(Option<Vec<u8>>, UpdateVersion)>> {
         let Some(found) = self.get(path)? else { return Ok(None) };
         let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
@@ -162,7 +166,7 @@ impl S3 {
 impl StoreBackend for S3 {
     fn small(&self, path: &str, most: Bytes) -> Result<Option<Vec<u8>>> {
         let there = self.small_and_version(path, most)?;
-        let too_large = || format!("{path} is larger than {most}: it is not what it should be");
+        let too_large = || format!("cannot read {path}: it is larger than {most}");
         there.map(|(content, _)| content.with_context(too_large)).transpose()
     }
 
@@ -176,7 +180,7 @@ impl StoreBackend for S3 {
             progress.add(piece.len() as u64);
             left = left
                 .checked_sub(piece.len() as u64)
-                .with_context(|| format!("{path} is larger than {size}: it is not what it should be"))?;
+                .with_context(|| format!("cannot read {path}: it is larger than {size}"))?;
             file.write_all(piece).with_context(cannot)
         })?;
         Ok(true)
@@ -187,7 +191,7 @@ impl StoreBackend for S3 {
         match self.run(self.store.head(&key))? {
             Ok(meta) => Ok(Some(Bytes(meta.size))),
             Err(Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(explain(error)).with_context(|| format!("cannot look at {key}")),
+            Err(error) => Err(explain(error)).with_context(|| format!("cannot examine {key}")),
         }
     }
 
@@ -195,9 +199,9 @@ impl StoreBackend for S3 {
         let key = self.key(path);
         let mut file = files::open_regular(from)?;
         let mut progress = Progress::new("sending", Some(file.metadata()?.len()));
-        let cannot = || format!("cannot put {key}");
+        let cannot = || format!("cannot upload {key}");
         let mut upload = self.run(self.store.put_multipart(&key))?.map_err(explain).with_context(cannot)?;
-        // Till it is completed nobody sees any of it, and what a killed publisher has sent is in nobody's way.
+        // An upload is invisible until it is complete, so the parts of a killed publisher do no harm.
         let sent: Result<()> = (|| loop {
             let mut part = Vec::new();
             (&mut file).take(PART as u64).read_to_end(&mut part)?;
@@ -211,7 +215,7 @@ impl StoreBackend for S3 {
         match sent {
             Ok(()) => self.run(upload.complete())?.map(drop).map_err(explain).with_context(cannot),
             Err(error) => {
-                // Not by `run`, which would not begin it where the user has asked to stop.
+                // `run` would not start this step after an interruption.
                 let _ = self.runtime.block_on(async { tokio::time::timeout(COURTESY, upload.abort()).await });
                 Err(error).with_context(cannot)
             }
@@ -222,7 +226,7 @@ impl StoreBackend for S3 {
         match self.put_with(path, content, PutMode::Create)? {
             Ok(()) => Ok(true),
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
-            Err(error) => Err(explain(error)).with_context(|| format!("cannot put {}", self.key(path))),
+            Err(error) => Err(explain(error)).with_context(|| format!("cannot upload {}", self.key(path))),
         }
     }
 
@@ -237,7 +241,7 @@ impl StoreBackend for S3 {
             match self.put_with(path, &content, mode)? {
                 Ok(()) => return Ok(()),
                 Err(Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotFound { .. }) => {
-                    // Not all of them at the same moments again.
+                    // Different publishers wait for different times, so that they do not collide again.
                     let pause = u64::from(std::process::id()) % 7 + u64::from(turn) * 3 + 1;
                     std::thread::sleep(Duration::from_millis(pause * 5));
                 }
@@ -247,7 +251,8 @@ impl StoreBackend for S3 {
             }
         }
         Err(exit::try_again(format!(
-            "{} was changed by others {MOST_TURNS} times meanwhile: try again later",
+            "cannot change {}: other publishers changed it {MOST_TURNS} times in the meantime\nhint: try again \
+             later",
             self.key(path)
         )))
     }
@@ -259,7 +264,7 @@ impl StoreBackend for S3 {
                 let names = listed.common_prefixes.iter().filter_map(|folder| folder.filename());
                 Ok(Some(names.map(str::to_string).collect()))
             }
-            // Who may read must not be allowed to list.
+            // Credentials that permit reading need not permit listing.
             Err(Error::PermissionDenied { .. } | Error::Unauthenticated { .. }) => Ok(None),
             Err(error) => Err(explain(error)).with_context(|| format!("cannot list {key}")),
         }
@@ -267,7 +272,7 @@ impl StoreBackend for S3 {
 
     fn check_writable(&self) -> Result<()> {
         const CONTENT: &[u8] = b"anneal";
-        // At once, but for whoever publishes here first.
+        // For all but the first publisher the first attempt is refused at once.
         let refuses = !self.put_new(PROBE, CONTENT)? || !self.put_new(PROBE, CONTENT)?;
         let nobodys =
             UpdateVersion { e_tag: Some("\"00000000000000000000000000000000\"".to_string()), version: None };
@@ -275,7 +280,7 @@ impl StoreBackend for S3 {
             Ok(()) => false,
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => refuses,
             Err(error) => {
-                return Err(explain(error)).with_context(|| format!("cannot put {}", self.key(PROBE)));
+                return Err(explain(error)).with_context(|| format!("cannot upload {}", self.key(PROBE)));
             }
         };
         ensure!(refuses, NO_CONDITIONS);
@@ -283,25 +288,27 @@ impl StoreBackend for S3 {
     }
 }
 
-/// How long a step is waited for that sends `bytes`.
+/// Returns the time limit of a step that sends `bytes`.
 fn patience(bytes: usize) -> Duration {
     SILENCE + Duration::from_secs(bytes as u64 / SLOWEST)
 }
 
-const NO_CONDITIONS: &str = "this server has no conditional writes, without which two publishers would meet";
+const NO_CONDITIONS: &str = "this server does not support conditional writes, which protect concurrent \
+                             publishers from each other";
 
-/// Whether what was not found is the bucket.
+/// True if the bucket itself does not exist.
 fn is_no_bucket(error: &(dyn std::error::Error + 'static)) -> bool {
     error.to_string().contains("NoSuchBucket")
 }
 
-/// Whether what failed may work later: nobody was reached, or the server says that it is its own matter.
+/// True if the operation may succeed later: the server was unreachable or reported an error of its own.
 fn may_pass(error: &Error) -> bool {
     let mut chain =
         std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| error.source());
     chain.any(|cause| match cause.downcast_ref::<HttpError>() {
         Some(broken) => !matches!(broken.kind(), HttpErrorKind::Decode | HttpErrorKind::Unknown),
-        // The crate has no public type for a status. `error response` is one of 200 with a failure in its body.
+        // The crate has no public type for a status. `error response` is a response of status 200 with an error in
+        // its body.
         None => {
             let said = cause.to_string();
             let answered =
@@ -311,24 +318,27 @@ fn may_pass(error: &Error) -> bool {
     })
 }
 
-/// `error` with what to do about it.
+/// Adds a remedy to `error`.
 fn explain(error: Error) -> anyhow::Error {
     let what = match &error {
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
             return anyhow::Error::new(error).context(Refused(
-                "the bucket refuses it: the credentials (AWS_ACCESS_KEY_ID and the like) are not right, or lack one of the \
-                 rights s3:GetObject, s3:ListBucket and, to publish, s3:PutObject; without s3:ListBucket this is also the \
-                 answer for what is not there",
+                "the bucket denies access\nhint: check the credentials (AWS_ACCESS_KEY_ID and others) and the \
+                 rights s3:GetObject, s3:ListBucket and, for publishing, s3:PutObject; without s3:ListBucket \
+                 this is also the answer for a missing object",
             ));
         }
-        Error::NotFound { source, .. } if is_no_bucket(&**source) => "there is no such bucket: make it first",
+        Error::NotFound { source, .. } if is_no_bucket(&**source) => {
+            "the bucket does not exist\nhint: create it \
+                                                                      first"
+        }
         Error::NotImplemented { .. } | Error::NotSupported { .. } => NO_CONDITIONS,
         _ if may_pass(&error) => {
             return exit::try_again(format!(
-                "the server of the bucket cannot do it now, try again later: {error}"
+                "the bucket's server is temporarily unavailable: {error}\nhint: try again later"
             ));
         }
-        _ => "the server of the bucket did not do it",
+        _ => "the bucket's server refused the request",
     };
     anyhow::Error::new(error).context(what)
 }
@@ -340,7 +350,7 @@ mod tests {
     #[test]
     fn a_slow_line_has_the_time_to_send_a_part() {
         assert_eq!(patience(0), SILENCE);
-        // Half a megabit a second.
+        // Half a megabit per second.
         assert!(patience(PART) > Duration::from_secs(PART as u64 * 8 / 500_000));
     }
 }

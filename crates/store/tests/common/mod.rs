@@ -1,4 +1,4 @@
-//! A build that can be published, and the program that does it.
+//! Build for publishing, and the program `store`.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use store::{Answer, Build, CpuKind, Location, Order, Parts, Reply};
 
 pub const NAME: &str = "anneal-0.1.0-x86_64-unknown-linux-gnu-native";
 
-/// The key's parts of a build of the engine's sources `engine`.
+/// Returns the parts of the key of a build with the engine's sources `engine`.
 pub fn parts(engine: &str) -> Parts {
     Parts {
         schema: 1,
@@ -38,10 +38,10 @@ pub fn kind() -> CpuKind {
     }
 }
 
-/// The files of a build in `folder`, as large as `size`, and the order to publish them.
+/// Creates the files of a build of `size` bytes in `folder`, and returns the order to publish them.
 pub fn publish(folder: &Path, store: &str, engine: &str, size: usize) -> Order {
     fs::create_dir_all(folder).unwrap();
-    // Not to be compressed, and the same for the same engine.
+    // The content is incompressible and depends only on the engine.
     let mut seed = Sha256::of(engine)
         .as_str()
         .bytes()
@@ -101,12 +101,12 @@ pub fn ask(store: &str, engine: &str) -> Order {
     Order::Ask(Ask { store: location(store), key: parts(engine).key() })
 }
 
-/// The order to check what was published, with copies in the folder `work`.
+/// Returns the order to check a published build, with copies in the folder `work`.
 pub fn check(store: &str, engine: &str, list: bool, work: &Path) -> Order {
     Order::Check(Check { store: location(store), key: parts(engine).key(), list, work: work.to_path_buf() })
 }
 
-/// The order to take what was published into the new folder `into`.
+/// Returns the order to download a published build into the new folder `into`.
 pub fn take(store: &str, engine: &str, into: &Path) -> Order {
     fs::create_dir_all(into).unwrap();
     Order::Take(Take {
@@ -135,7 +135,7 @@ pub fn cpu() -> CpuKey {
     .unwrap()
 }
 
-/// A record of the build `build` for `objective`, tuned on `date`.
+/// Returns a record of the build `build` for `objective`, tuned on `date`.
 pub fn tuned(build: &str, objective: &str, date: &str) -> TuningRecord {
     let entry = serde_json::json!({
         "key": {
@@ -155,14 +155,14 @@ pub fn tune(store: &str, engine: &str, record: TuningRecord, build: &str) -> Ord
     Order::Tune(Tune { store: location(store), key: parts(engine).key(), record, build: Sha256::of(build) })
 }
 
-/// The program, not yet started.
+/// Returns the command of the program.
 pub fn command(variables: &BTreeMap<String, String>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_store"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).envs(variables);
     command
 }
 
-/// How it ended: the exit code and the reply.
+/// Returns the exit code and the reply of a finished program.
 pub fn ended(output: &Output) -> (i32, Reply) {
     let reply = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {:?}", String::from_utf8_lossy(&output.stdout)));
@@ -180,7 +180,7 @@ pub fn give(order: &Order) -> (i32, Reply) {
     give_with(order, &BTreeMap::new())
 }
 
-/// The answer to an order that is carried out.
+/// Returns the answer to an order that must succeed.
 pub fn done(reply: (i32, Reply)) -> Answer {
     match reply {
         (0, Reply::Done(answer)) => answer,
@@ -188,7 +188,7 @@ pub fn done(reply: (i32, Reply)) -> Answer {
     }
 }
 
-/// What a failure said, on one line.
+/// Returns the exit code and the messages of a failure on one line.
 pub fn said((code, reply): (i32, Reply)) -> (i32, String) {
     match reply {
         Reply::Failed(failed) => (code, failed.said.join(": ")),
@@ -196,7 +196,7 @@ pub fn said((code, reply): (i32, Reply)) -> (i32, String) {
     }
 }
 
-/// What lies below `folder`, by name.
+/// Returns the names of all files below `folder`.
 pub fn files(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut waiting = vec![folder.to_path_buf()];
@@ -213,7 +213,7 @@ pub fn files(folder: &Path) -> Vec<String> {
     found
 }
 
-/// The one object of at least `size` bytes that begins as zstd does.
+/// Returns the path of the object with the files of the build folder, which is compressed by zstd.
 pub fn tree_object(store: &Path) -> PathBuf {
     let objects = fs::read_dir(store.join("v1/objects")).unwrap().flatten().map(|entry| entry.path());
     let zstd = |path: &PathBuf| fs::read(path).unwrap().starts_with(&[0x28, 0xb5, 0x2f, 0xfd]);

@@ -1,7 +1,7 @@
-//! BLAS libraries: the exact files, with their headers and who runs their threads.
+//! BLAS libraries: exact files, headers and threading.
 //!
-//! They are read from pkg-config's files, not asked of pkg-config: a call for each name would cost more than all
-//! the rest. Debian's BLIS has no such file, and is looked for by its folders.
+//! The `.pc` files are parsed here instead of calling pkg-config, because one call per name would take longer than
+//! the rest of the search. Debian's BLIS has no such file, so its folders are searched.
 
 mod pkg_config;
 #[cfg(test)]
@@ -16,11 +16,11 @@ use pkg_config::PkgConfig;
 use crate::search::{SearchPath, entries, file_name};
 use crate::tools::{BlasLibrary, BlasThreading};
 
-/// Names for pkg-config, the better ones of a vendor first.
+/// Names of `.pc` files with their vendors, the preferred ones of a vendor first.
 ///
-/// Not `openblas64` and `mkl-*-ilp64-*`: they take 64-bit integers, and ggml passes 32-bit ones. Of MKL the layers
-/// by name, not `mkl-sdl`, which chooses its threading at run time by an environment variable; Intel's OpenMP
-/// rather than GNU's, since it lies beside it and no compiler has to find it.
+/// `openblas64` and `mkl-*-ilp64-*` are excluded: they take 64-bit integers, and ggml passes 32-bit ones. MKL's
+/// layers are named explicitly, because `mkl-sdl` chooses its threading at run time by an environment variable.
+/// Intel's OpenMP is preferred to GNU's, because it lies beside MKL and no compiler has to find it.
 const NAMES: &[(&str, &str)] = &[
     ("openblas", "openblas"),
     ("blis-mt", "blis"),
@@ -29,17 +29,17 @@ const NAMES: &[(&str, &str)] = &[
     ("mkl-dynamic-lp64-seq", "mkl"),
 ];
 
-/// Flavours of Debian's BLIS. Threads by pthreads first: ggml's own pool runs the rest, and no OpenMP runtime
-/// comes into the process.
+/// Flavours of Debian's BLIS with their threading. The pthreads flavour comes first, because it brings no OpenMP
+/// runtime into a process that otherwise uses ggml's own thread pool.
 const BLIS_FLAVOURS: &[(&str, BlasThreading)] = &[
     ("pthread", BlasThreading::Pthread),
     ("openmp", BlasThreading::Openmp),
     ("serial", BlasThreading::Serial),
 ];
 
-/// The BLAS libraries at hand, the better ones of a vendor first: those that the `.pc` files in
-/// `PKG_CONFIG_PATH`, in `own_path` (pkg-config's answer to `--variable pc_path`), and in the places of MKL's
-/// installers name, then Debian's BLIS. One without its header or its file is none.
+/// Returns the installed BLAS libraries, the preferred ones of a vendor first. The sources are the `.pc` files in
+/// `PKG_CONFIG_PATH`, in `own_path` (pkg-config's answer to `--variable pc_path`) and in the folders of MKL's
+/// installers, and the folders of Debian's BLIS. A library without its header or its file does not count.
 pub(crate) fn find(search: &SearchPath, own_path: &str) -> Vec<BlasLibrary> {
     let own: Vec<PathBuf> = std::env::split_paths(own_path.trim()).collect();
     let dirs: Vec<PathBuf> =
@@ -54,7 +54,8 @@ pub(crate) fn find(search: &SearchPath, own_path: &str) -> Vec<BlasLibrary> {
     found
 }
 
-/// Where `setup` puts MKL (Debian's pip adds `local`), and Intel's own installer.
+/// Returns the folders where `setup` installs MKL (Debian's pip adds `local`), and the folders of Intel's own
+/// installer.
 fn places_of_mkl(search: &SearchPath) -> Vec<PathBuf> {
     let intel = search.root.join("opt/intel/oneapi");
     let own = search.own_mkl().into_iter().flat_map(|mkl| [mkl.clone(), mkl.join("local")]);
@@ -83,7 +84,7 @@ fn from_pc(
         return None;
     }
     if name.ends_with("-iomp") {
-        // MKL's threads need Intel's OpenMP, and name it nowhere but here.
+        // MKL's threads need Intel's OpenMP, whose path is only in this file.
         let openmp = dirs.iter().find_map(|dir| PkgConfig::read(&dir.join("openmp.pc")));
         let beside = libraries[0].with_file_name("libiomp5.so");
         let runtime = openmp.and_then(|openmp| files(search, &openmp, "iomp5").into_iter().next());
@@ -106,7 +107,7 @@ fn from_pc(
     })
 }
 
-/// The files of `vendor` that a `.pc` file links, behind all links: what is recorded must not change with
+/// Returns the files of `vendor` that a `.pc` file links. Links are resolved, because a record must not change with
 /// `update-alternatives`.
 fn files(search: &SearchPath, file: &PkgConfig, vendor: &str) -> Vec<PathBuf> {
     let (dirs, wanted) = file.libraries();
@@ -122,7 +123,7 @@ fn files(search: &SearchPath, file: &PkgConfig, vendor: &str) -> Vec<PathBuf> {
     found
 }
 
-/// `lib<name>.so` in `dirs`, or where linkers look by themselves.
+/// Returns the path of `lib<name>.so` in `dirs` or in the linker's default folders.
 fn shared_object(search: &SearchPath, dirs: &[PathBuf], name: &str) -> Option<PathBuf> {
     let lib = search.root.join("usr/lib");
     let multiarch = entries(&lib).into_iter().filter(|path| file_name(path).contains("-linux-"));
@@ -136,8 +137,9 @@ fn shared_object(search: &SearchPath, dirs: &[PathBuf], name: &str) -> Option<Pa
     })
 }
 
-/// OpenBLAS says in its `.pc` file whether OpenMP runs its threads; whether there are any, in its file's name:
-/// `libopenblasp-r0.3.21.so` with threads, `libopenblas-r0.3.21.so` without; Fedora's `libopenblaso` is OpenMP's.
+/// Returns the threading of an OpenBLAS. Its `.pc` file says if it uses OpenMP. Its file name says if it uses
+/// threads: `libopenblasp-r0.3.21.so` does, `libopenblas-r0.3.21.so` does not, and Fedora's `libopenblaso` uses
+/// OpenMP.
 fn openblas_threading(file: &PkgConfig, library: &Path) -> Option<BlasThreading> {
     if file.variable("openblas_config").is_some_and(|config| config.contains("USE_OPENMP=1")) {
         return Some(BlasThreading::Openmp);
@@ -150,8 +152,8 @@ fn openblas_threading(file: &PkgConfig, library: &Path) -> Option<BlasThreading>
     }
 }
 
-/// What BLIS was configured with stands at the top of its header: `#if 1` before what is on, `#if 0` before what
-/// is off.
+/// Returns the threading of a BLIS from the top of its header, where `#if 1` precedes enabled options and `#if 0`
+/// disabled ones.
 fn blis_threading(header: &str) -> BlasThreading {
     let lines: Vec<&str> = header.lines().take(400).map(str::trim).collect();
     let on = |name: &str| {
@@ -165,8 +167,8 @@ fn blis_threading(header: &str) -> BlasThreading {
     }
 }
 
-/// `usr/lib/<triple>/blis-<flavour>/libblis.so` and `usr/include/<triple>/blis-<flavour>/blis.h`; the version
-/// stands in `usr/share/blis-<flavour>-<triple>/config.mk`.
+/// Returns Debian's BLIS libraries: `usr/lib/<triple>/blis-<flavour>/libblis.so`, with the header
+/// `usr/include/<triple>/blis-<flavour>/blis.h` and the version in `usr/share/blis-<flavour>-<triple>/config.mk`.
 fn debian_blis(search: &SearchPath) -> Vec<BlasLibrary> {
     let usr = search.root.join("usr");
     let triples: Vec<PathBuf> =

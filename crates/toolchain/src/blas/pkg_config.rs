@@ -1,12 +1,12 @@
-//! `.pc` files, as far as they tell where a library and its headers lie.
+//! Minimal parser of `.pc` files: paths of a library and its headers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Variables may stand for others, and a file may name itself.
+/// Maximum number of substitution rounds. Variables may refer to other variables or, by mistake, to themselves.
 const DEPTH: usize = 8;
 
-/// One file.
+/// Content of a `.pc` file.
 #[derive(Debug)]
 pub(super) struct PkgConfig {
     variables: Vec<(String, String)>,
@@ -14,7 +14,7 @@ pub(super) struct PkgConfig {
 }
 
 impl PkgConfig {
-    /// Reads the file at `path`; `None` where it is not there, or no text.
+    /// Reads the file at `path`; returns `None` if it cannot be read as text.
     pub(super) fn read(path: &Path) -> Option<Self> {
         let text = fs::read_to_string(path).ok()?;
         let folder = path.parent()?.to_string_lossy().into_owned();
@@ -29,24 +29,24 @@ impl PkgConfig {
         Some(file)
     }
 
-    /// A variable, with others put in.
+    /// Returns the value of a variable, with references to other variables substituted.
     pub(super) fn variable(&self, name: &str) -> Option<String> {
         self.variables.iter().find(|(known, _)| known == name).map(|(_, value)| self.expand(value))
     }
 
-    /// The version, if it can be told.
+    /// Returns the version, or `None` if the file has none.
     pub(super) fn version(&self) -> Option<String> {
         let version = self.field("Version")?;
         (!version.is_empty() && !version.contains("${")).then_some(version)
     }
 
-    /// Folders of headers.
+    /// Returns the folders of headers.
     pub(super) fn include_dirs(&self) -> Vec<PathBuf> {
         let words = words(&self.field("Cflags").unwrap_or_default());
         words.iter().filter_map(|word| word.strip_prefix("-I")).map(PathBuf::from).collect()
     }
 
-    /// Folders of libraries, and the libraries: `-lname` or a file.
+    /// Returns the folders of libraries, and the libraries as `-lname` or as a path.
     pub(super) fn libraries(&self) -> (Vec<PathBuf>, Vec<String>) {
         let words = words(&self.field("Libs").unwrap_or_default());
         let dirs = words.iter().filter_map(|word| word.strip_prefix("-L")).map(PathBuf::from).collect();
@@ -71,7 +71,7 @@ impl PkgConfig {
     }
 }
 
-/// Splits as a shell does, as far as `.pc` files quote: `-I"/a b/include"`, `-L/a\ b`.
+/// Splits a text as a shell does, with the quoting that `.pc` files use: `-I"/a b/include"`, `-L/a\ b`.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

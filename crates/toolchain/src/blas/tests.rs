@@ -1,13 +1,13 @@
 use super::*;
 use crate::testing::Machine;
 
-/// A library with its header, as a distribution lays them out.
+/// Creates a library and its header in a distribution's layout.
 fn lay(machine: &Machine, header: &str, library: &str) {
     machine.file(header, "");
     machine.file(library, "");
 }
 
-/// An OpenBLAS whose `.pc` file at `pc` names `lib` and `include`.
+/// Creates an OpenBLAS whose `.pc` file at `pc` refers to the folders `lib` and `include`.
 fn openblas(machine: &Machine, pc: &str, flavour: &str, config: &str, file: &str) {
     let root = machine.root().display();
     let (lib, include) = (format!("usr/lib/x86_64-linux-gnu/{flavour}"), format!("usr/include/{flavour}"));
@@ -25,7 +25,7 @@ fn openblas(machine: &Machine, pc: &str, flavour: &str, config: &str, file: &str
     );
 }
 
-/// MKL as pip lays it out below `prefix`.
+/// Creates MKL in pip's layout below `prefix`.
 fn mkl(machine: &Machine, prefix: &str, threads: &str, layer: &str) {
     for name in ["intel_lp64", layer, "core"] {
         machine.file(&format!("{prefix}/lib/libmkl_{name}.so.3"), "");
@@ -41,7 +41,7 @@ fn mkl(machine: &Machine, prefix: &str, threads: &str, layer: &str) {
     );
 }
 
-/// What is found, in one line each: vendor, version, threading, name for pkg-config, files.
+/// Returns one line per library that is found: vendor, version, threading, name for pkg-config, files.
 fn found(machine: &Machine, search: &SearchPath) -> Vec<String> {
     let own = machine.root().join("usr/lib/x86_64-linux-gnu/pkgconfig");
     let line = |library: BlasLibrary| {

@@ -11,7 +11,7 @@ const GCC_13: &str =
     "gcc-13 (Ubuntu 13.2.0-23ubuntu4) 13.2.0\nCopyright (C) 2023 Free Software Foundation, Inc.";
 const CLANG_22: &str = "Debian clang version 22.1.8 (1~deb12u1)\nTarget: x86_64-pc-linux-gnu";
 
-/// Debian 12 with clang 22 beside gcc 12 and an old LLVM 14.
+/// Creates a Debian 12 with clang 22, gcc 12 and an old LLVM 14.
 fn debian() -> Machine {
     let machine = Machine::new();
     machine.tool("usr/lib/gcc-12-driver", GCC_12);
@@ -61,8 +61,7 @@ fn an_emulator_without_a_c_library_is_none() {
     let machine = debian();
     machine.tool("usr/bin/qemu-aarch64", "qemu-aarch64 version 7.2.22 (Debian 1:7.2+dfsg-7)");
     assert_eq!(discover(&machine.search(), None).aarch64, None);
-    // Among the system's own, where packages of several architectures are installed; then a cross compiler's, which is
-    // nothing else's.
+    // The library of a multiarch system, then that of a cross compiler.
     for (library, sysroot) in
         [("lib", ""), ("usr/aarch64-linux-gnu/lib", "usr/aarch64-linux-gnu")].map(|(l, s)| (l.to_string(), s))
     {
@@ -109,7 +108,7 @@ fn a_debian_machine_is_read() {
 
 #[test]
 fn compilers_are_pairs_of_the_same_version() {
-    // What lies on the machine, and the compilers that are found.
+    // Files on the machine, and the compilers that are found.
     type Files = &'static [(&'static str, &'static str)];
     let cases: [(&str, Files, &[&str]); 7] = [
         ("nothing", &[], &[]),
@@ -150,7 +149,7 @@ fn a_compiler_cache_is_no_compiler() {
 
 #[test]
 fn a_cmake_that_is_new_enough_is_preferred() {
-    // cmake on the path, cmake that setup installed, and the one that is taken
+    // CMake on the path, CMake that setup installed, and the one that is chosen.
     let cases = [
         (Some("3.22.1"), Some("4.1.0"), Some("4.1.0")),
         (Some("3.25.1"), Some("4.1.0"), Some("3.25.1")),
@@ -210,7 +209,7 @@ fn rustc_is_seen_through_rustup() {
     let llvm = |search: &SearchPath| discover(search, Some(&cache)).rustc.map(|rustc| rustc.llvm.major);
     assert_eq!(llvm(&search), Some(22), "the proxy's answer");
 
-    // The default toolchain is another one now: the proxy itself did not change.
+    // The default toolchain changes, but the proxy does not.
     machine.tool("home/.cargo/bin/rustup", &says("24.1.2"));
     let stamp = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
     let before = stamp(&settings);
@@ -226,7 +225,7 @@ fn rustc_is_seen_through_rustup() {
     assert_eq!(llvm(&search), Some(24), "an unknown toolchain is left to the proxy");
 }
 
-/// A toolkit of NVIDIA's installer in `folder`.
+/// Creates a toolkit in `folder`, in the layout of NVIDIA's installer.
 fn toolkit(machine: &Machine, folder: &str, version: &str) {
     let codes = "echo sm_90; echo sm_75";
     let release = format!("echo 'Cuda compilation tools, release {version}, V{version}.131'");
@@ -280,7 +279,7 @@ fn the_toolkit_that_the_user_names_goes_before_ours_and_ours_before_the_machines
         ..machine.search()
     };
     assert_eq!(versions(&named("home/cuda")), ["12.9.131", "13.5.131", "12.4.131"]);
-    // By a link, too.
+    // The toolkit is found through a link, too.
     machine.link("home/linked/bin/nvcc", "../../cuda/bin/nvcc");
     assert_eq!(versions(&named("home/linked")), ["12.9.131", "13.5.131", "12.4.131"]);
     let home = discover(&named("home/linked"), None).cuda_home.unwrap();
@@ -299,7 +298,7 @@ fn what_nvcc_runs_and_reads_itself_belongs_to_a_toolkit() {
         std::fs::remove_file(machine.root().join("usr/local/cuda").join(file)).unwrap();
     }
     assert_eq!(lacks(), ["cicc", "ptxas", "crt/host_config.h"]);
-    // A distribution's own package has them where it likes, and its headers among the system's.
+    // A distribution's package may put the programs anywhere, and puts the headers among the system's.
     let machine = Machine::new();
     toolkit(&machine, "usr/lib/nvidia-cuda-toolkit", "11.8");
     let own = machine.root().join("usr/lib/nvidia-cuda-toolkit");
@@ -320,13 +319,13 @@ fn what_is_wrong_with_the_toolkit_that_the_user_names_is_told() {
     machine.script("home/broken/bin/nvcc", "exit 1");
     machine.script("home/slow/bin/nvcc", "sleep 60");
     let cases = [
-        ("home/gone", "there is no such folder"),
-        ("usr/local/cuda/bin/nvcc", "it is a file: the folder that holds bin/nvcc is wanted"),
+        ("home/gone", "the folder does not exist"),
+        ("usr/local/cuda/bin/nvcc", "it is a file; name the folder that contains bin/nvcc"),
         ("home/empty", "it has no bin/nvcc"),
-        ("home/text", "its bin/nvcc may not be executed"),
-        ("home/garbage", "its bin/nvcc tells no version of CUDA"),
-        ("home/broken", "its bin/nvcc fails when it is asked for its version"),
-        ("home/slow", "its bin/nvcc did not tell its version in time"),
+        ("home/text", "its bin/nvcc is not executable"),
+        ("home/garbage", "its bin/nvcc prints no version of CUDA"),
+        ("home/broken", "its bin/nvcc fails when it is run with --version"),
+        ("home/slow", "its bin/nvcc did not print its version in time"),
     ];
     let of = |path: std::path::PathBuf| {
         let search = SearchPath { cuda_home: Some(("CUDA_PATH", path)), ..machine.search() };
@@ -339,12 +338,13 @@ fn what_is_wrong_with_the_toolkit_that_the_user_names_is_told() {
         assert_eq!(home.fault.as_deref(), Some(expected), "{path}");
         assert!(home.to_string().starts_with("CUDA_PATH=/") && home.to_string().ends_with(path), "{home}");
     }
-    assert_eq!(of("cuda".into()).fault.as_deref(), Some("it is no absolute path"));
+    assert_eq!(of("cuda".into()).fault.as_deref(), Some("it is not an absolute path"));
     assert_eq!(of(machine.root().join("usr/local/cuda")).fault, None);
     assert_eq!(discover(&machine.search(), None).cuda_home, None);
 }
 
-/// The machine that the tests run on has at least a compiler and the rustc that compiled them.
+/// Checks that this machine's tools are the same from the cache. It has at least a compiler and the rustc that
+/// compiled the tests.
 #[test]
 fn this_machine_is_read_the_same_from_the_cache() {
     let folder = Machine::new();

@@ -18,7 +18,7 @@ fn compiler(kind: CompilerKind, major: u32) -> Compiler {
     Compiler { kind, cc: path("cc"), cxx: path("c++"), version: Version::new(major, 1, 0) }
 }
 
-/// LLVM 22 throughout, and gcc 12.
+/// Returns tools that fit: LLVM 22 throughout, and gcc 12.
 fn fitting() -> Toolchain {
     let gcc = compiler(CompilerKind::Gcc, 12);
     Toolchain {
@@ -59,8 +59,8 @@ fn cuda_home(fault: Option<&str>) -> CudaHome {
 #[test]
 fn tools_that_fit_are_left_alone() {
     assert_eq!(mismatches(&fitting(), Some(Manager::Apt)), []);
-    // What is not there at all is missing, not mismatched; but bindgen's library has no other place to be
-    // told.
+    // A tool that does not exist is missing, not mismatched. bindgen's library is the exception, because no other
+    // check reports it.
     let found = mismatches(&Toolchain::default(), None);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].what.contains("libclang"));
@@ -71,7 +71,7 @@ fn each_pair_that_does_not_fit_is_named_with_its_mend() {
     use Severity::*;
     type Change = fn(&mut Toolchain);
     type Found = &'static [(Severity, &'static str, &'static str)];
-    // What differs from the tools that fit, and severity, what, and mend of what is found
+    // Change of the fitting tools, and the severity, tools and remedy of the expected mismatch.
     let cases: [(Change, Found); 15] = [
         (
             |t| t.llvm_profdata = vec![tool("14.0.6")],
@@ -120,7 +120,7 @@ fn each_pair_that_does_not_fit_is_named_with_its_mend() {
         ),
         (|t| t.cuda_home = Some(cuda_home(None)), &[]),
         (
-            |t| t.cuda_home = Some(cuda_home(Some("there is no such folder"))),
+            |t| t.cuda_home = Some(cuda_home(Some("the folder does not exist"))),
             &[(Costs, "CUDA_PATH=/opt/gone", "unset CUDA_PATH")],
         ),
     ];

@@ -1,17 +1,17 @@
-//! The interface by which an installation asks and reports.
+//! Interface through which an installation asks questions and reports progress.
 
 use super::plan::{InstallStep, SetupPlan};
 
-/// Where questions are asked and progress is shown.
+/// Receiver of questions and progress.
 pub trait Console {
-    /// Something the user should know.
+    /// Shows a message to the user.
     fn note(&mut self, text: &str);
-    /// A command is about to run.
+    /// Shows a command that is about to run.
     fn command(&mut self, step: &InstallStep);
-    /// A line that a command printed.
+    /// Shows a line that a command printed.
     fn output(&mut self, line: &str);
-    /// Asks whether to run the steps of `plan`.
+    /// Asks if the steps of `plan` should run, and returns the answer.
     fn confirm(&mut self, plan: &SetupPlan) -> bool;
-    /// Whether the user asked to stop (ctrl-C): no further command is run then.
+    /// True if the user asked to stop with ctrl-C. No further command runs then.
     fn stopped(&self) -> bool;
 }

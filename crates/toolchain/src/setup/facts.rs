@@ -1,4 +1,4 @@
-//! The facts of a live machine that a setup plan is made from.
+//! Facts about the live machine from which a setup plan is made.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use super::plan::{Facts, Python, Rights};
 use crate::probe::ask;
 use crate::search::{SearchPath, entries};
 
-/// apt reads its whole index for one search: 2 s on a slow disk.
+/// Time limit of a command. apt reads its whole index for one search, which takes 2 s on a slow disk.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Reads them. With `may_prompt`, a sudo that would ask for a password counts as rights.
+/// Gathers the facts. With `may_prompt`, a sudo that would ask for a password counts as sufficient rights.
 pub(crate) fn gather(search: &SearchPath, may_prompt: bool) -> Facts {
     let manager = Manager::detect(search);
     let lists = entries(&search.root.join("var/lib/pacman/sync"));
@@ -42,7 +42,7 @@ fn apt(search: &SearchPath) -> AptIndex {
     AptIndex::parse(&run(&["search", "--names-only", AptIndex::PATTERN]), &run(&["policy", "cmake"]))
 }
 
-/// The first Python that has pip; else the first that can make a virtual environment; else the first.
+/// Returns the first Python with pip, else the first that can create a virtual environment, else the first.
 fn python(search: &SearchPath) -> Option<Python> {
     let works = |path: &Path, args: &[&str]| ask(path, args, LIMIT).is_ok();
     let found: Vec<Python> = search

@@ -1,5 +1,4 @@
-//! Package managers: which one this machine has, what it calls things, and how it is told to install
-//! them.
+//! Package managers: their detection, their names of packages, and their commands.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,19 +9,19 @@ use super::requirement::Requirement;
 use crate::search::SearchPath;
 use crate::tools::{BOLT_AT_LEAST, CLANG_AT_LEAST, GCC_AT_LEAST, LIBCLANG_AT_LEAST, Version};
 
-/// A package manager.
+/// Package manager of a system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Manager {
-    /// Debian, Ubuntu.
+    /// apt of Debian and Ubuntu.
     Apt,
-    /// Fedora, Red Hat.
+    /// dnf of Fedora and Red Hat.
     Dnf,
-    /// Arch.
+    /// pacman of Arch.
     Pacman,
-    /// SUSE.
+    /// zypper of SUSE.
     Zypper,
-    /// Alpine.
+    /// apk of Alpine.
     Apk,
     /// Homebrew.
     Brew,
@@ -45,8 +44,8 @@ impl Manager {
     const ALL: [Manager; 6] =
         [Manager::Apt, Manager::Dnf, Manager::Pacman, Manager::Zypper, Manager::Apk, Manager::Brew];
 
-    /// The one of this machine: that of its distribution where it is there (a Fedora may hold `apt-get`
-    /// as well), else the first that is.
+    /// Returns the package manager of this machine: that of its distribution if it is installed (a Fedora may contain
+    /// `apt-get` as well), else the first that is installed.
     pub fn detect(search: &SearchPath) -> Option<Self> {
         let release = std::fs::read_to_string(search.root.join("etc/os-release")).unwrap_or_default();
         let ids: Vec<&str> = release
@@ -76,14 +75,13 @@ impl Manager {
         }
     }
 
-    /// Whether only root may install. Homebrew refuses to run as root.
+    /// True if only root may install packages. Homebrew refuses to run as root.
     pub(crate) fn needs_root(self) -> bool {
         self != Manager::Brew
     }
 
-    /// The command that reads the package lists anew, where that is a command of its own. pacman's is
-    /// left out: lists newer than what is installed are how an Arch breaks; it is only for a machine
-    /// that has no lists at all.
+    /// Returns the command that updates the package lists, if there is a separate one. pacman's is only used on a
+    /// machine without any lists, because lists newer than the installed packages break an Arch system.
     pub(crate) fn refresh(self, no_lists: bool) -> Option<Vec<String>> {
         match self {
             Manager::Apt => Some(words("apt-get update")),
@@ -93,10 +91,10 @@ impl Manager {
         }
     }
 
-    /// The command that installs `packages` without a question.
+    /// Returns the command that installs `packages` without prompting.
     pub(crate) fn install(self, packages: &[String]) -> Vec<String> {
         let mut command = words(match self {
-            // Another apt (unattended upgrades on a fresh machine) is waited for.
+            // Waits for another apt, such as unattended upgrades on a fresh machine.
             Manager::Apt => {
                 "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120"
             }
@@ -110,7 +108,7 @@ impl Manager {
         command
     }
 
-    /// The command that a person types to install `packages`.
+    /// Returns the command that a user can type to install `packages`.
     pub(crate) fn install_by_hand(self, packages: &[String]) -> String {
         let install = match self {
             Manager::Pacman => "-S",
@@ -121,8 +119,8 @@ impl Manager {
         format!("{sudo}{} {install} {}", self.program(), packages.join(" "))
     }
 
-    /// Packages that bring `requirement`; `None` where this manager has none. `versions` are those that
-    /// apt's versioned packages are to have.
+    /// Returns the packages that provide `requirement`, or `None` if this manager has none. `versions` are the
+    /// versions of apt's versioned packages.
     pub(crate) fn packages(self, requirement: Requirement, versions: &AptVersions) -> Option<Vec<String>> {
         use Requirement::*;
         if self == Manager::Apt {
@@ -136,7 +134,7 @@ impl Manager {
             (Ninja, _) => "ninja",
             (Compiler | Clang | Libclang, Manager::Brew) => "llvm",
             (Compiler, Manager::Pacman) => "gcc",
-            // On Alpine g++ alone comes without the C library's headers.
+            // On Alpine, g++ alone comes without the C library's headers.
             (Compiler, Manager::Apk) => "build-base",
             (Compiler, _) => "gcc-c++",
             (Clang, _) => "clang",
@@ -148,23 +146,23 @@ impl Manager {
             (LlvmTools, Manager::Zypper) => "llvm",
             (LlvmTools, _) => "llvm compiler-rt",
             (Bolt, Manager::Dnf) => "llvm-bolt",
-            // No package of the others is known to hold it; it rewrites ELF files only.
+            // No package of the other managers is known to contain BOLT. BOLT only rewrites ELF files.
             (Bolt, _) => return None,
             (Openblas, Manager::Dnf) => "openblas-devel pkgconf-pkg-config",
             (Openblas, Manager::Pacman | Manager::Brew) => "openblas pkgconf",
-            // SUSE names the packages by their threading; this is what any of them provides.
+            // SUSE names the packages by their threading; each of them provides this name.
             (Openblas, Manager::Zypper) => "pkgconfig(openblas) pkg-config",
             (Openblas, _) => "openblas-dev pkgconf",
             (Blis, Manager::Dnf) => "blis-devel pkgconf-pkg-config",
-            // Only in Arch's user repository; Alpine and SUSE have none.
+            // Arch has BLIS only in its user repository; Alpine and SUSE have none.
             (Blis, Manager::Brew) => "blis pkgconf",
             (Blis, _) => return None,
-            // They come from pip everywhere.
+            // These come from pip on every system.
             (Mkl | Zig | Cuda | NewCuda, _) => return None,
-            // From rustup, which is no package manager of the system.
+            // This comes from rustup, which is not a system package manager.
             (RustAarch64, _) => return None,
             (EmulatorAarch64, Manager::Pacman) => "qemu-user aarch64-linux-gnu-glibc",
-            // The others have the emulator, and no package with the C library that programs for it need.
+            // The other distributions have the emulator but no package with an aarch64 C library.
             (EmulatorAarch64, _) => return None,
             (Make, _) => "make",
             (Openmp, Manager::Dnf | Manager::Zypper) => "libomp-devel",
@@ -175,14 +173,14 @@ impl Manager {
             (Pip, Manager::Apk) => "py3-pip",
             (Pip, Manager::Brew) => "python",
             (Pip, _) => "python3-pip",
-            // Emulates Linux processes on Linux only.
+            // The emulator only works for Linux processes on Linux.
             (QemuUser, Manager::Brew) => return None,
             (QemuUser, Manager::Zypper) => "qemu-linux-user",
             (QemuUser, Manager::Apk) => "qemu-x86_64 qemu-aarch64",
             (QemuUser, _) => "qemu-user",
             (SystemCompiler, Manager::Apk) => "build-base",
             (SystemCompiler, Manager::Pacman) => "gcc",
-            // Apple's developer tools bring both.
+            // Apple's developer tools include both compilers.
             (SystemCompiler, Manager::Brew) => return None,
             (SystemCompiler, _) => "gcc gcc-c++",
             (Curl, _) => "curl",
@@ -190,10 +188,10 @@ impl Manager {
             (Zstd, _) => "zstd",
             (Minisign, _) => "minisign",
             (Dpkg, _) => "dpkg",
-            // Programs for Linux only.
+            // These programs exist only on Linux.
             (Procps | UtilLinux | Iproute, Manager::Brew) => return None,
             (Procps, Manager::Apk) => "procps",
-            // There, `kill` is part of util-linux.
+            // On these systems, `kill` is part of util-linux.
             (Procps | UtilLinux, _) => "util-linux",
             (Iproute, Manager::Dnf) => "iproute",
             (Iproute, _) => "iproute2",
@@ -206,25 +204,25 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_string).collect()
 }
 
-/// What apt's index offers of the packages that carry a version in their name.
+/// Packages in apt's index that have a version in their name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AptIndex {
     /// Names such as `clang-22`, `libclang1-22`, `g++-12`.
     pub packages: BTreeSet<String>,
-    /// The version of cmake that would be installed.
+    /// Version of cmake that apt would install.
     pub cmake: Option<Version>,
 }
 
 impl AptIndex {
-    /// What `apt-cache search --names-only` is asked for.
+    /// Pattern for `apt-cache search --names-only`.
     pub(crate) const PATTERN: &'static str =
         r"^(clang|lld|libclang1|libclang-common|libclang-rt|llvm|bolt|libomp|g\+\+)-[0-9]+(-dev)?$";
 
-    /// Reads the lines of `apt-cache search`, and those of `apt-cache policy cmake`.
+    /// Parses the output of `apt-cache search` and of `apt-cache policy cmake`.
     pub(crate) fn parse(search: &str, policy: &str) -> Self {
         let name = |line: &str| line.split_whitespace().next().map(str::to_string);
         let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate:"));
-        // An epoch, `1:3.25`, is no part of the version.
+        // An epoch, as in `1:3.25`, is not part of the version.
         let version = candidate.map(|text| text.trim().rsplit(':').next().unwrap_or_default());
         Self {
             packages: search.lines().filter_map(name).collect(),
@@ -232,12 +230,12 @@ impl AptIndex {
         }
     }
 
-    /// Whether apt has lists at all: a fresh image has none.
+    /// True if apt has no package lists, as in a fresh image.
     pub(crate) fn is_empty(&self) -> bool {
         self.packages.is_empty()
     }
 
-    /// Versions of a package, ascending.
+    /// Returns the versions of a package in ascending order.
     fn versions<'a>(&'a self, stem: &'a str) -> impl DoubleEndedIterator<Item = u32> + 'a {
         let versions: BTreeSet<u32> = self
             .packages
@@ -253,8 +251,8 @@ impl AptIndex {
         self.packages.contains(name)
     }
 
-    /// The versions to install. A clang that is there already decides on its companions; else `rustc`'s
-    /// LLVM, so that both can share link-time optimisation and profiles; else the newest.
+    /// Returns the versions to install. An installed clang determines its companions. Otherwise the choice is the
+    /// LLVM of `rustc`, so that C++ and Rust can share link-time optimisation and profiles, else the newest version.
     pub(crate) fn choose(&self, installed_clang: Option<u32>, rustc: Option<u32>) -> AptVersions {
         let newest = |stem: &str, at_least: u32| self.versions(stem).rfind(|&version| version >= at_least);
         let preferred = |stem: &str, at_least: u32| {
@@ -272,7 +270,7 @@ impl AptIndex {
             bolt: clang
                 .filter(|version| *version >= BOLT_AT_LEAST && self.has(&format!("bolt-{version}")))
                 .or_else(|| newest("bolt", BOLT_AT_LEAST))
-                // A guess until the index is there: `bolt` alone is a daemon for Thunderbolt.
+                // A guess until the index is read. The package `bolt` without a version is a daemon for Thunderbolt.
                 .or_else(|| rustc.filter(|_| self.is_empty())),
             gcc: newest("g++", GCC_AT_LEAST),
             runtime: self.has(&format!("libclang-rt-{}-dev", clang.unwrap_or(0))),
@@ -281,7 +279,7 @@ impl AptIndex {
     }
 }
 
-/// Which versions of apt's versioned packages to install.
+/// Versions of apt's versioned packages to install.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AptVersions {
     clang: Option<u32>,
@@ -289,14 +287,14 @@ pub(crate) struct AptVersions {
     llvm: Option<u32>,
     bolt: Option<u32>,
     gcc: Option<u32>,
-    /// Whether clang's profile runtime is a package of its own.
+    /// True if clang's profile runtime is a separate package.
     runtime: bool,
-    /// The index is empty: only unversioned names can be given, for a person to read.
+    /// True if the index is empty; the plan then shows unversioned names for the user to read.
     unknown: bool,
 }
 
 impl AptVersions {
-    /// A guess for where the index was not read: everything of one LLVM.
+    /// Returns a guess for an unread index: all packages of one LLVM.
     pub(crate) fn of_llvm(major: u32) -> Self {
         let all = Some(major);
         Self { clang: all, libclang: all, llvm: all, bolt: all, gcc: None, runtime: true, unknown: false }
@@ -313,9 +311,9 @@ impl AptVersions {
             Ninja => Some(words("ninja-build")),
             Git => Some(words("git")),
             Openblas => Some(words("libopenblas-dev pkg-config")),
-            // Of its flavours the one that brings no OpenMP runtime: ggml's own pool runs the other threads.
+            // This flavour brings no OpenMP runtime, as ggml's own pool runs the other threads.
             Blis => Some(words("libblis-pthread-dev")),
-            // In Debian's non-free section, and years old there: from pip.
+            // MKL in Debian's non-free section is years old, so it comes from pip, like the others.
             Mkl | Zig | Cuda | NewCuda => None,
             RustAarch64 => None,
             EmulatorAarch64 => Some(words("qemu-user libc6-arm64-cross")),
@@ -334,7 +332,7 @@ impl AptVersions {
             UtilLinux => Some(words("util-linux bsdutils mount")),
             Iproute => Some(words("iproute2")),
             Compiler if self.unknown => Some(words("g++")),
-            // Where the distribution's own gcc is too old, a clang compiles, with gcc's C++ library.
+            // If the distribution's gcc is too old, clang compiles with gcc's C++ library.
             Compiler => {
                 of("g++", self.gcc).or_else(|| Some([of("clang", self.clang)?, words("g++")].concat()))
             }
@@ -362,7 +360,7 @@ mod tests {
 
     #[test]
     fn the_distribution_names_its_manager() {
-        // os-release, programs on the path, and the manager
+        // Content of os-release, programs on the path, and the manager.
         let cases: [(&str, &[&str], Option<Manager>); 10] = [
             ("ID=debian\n", &["apt-get"], Some(Manager::Apt)),
             ("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", &["apt-get", "dnf"], Some(Manager::Apt)),
@@ -402,7 +400,7 @@ mod tests {
 
     #[test]
     fn clang_is_rustcs_llvm_or_the_newest() {
-        // versions offered, clang installed, rustc's LLVM, and the clang and libclang that are chosen
+        // Offered versions, installed clang, rustc's LLVM, and the chosen clang and libclang.
         type Case<'a> = (&'a [u32], Option<u32>, Option<u32>, Option<u32>, Option<u32>);
         let cases: [Case; 7] = [
             (&[13, 14, 19, 22], None, Some(22), Some(22), Some(22)),

@@ -1,4 +1,4 @@
-//! Installing what is missing: [`examine`] says what would be done, [`ensure`] asks and does it.
+//! Installation of missing tools: [`examine`] plans it, [`ensure`] asks and carries it out.
 
 mod console;
 mod facts;
@@ -20,97 +20,99 @@ use crate::discover;
 use crate::search::SearchPath;
 use crate::tools::Toolchain;
 
-/// Whether something may be installed.
+/// Permission to install tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consent {
-    /// Yes, without a question (`--yes`).
+    /// Install without asking (`--yes`).
     Given,
-    /// Ask: there is a person at a terminal.
+    /// Ask the user at the terminal.
     Ask,
-    /// No: only say what is missing, and the command.
+    /// Do not install; only print what is missing and the command.
     Withheld,
 }
 
-/// How an [`ensure`] ended well.
+/// Successful result of [`ensure`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SetupOutcome {
-    /// Everything is there, and was.
+    /// Everything was installed before.
     Ready,
-    /// Everything is there now.
+    /// Everything is installed now.
     Installed,
-    /// What is required is there, and what is recommended is not.
+    /// Required tools are installed, but some recommended ones are not.
     WithoutRecommended {
-        /// What would bring it.
+        /// Plan to install the recommended tools.
         plan: SetupPlan,
-        /// Why it was not done; nothing where it was tried, or where nothing brings it.
+        /// Reason why they were not installed; `None` if the installation was tried or is not possible.
         declined: Option<Declined>,
     },
 }
 
-/// Why what is required is still missing.
+/// Reason why required tools are still missing.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// It may not be installed.
+    /// The installation is not permitted.
     #[error("missing: {}; {}", list(&plan.missing), why.advice(plan))]
     Declined {
-        /// What would have been done.
+        /// Plan that was not carried out.
         plan: Box<SetupPlan>,
-        /// Why it was not.
+        /// Reason why not.
         why: Declined,
     },
     /// A command failed.
     #[error("cannot install {}", list(&plan.missing))]
     Failed {
-        /// What was being done.
+        /// Plan that was being carried out.
         plan: Box<SetupPlan>,
-        /// The command that failed.
+        /// Command that failed.
         source: StepError,
     },
-    /// The user stopped it.
+    /// The user stopped the installation.
     #[error("stopped; missing: {}", list(&plan.missing))]
     Stopped {
-        /// What was being done.
+        /// Plan that was being carried out.
         plan: Box<SetupPlan>,
     },
-    /// Every command went well, or there was none, and still something is missing.
+    /// Something is still missing, although no command failed.
     #[error("still missing: {}{}", list(&plan.missing), unavailable(plan))]
     StillMissing {
-        /// What is left.
+        /// Plan for what is still missing.
         plan: Box<SetupPlan>,
     },
 }
 
-/// Why nothing was installed.
+/// Reason why nothing was installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Declined {
-    /// The user said no.
+    /// The user answered no.
     Refused,
-    /// There was no terminal to ask on, and no `--yes`.
+    /// There was neither a terminal to ask on nor `--yes`.
     NobodyToAsk,
-    /// Neither root nor sudo.
+    /// The process is not root, and there is no sudo.
     NoRights,
 }
 
-/// Names, for a sentence.
+/// Joins the names of `requirements` for use in a sentence.
 pub fn list(requirements: &[Requirement]) -> String {
     let names: Vec<String> = requirements.iter().map(Requirement::to_string).collect();
     names.join(", ")
 }
 
 impl Declined {
-    /// Why nothing was installed, and the command that would install what `plan` says.
+    /// Returns the reason why nothing was installed, and the command that would carry out `plan`.
     pub fn advice(self, plan: &SetupPlan) -> String {
         let command = plan.command_line();
         match self {
-            Declined::Refused => format!("nothing was installed. This would do it:\n  {command}"),
+            Declined::Refused => format!("nothing was installed. To install it, run:\n  {command}"),
             Declined::NobodyToAsk => {
                 format!(
-                    "nothing was installed, since nobody could be asked. Give --yes, or run:\n  {command}"
+                    "nothing was installed, because there is no terminal to ask on. Add --yes, or run:\n  \
+                     {command}"
                 )
             }
             Declined::NoRights => {
                 format!(
-                    "nothing was installed, for want of rights (neither root nor sudo). As root, run:\n  {command}"
+                    "nothing was installed, because this needs root and there is no sudo. As root, run:\n  \
+                     {command}"
                 )
             }
         }
@@ -121,13 +123,16 @@ fn unavailable(plan: &SetupPlan) -> String {
     plan.unavailable.iter().map(|(requirement, why)| format!("\n  {requirement}: {why}")).collect()
 }
 
-/// What `needs` would have installed on this machine; nothing is changed.
+/// Returns the plan to install what `needs` lacks on this machine. Changes nothing.
 pub fn examine(needs: &Needs, toolchain: &Toolchain, search: &SearchPath) -> SetupPlan {
     plan_now(needs, toolchain, search, false, true).0
 }
 
-/// Sees to it that what `needs` requires is there: plans, asks as `consent` says, installs, and looks
-/// again (`toolchain` is then what is there now). What is only recommended never fails it.
+/// Installs what `needs` lacks: plans, asks according to `consent`, installs, and detects the tools again;
+/// `toolchain` then contains them. Missing recommended tools are not an error.
+///
+/// # Errors
+/// If a required tool is still missing.
 pub fn ensure(
     needs: &Needs,
     toolchain: &mut Toolchain,
@@ -136,7 +141,7 @@ pub fn ensure(
     consent: Consent,
     console: &mut dyn Console,
 ) -> Result<SetupOutcome, SetupError> {
-    // sudo can ask for a password where there is someone to type it.
+    // sudo can only ask for a password if there is a user to type it.
     let may_prompt = match consent {
         Consent::Ask => true,
         Consent::Given => std::io::stdin().is_terminal(),
@@ -168,8 +173,8 @@ pub fn ensure(
         };
     }
     let mut refreshed = false;
-    // Read the lists, install, and once more for what a package turned out not to satisfy (a cmake that is
-    // too old).
+    // The rounds are for updating the lists, installing, and once more for a requirement that a package did not meet,
+    // such as a cmake that is too old.
     for _ in 0..4 {
         let before = plan.clone();
         refreshed |= carry_out(&plan, search, console)?;
@@ -191,8 +196,9 @@ pub fn ensure(
     Ok(SetupOutcome::WithoutRecommended { plan, declined: None })
 }
 
-const WITHOUT_CLANG: &str = "no clang 18 or later could be had here; gcc will do. It costs speed: on a Zen 5, clang 22 evaluated \
-                             prompts 1.4 to 1.56 times as fast as gcc 12, and decoded as fast";
+const WITHOUT_CLANG: &str = "clang 18 or later cannot be installed here, so gcc is used. This costs speed: on a \
+                             Zen 5, clang 22 evaluated prompts 1.4 to 1.56 times as fast as gcc 12, and decoded \
+                             equally fast";
 
 fn plan_now(
     needs: &Needs,
@@ -201,7 +207,8 @@ fn plan_now(
     refreshed: bool,
     may_prompt: bool,
 ) -> (SetupPlan, Rights) {
-    // Facts cost a second where apt is: not when nothing is missing, which pip alone cannot tell.
+    // Gathering the facts takes a second with apt, so it is skipped if nothing is missing. Only pip needs the facts
+    // to tell.
     let all = || needs.required.iter().chain(&needs.recommended);
     if !all().any(|requirement| *requirement == Requirement::Pip || requirement.is_missing(toolchain, true)) {
         return (SetupPlan::default(), Rights::None);
@@ -210,25 +217,25 @@ fn plan_now(
     (plan::plan(needs, toolchain, &facts), facts.rights)
 }
 
-/// Runs the steps up to the first that calls for a new plan, and says whether the package lists were
-/// read. A step that the build can do without may fail.
+/// Runs the steps up to the first one that requires a new plan. Returns true if the package lists were updated.
+/// Optional steps may fail.
 fn carry_out(plan: &SetupPlan, search: &SearchPath, console: &mut dyn Console) -> Result<bool, SetupError> {
     for step in &plan.steps {
         let done = run::run(step, search, console);
-        // Before its failure is excused: a command that ctrl-C ended failed on purpose.
+        // Checked before an optional step's failure is ignored: a command that ctrl-C ended failed on purpose.
         if console.stopped() || matches!(done, Err(StepError::Interrupted { .. })) {
             return Err(SetupError::Stopped { plan: Box::new(plan.clone()) });
         }
         if step.kind == StepKind::Refresh {
-            // Old lists may do, and one dead source among many must not stop the rest.
+            // Old lists may suffice, and one unreachable source must not prevent the installation.
             if let Err(error) = done {
-                console.note(&format!("{error}\ngoing on with the package lists that are there"));
+                console.note(&format!("{error}\ncontinuing with the existing package lists"));
             }
             return Ok(true);
         }
         match done {
             Ok(()) => {}
-            Err(error) if step.optional => console.note(&format!("{error}\ngoing on without")),
+            Err(error) if step.optional => console.note(&format!("{error}\ncontinuing without it")),
             Err(source) => return Err(SetupError::Failed { plan: Box::new(plan.clone()), source }),
         }
     }

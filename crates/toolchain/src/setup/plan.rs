@@ -1,4 +1,4 @@
-//! What to install and how, worked out from facts: data that can be printed, tested and run.
+//! Plan of an installation, derived from facts. The plan is data, so it can be printed, tested and run.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,51 +12,51 @@ use crate::tools::{AARCH64, CMAKE_AT_LEAST, Toolchain, ZIG};
 mod cuda;
 mod wheels;
 
-/// SHA-256 of zig's wheels, for x86-64 and aarch64: pip takes no other.
+/// SHA-256 of zig's wheels for x86-64 and aarch64; pip accepts no others.
 const ZIG_WHEELS: [&str; 2] = [
     "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54",
     "b7c5f02fccd40f89b999ee16a1f5ddced56e6182370f8affe494bcf8a28cf07e",
 ];
 
-/// What this process may do to the machine.
+/// Rights of this process on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rights {
-    /// It runs as root.
+    /// The process runs as root.
     Root,
-    /// `sudo` makes it root, without a password or with one typed on this terminal.
+    /// `sudo` gives root's rights, without a password or with one that the user types.
     Sudo,
-    /// Neither.
+    /// The process is not root, and there is no sudo.
     #[default]
     None,
 }
 
-/// What Python can do towards installing packages.
+/// Ability of Python to install packages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Python {
-    /// The interpreter.
+    /// Path of the interpreter.
     pub path: PathBuf,
-    /// `python -m pip` works.
+    /// True if `python -m pip` works.
     pub pip: bool,
-    /// `python -m venv` works; Debian packs `ensurepip` apart.
+    /// True if `python -m venv` works; Debian packs the required `ensurepip` separately.
     pub venv: bool,
 }
 
-/// What must be known of the machine to plan an installation.
+/// Facts about the machine that a plan depends on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     pub manager: Option<Manager>,
     pub rights: Rights,
-    /// apt's index, on machines with apt.
+    /// Index of apt; empty on machines without apt.
     pub apt: AptIndex,
-    /// The package lists are missing (pacman).
+    /// True if the package lists are missing (pacman).
     pub no_lists: bool,
-    /// The package lists were read anew by this run.
+    /// True if this run has updated the package lists.
     pub refreshed: bool,
     pub python: Option<Python>,
-    /// Whether there is rustup.
+    /// True if rustup is installed.
     pub rustup: bool,
-    /// Folder for packages of this checkout's own.
+    /// Folder for packages that only this checkout uses.
     pub own_tools: PathBuf,
 }
 
@@ -66,73 +66,73 @@ impl Facts {
     }
 }
 
-/// What a step does.
+/// Kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepKind {
-    /// Reads package lists; what follows is planned again after it.
+    /// Updates package lists; the following steps are planned again afterwards.
     Refresh,
     /// Installs packages of the system.
     Install,
-    /// Installs into this checkout only.
+    /// Installs only into this checkout.
     Own,
 }
 
-/// One command of an installation.
+/// Command of an installation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstallStep {
-    /// What it does.
+    /// Kind of the step.
     pub kind: StepKind,
-    /// The command, with `sudo` in front where that is needed.
+    /// Words of the command, with `sudo` in front if it is needed.
     pub command: Vec<String>,
-    /// What it is for.
+    /// Purpose of the step.
     pub why: String,
-    /// Only root may do it.
+    /// True if only root may run it.
     pub needs_root: bool,
-    /// The build is possible without it.
+    /// True if the build is possible without it.
     pub optional: bool,
 }
 
 impl fmt::Display for InstallStep {
-    /// The command as a shell takes it.
+    /// Formats the command for a shell.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted: Vec<String> = self.command.iter().map(|word| base::shell_quote(word)).collect();
         f.write_str(&quoted.join(" "))
     }
 }
 
-/// What is missing, and the commands that install it.
+/// Missing tools and the commands that install them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetupPlan {
-    /// Missing, and nothing works without.
+    /// Missing tools that are required.
     pub missing: Vec<Requirement>,
-    /// Missing, and worth having.
+    /// Missing tools that are recommended.
     pub recommended: Vec<Requirement>,
-    /// The commands, in order.
+    /// Commands in the order in which they run.
     pub steps: Vec<InstallStep>,
-    /// What no command brings, and why.
+    /// Requirements that no command can install, each with the reason.
     pub unavailable: Vec<(Requirement, String)>,
 }
 
 impl SetupPlan {
-    /// Whether everything is there.
+    /// True if nothing is missing.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty() && self.recommended.is_empty()
     }
 
-    /// Whether a step needs rights that this process lacks.
+    /// True if a step needs more than `rights`.
     pub(crate) fn lacks_rights(&self, rights: Rights) -> bool {
         rights == Rights::None && self.steps.iter().any(|step| step.needs_root)
     }
 
-    /// All commands in one line for a shell.
+    /// Returns all commands as one line for a shell.
     pub fn command_line(&self) -> String {
         let commands: Vec<String> = self.steps.iter().map(InstallStep::to_string).collect();
         commands.join(" && ")
     }
 }
 
-/// Plans the installation of what `toolchain` lacks of `needs`.
+/// Plans the installation of everything in `needs` that `toolchain` lacks.
 pub(crate) fn plan(needs: &Needs, toolchain: &Toolchain, facts: &Facts) -> SetupPlan {
     let lacks = |requirement: &Requirement| requirement.is_missing(toolchain, facts.pip());
     let missing: Vec<Requirement> = needs.required.iter().copied().filter(lacks).collect();
@@ -143,7 +143,7 @@ pub(crate) fn plan(needs: &Needs, toolchain: &Toolchain, facts: &Facts) -> Setup
         planner.take(requirement, false);
     }
     for requirement in plan.recommended.clone() {
-        // lld serves clang only.
+        // Only clang uses lld.
         let useless = requirement == Requirement::Lld
             && requirement::clang(toolchain).is_none()
             && planner.unavailable.iter().any(|(other, _)| *other == Requirement::Clang);
@@ -162,17 +162,17 @@ struct Planner<'a> {
     old_cmake: bool,
     required: Vec<String>,
     optional: Vec<String>,
-    /// What pip is to install.
+    /// Requirements for pip to install.
     wheels: Vec<String>,
-    /// Whether pip is to install MKL.
+    /// True if pip must install MKL.
     mkl: bool,
-    /// Whether pip is to install zig.
+    /// True if pip must install zig.
     zig: bool,
-    /// Whether pip is to install the CUDA toolkit.
+    /// True if pip must install the CUDA toolkit.
     cuda: bool,
-    /// Whether rustup is to bring a standard library for aarch64.
+    /// True if rustup must install a standard library for aarch64.
     rust_aarch64: bool,
-    /// The machine's CPUs are x86-64.
+    /// True if the machine's CPUs are x86-64.
     x86_64: bool,
     unavailable: Vec<(Requirement, String)>,
 }
@@ -181,7 +181,7 @@ impl<'a> Planner<'a> {
     fn new(toolchain: &Toolchain, facts: &'a Facts) -> Self {
         let clang = requirement::clang(toolchain).map(|clang| clang.version.major);
         let rustc = toolchain.rustc.as_ref().map(|rustc| rustc.llvm.major);
-        // Where the manager brought an old one already, only pip is left.
+        // If the manager's own version is too old, only pip is left.
         let old_cmake = match (facts.manager, facts.apt.cmake) {
             (Some(Manager::Apt), Some(candidate)) => candidate < CMAKE_AT_LEAST,
             _ => toolchain.cmake.is_some(),
@@ -204,7 +204,7 @@ impl<'a> Planner<'a> {
 
     fn take(&mut self, requirement: Requirement, optional: bool) {
         if requirement == Requirement::Mkl {
-            let ready = if self.x86_64 { self.pip_is_at_hand() } else { Err("it is for x86-64 only".into()) };
+            let ready = if self.x86_64 { self.pip_is_at_hand() } else { Err("it is only for x86-64".into()) };
             match ready {
                 Ok(()) => self.mkl = true,
                 Err(why) => self.unavailable.push((requirement, why)),
@@ -225,7 +225,8 @@ impl<'a> Planner<'a> {
                 false => self.unavailable.push((
                     requirement,
                     format!(
-                        "it would come from rustup, which is not here: install rust-std of rustc's version for {AARCH64}"
+                        "it comes from rustup, which is missing: install rust-std of rustc's version for \
+                         {AARCH64}"
                     ),
                 )),
             }
@@ -245,12 +246,12 @@ impl<'a> Planner<'a> {
         }
         let Some(manager) = self.facts.manager else {
             let why =
-                "no package manager (apt, dnf, pacman, zypper, apk, brew) on the path: install it by hand";
+                "no package manager (apt, dnf, pacman, zypper, apk, brew) is on the path: install it by hand";
             return self.unavailable.push((requirement, why.to_string()));
         };
         match manager.packages(requirement, &self.versions) {
             Some(packages) => self.add(packages, optional),
-            None => self.unavailable.push((requirement, format!("{manager} offers no package for it here"))),
+            None => self.unavailable.push((requirement, format!("{manager} has no package for it"))),
         }
     }
 
@@ -262,7 +263,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Sees to it that pip can be run when its turn comes.
+    /// Adds the steps that make pip available, or returns the reason why it cannot be.
     fn pip_is_at_hand(&mut self) -> Result<(), String> {
         if self.facts.python.as_ref().is_some_and(|python| python.pip || python.venv) {
             return Ok(());
@@ -275,7 +276,7 @@ impl<'a> Planner<'a> {
                 Ok(())
             }
             None => {
-                Err("it would come from pip, and there is neither pip nor a package manager that brings it"
+                Err("it comes from pip, but there is neither pip nor a package manager that provides it"
                     .into())
             }
         }
@@ -292,19 +293,19 @@ impl<'a> Planner<'a> {
                 steps.push(self.as_root(
                     StepKind::Refresh,
                     command,
-                    "read the package lists",
+                    "update the package lists",
                     self.required.is_empty(),
                 ));
             }
-            let why = "what the build cannot do without";
+            let why = "required for the build";
             steps.extend(self.install(manager, &self.required, why, false));
-            steps.extend(self.install(manager, &self.optional, "what makes the build faster", true));
+            steps.extend(self.install(manager, &self.optional, "recommended: makes the build faster", true));
         }
         steps.extend(self.pip());
         steps.extend(self.rust_aarch64.then(|| InstallStep {
             kind: StepKind::Install,
             command: ["rustup", "target", "add", AARCH64].map(str::to_string).to_vec(),
-            why: "what Rust programs for aarch64 are made of".to_string(),
+            why: "standard library for Rust programs on aarch64".to_string(),
             needs_root: false,
             optional: false,
         }));
@@ -330,8 +331,8 @@ impl<'a> Planner<'a> {
         InstallStep { kind, command, why: why.to_string(), needs_root, optional }
     }
 
-    /// cmake, ninja, zig, CUDA and MKL as wheels, unpacked into folders of the checkout: nothing of the user's Python
-    /// changes, and no virtual environment is needed, which Debian's Python cannot make without
+    /// Returns the steps that install cmake, ninja, zig, CUDA and MKL as wheels into folders of the checkout. The
+    /// user's Python is not changed. No virtual environment is needed, which Debian's Python could not create without
     /// another package.
     fn pip(&self) -> Vec<InstallStep> {
         if self.wheels.is_empty() && !self.mkl && !self.zig && !self.cuda {
@@ -350,13 +351,13 @@ impl<'a> Planner<'a> {
             Some(python) if !python.pip && python.venv => {
                 let venv = self.facts.own_tools.join("venv");
                 let make = [text(&python.path), "-m".into(), "venv".into(), text(&venv)].to_vec();
-                steps.push(own(make, "a pip of this checkout's own"));
+                steps.push(own(make, "pip, only for this checkout"));
                 text(&venv.join("bin/python"))
             }
             Some(python) => text(&python.path),
             None => "python3".to_string(),
         };
-        // pip reads hashes only from a requirements file. --no-deps: no package may add one without a hash.
+        // pip reads hashes only from a requirements file. With --no-deps no package can add a package without a hash.
         let pinned = |requirements: &[String], options: &str, folder: &str, why: &str| {
             let mut command = vec![interpreter.clone()];
             let common = "-m pip install --disable-pip-version-check --only-binary=:all: --require-hashes --no-deps \
@@ -370,7 +371,7 @@ impl<'a> Planner<'a> {
         };
         let target = "--upgrade --target";
         if !self.wheels.is_empty() {
-            let why = "newer than the system's, for this checkout only";
+            let why = "newer than the system's, only for this checkout";
             steps.push(pinned(&self.wheels, target, "packages", why));
         }
         if self.zig {
@@ -379,7 +380,7 @@ impl<'a> Planner<'a> {
                 &[requirement],
                 target,
                 "packages",
-                "what builds for other machines, for this checkout only",
+                "compiles for other machines, only for this checkout",
             ));
         }
         if self.cuda {
@@ -387,13 +388,14 @@ impl<'a> Planner<'a> {
                 &cuda::requirements(),
                 target,
                 "cuda",
-                "NVIDIA's CUDA toolkit under its own licence, for this checkout only",
+                "NVIDIA's CUDA toolkit under its own licence, only for this checkout",
             ));
         }
         if self.mkl {
-            // A prefix: with --target pip leaves out the libraries, which these wheels carry as data.
+            // --prefix is needed because with --target pip omits the libraries, which these wheels contain as data
+            // files.
             let options = "--ignore-installed --no-warn-script-location --prefix";
-            steps.push(pinned(&wheels::mkl(), options, "mkl", "Intel's MKL, for this checkout only"));
+            steps.push(pinned(&wheels::mkl(), options, "mkl", "Intel's MKL, only for this checkout"));
         }
         steps
     }

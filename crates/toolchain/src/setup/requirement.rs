@@ -1,4 +1,4 @@
-//! What a build may need, and whether it is there.
+//! Requirements of a build, and checks if they are met.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use crate::tools::{
     LIBCLANG_AT_LEAST, Toolchain, Version, ZIG,
 };
 
-/// One thing that a profile or a command needs of the machine.
+/// Tool or library that a profile or a command needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Requirement {
-    /// A C and C++ compiler that builds llama.cpp: clang 18 or gcc 11, or later.
+    /// C and C++ compiler that builds llama.cpp: clang 18 or gcc 11, or later.
     Compiler,
     /// CMake 3.24 or later.
     Cmake,
@@ -24,43 +24,43 @@ pub enum Requirement {
     Libclang,
     /// clang 18 or later.
     Clang,
-    /// The pinned zig.
+    /// Pinned version of zig.
     Zig,
     /// LLVM's linker, of the same version as clang.
     Lld,
-    /// `llvm-profdata` and `llvm-ar` that read what both rustc and clang write.
+    /// `llvm-profdata` and `llvm-ar` that read the output of both rustc and clang.
     LlvmTools,
     /// `llvm-bolt` 20 or later.
     Bolt,
-    /// OpenBLAS, as pkg-config finds it.
+    /// OpenBLAS with a `.pc` file.
     Openblas,
     /// BLIS.
     Blis,
     /// Intel's MKL.
     Mkl,
-    /// NVIDIA's CUDA toolkit, any that is whole.
+    /// NVIDIA's CUDA toolkit, any complete version.
     Cuda,
-    /// The one that `setup` installs, or a later one.
+    /// NVIDIA's CUDA toolkit of the version that `setup` installs, or later.
     NewCuda,
-    /// make, which builds OpenBLAS.
+    /// GNU make, which builds OpenBLAS.
     Make,
-    /// clang's OpenMP runtime, of clang's version; gcc brings its own.
+    /// clang's OpenMP runtime, of clang's version; gcc includes its own.
     Openmp,
     /// git.
     Git,
     /// pip.
     Pip,
-    /// What runs programs for aarch64 on other machines: qemu's user mode, and that architecture's C library.
+    /// Emulator of aarch64: qemu's user mode and the architecture's C library.
     EmulatorAarch64,
     /// Rust's standard library for aarch64.
     RustAarch64,
-    /// qemu's user mode for x86-64, by which the CPU guard is tested on CPUs that are not here.
+    /// qemu's user mode for x86-64, which tests the CPU guard on emulated CPUs.
     QemuUser,
-    /// `cc` and `c++`, the system's own compilers.
+    /// System compilers `cc` and `c++`.
     SystemCompiler,
-    /// curl, with which install.sh fetches.
+    /// curl, with which install.sh downloads.
     Curl,
-    /// wget, with which install.sh fetches if there is no curl.
+    /// wget, with which install.sh downloads if there is no curl.
     Wget,
     /// zstd, with which install.sh unpacks.
     Zstd,
@@ -70,7 +70,7 @@ pub enum Requirement {
     Dpkg,
     /// `kill` as a program, not only as a shell builtin.
     Procps,
-    /// `script`, `taskset`, `unshare` and others that minimal installations lack.
+    /// `script`, `taskset`, `unshare` and other programs that minimal installations lack.
     UtilLinux,
     /// `ip`, which creates networks.
     Iproute,
@@ -90,7 +90,7 @@ pub(crate) const PROGRAMS: [(Requirement, &[&str]); 9] = [
 ];
 
 impl Requirement {
-    /// Whether `toolchain` lacks it. `pip` says whether there is pip, which is no tool of a build.
+    /// True if `toolchain` lacks the requirement. `pip` is true if pip is installed; pip is not a tool of a build.
     pub(crate) fn is_missing(self, toolchain: &Toolchain, pip: bool) -> bool {
         match self {
             Requirement::Compiler => clang(toolchain).is_none() && gcc(toolchain).is_none(),
@@ -98,7 +98,7 @@ impl Requirement {
                 toolchain.cmake.as_ref().and_then(version).is_none_or(|found| found < CMAKE_AT_LEAST)
             }
             Requirement::Ninja => toolchain.ninja.is_none(),
-            // Version 0: a library whose name does not tell.
+            // Version 0 is a library whose name does not contain the version.
             Requirement::Libclang => {
                 let good = |major| major == 0 || major >= LIBCLANG_AT_LEAST;
                 !toolchain.libclang.iter().any(|libclang| good(libclang.version.major))
@@ -112,7 +112,7 @@ impl Requirement {
             Requirement::LlvmTools => {
                 let rustc = toolchain.rustc.as_ref().map(|rustc| rustc.llvm.major);
                 let needed = rustc.max(clang(toolchain).map(|clang| clang.version.major));
-                // The newest of each; both come in one package.
+                // The newest version of each counts; both come in one package.
                 let lacks = |tools: &[Tool]| tools.first().is_none_or(|newest| newest.llvm_major < needed);
                 lacks(&toolchain.llvm_profdata) || lacks(&toolchain.llvm_ar)
             }
@@ -194,17 +194,17 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// What someone needs, and what would make the build better.
+/// Requirements of a command, and tools that would improve the build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Without one of these it cannot be done.
+    /// Requirements that the command cannot do without.
     pub required: Vec<Requirement>,
-    /// Without these it can, at a cost.
+    /// Requirements that the command can do without, at a cost.
     pub recommended: Vec<Requirement>,
 }
 
 impl Needs {
-    /// What a native build takes: clang and lld are worth having, and gcc does.
+    /// Returns the requirements of a native build: clang and lld are recommended, but gcc suffices.
     pub fn native() -> Self {
         use Requirement::*;
         Self { required: vec![Compiler, Cmake, Ninja, Libclang], recommended: vec![Clang, Lld] }
@@ -215,17 +215,17 @@ fn lacks_blas(toolchain: &Toolchain, vendor: &str) -> bool {
     !toolchain.blas.iter().any(|blas| blas.vendor == vendor && blas.source.is_none())
 }
 
-/// The newest clang that is good enough.
+/// Returns the newest clang that is new enough.
 pub(crate) fn clang(toolchain: &Toolchain) -> Option<&Compiler> {
     newest(toolchain, CompilerKind::Clang).filter(|clang| clang.version.major >= CLANG_AT_LEAST)
 }
 
-/// The newest gcc that is good enough.
+/// Returns the newest gcc that is new enough.
 pub(crate) fn gcc(toolchain: &Toolchain) -> Option<&Compiler> {
     newest(toolchain, CompilerKind::Gcc).filter(|gcc| gcc.version.major >= GCC_AT_LEAST)
 }
 
-/// The newest compiler of a family.
+/// Returns the newest compiler of a kind.
 pub(crate) fn newest(toolchain: &Toolchain, kind: CompilerKind) -> Option<&Compiler> {
     toolchain
         .compilers
@@ -234,7 +234,7 @@ pub(crate) fn newest(toolchain: &Toolchain, kind: CompilerKind) -> Option<&Compi
         .max_by_key(|compiler| compiler.version)
 }
 
-/// The version of a tool, as numbers.
+/// Parses the version of a tool.
 pub(crate) fn version(tool: &Tool) -> Option<Version> {
     tool.version.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Running the steps of a setup plan, and telling why one failed.
+//! Execution of the steps of a setup plan, and analysis of failures.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader};
@@ -9,47 +9,47 @@ use super::console::Console;
 use super::plan::{InstallStep, StepKind};
 use crate::search::SearchPath;
 
-/// Lines of a command's output that go into its error.
+/// Number of output lines of a failed command in its error.
 const LAST_LINES: usize = 12;
 
-/// What ctrl-C sends.
+/// Signal that ctrl-C sends.
 const SIGINT: i32 = 2;
 
-/// A step that failed.
+/// Failure of a step.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     /// The command cannot be started.
     #[error("cannot run `{command}`: {reason}")]
     Start {
-        /// The command.
+        /// Command line of the step.
         command: String,
-        /// What the system said.
+        /// Error of the system.
         reason: io::Error,
     },
-    /// Ctrl-C ended it.
+    /// Ctrl-C ended the command.
     #[error("`{command}` was stopped")]
     Interrupted {
-        /// The command.
+        /// Command line of the step.
         command: String,
     },
-    /// It ran and failed.
+    /// The command ran and failed.
     #[error("`{command}` failed ({status}): {cause}\n{}", last_lines.join("\n"))]
     Failed {
-        /// The command.
+        /// Command line of the step.
         command: String,
-        /// Exit status.
+        /// Exit status of the command.
         status: String,
-        /// What its output says, and what to do.
+        /// Cause according to the output, and a remedy.
         cause: &'static str,
-        /// The end of its output.
+        /// Last lines of the output.
         last_lines: Vec<String>,
     },
 }
 
-/// Runs `step`; every line it prints goes to `console`.
+/// Runs `step` and passes every line of its output to `console`.
 ///
-/// It stays in our process group, so that sudo may ask for a password; a terminal's ctrl-C reaches it there. A
-/// package manager is not killed by us: it knows best where it can stop.
+/// The command stays in this process group, so that sudo can ask for a password and a terminal's ctrl-C reaches the
+/// command. This process does not kill a package manager, which knows best where it can stop.
 pub(crate) fn run(
     step: &InstallStep,
     search: &SearchPath,
@@ -62,10 +62,10 @@ pub(crate) fn run(
     let (reader, writer) = io::pipe().map_err(start)?;
     let mut command = Command::new(program);
     command.args(args).env("PATH", path).env("LC_ALL", "C");
-    // sudo asks for its password on the terminal itself.
+    // sudo reads the password from the terminal itself.
     command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(start)?).stderr(writer);
     let mut child = command.spawn().map_err(start)?;
-    // It holds the pipe's other end, which must be closed here for the reader to see the end.
+    // The command holds the write end of the pipe, which must be closed for the reader to see the end.
     drop(command);
     let mut last_lines = VecDeque::new();
     let mut lines = BufReader::new(reader);
@@ -81,12 +81,12 @@ pub(crate) fn run(
     }
     let status = child.wait().map_err(start)?;
     let last_lines = Vec::from(last_lines);
-    // apt-get update calls it a success when no server was reached.
+    // `apt-get update` succeeds even if it reached no server.
     let warns = step.kind == StepKind::Refresh && cause(&last_lines) == NO_NETWORK;
     if status.success() && !warns {
         return Ok(());
     }
-    // sudo dies of the signal that its command died of; a shell tells it by 128 and the signal.
+    // sudo ends with the signal that ended its command; a shell exits with 128 plus the signal.
     if status.signal() == Some(SIGINT) || status.code() == Some(128 + SIGINT) {
         return Err(StepError::Interrupted { command: step.to_string() });
     }
@@ -98,10 +98,10 @@ pub(crate) fn run(
     })
 }
 
-const NO_NETWORK: &str = "the package server cannot be reached; check the network, the proxy (http_proxy, https_proxy) and \
-                          the package sources, then run it again";
+const NO_NETWORK: &str = "the package server cannot be reached; check the network, the proxy (http_proxy, \
+                          https_proxy) and the package sources, then run it again";
 
-/// What the end of a package manager's output says about the reason.
+/// Returns the cause of a failure according to the end of a package manager's output.
 fn cause(last_lines: &[String]) -> &'static str {
     const CAUSES: [(&[&str], &str); 4] = [
         (
@@ -130,8 +130,8 @@ fn cause(last_lines: &[String]) -> &'static str {
                 "dpkg was interrupted",
                 "database is locked",
             ],
-            "another package manager is at work, or was interrupted; let it finish (on Debian `dpkg --configure -a` mends \
-             an interruption), then run it again",
+            "another package manager is running, or was interrupted; wait until it has finished (on Debian `dpkg \
+             --configure -a` repairs an interruption), then run it again",
         ),
         (
             &[
@@ -142,14 +142,15 @@ fn cause(last_lines: &[String]) -> &'static str {
                 "not found in package names",
                 "no such package",
             ],
-            "the package sources lack a package; the lists may be old, or a repository is not enabled",
+            "the package sources lack a package; the package lists may be outdated, or a repository may be \
+             disabled",
         ),
     ];
     let text = last_lines.join("\n").to_lowercase();
     CAUSES
         .iter()
         .find(|(signs, _)| signs.iter().any(|sign| text.contains(sign)))
-        .map_or("the end of its output says why", |(_, cause)| cause)
+        .map_or("see the end of its output", |(_, cause)| cause)
 }
 
 #[cfg(test)]

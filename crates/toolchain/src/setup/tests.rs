@@ -1,11 +1,11 @@
 use super::*;
 use crate::testing::Machine;
 
-/// Keeps what it is told, and answers questions with `yes`.
+/// Console that records the messages and answers questions with `yes`.
 #[derive(Default)]
 struct Listener {
     yes: bool,
-    /// Ctrl-C is typed when this many commands were run; 0: at the question.
+    /// Number of commands after which ctrl-C is typed; 0 types it at the question.
     stop_after: Option<usize>,
     asked: usize,
     notes: Vec<String>,
@@ -35,8 +35,8 @@ impl Console for Listener {
 
 const GCC: &str = "gcc (Debian 12.2.0-14) 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc.";
 
-/// A Debian with gcc and nothing else, on which `uid` runs. apt's lists are empty until `apt-get update`;
-/// each package that `apt-get install` knows puts fake tools in place, and any other fails.
+/// Creates a Debian with only gcc, used by `uid`. apt's lists are empty until `apt-get update`. `apt-get install`
+/// puts fake tools in place for known packages and fails for others.
 fn debian(uid: u32) -> Machine {
     let machine = Machine::new();
     let root = machine.root().display().to_string();
@@ -107,12 +107,12 @@ fn a_bare_machine_is_made_ready() {
 
 #[test]
 fn nothing_changes_without_consent_or_rights() {
-    // user, consent, answer at the terminal, and what the error says
+    // User, consent, answer at the terminal, and part of the error.
     let cases = [
-        (0, Consent::Withheld, false, "Give --yes, or run:\n  apt-get update && env DEBIAN_FRONTEND"),
-        (0, Consent::Ask, false, "nothing was installed. This would do it:\n  apt-get update"),
-        (1000, Consent::Given, true, "neither root nor sudo). As root, run:\n  apt-get update"),
-        (1000, Consent::Ask, true, "neither root nor sudo). As root, run:\n  apt-get update"),
+        (0, Consent::Withheld, false, "Add --yes, or run:\n  apt-get update && env DEBIAN_FRONTEND"),
+        (0, Consent::Ask, false, "nothing was installed. To install it, run:\n  apt-get update"),
+        (1000, Consent::Given, true, "there is no sudo. As root, run:\n  apt-get update"),
+        (1000, Consent::Ask, true, "there is no sudo. As root, run:\n  apt-get update"),
     ];
     for (uid, consent, yes, expected) in cases {
         let machine = debian(uid);
@@ -129,7 +129,7 @@ fn nothing_changes_without_consent_or_rights() {
 
 #[test]
 fn sudo_is_used_where_it_asks_for_nothing_or_can_ask() {
-    // Whether `sudo -n true` succeeds, and whether there is a terminal to type the password on.
+    // True if `sudo -n true` succeeds, and the consent, which says if there is a terminal for typing the password.
     for (passwordless, consent) in [(true, Consent::Given), (false, Consent::Ask)] {
         let machine = debian(1000);
         let refuse = if passwordless { "shift" } else { "exit 1" };
@@ -162,7 +162,7 @@ fn gcc_does_where_clang_cannot_be_had() {
     assert!(notes.contains("Unable to locate package clang-22"), "{notes}");
     assert!(notes.contains("1.4 to 1.56 times as fast"), "{notes}");
 
-    // The next build does not stop for it either, with nobody to ask.
+    // Without a terminal, the next build does not stop for the recommended tools either.
     let (_, outcome) = ensure_on(&machine, Consent::Withheld, &mut Listener::default());
     let declined = Some(Declined::NobodyToAsk);
     assert!(
@@ -195,10 +195,11 @@ fn a_failed_installation_says_why() {
 
 #[test]
 fn ctrl_c_ends_it_and_nothing_more_is_run() {
-    // Dies of the signal even if this test is a background job of a shell, which ignores SIGINT and passes that on.
+    // Ends with the signal even if this test is a background job of a shell, whose children inherit an ignored
+    // SIGINT.
     let dies = "/usr/bin/env --default-signal=INT /bin/sh -c : && exec /usr/bin/env --default-signal=INT /bin/sh -c 'kill -INT $$'\n\
                 kill -INT $$";
-    // what apt-get does, when ctrl-C is noticed here, how many commands were run
+    // Command of apt-get, time at which ctrl-C is noticed, and number of commands that ran.
     let cases = [
         ("exit 0", Some(0), 0),
         ("exit 0", Some(1), 1),

@@ -1,4 +1,4 @@
-//! Bad input: a message that says what to do, the design's exit code, no panic, nothing lost.
+//! Tests of bad input: each gives a helpful message and the documented exit code, without a panic or data loss.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{ANNEAL, anneal, parts, tiny};
 
-/// Runs `anneal run` on `model`; returns exit code and stderr, which must be an error without a panic.
+/// Runs `anneal run` on `model` and returns exit code and stderr, which must be an error without a panic.
 fn refused(model: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let mut all: Vec<&OsStr> = ["run", "-n", "4", "-m"].map(OsStr::new).to_vec();
     all.push(model.as_os_str());
@@ -38,9 +38,9 @@ fn files_that_are_no_models() {
         (folder.path().join("missing.gguf"), "no such file"),
         (folder.path().to_path_buf(), "folder"),
         (write("empty.gguf", b""), "empty"),
-        (write("text.gguf", b"<!DOCTYPE html>"), "no GGUF file"),
+        (write("text.gguf", b"<!DOCTYPE html>"), "not a GGUF file"),
     ];
-    // Cut in the magic, the header, the metadata, the vocabulary, the tensor list and the data.
+    // Truncated within the magic, the header, the metadata, the vocabulary, the tensor list and the data.
     for part in [2, 12, 60, 4_000, whole.len() / 10, whole.len() / 2, whole.len() - 1] {
         cases.push((write(&format!("cut at {part}.gguf"), &whole[..part]), ""));
     }
@@ -61,7 +61,7 @@ fn a_model_larger_than_memory_is_refused_before_it_is_read() {
     let (code, stderr) = refused(&path, &[]);
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("memory") && stderr.contains("--load-mode mmap"), "{stderr}");
-    // To read 4 TiB takes an hour.
+    // Reading 4 TiB would take an hour.
     assert!(start.elapsed() < Duration::from_secs(300), "it took {:?}", start.elapsed());
 }
 
@@ -80,7 +80,7 @@ fn every_part_of_a_split_model_counts() {
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("needs 4 TiB of memory for its weights"), "{stderr}");
 
-    // None of them is written over.
+    // None of the files may be overwritten.
     for output in [&first, &second] {
         let before = std::fs::metadata(output).expect("there").len();
         let arguments = [Path::new("quantize"), &first, output, Path::new("F16")];
@@ -99,7 +99,7 @@ fn wrong_usage_moves_no_cursor() {
     }
 }
 
-/// A sparse file with the header of a model, or of a part of one, that has one tensor of `bytes` bytes.
+/// Writes a sparse file with the header of a model, or of a part of one, that has one tensor of `bytes` bytes.
 fn write_sparse_model(path: &Path, bytes: u64, part: Option<(u16, u16)>) {
     let mut header = Vec::new();
     let string = |header: &mut Vec<u8>, text: &str| {
@@ -136,7 +136,7 @@ fn prompts_that_do_not_fit() {
     let (code, stderr) = refused(tiny(), &["-p", &long, "-c", "256"]);
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("the context holds 256") && stderr.contains("-c "), "{stderr}");
-    // The number it names must do.
+    // The number that the message suggests must work.
     let words: Vec<&str> = stderr.split_whitespace().collect();
     let at = words.iter().position(|word| *word == "-c").expect("it names -c");
     let output =
@@ -154,16 +154,16 @@ fn flags_that_cannot_be_meant_are_wrong_usage() {
         (&["run", "-m", model, "-p", "a", "-t", "0"], "1 to 512 threads"),
         (&["run", "-m", model, "-p", "a", "-t", "10000"], "1 to 512 threads"),
         (&["run", "-m", model, "-p", "a", "-tb", "10000"], "1 to 512 threads"),
-        // Before the model is loaded: there is none.
-        (&["run", "-m", "none.gguf", "-p", "a", "-fa", "off", "-ctv", "q8_0"], "leave out -fa off"),
-        (&["bench", "-m", "none.gguf", "-fa", "on,off", "-ctv", "f16,q4_0"], "leave out -fa off"),
+        // The settings are rejected before the model is loaded: the file does not exist.
+        (&["run", "-m", "none.gguf", "-p", "a", "-fa", "off", "-ctv", "q8_0"], "remove -fa off"),
+        (&["bench", "-m", "none.gguf", "-fa", "on,off", "-ctv", "f16,q4_0"], "remove -fa off"),
         (&["run", "-m", model, "-p", "a", "-t", "-3"], "'-3' for '--threads <N>': use 1 to 512"),
         (&["run", "-m", model, "-p", "a", "-tb", "-1"], "'-1' for '--threads-batch <N>': use 1 to 512"),
         (&["run", "-m", model, "-p", "a", "-n", "-5"], "or -1 for no limit"),
-        (&["run", "-m", model, "-p", "a", "-c", "-3"], "0 for what the model was trained for"),
+        (&["run", "-m", model, "-p", "a", "-c", "-3"], "0 for the model's training length"),
         (&["run", "-m", model, "-p", "a", "-ub", "-3"], "1 to 1048576"),
         (&["run", "-m", model, "-p", "a", "--poll", "-1"], "0 (sleep) to 100 (spin)"),
-        (&["run", "-m", model, "-p", "a", "--seed", "-1"], "leave it out for a random one"),
+        (&["run", "-m", model, "-p", "a", "--seed", "-1"], "omit it for a random seed"),
         (&["run", "-m", model, "-p", "a", "--top-p", "-1"], "use 0 to 1"),
         (&["bench", "-m", model, "-n", "-5"], "'-5' for '--n-gen <LIST>': use 0 or more"),
         (&["info", "-t", "many"], "use 1 to 512"),
@@ -171,7 +171,7 @@ fn flags_that_cannot_be_meant_are_wrong_usage() {
         (&["run", "-m", model, "-p", "a", "-ctk", "q3_k"], "q8_0"),
         (&["run", "-m", model, "-p", "a", "--load-mode", "fast"], "direct_io"),
         (&["run", "-m", model, "-p", "a", "--cpu-list", "0-"], "0-3,8"),
-        (&["run", "-m", model, "-p", "a", "--cpu-list", "511"], "this process may use the CPUs"),
+        (&["run", "-m", model, "-p", "a", "--cpu-list", "511"], "this process may only use the CPUs"),
         (&["quantize", model, model, "q8_0"], "is input and output"),
         (&["run", "-p", "a"], "--model"),
         (&["bench", "-m", model, "-r", "0"], "0"),
@@ -233,7 +233,7 @@ fn text_that_is_not_utf8() {
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("byte 3") && stderr.contains("iconv"), "{stderr}");
 
-    // A path may be any bytes.
+    // A path may contain any bytes.
     let odd = folder.path().join(OsStr::from_bytes(b"m\xff odel.gguf"));
     fs::copy(tiny(), &odd).expect("a copy");
     let run = ["run", "-p", "a", "-n", "1", "-m"].map(OsStr::new);
@@ -272,15 +272,16 @@ fn a_build_record_that_is_no_file_is_a_warning() {
         let executable = folder.path().join("anneal");
         fs::copy(ANNEAL, &executable).expect("a copy");
         make(&folder.path().join("build_info.json"));
-        assert!(warns_once(&executable, "is no regular file").contains("build_info.json"), "{name}");
+        assert!(warns_once(&executable, "is not a regular file").contains("build_info.json"), "{name}");
     }
 }
 
-/// Runs `executable` on the tiny model: it must work, with one warning that holds `words`. Returns that.
+/// Runs `executable` on the tiny model, which must succeed with one warning that contains `words`. Returns the
+/// warning.
 fn warns_once(executable: &Path, words: &str) -> String {
     let mut command = Command::new(executable);
     command.args(["run", "-p", "a", "-n", "2", "-m"]).arg(tiny());
-    // A copy is busy for as long as a process that another test has just forked holds the file open for writing.
+    // The copy cannot be run while a process that another test has just forked has the file open for writing.
     let output = loop {
         match command.output() {
             Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
@@ -332,7 +333,7 @@ fn quantize_puts_a_whole_file_in_place_or_none() {
     let run = ["run", "-p", "a", "-n", "2", "-m"].map(OsStr::new);
     assert_eq!(parts(&anneal(run.into_iter().chain([target.as_os_str()]))).0, Some(0));
 
-    // What fails leaves the good file and nothing else.
+    // A failure leaves the good file and no other file.
     let broken = folder.path().join("broken.gguf");
     fs::write(&broken, &fs::read(tiny()).expect("the tiny model")[..5_000]).expect("a file");
     assert_eq!(quantize(&broken, &target).0, Some(1));
@@ -342,11 +343,11 @@ fn quantize_puts_a_whole_file_in_place_or_none() {
     let socket = folder.path().join("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
     let cases = [
-        (tiny().to_path_buf(), socket.clone(), "no regular file"),
+        (tiny().to_path_buf(), socket.clone(), "not a regular file"),
         (tiny().to_path_buf(), place.clone(), "folder"),
         (tiny().to_path_buf(), folder.path().join("no/such/out.gguf"), "no folder"),
         (folder.path().join("missing.gguf"), target.clone(), "no such file"),
-        // Nobody, not even root, makes a file there.
+        // Nobody, not even root, can create a file in /proc.
         (tiny().to_path_buf(), "/proc/out.gguf".into(), "/proc/out.gguf"),
     ];
     for (input, output, words) in cases {
@@ -365,7 +366,7 @@ fn ctrl_c_ends_a_generation_in_order() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the executable runs");
-    // The first text: it generates.
+    // The first text shows that the program is generating.
     let mut first = [0];
     std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut first).expect("some text");
     let signalled = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");

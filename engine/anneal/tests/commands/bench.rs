@@ -1,10 +1,10 @@
-//! `anneal bench` and `anneal info`: what scripts read.
+//! Tests of the output of `anneal bench` and `anneal info` that scripts read.
 
 use crate::common::on_tiny;
 use engine_core::runtime_host::RuntimeHost;
 use serde_json::Value;
 
-/// The names that llama-bench prints, in its order.
+/// Field names of llama-bench, in its order.
 const LLAMA_BENCH: [&str; 44] = [
     "build_commit",
     "build_number",
@@ -121,7 +121,7 @@ fn the_whole_path_tells_the_time_to_the_first_token() {
 fn tests_that_cannot_be_run_are_wrong_usage() {
     let cases: [(&[&str], &str); 10] = [
         (&["-t", "8-1"], "smaller one first"),
-        (&["-p", "1-8*1"], "no end"),
+        (&["-p", "1-8*1"], "never ends"),
         (&["-t", "1-4294967295"], "more than 4096"),
         (&["--poll", "50-101"], "--poll 101"),
         (&["-p", "0", "-n", "0"], "nothing to measure"),
@@ -132,7 +132,7 @@ fn tests_that_cannot_be_run_are_wrong_usage() {
         (&["--end-to-end", "-p", "0"], "needs a prompt"),
     ];
     for (arguments, words) in cases {
-        // Found before the model is looked at.
+        // The error occurs before the model is opened.
         let (code, stdout, stderr) = crate::common::parts(&crate::common::anneal(
             [&["bench", "-m", "no-such-model.gguf"], arguments].concat(),
         ));
@@ -192,7 +192,7 @@ fn lists_are_ranges_too_and_every_option_has_one() {
         for repack in [true, false] {
             for flash_attention in [0, 1] {
                 for poll in [0, 50] {
-                    // For each of the two numbers of decode threads.
+                    // One group of rows for each of the two numbers of decode threads.
                     for n_prompt in [4, 8, 4, 8] {
                         let (mode, repack): (Value, Value) = (mode.into(), repack.into());
                         expected.push([
@@ -275,7 +275,7 @@ fn ctrl_c_leaves_a_whole_array_and_says_what_is_missing() {
             .expect("it starts");
         let mut reader = BufReader::new(child.stdout.take().expect("stdout"));
         let mut stdout = String::new();
-        // Until the row of the first test is there.
+        // Wait for the row of the first test.
         while !stdout.contains("samples_ts") && !stdout.contains("pp8") {
             assert!(reader.read_line(&mut stdout).expect("a line") > 0, "{stdout}");
         }
@@ -312,8 +312,8 @@ fn what_was_measured_before_a_test_fails_is_a_whole_table() {
     for more in [&["-n", "0"][..], &["-n", "0", "--no-warmup"], &["--parts", "prefill"]] {
         let all = ["bench", "-m", tiny, "-m", nan, "-p", "8", "-r", "1", "-o", "json"];
         let (code, stdout, stderr) = crate::common::parts(&crate::common::anneal([&all[..], more].concat()));
-        // The speed of what makes no numbers is no result.
-        assert!(code == Some(1) && stderr.contains("no numbers (NaN)"), "{more:?}: {stderr}");
+        // The speed of a model that generates no valid numbers is not a result.
+        assert!(code == Some(1) && stderr.contains("not numbers (NaN)"), "{more:?}: {stderr}");
         let records: Value = serde_json::from_str(&stdout).expect("a whole array");
         assert_eq!(records.as_array().map(Vec::len), Some(1), "{more:?}: {stdout}");
     }
@@ -325,7 +325,7 @@ fn sql_is_a_table_and_a_row_for_each_test() {
     assert!(text.starts_with("CREATE TABLE IF NOT EXISTS llama_bench (\n  build_commit TEXT,"), "{text}");
     assert_eq!(text.matches("CREATE TABLE").count(), 1, "{text}");
     assert_eq!(text.matches("INSERT INTO llama_bench (build_commit,").count(), 2, "{text}");
-    // What the first test has none of is a number all the same.
+    // Columns without a value in the first test still have a numeric type.
     assert!(text.contains("tpot_p50_ns INTEGER") && text.contains("roof_share REAL"), "{text}");
     assert!(!text.contains("samples_ns"), "lists are left out: {text}");
     let parts = on_tiny("bench", &["--parts", "vocab,gguf", "-r", "1", "-o", "sql"]);
@@ -348,7 +348,7 @@ fn times_per_token_are_told() {
             record["tpot_jitter_ns"].as_u64().is_some() && record["load_ns"].as_u64() > Some(0),
             "{record}"
         );
-        // Sixteen tokens take at least as long as half of them took no less than the median.
+        // Half of the tokens take at least the median, so sixteen tokens take at least eight times as long.
         assert!(record["avg_ns"].as_u64() > Some(7 * times[0]), "{record}");
     }
     let table = on_tiny("bench", &["--end-to-end", "-p", "8", "-n", "16", "-r", "2"]);
@@ -371,13 +371,13 @@ fn of_several_numbers_of_threads_a_curve_follows_the_table() {
         "{table}"
     );
     assert_eq!(table.matches("knee: ").count(), 2, "{table}");
-    // Where other programs read it, there is only the table; nor is one point a curve.
+    // For another program's input, only the table is printed; and a single point is not a curve.
     let csv = on_tiny("bench", &[&arguments[..], &["-o", "csv"]].concat());
     assert!(!csv.contains("knee") && csv.lines().count() == 5, "{csv}");
     assert!(!on_tiny("bench", &["-p", "8", "-n", "0", "-r", "2", "-t", "1"]).contains("knee"));
 }
 
-/// Runs it with `state` as the place where things are kept.
+/// Runs the command with the state folder `state`.
 fn keeping(state: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = crate::common::command();
     command.args(arguments).env("ANNEAL_STATE_DIR", state);
@@ -401,7 +401,7 @@ fn the_roofline_is_measured_and_kept_and_tests_are_held_against_it() {
     let (code, stdout, stderr) =
         keeping(&state, &["bench", "--roofline", "-t", "1", "-o", "jsonl", "--no-save"]);
     assert_eq!(code, Some(0), "{stderr}");
-    // The trial of the model keeps its verdict.
+    // The trial of the model stores its verdict.
     let kept = std::fs::read_dir(&state).expect("a folder").map(|entry| entry.expect("an entry").file_name());
     assert_eq!(kept.collect::<Vec<_>>(), ["trials"], "--no-save");
     let row: Value = serde_json::from_str(&stdout).expect("one JSON object");
@@ -416,8 +416,8 @@ fn the_roofline_is_measured_and_kept_and_tests_are_held_against_it() {
     let file = state.join("roofline.json");
     let mut kept: Value = serde_json::from_slice(&std::fs::read(&file).expect("kept")).expect("JSON");
     assert_eq!(kept["rates"][0]["threads"], 1);
-    // Whether memory or the cores are the bound depends on the CPU and on what else it does, so the rates are planted. Where the
-    // weights of the tiny model fit into a cache, memory is no bound for them.
+    // The bound, memory or compute, depends on the CPU and its load, so the rates are planted. If the weights of the
+    // tiny model fit into a cache, memory is not a bound.
     let caches = roofline::last_level_caches(&RuntimeHost::read().host.expect("a host"));
     let fits = std::fs::metadata(crate::common::tiny()).expect("a model").len() <= caches.0;
     for (read, macs, told) in [(1e15, 1e6, true), (1e6, 1e15, !fits)] {
@@ -466,7 +466,7 @@ fn a_roofline_that_cannot_be_measured_or_kept_is_told() {
         assert_eq!((code, stdout.as_str()), (Some(expected), ""), "{arguments:?}: {stderr}");
         assert!(stderr.contains(words), "{arguments:?}: {stderr}");
     }
-    // Its parent is a file: told before anything is measured.
+    // The folder's parent is a file, which is reported before anything is measured.
     let (code, stdout, stderr) = keeping(&file.join("state"), &["bench", "--roofline", "-t", "1"]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
     assert!(stderr.contains("--no-save") && stderr.lines().count() == 2, "{stderr}");
@@ -530,7 +530,7 @@ fn parts_print_every_format_and_take_a_text() {
     let arguments = |format| ["--parts", "tokenize,gguf", "--text", text, "-r", "1", "-o", format];
     let json: Value = serde_json::from_str(&on_tiny("bench", &arguments("json"))).expect("a JSON array");
     let tokenized = json.as_array().into_iter().flatten().find(|record| record["part"] == "tokenize");
-    // More than enough of it: once is a sample.
+    // The part takes long enough that one run is a sample.
     assert_eq!(tokenized.and_then(|record| record["work"].as_u64()), Some(14 * 8192), "{json}");
     let csv = on_tiny("bench", &arguments("csv"));
     assert_eq!(csv.lines().count(), 3, "{csv}");

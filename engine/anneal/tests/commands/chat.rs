@@ -1,4 +1,4 @@
-//! `anneal chat` on the tiny model: from a pipe and at a terminal.
+//! Tests of `anneal chat` on the tiny model, with a pipe and with a terminal.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use crate::common::{ANNEAL, parts, tiny, with_text};
 use serde_json::Value;
 
-/// How long anything may take, on a machine that does other things too: only what hangs takes it.
+/// Time limit for anything, including on a loaded machine; only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn model() -> &'static str {
     tiny().to_str().expect("a path in UTF-8")
 }
 
-/// Runs it with `input` on stdin; exit code, stdout, stderr.
+/// Runs the command with `input` on stdin. Returns exit code, stdout and stderr.
 fn chat(arguments: &[&str], input: &str) -> (Option<i32>, String, String) {
     let mut child = crate::common::command()
         .arg("chat")
@@ -28,7 +28,7 @@ fn chat(arguments: &[&str], input: &str) -> (Option<i32>, String, String) {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the executable runs");
-    // It may refuse before it reads.
+    // The program may end with an error before it reads its input.
     let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
     parts(&child.wait_with_output().expect("it ends"))
 }
@@ -37,7 +37,7 @@ fn on_tiny(more: &[&str], input: &str) -> (Option<i32>, String, String) {
     chat(&[&["-m", model(), "--chat-template", "chatml", "--seed", "5"], more].concat(), input)
 }
 
-/// The JSON objects on stdout, of a conversation that went well.
+/// Returns the JSON objects on stdout of a successful conversation.
 fn answers(more: &[&str], input: &str) -> Vec<Value> {
     let (code, stdout, stderr) = on_tiny(&[&["--json"], more].concat(), input);
     assert_eq!(code, Some(0), "{stderr}");
@@ -57,7 +57,7 @@ fn the_second_turn_evaluates_only_what_is_new() {
     let [first, second, again, cleared] = turns.as_slice() else { panic!("{turns:?}") };
     let part = |turn: &Value| (number(turn, "reused_tokens"), number(turn, "evaluated_tokens"));
     assert_eq!(part(first), (0, number(first, "prompt_tokens")));
-    // All of the first prompt and its answer but the last token, which was never evaluated.
+    // The whole first prompt and its answer were reused, except the last token, which was never evaluated.
     let held = number(first, "prompt_tokens") + first["tokens"].as_array().expect("tokens").len() as u64 - 1;
     assert_eq!(number(second, "reused_tokens"), held, "{second}");
     assert_eq!(
@@ -65,10 +65,10 @@ fn the_second_turn_evaluates_only_what_is_new() {
         number(second, "prompt_tokens")
     );
     assert!(number(second, "evaluated_tokens") < number(second, "prompt_tokens") / 2, "{second}");
-    // The same prompt once more, but for its last token, whose logits are needed.
+    // The same prompt again: all but the last token are reused, whose logits are needed.
     assert_eq!(number(again, "prompt_tokens"), number(second, "prompt_tokens"));
     assert_eq!(number(again, "evaluated_tokens"), 1);
-    // The system prompt is at the same place as before.
+    // The system prompt is still reused.
     assert!(number(cleared, "prompt_tokens") < number(first, "prompt_tokens"), "{cleared}");
     for turn in &turns {
         assert_eq!(turn["stop"], "length", "{turn}");
@@ -78,8 +78,8 @@ fn the_second_turn_evaluates_only_what_is_new() {
 
 #[test]
 fn what_is_kept_changes_no_answer() {
-    // The second answer out of what was kept, and out of a conversation evaluated at once: other texts before, so that
-    // nothing is reused.
+    // The second answer is computed once with reused tokens, and once by evaluating the whole conversation, after
+    // other texts, so that nothing is reused.
     let greedy = ["-n", "8", "--greedy", "-t", "1", "-ub", "32"];
     let kept = answers(&greedy, "one\ntwo\n/regen\n");
     assert_eq!(kept[1]["tokens"], kept[2]["tokens"]);
@@ -95,11 +95,11 @@ fn a_pipe_gets_answers_and_nothing_else() {
     let texts: String =
         json.iter().map(|turn| format!("{}\n", turn["text"].as_str().expect("text"))).collect();
     assert_eq!((json.len(), stdout), (2, texts), "{stderr}");
-    for words in ["2 turns", "there is no system prompt", "from the next message on", "/regen"] {
+    for words in ["2 turns", "no system prompt is set", "from the next message on", "/regen"] {
         assert!(stderr.contains(words), "{words}: {stderr}");
     }
     assert!(!stderr.contains(['\u{1b}', '>']), "{stderr:?}");
-    // Speeds only when asked.
+    // Speeds are only printed on request.
     assert!(!stderr.contains("first token after") || stderr.contains("last: "), "{stderr}");
     let (_, _, stderr) = on_tiny(&["-n", "6", "--stats"], "a\n");
     assert!(stderr.contains("first token after"), "{stderr}");
@@ -115,7 +115,7 @@ fn a_conversation_is_saved() {
     let input = format!("one\n{save}\ntwo\n{save}\n/save {}\n/save /nosuch/x\n", there.display());
     let (code, stdout, stderr) = on_tiny(&["-n", "4", "--system", "Be brief."], &input);
     assert_eq!((code, stdout.is_empty()), (Some(1), false), "two could not be saved: {stderr}");
-    assert!(stderr.contains("is there already") && stderr.contains("cannot write /nosuch"), "{stderr}");
+    assert!(stderr.contains("already exists") && stderr.contains("cannot write /nosuch"), "{stderr}");
     assert_eq!(fs::read_to_string(&there).expect("kept"), "mine");
     let saved: Value = serde_json::from_str(&fs::read_to_string(&path).expect("saved")).expect("JSON");
     let roles: Vec<&str> =
@@ -125,13 +125,14 @@ fn a_conversation_is_saved() {
 
 #[test]
 fn a_full_context_is_said_and_the_conversation_goes_on() {
-    // llama.cpp makes no context of less than 256 tokens.
+    // llama.cpp creates no context of fewer than 256 tokens.
     let long = "steel ".repeat(400);
     let input = format!("one\n{long}\ntwo\n{}\n/clear\nthree\n/stats\n", "word ".repeat(60));
     let (code, stdout, stderr) = on_tiny(&["-c", "256", "-n", "500", "--json"], &input);
     assert_eq!(code, Some(1), "{stderr}");
     assert!(
-        stderr.contains("/clear begins a new one") && stderr.contains("the message was left out"),
+        stderr.contains("use /clear to begin a new conversation")
+            && stderr.contains("the message was ignored"),
         "{stderr}"
     );
     assert!(stderr.contains("the context is full"), "{stderr}");
@@ -148,7 +149,7 @@ fn templates_that_cannot_be_used_are_errors_before_anything_is_typed() {
         (
             "\n{{ raise_exception('no system here') }}",
             1,
-            "line 2: the template itself refuses these messages: no system here",
+            "line 2: the template rejects these messages: no system here",
         ),
         (
             "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
@@ -166,7 +167,7 @@ fn templates_that_cannot_be_used_are_errors_before_anything_is_typed() {
         assert_eq!((code, stdout.as_str()), (Some(expected), ""), "{source}: {stderr}");
         assert!(stderr.starts_with("error: ") && stderr.contains(words), "{source}: {stderr}");
         assert!(stderr.contains("--chat-template"), "{source}: {stderr}");
-        // The same out of a model.
+        // The template comes from the model this time.
         let model = folder.path().join("model.gguf");
         with_text(tiny(), &model, &[("tokenizer.chat_template", source)]);
         let (code, _, stderr) = chat(&["-m", model.to_str().expect("UTF-8")], "hello\n");
@@ -174,7 +175,7 @@ fn templates_that_cannot_be_used_are_errors_before_anything_is_typed() {
     }
     let (code, _, stderr) = chat(&["-m", model()], "hello\n");
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("holds no chat template") && stderr.contains("chatml"), "{stderr}");
+    assert!(stderr.contains("has no chat template") && stderr.contains("chatml"), "{stderr}");
     let (code, _, stderr) = chat(&["-m", model(), "--chat-template", "nosuch"], "hello\n");
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains("nosuch") && stderr.contains("chatml, gemma"), "{stderr}");
@@ -184,7 +185,7 @@ fn templates_that_cannot_be_used_are_errors_before_anything_is_typed() {
 fn bad_input_is_said() {
     let (code, stdout, stderr) = on_tiny(&["-n", "3"], "/nosuch\n/regen\n/exit now\n");
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
-    for words in ["there is no /nosuch", "there is no answer to take back", "/exit takes nothing"] {
+    for words in ["unknown command /nosuch", "there is no answer to discard", "/exit takes no arguments"] {
         assert!(stderr.contains(words), "{words}: {stderr}");
     }
     let mut child = crate::common::command()
@@ -196,14 +197,14 @@ fn bad_input_is_said() {
         .expect("the executable runs");
     child.stdin.take().expect("a pipe").write_all(b"\xff\xfe\n").expect("written");
     let (code, _, stderr) = parts(&child.wait_with_output().expect("it ends"));
-    assert!(code == Some(1) && stderr.contains("not UTF-8"), "{stderr}");
+    assert!(code == Some(1) && stderr.contains("not valid UTF-8"), "{stderr}");
 }
 
-/// What a program writes, read word by word.
+/// Output of a program, read piece by piece.
 struct Screen {
     output: ChildStdout,
     seen: String,
-    /// What comes before was asked for already.
+    /// End of the part that earlier calls have consumed.
     at: usize,
 }
 
@@ -212,7 +213,7 @@ impl Screen {
         Screen { output: child.stdout.take().expect("a pipe"), seen: String::new(), at: 0 }
     }
 
-    /// Reads until `words` have come after those of the last call, or panics.
+    /// Reads until `words` appear after the match of the last call; panics if they never do.
     fn until(&mut self, words: &str) {
         let begin = Instant::now();
         let mut bytes = [0; 4096];
@@ -226,7 +227,7 @@ impl Screen {
             assert!(begin.elapsed() < PATIENCE, "{words:?} never came: {end:?}");
             match self.output.read(&mut bytes).expect("it reads") {
                 0 => panic!("it ended before {words:?} came: {end:?}"),
-                // The tiny model writes ASCII.
+                // The tiny model only writes ASCII.
                 count => self.seen.push_str(&String::from_utf8_lossy(&bytes[..count])),
             }
         }
@@ -251,15 +252,15 @@ fn an_interrupt_stops_the_answer_and_not_the_program() {
     let mut stdout = Screen::of(&mut child);
     for _ in 0..2 {
         writeln!(stdin, "hello").expect("it listens");
-        // The answer has begun; it would go on for minutes.
+        // The answer has begun, and would continue for minutes.
         stdout.until(" ");
         send(&child, "-INT");
-        // A newline ends it; what is in between is the rest of it.
+        // A newline ends the answer; the text before it is its rest.
         stdout.until("\n");
     }
     writeln!(stdin, "/stats").expect("it lives");
     drop(stdin);
-    // Nobody reads what comes after, but there is nothing.
+    // Nobody reads further output, but there is none.
     let (code, _, stderr) = parts(&child.wait_with_output().expect("it ends"));
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stderr.matches("(stopped)").count() >= 2 && stderr.contains("2 turns, "), "{stderr}");
@@ -279,8 +280,8 @@ fn a_signal_while_nothing_is_generated_ends_it() {
         let mut stdout = Screen::of(&mut child);
         writeln!(stdin, "hello\n/clear").expect("it listens");
         stdout.until("\n");
-        // It has said all, and is about to wait. An interrupt on the way there would stop nothing, so it is sent again where the
-        // machine is so busy that it comes too early.
+        // The program has printed everything and is about to wait. An interrupt before that has no effect, so it is
+        // repeated in case the machine is so loaded that it came too early.
         let code = loop {
             std::thread::sleep(Duration::from_millis(300));
             send(&child, signal);
@@ -298,7 +299,7 @@ fn a_signal_while_nothing_is_generated_ends_it() {
     }
 }
 
-/// Runs it at a terminal, which `script` of util-linux makes.
+/// Runs the command on a terminal created by `script` of util-linux.
 fn at_a_terminal(state: &Path, arguments: &str) -> Child {
     let command = format!("exec '{ANNEAL}' chat -m '{}' --chat-template chatml {arguments}", model());
     Command::new("script")
@@ -321,18 +322,18 @@ fn at_a_terminal_ctrl_c_stops_the_answer_and_ctrl_d_leaves() {
     let mut screen = Screen::of(&mut child);
     screen.until("> ");
     keys.write_all(b"hello\r").expect("typed");
-    // The editor's last word on a line.
+    // The editor prints this last on a line.
     screen.until("2004l\r\n");
-    // The answer has begun; it would go on for minutes.
+    // The answer has begun, and would continue for minutes.
     screen.until(" ");
     keys.write_all(b"\x03").expect("typed");
     screen.until("(stopped)");
     screen.until("> ");
-    // At the prompt it says how to leave.
+    // At the prompt, ctrl-C prints how to leave.
     keys.write_all(b"\x03").expect("typed");
-    screen.until("ctrl-D or /exit leaves");
+    screen.until("ctrl-D or /exit ends the chat");
     screen.until("> ");
-    // Pasted lines are one entry, and go nowhere before Enter.
+    // Pasted lines are one entry, which is not sent before Enter.
     keys.write_all(b"\x1b[200~/help\r/exit\x1b[201~").expect("pasted");
     screen.until("/exit");
     keys.write_all(b"\x03").expect("typed");
@@ -357,7 +358,7 @@ fn no_history_is_kept_when_none_is_wanted() {
     let mut keys = child.stdin.take().expect("a pipe");
     let mut screen = Screen::of(&mut child);
     screen.until("> ");
-    // Typed ahead: the second is kept while the first is done.
+    // Both commands are typed ahead; the second waits while the first runs.
     keys.write_all(b"/stats\r/exit\r").expect("typed");
     screen.until("0 turns, ");
     assert_eq!(child.wait().expect("it ends").code(), Some(0), "{}", screen.seen);

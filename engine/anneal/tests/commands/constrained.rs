@@ -1,9 +1,9 @@
-//! Texts that follow a schema or a grammar, from a model with random weights, which knows nothing of either.
+//! Tests of output that follows a schema or a grammar, from a model with random weights.
 
 use crate::common::{anneal, parts, tiny};
 use serde_json::{Value, json};
 
-/// `anneal run --json` on the tiny model.
+/// Runs `anneal run --json` on the tiny model.
 fn run(arguments: &[&str]) -> Value {
     let mut all = vec!["run", "--json", "-p", "hello", "-t", "1", "-m", tiny().to_str().expect("UTF-8")];
     all.extend(arguments);
@@ -12,7 +12,7 @@ fn run(arguments: &[&str]) -> Value {
     serde_json::from_str(&stdout).expect("one JSON object")
 }
 
-/// Exit code and stderr of a run that must not start.
+/// Returns exit code and stderr of a run that must not start.
 fn refused(arguments: &[&str]) -> (Option<i32>, String) {
     let mut all = vec!["run", "-p", "hello", "-n", "4", "-m", tiny().to_str().expect("UTF-8")];
     all.extend(arguments);
@@ -122,7 +122,7 @@ fn what_no_text_can_match_is_wrong_usage() {
     let long = folder.path().join("long.gbnf");
     std::fs::write(&long, format!("root ::= \"{}\"", "a".repeat(130 << 10))).expect("a file");
     let cases: [(&[&str], &str); 20] = [
-        (&["--json-schema", "{"], "cannot use the JSON schema: it is no JSON"),
+        (&["--json-schema", "{"], "cannot use the JSON schema: it is not JSON"),
         (&["--json-schema", "[]"], "must be an object or boolean"),
         (&["--json-schema", "false"], "schema is false"),
         (&["--json-schema", r#"{"type": "colour"}"#], "Invalid type: colour"),
@@ -131,14 +131,14 @@ fn what_no_text_can_match_is_wrong_usage() {
         (&["--json-schema", r##"{"$ref": "#/$defs/a"}"##], "JSON schema"),
         (&["--json-schema", r#"{"$ref": "other.json"}"#], "JSON schema"),
         (&["--json-schema", r#"{"type": "string", "pattern": "(?=a)b"}"#], "look-around"),
-        (&["--json-schema-file", file.to_str().expect("UTF-8")], "$refs, and 4000 are the most"),
+        (&["--json-schema-file", file.to_str().expect("UTF-8")], "$refs, more than the maximum of 4000"),
         (&["--grammar", ""], "it is empty"),
-        (&["--grammar", "root = \"a\""], "line 1, column 6: ::= is expected"),
+        (&["--grammar", "root = \"a\""], "line 1, column 6: expected ::="),
         (&["--grammar", "other ::= \"a\""], "'root'"),
         (&["--grammar", "root ::= root \"a\""], "no text matches it"),
         (&["--grammar", "root ::= \"a\"{5,2}"], "less than the first"),
         (&["--grammar", &deep], "more than 200 brackets"),
-        (&["--grammar-file", long.to_str().expect("UTF-8")], "131072 are the most"),
+        (&["--grammar-file", long.to_str().expect("UTF-8")], "more than the maximum of 131072"),
         (&["--grammar", "%llguidance {}\nstart: nothing"], "unknown name"),
         (&["--grammar", "%llguidance {}\nstart: ("], "Lark grammar"),
         (&["--grammar", "root ::= \"a\"", "--json-schema", "{}"], "cannot be used with"),

@@ -1,4 +1,4 @@
-//! `anneal eval`: what must hold of any model and its quantisations, and bad input.
+//! Tests of `anneal eval`: properties that hold for any model and its quantisations, and bad input.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
-/// The tiny model, quantised.
+/// Quantises the tiny model.
 fn quantised(folder: &Path, kind: &str) -> PathBuf {
     let path = folder.join(format!("{kind}.gguf"));
     let (code, _, stderr) = parts(&anneal(["quantize", "-q", text(tiny()), text(&path), kind]));
@@ -33,7 +33,7 @@ fn number(value: &Value) -> f64 {
 
 #[test]
 fn a_model_is_at_no_distance_from_itself() {
-    // Rounding in the temporary file is a distance, of 1e-8 or so.
+    // Rounding in the temporary file causes a distance of about 1e-8.
     for (more, most) in [(&[][..], 0.0), (&["--one-at-a-time"], 1e-6)] {
         let mut all = vec!["--against", text(tiny())];
         all.extend(more);
@@ -89,7 +89,7 @@ fn a_model_or_a_reference_that_makes_no_numbers_is_named() {
     for case in cases {
         let (code, _, stderr) = parts(&anneal([&["eval", "-q", "--chunks", "1"], case].concat()));
         assert_eq!(code, Some(1), "{case:?}: {stderr}");
-        assert!(stderr.contains("nan.gguf gives probabilities that are no numbers"), "{case:?}: {stderr}");
+        assert!(stderr.contains("nan.gguf: its probabilities are not numbers"), "{case:?}: {stderr}");
     }
 }
 
@@ -106,7 +106,7 @@ fn bad_input_is_named() {
     gguf::probe::Probe::Llama.write(&probe).expect("a probe");
     let missing = folder.path().join("missing");
     let cases: [(&[&str], i32, &str); 9] = [
-        (&["-f", text(&short)], 1, "and a chunk takes 512: give a longer one"),
+        (&["-f", text(&short)], 1, "and a chunk takes 512\nhint: give a longer text"),
         (&["-f", text(&latin)], 1, "byte 3 is wrong"),
         (&["-f", text(&missing)], 1, "cannot read the text"),
         (&["-f", text(folder.path())], 1, "cannot read the text"),
@@ -114,7 +114,7 @@ fn bad_input_is_named() {
         (&["--against", text(&probe), "--one-at-a-time"], 1, ""),
         (&["--against", text(&missing)], 1, "no such file"),
         (&["--ctx", "8"], 2, "16 to 268435456 tokens"),
-        (&["--chunks", "0"], 2, "take one at least"),
+        (&["--chunks", "0"], 2, "use at least 1"),
     ];
     for (more, expected, words) in cases {
         let mut all = vec!["eval", text(tiny())];
@@ -134,7 +134,7 @@ fn ctrl_c_prints_what_there_is() {
         .spawn()
         .expect("the executable runs");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-    // A quarter is done.
+    // At this point, a quarter of the work is done.
     let line = lines.next().expect("a line").expect("text");
     assert!(line.starts_with("evaluate "), "{line}");
     let signalled = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");

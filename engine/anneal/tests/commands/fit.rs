@@ -1,5 +1,5 @@
-//! What a model takes of memory, estimated before it is loaded; and that as many layers go to devices as find room there.
-//! Workers stand for GPUs: each is a device with memory of its own, whose size never changes.
+//! Tests of memory estimates before loading, and of the choice of as many layers as fit on devices. Workers replace
+//! GPUs: each is a device with its own memory, whose size never changes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use crate::common::{anneal, parts};
 use gguf::synth::{Preset, SynthOptions};
 use serde_json::Value;
 
-/// By how many percent an estimate may be off.
+/// Maximum error of an estimate, in per cent.
 const OFF: f64 = 5.0;
 
-/// A model of `preset`, written once a process.
+/// Returns a model of `preset`, written once per process.
 fn model(preset: Preset) -> PathBuf {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary folder"));
     let path = folder.path().join(format!("{}.gguf", preset.name()));
     if !path.exists() {
-        // Two tests may write it at once.
+        // Two tests may write the model at the same time.
         let own = tempfile::NamedTempFile::new_in(folder.path()).expect("a file");
         gguf::synth::write(own.path(), &SynthOptions::new(preset)).expect("a model");
         own.persist(&path).expect("renamed");
@@ -27,7 +27,7 @@ fn model(preset: Preset) -> PathBuf {
     path
 }
 
-/// `anneal info --json` of `model` with `arguments`: what it says, and its log.
+/// Runs `anneal info --json` on `model` with `arguments`; returns its output and its log.
 fn info(model: &Path, arguments: &[&str]) -> (Value, String) {
     let mut all = vec!["info", "--json", "-m", model.to_str().expect("UTF-8")];
     all.extend(arguments);
@@ -36,7 +36,7 @@ fn info(model: &Path, arguments: &[&str]) -> (Value, String) {
     (serde_json::from_str(&stdout).expect("JSON"), stderr)
 }
 
-/// Device by device.
+/// Returns the devices.
 fn devices(info: &Value) -> Vec<&Value> {
     info["estimate"]["devices"].as_array().unwrap_or_else(|| panic!("no estimate: {info}")).iter().collect()
 }
@@ -45,15 +45,16 @@ fn bytes(of: &Value, name: &str) -> u64 {
     of[name].as_u64().unwrap_or_else(|| panic!("no {name} in {of}"))
 }
 
-/// Bytes of all buffers that llama.cpp's log tells of the load that was no estimate, and of its first context, by the buffer's
-/// name.
+/// Returns the sizes of all buffers in llama.cpp's log, by name: those of the load that was not an estimate, and of
+/// its first context.
 fn logged(log: &str) -> BTreeMap<String, f64> {
     let (_, real) = log.rsplit_once("no_alloc              = 0").expect("a load");
     let mut all = BTreeMap::new();
     for line in real.lines().take_while(|line| !line.contains("reserve took")) {
         let size = line.split_once(" buffer size = ").filter(|_| line.ends_with(" MiB"));
         let Some((what, size)) = size else { continue };
-        // "load_tensors:   CPU_Mapped model", "llama_kv_cache:        CPU KV", "sched_reserve:        CPU compute".
+        // Examples: "load_tensors:   CPU_Mapped model", "llama_kv_cache:        CPU KV", "sched_reserve:        CPU
+        // compute".
         let words: Vec<&str> = what.split_whitespace().collect();
         if let [_, name, "model" | "KV" | "RS" | "compute"] = words[..] {
             let mib: f64 = size.trim_end_matches(" MiB").trim().parse().expect("a size");
@@ -63,18 +64,18 @@ fn logged(log: &str) -> BTreeMap<String, f64> {
     all
 }
 
-/// Sees that what was estimated for each device was then taken, by what llama.cpp says itself of its buffers, and by its log.
+/// Checks that each device then used the estimated memory, by llama.cpp's figures of its buffers and by its log.
 fn check(model: &Path, arguments: &[&str], pipelined: bool) {
     let (info, log) = info(model, &[arguments, &["--placement", "-v"]].concat());
     let logged = logged(&log);
     for device in devices(&info) {
         let (needed, used) = (bytes(device, "needed_bytes"), bytes(device, "used_bytes"));
         let off = device["difference_percent"].as_f64().expect("a difference");
-        // Where several devices take turns with several batches, llama.cpp's estimate has one input of a layer more for each.
+        // With pipelining over several devices, llama.cpp's estimate has one additional layer input per batch.
         let more = if pipelined { 4 * 512 * 256 * 4 } else { 0 };
         let is_near = off.abs() <= OFF || (used <= needed && needed - used <= more);
         assert!(is_near, "{} {arguments:?}: {device}", model.display());
-        // The host's is not compared with the log: of a mapped file that tells the range in which its tensors lie.
+        // The host is not compared with the log, which reports the range of a mapped file in which its tensors lie.
         if device["host"] == false && !pipelined {
             let of_worker = logged.iter().filter(|(buffer, _)| buffer.starts_with("RPC"));
             let said: f64 = of_worker.map(|(_, bytes)| *bytes).sum();
@@ -120,14 +121,14 @@ fn the_estimate_is_what_devices_then_take() {
     }
 }
 
-/// Free memory of the one worker, and what `arguments` take of it.
+/// Returns the free memory of the single worker, and the memory that `arguments` use of it.
 fn taken(model: &Path, arguments: &[&str]) -> (u64, u64) {
     let (info, _) = info(model, arguments);
     let all = devices(&info);
     (bytes(all[0], "memory_free_bytes"), bytes(all[0], "needed_bytes"))
 }
 
-/// What is to stay free so that `needed` bytes of `free` can be taken, and hardly more: whole MiB.
+/// Returns the reserve, in whole MiB, with which `needed` bytes of `free` can just be used.
 fn kept((free, needed): (u64, u64)) -> String {
     ((free - needed) >> 20).to_string()
 }
@@ -147,7 +148,7 @@ fn as_many_layers_go_to_a_device_as_find_room() {
         assert_eq!(info["model"]["layers_on_devices"], expected, "{kept}: {}", info["estimate"]);
         let words = info["estimate"]["plan"]["words"].as_str().unwrap_or_default();
         match expected {
-            // Nothing to be told of.
+            // If everything fits, nothing is logged.
             5 => assert!(words.starts_with("all 5 layers on RPC0: ") && log.is_empty(), "{words}; {log}"),
             _ => assert!(
                 log.contains(&format!("{layers} of 5 layers on RPC0: ")) && log.contains(words),
@@ -155,7 +156,7 @@ fn as_many_layers_go_to_a_device_as_find_room() {
             ),
         }
     }
-    // Experts stay before anything else, and as few of them as must.
+    // Experts are moved to the host first, and as few of them as necessary.
     let mixture = model(Preset::MoeTiny);
     for n_cpu_moe in ["0", "1", "2", "3"] {
         let kept = kept(taken(&mixture, &[&rpc[..], &["-ngl", "all", "--n-cpu-moe", n_cpu_moe]].concat()));
@@ -164,8 +165,8 @@ fn as_many_layers_go_to_a_device_as_find_room() {
         let words = info["estimate"]["plan"]["words"].as_str().unwrap_or_default();
         let expected = match n_cpu_moe {
             "0" => "all 4 layers on RPC0: ".to_string(),
-            "3" => "all 4 layers on RPC0 but for their experts, which".to_string(),
-            some => format!("all 4 layers on RPC0 but for the experts of the first {some}, which"),
+            "3" => "all 4 layers on RPC0 except their experts, which".to_string(),
+            some => format!("all 4 layers on RPC0 except the experts of the first {some}, which"),
         };
         assert!(words.starts_with(&expected), "{words}");
         let plan = &info["estimate"]["plan"];
@@ -233,13 +234,13 @@ fn where_nothing_finds_room_it_is_said_how_much_is_missing() {
     let (code, _, stderr) = run(&[]);
     assert_eq!(code, Some(0), "{stderr}");
     let words = "0 of 5 layers on RPC0: ";
-    assert!(stderr.contains(words) && stderr.contains("more would have to be free for one"), "{stderr}");
+    assert!(stderr.contains(words) && stderr.contains("more free memory"), "{stderr}");
     let (code, _, stderr) = run(&["--require-gpu"]);
     assert_eq!(code, Some(69), "{stderr}");
-    for words in ["has no room for a layer", words, "more would have to be free for one", "--fit-target"] {
+    for words in ["has no room for a layer", words, "more free memory", "--fit-target"] {
         assert!(stderr.contains(words), "{words:?}: {stderr}");
     }
-    // What was asked for by number is no guess of ours.
+    // A number of layers that the user set is not an automatic choice.
     let (code, _, stderr) = run(&["-ngl", "2", "--require-gpu"]);
     assert_eq!(code, Some(0), "{stderr}");
 }

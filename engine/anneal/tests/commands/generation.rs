@@ -1,4 +1,4 @@
-//! What comes out of the tiny model.
+//! Tests of the output of the tiny model.
 
 use crate::common::{anneal, on_tiny, parts, tiny};
 use engine_core::model;
@@ -32,12 +32,13 @@ fn greedy_is_the_same_twice_and_however_the_prompt_is_cut_into_calls() {
         run(&arguments)["tokens"].clone()
     };
     assert_eq!(greedy("2048", "512"), greedy("2048", "512"), "greedy differs from itself");
-    // In calls of 64 the chunks must follow one another. Both are graphs of 64 tokens: flash attention sums up in
-    // another order for another size of graph, which is enough to choose another of two tokens that are as likely.
+    // With calls of 64 tokens, the chunks must be evaluated in order. Both runs use graphs of 64 tokens, because
+    // flash attention adds in another order for another graph size, which can decide between two equally likely
+    // tokens.
     assert_eq!(greedy("2048", "64"), greedy("64", "64"), "greedy differs when the prompt is cut into calls");
 }
 
-/// `text` with a `#` for each number.
+/// Replaces each number in `text` with `#`.
 fn shape(text: &str) -> String {
     let digits = |c: char| c.is_ascii_digit() || c == '.';
     text.split(digits).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("#")
@@ -86,7 +87,7 @@ fn a_full_context_ends_the_text() {
     let json = run(&["-p", "red heat", "-n", "1000", "-c", "256", "--greedy"]);
     assert_eq!(json["stop"], "context_full", "{json}");
     let (prompt, tokens) = (json["prompt_tokens"].as_u64(), json["tokens"].as_array().map(Vec::len));
-    // The last token needs no room: it is not evaluated.
+    // The last token needs no cell, because it is not evaluated.
     assert_eq!(prompt.zip(tokens).map(|(prompt, tokens)| prompt + tokens as u64), Some(257));
 }
 
@@ -148,6 +149,6 @@ fn a_model_whose_logits_are_no_numbers_fails_in_words() {
         let all = [&["run", "-m", model, "-p", "steel", "-n", "4"], more].concat();
         let (code, stdout, stderr) = parts(&anneal(&all));
         assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
-        assert!(stderr.contains("no numbers (NaN)"), "{stderr}");
+        assert!(stderr.contains("not numbers (NaN)"), "{stderr}");
     }
 }

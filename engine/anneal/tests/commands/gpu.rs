@@ -1,4 +1,5 @@
-//! No silent fallback: where a model computes is shown, and who requires a GPU is refused where there is none, by exit code 69.
+//! Tests that there is no silent fallback: the placement of a model is shown, and a run that requires a GPU fails
+//! with exit code 69 if there is none.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +9,7 @@ use crate::common::{ANNEAL, anneal, parts, tiny};
 use gguf::synth::Preset;
 use serde_json::Value;
 
-/// What the lacking of a device exits with.
+/// Exit code if a device is missing.
 const UNAVAILABLE: Option<i32> = Some(69);
 
 fn info(arguments: &[&str]) -> Value {
@@ -18,7 +19,7 @@ fn info(arguments: &[&str]) -> Value {
     serde_json::from_str(&stdout).expect("JSON")
 }
 
-/// True if this build has a device beside the CPU; then a test of its absence is reported as skipped.
+/// True if this build has a device other than the CPU; a test of its absence is then reported as skipped.
 fn has_device() -> bool {
     let has = info(&[])["devices"].as_array().expect("devices").iter().any(|device| device["kind"] == "gpu");
     if has {
@@ -49,7 +50,7 @@ fn without_devices_placement_shows_all_of_a_model_on_the_host() {
         assert!(!list.is_empty() && list.iter().all(|stored| stored["host"] == true), "{list:?}");
         list.iter().map(|stored| number(&stored["bytes"])).sum::<u64>()
     };
-    // Every tensor of the file was seen, and no other.
+    // Every tensor of the file is counted, and no other.
     assert_eq!(sum(&placement["weights"]), number(&info["model"]["size_bytes"]));
     // K and V of the context in 4 layers with 2 heads of 64 values, F16.
     let context = number(&info["model"]["trained_context"]).min(4096);
@@ -65,7 +66,7 @@ fn without_devices_placement_shows_all_of_a_model_on_the_host() {
         let [host] = &phase["devices"].as_array().expect("devices")[..] else { panic!("{phase}") };
         assert_eq!((&host["device"], &host["ops"]), (&"host".into(), &phase["ops"]));
     }
-    // A token reads all weights but the embeddings, of which it reads a row.
+    // A token reads all weights except the embeddings, of which it reads one row.
     let weights = placement["weights"].as_array().expect("a list");
     let embeddings: u64 =
         weights.iter().map(|stored| stored["kinds"]["embedding"].as_u64().unwrap_or(0)).sum();
@@ -75,7 +76,9 @@ fn without_devices_placement_shows_all_of_a_model_on_the_host() {
 
     let (code, text, stderr) = parts(&anneal(["info", "--placement", "-m", model()]));
     assert_eq!(code, Some(0), "{stderr}");
-    for words in ["everything is on the host", "weights", "cache", "prefill", "decode", "No device came up"] {
+    for words in
+        ["everything is on the host", "weights", "cache", "prefill", "decode", "No device is available"]
+    {
         assert!(text.contains(words), "{words:?} is not in\n{text}");
     }
 }
@@ -109,8 +112,8 @@ fn who_requires_a_gpu_is_refused_where_none_came_up() {
             assert_eq!(code, UNAVAILABLE, "{command:?} {flag}: {stderr}");
             assert!(stdout.is_empty() || command[0] == "bench", "{command:?}: {stdout}");
             for words in [
-                "no GPU came up",
-                "caused by: this build computes on the CPU alone",
+                "no GPU is available",
+                "caused by: this build supports only the CPU",
                 "build-cuda",
                 "--require-gpu=no",
             ] {
@@ -118,7 +121,7 @@ fn who_requires_a_gpu_is_refused_where_none_came_up() {
             }
         }
     }
-    // What only shows goes on; so does who does not require one.
+    // Commands that only show information succeed, and so do runs that do not require a GPU.
     info(&["--require-gpu", "--placement", "-m", model()]);
     crate::common::on_tiny("run", &["--require-gpu=no", "-p", "a", "-n", "1"]);
     let (code, _, stderr) = parts(&anneal(["run", "-m", model(), "-p", "a", "--require-gpu=maybe"]));
@@ -126,7 +129,7 @@ fn who_requires_a_gpu_is_refused_where_none_came_up() {
     assert!(stderr.contains("no, yes, full"), "{stderr}");
 }
 
-/// The program beside a record that promises CUDA, as a build for an RTX 4060 Ti has it.
+/// Program beside a record of a CUDA build, as for an RTX 4060 Ti.
 struct Promising {
     _folder: tempfile::TempDir,
     executable: PathBuf,
@@ -146,7 +149,7 @@ impl Promising {
         let mut command = Command::new(&self.executable);
         command.args(arguments).env("ANNEAL_STATE_DIR", tiny().with_file_name("state"));
         command.env_remove("ANNEAL_TUNING");
-        // A copy is busy for as long as a process that another test has just forked holds the file open for writing.
+        // The copy cannot be run while a process that another test has just forked has the file open for writing.
         loop {
             match command.output() {
                 Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
@@ -196,20 +199,21 @@ fn a_build_that_was_made_for_a_gpu_requires_one() {
     assert!(text.contains("made for  CUDA 13.5 for 89-real; no device came up"), "{text}");
 }
 
-/// What `info --placement` tells of the tiny model with `more`, and llama.cpp's own number of splits of prefill and decode.
+/// Returns the result of `info --placement` for the tiny model with the flags `more`, and llama.cpp's own numbers of
+/// splits in prefill and decode.
 fn placement(more: &[&str]) -> (Value, Vec<u64>) {
     let all = [&["info", "--json", "--verbose", "--placement", "-m", model()], more].concat();
     let (code, stdout, stderr) = parts(&anneal(&all));
     assert_eq!(code, Some(0), "{more:?}: {stderr}");
     let info: Value = serde_json::from_str(&stdout).expect("JSON");
-    // "graph (pp bs=512, tg bs=1): nodes = 134 / 134, splits = 2 / 2, …", or one number for both.
+    // The line is "graph (pp bs=512, tg bs=1): nodes = 134 / 134, splits = 2 / 2, …", or has one number for both.
     let line = stderr.lines().find(|line| line.contains("splits = ")).expect("llama.cpp's line");
     let counts = line.split("splits = ").nth(1).and_then(|rest| rest.split(',').next()).expect("numbers");
     let counts: Vec<u64> = counts.split('/').map(|count| count.trim().parse().expect("a number")).collect();
     (info["placement"].clone(), counts)
 }
 
-/// A mixture of experts and a model whose output shares its matrix with the input are as well all on a device.
+/// Covers a mixture of experts, and a model whose output shares its matrix with the input.
 #[test]
 fn models_of_other_kinds_are_all_on_a_device() {
     if !has_rpc() {
@@ -217,7 +221,7 @@ fn models_of_other_kinds_are_all_on_a_device() {
     }
     let worker = Worker::start();
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // Each, and a kind of weights that it has on the device.
+    // Preset, and a kind of weights that it has on the device.
     for (preset, kind) in
         [(Preset::MoeTiny, "experts"), (Preset::SmallQwen2, "output"), (Preset::SwaTiny, "attention")]
     {
@@ -243,7 +247,7 @@ fn models_of_other_kinds_are_all_on_a_device() {
     }
 }
 
-/// Bytes of the cache on the host, and operations of decode there that are not the input layer's.
+/// Returns the bytes of the cache on the host, and the decode operations there that do not belong to the input layer.
 fn on_host(placement: &Value) -> (u64, u64) {
     let list = |name: &str| placement[name].as_array().expect("a list").clone();
     let cache = list("cache")
@@ -266,7 +270,7 @@ fn what_lies_on_a_device_is_told_from_what_lies_on_the_host() {
     }
     let worker = Worker::start();
     let rpc = ["--rpc", worker.address.as_str()];
-    // Flags, layers on the device, whether any of the cache and of the operations is on the host, why.
+    // Flags, layers on the device, true if a part of the cache and of the operations is on the host, reason.
     type Case = (&'static [&'static str], u64, bool, bool, &'static str);
     let cases: [Case; 4] = [
         (&[], 5, false, false, ""),
@@ -284,11 +288,11 @@ fn what_lies_on_a_device_is_told_from_what_lies_on_the_host() {
         let host_ops = placement["host_ops"].as_array().expect("a list");
         assert!(host_ops.iter().any(|ops| ops["why"] == "input_layer"), "{flags:?}: {placement}");
         assert!(why.is_empty() || host_ops.iter().any(|ops| ops["why"] == why), "{flags:?}: {placement}");
-        // As llama.cpp counts them itself.
+        // These are llama.cpp's own counts.
         let phases = placement["phases"].as_array().expect("phases");
         let counted: Vec<u64> = phases.iter().map(|phase| number(&phase["splits"])).collect();
         assert_eq!(counted, [splits[0], splits[splits.len() - 1]], "{flags:?}: {placement}");
-        // Where both compute, something goes from one to the other.
+        // If both devices compute, data is copied between them.
         let decode = &phases[1];
         let is_shared = decode["devices"].as_array().expect("devices").len() == 2;
         assert_eq!(is_shared, number(&decode["copies"]) > 0, "{flags:?}: {decode}");
@@ -302,7 +306,7 @@ fn who_requires_all_of_it_on_a_device_is_refused_where_a_part_is_not() {
     }
     let worker = Worker::start();
     let run = ["run", "-m", model(), "-p", "a", "-n", "2", "--greedy", "--rpc", worker.address.as_str()];
-    // Flags, the codes of --require-gpu and of full, words of the latter's refusal.
+    // Flags, exit codes of --require-gpu and of --require-gpu=full, words of the latter's error.
     type Case = (&'static [&'static str], i32, i32, &'static [&'static str]);
     let cases: [Case; 4] = [
         (&[], 0, 0, &[]),
@@ -312,7 +316,7 @@ fn who_requires_all_of_it_on_a_device_is_refused_where_a_part_is_not() {
             69,
             &[
                 "2 of 5 layers",
-                "of weights lie on the host (layers 0-2): let more layers",
+                "of weights are on the host (layers 0-2): put more layers",
                 "6 MiB of KV cache",
                 "MUL_MAT",
             ],
@@ -321,9 +325,9 @@ fn who_requires_all_of_it_on_a_device_is_refused_where_a_part_is_not() {
             &["--no-kv-offload"],
             0,
             69,
-            &["5 of 5 layers", "8 MiB of KV cache lie on the host (layers 0-3)", "--no-kv-offload"],
+            &["5 of 5 layers", "8 MiB of KV cache are on the host (layers 0-3)", "--no-kv-offload"],
         ),
-        (&["--gpu-layers", "0"], 69, 69, &["nothing of the model lies there", "--gpu-layers"]),
+        (&["--gpu-layers", "0"], 69, 69, &["no part of the model is on", "--gpu-layers"]),
     ];
     for (flags, some, full, words) in cases {
         for (flag, expected) in [("--require-gpu", some), ("--require-gpu=full", full)] {
@@ -342,12 +346,13 @@ fn a_worker_does_in_place_of_the_gpu_that_a_build_was_made_for_and_it_is_said() 
     }
     let worker = Worker::start();
     let run = ["run", "-m", model(), "-p", "a", "-n", "2", "--rpc", worker.address.as_str()];
-    // Who names the worker knows.
+    // A user who names the worker chose it deliberately.
     for (devices, expected) in [("auto", 1), ("RPC0", 0), (worker.address.as_str(), 0)] {
         let (code, _, stderr) = parts(&Promising::new().run(&[&run[..], &["--devices", devices]].concat()));
         assert_eq!(code, Some(0), "{devices}: {stderr}");
-        let warnings =
-            stderr.lines().filter(|line| line.contains("no CUDA device came up, and RPC0 takes its place"));
+        let warnings = stderr
+            .lines()
+            .filter(|line| line.contains("no CUDA device is available, and RPC0 is used instead"));
         assert_eq!(warnings.count(), expected, "{devices}: {stderr}");
     }
 }

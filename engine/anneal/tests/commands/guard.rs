@@ -1,11 +1,11 @@
-//! The CPU guard in the executable itself, under qemu-user.
+//! Test of the CPU guard in the executable itself, with qemu-user.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::process::Command;
 
 use crate::common::ANNEAL;
 
-/// A CPU of qemu that lacks what this build asks for, and an instruction set that it lacks.
+/// Returns a qemu CPU that lacks an instruction set that this build needs, and the name of that instruction set.
 fn older_cpu() -> Option<(&'static str, &'static str)> {
     let asks = |name: &str| crate::common::isa_required().iter().any(|required| required == name);
     match (asks("avx2"), asks("sse4_2")) {

@@ -1,4 +1,4 @@
-//! `anneal logits`: the file, both ways of feeding, and bad input.
+//! Tests of `anneal logits`: the file, both evaluation modes, and bad input.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::common::{anneal, parts, tiny};
 use build_info::Logits;
 use gguf::probe::Probe;
 
-/// A probe, its tokens and a place for the logits.
+/// Creates a probe, its tokens and a path for the logits.
 fn files(folder: &Path, tokens: &str) -> [String; 3] {
     let [model, list, out] = ["probe.gguf", "tokens", "logits"].map(|name| folder.join(name));
     Probe::Llama.write(&model).expect("a probe");
@@ -55,7 +55,7 @@ fn bad_input_is_named_and_nothing_is_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let cases = [
         ("", 1, "the prompt is empty"),
-        ("1 x", 2, "\"x\" is no number of a token"),
+        ("1 x", 2, "\"x\" is not a token number"),
         ("1 127", 2, "token 127 is not in the vocabulary of 127 tokens"),
         ("-1", 2, "token -1 is not in the vocabulary"),
     ];

@@ -1,4 +1,4 @@
-//! Commands of the program, run as a user runs them.
+//! Tests of the program's commands, run as a user runs them.
 
 mod bad_input;
 mod bench;

@@ -1,4 +1,4 @@
-//! `anneal mcp` as its clients see it: rmcp's own, and ones that send whatever comes to their mind.
+//! Tests of `anneal mcp` with rmcp's client, and with clients that send anything.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,10 +13,10 @@ use tokio::net::unix::pipe;
 
 use crate::common::tiny;
 
-/// How long anything may take before a test fails.
+/// Time limit for anything in a test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A text of thousands of tokens, which the model cannot end before.
+/// Grammar of a text of thousands of tokens, which the model cannot end early.
 const LONG: &str = "root ::= p p p p p p p p p p\np ::= [a-z]{2000}";
 
 fn command(more: &[&str]) -> Command {
@@ -26,7 +26,7 @@ fn command(more: &[&str]) -> Command {
     command
 }
 
-/// A running one, which ends with its test.
+/// Running MCP server, which ends with its test.
 struct Mcp {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -41,7 +41,7 @@ impl Drop for Mcp {
 }
 
 impl Mcp {
-    /// Starts one, and shakes hands.
+    /// Starts a server and performs the handshake.
     fn start(mut command: Command) -> Self {
         let mut child = command.spawn().expect("the executable runs");
         let stdin = child.stdin.take();
@@ -69,7 +69,7 @@ impl Mcp {
         self.ask(id, "tools/call", &json!({ "name": tool, "arguments": arguments }));
     }
 
-    /// The next line, which is a message.
+    /// Returns the next message.
     fn next(&mut self) -> Option<Value> {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("it writes");
@@ -81,7 +81,7 @@ impl Mcp {
         Some(message)
     }
 
-    /// The answer to request `id`; what comes before it is left out.
+    /// Returns the answer to request `id`, skipping other messages.
     fn answer(&mut self, id: u64) -> Value {
         loop {
             let message = self.next().expect("an answer");
@@ -96,7 +96,7 @@ impl Mcp {
     }
 }
 
-/// The text that a tool returned; it must not be an error.
+/// Returns the text of a tool's result, which must not be an error.
 fn text(answer: &Value) -> &str {
     assert_eq!(answer["result"]["isError"], false, "{answer}");
     answer["result"]["content"][0]["text"].as_str().expect("a text")
@@ -144,7 +144,7 @@ fn rmcps_own_client_uses_every_tool() {
         let info = call("info", json!({})).await;
         assert_eq!((&info["models"][0]["id"], &info["models"][0]["context"]), (&json!("tiny"), &json!(4096)));
 
-        // What it tells on the way adds up to the answer.
+        // The progress messages add up to the answer.
         let arguments = greedy(20).as_object().cloned().expect("an object");
         let mut request = CallToolRequestParams::new("generate").with_arguments(arguments);
         let mut meta = RequestMetaObject::new();
@@ -153,7 +153,7 @@ fn rmcps_own_client_uses_every_tool() {
         let answer = client.send_request(ClientRequest::CallToolRequest(rmcp::model::CallToolRequest::new(request))).await;
         assert!(matches!(answer, Ok(ServerResult::CallToolResult(_))), "{answer:?}");
         let missing = client.call_tool(CallToolRequestParams::new("nothing")).await.expect_err("there is none");
-        assert!(missing.to_string().contains("there is no tool"), "{missing}");
+        assert!(missing.to_string().contains("unknown tool"), "{missing}");
         client.cancel().await.expect("it is closed");
     });
     drop(runtime);
@@ -213,7 +213,7 @@ fn whatever_is_sent_the_next_request_is_answered() {
         let error = mcp.next().expect("an answer");
         assert_eq!(error["error"]["code"], code, "{}: {error}", &line[..line.len().min(80)]);
     }
-    // No answer: there was no request.
+    // An empty line is not a request, so there is no answer.
     mcp.send("");
     mcp.send(&json!({ "jsonrpc": "2.0", "id": 1, "result": {} }).to_string());
     mcp.send(&json!({ "jsonrpc": "2.0", "method": "no/such" }).to_string());
@@ -223,7 +223,7 @@ fn whatever_is_sent_the_next_request_is_answered() {
     );
     let wrong = [
         ("generate", json!({}), "prompt: is missing"),
-        ("generate", json!({ "prompt": 7 }), "prompt: use a text"),
+        ("generate", json!({ "prompt": 7 }), "prompt: use a string"),
         ("generate", json!({ "prompt": "a", "max_tokens": -1 }), "max_tokens: use a whole number"),
         ("generate", json!({ "prompt": "a", "max_tokens": 1e300 }), "max_tokens: use a whole number"),
         ("generate", json!({ "prompt": "a", "stream": true }), "stream: unknown argument"),
@@ -235,8 +235,8 @@ fn whatever_is_sent_the_next_request_is_answered() {
         ("embed", json!({}), "texts: use a list"),
         ("embed", json!({ "texts": [7] }), "texts"),
         ("tokenize", json!({}), "text: is missing"),
-        ("tokenize", json!({ "text": 7 }), "text: use a text"),
-        ("info", json!({ "a": 1 }), "info takes none"),
+        ("tokenize", json!({ "text": 7 }), "text: use a string"),
+        ("info", json!({ "a": 1 }), "info takes no arguments"),
     ];
     for (tool, arguments, words) in wrong {
         mcp.call(6, tool, &arguments);
@@ -262,7 +262,7 @@ fn a_call_that_is_cancelled_ends_and_gets_no_answer() {
         &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 1 } })
             .to_string(),
     );
-    // There is one slot, so it was given back.
+    // There is only one slot, so it was released.
     mcp.call(2, "generate", &greedy(3));
     loop {
         let message = mcp.next().expect("an answer");
@@ -287,7 +287,7 @@ fn the_end_of_stdin_is_the_end_but_what_was_asked_is_answered() {
     assert_eq!(found, [1, 2, 3, 4, 5, 6]);
     assert_eq!(mcp.code(), Some(0));
 
-    // Before it began, and from nothing at all.
+    // The input ends before the handshake, or is empty.
     let mut nothing = command(&[]).stdin(Stdio::null()).spawn().expect("the executable runs");
     let mut stdout = String::new();
     nothing.stdout.take().expect("piped").read_to_string(&mut stdout).expect("text");
@@ -338,14 +338,11 @@ fn several_clients_share_a_server() {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         command
     };
-    // A client may be there first.
+    // A client may connect first.
     let mut first = Mcp::start(connect());
     first.call(1, "generate", &greedy(4));
     let answer = first.answer(1);
-    assert!(
-        answer["result"]["isError"] == true && answer.to_string().contains("there is no answer from"),
-        "{answer}"
-    );
+    assert!(answer["result"]["isError"] == true && answer.to_string().contains("no answer from"), "{answer}");
 
     let mut server = crate::common::command();
     server.args(["serve", "--json", "-t", "1", "-m"]).arg(tiny()).arg("--socket").arg(&socket);

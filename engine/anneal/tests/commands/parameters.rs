@@ -1,4 +1,4 @@
-//! Settings reach llama.cpp: each is looked for in what llama.cpp itself logs, counts or maps.
+//! Tests that settings reach llama.cpp: each is visible in llama.cpp's log, counters or mappings.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -7,13 +7,13 @@ use std::process::Stdio;
 
 use crate::common::{anneal, parts, tiny};
 
-/// llama.cpp's log of a short run of `model`.
+/// Returns llama.cpp's log of a short run of `model`.
 fn log(model: &Path, arguments: &[&str]) -> String {
     let run = ["run", "--verbose", "-p", "a", "-n", "1", "-c", "256", "-m"].map(OsStr::new);
     let all = run.into_iter().chain([model.as_os_str()]).chain(arguments.iter().map(OsStr::new));
     let (code, _, stderr) = parts(&anneal(all));
     assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
-    // Its columns are padded with spaces.
+    // llama.cpp pads its columns with spaces.
     stderr.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -45,14 +45,14 @@ fn weights_are_repacked_unless_told_not_to() {
     let model = crate::common::quantised("Q4_0");
     for (arguments, repacked) in [(&[][..], crate::common::repacks_q4_0()), (&["--no-repack"], false)] {
         let log = log(&model, arguments);
-        // AMX goes before repacking where the CPU has both.
+        // If the CPU supports both, AMX takes precedence over repacking.
         let found =
             ["CPU_REPACK model buffer size", "AMX model buffer size"].iter().any(|words| log.contains(words));
         assert_eq!(found, repacked, "{arguments:?}");
     }
 }
 
-/// Threads of a process that generates with `arguments`.
+/// Returns the number of threads of a process that generates with `arguments`.
 fn threads(arguments: &[&str]) -> usize {
     let mut child = crate::common::command()
         .args(["run", "-p", "a", "-n", "1000000", "-c", "4096", "--ignore-eos", "-m"])
@@ -62,7 +62,7 @@ fn threads(arguments: &[&str]) -> usize {
         .stderr(Stdio::null())
         .spawn()
         .expect("the executable runs");
-    // The first text: prompt and first tokens are evaluated.
+    // At the first text, the prompt and the first tokens have been evaluated.
     let mut first = [0];
     let read = child.stdout.as_mut().expect("piped").read_exact(&mut first);
     let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).map(Iterator::count);
@@ -81,7 +81,7 @@ fn as_many_threads_run_as_were_asked_for() {
     }
 }
 
-/// In a build with BLAS and in one without.
+/// Covers builds with and without BLAS.
 #[test]
 fn blas_threads_are_explained_and_obeyed_where_there_is_blas() {
     let info = |arguments: &[&str]| -> serde_json::Value {
@@ -102,9 +102,9 @@ fn blas_threads_are_explained_and_obeyed_where_there_is_blas() {
         assert_eq!(setting(&default), ("1".to_string(), "default".into()));
         assert_eq!(setting(&asked), ("2".to_string(), "flag".into()));
     } else {
-        assert_eq!(setting(&default), ("no BLAS in this build".to_string(), "default".into()));
+        assert_eq!(setting(&default), ("none in this build".to_string(), "default".into()));
     }
-    // Long enough that a library that is there is called.
+    // The prompt is long enough that BLAS is called if it exists.
     let prompt = "a b c d ".repeat(10);
     for threads in ["0", "1", "2"] {
         let arguments = ["-p", &prompt, "-n", "4", "--greedy", "--ignore-eos", "--blas-threads", threads];

@@ -1,4 +1,5 @@
-//! `anneal run --prompt-cache`: the same text without the prefill, and nothing that is wrong with a file ends a run.
+//! Tests of `anneal run --prompt-cache`: the text is the same without the prefill, and no fault of a cache file ends
+//! a run.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,14 +8,14 @@ use std::process::Command;
 use crate::common::{ANNEAL, anneal, parts, tiny};
 use serde_json::Value;
 
-/// `count` words.
+/// Returns a text of `count` words.
 fn words(count: usize, seed: usize) -> String {
     const WORDS: [&str; 8] = ["iron", "glows", "red", "the smith", "beats", "it", "on", "an anvil"];
     let words: Vec<&str> = (0..count).map(|at| WORDS[(at * at + seed * at + seed) % 8]).collect();
     words.join(" ")
 }
 
-/// Greedy tokens on one thread, with `more` flags: the result and stderr.
+/// Generates greedy tokens on one thread, with the flags `more`. Returns the result and stderr.
 fn run(prompt: &str, more: &[&str]) -> (Value, String) {
     let mut arguments = vec!["run", "-m", tiny().to_str().expect("UTF-8"), "-p", prompt, "-n", "24"];
     arguments.extend(["--greedy", "--ignore-eos", "--json", "-t", "1"]);
@@ -90,7 +91,7 @@ fn a_beginning_in_common_is_read_and_the_file_becomes_the_new_prompts() {
     let flags = ["--prompt-cache", place.text()];
     let (one, other) = (words(400, 3), format!("{} and water", words(300, 3)));
     let (first, _) = run(&one, &flags);
-    // A read-only cache stays as it is.
+    // A read-only cache does not change.
     let before = std::fs::read(&place.path).expect("a file");
     let (second, _) = run(&other, &[&flags[..], &["--prompt-cache-ro"]].concat());
     assert_eq!(std::fs::read(&place.path).expect("a file"), before);
@@ -101,7 +102,7 @@ fn a_beginning_in_common_is_read_and_the_file_becomes_the_new_prompts() {
     let (fourth, _) = run(&other, &flags);
     assert_eq!(cached(&fourth), (all, all));
     assert_eq!((&second["tokens"], &third["tokens"]), (&run(&other, &[]).0["tokens"], &fourth["tokens"]));
-    // A prompt that is a beginning of what is there: all but the last token, and the file stays.
+    // If the prompt is a prefix of the cached text, all but its last token are reused, and the file does not change.
     let before = std::fs::read(&place.path).expect("a file");
     let (fifth, _) = run(&words(200, 3), &flags);
     let (held, all) = cached(&fifth);
@@ -150,8 +151,8 @@ fn what_is_foreign_or_damaged_is_left_out_with_a_word() {
         std::fs::write(&place.path, bytes).expect("written");
         let (found, stderr) = run(&prompt, &flags);
         assert_eq!((cached(&found).0, &found["tokens"]), (0, &plain["tokens"]), "{name}");
-        assert!(stderr.contains(word) && stderr.contains("it is written anew"), "{name}: {stderr}");
-        // And so it was.
+        assert!(stderr.contains(word) && stderr.contains("it is written again"), "{name}: {stderr}");
+        // The reported number is correct.
         assert_eq!(cached(&run(&prompt, &flags).0).0, cached(&plain).1, "{name}");
     }
     for (name, more, word) in [
@@ -168,9 +169,9 @@ fn what_is_foreign_or_damaged_is_left_out_with_a_word() {
     std::fs::write(&place.path, "my notes").expect("written");
     let (found, stderr) = run(&prompt, &flags);
     assert_eq!((cached(&found).0, &found["tokens"]), (0, &plain["tokens"]));
-    assert!(stderr.contains("it is no prompt cache"), "{stderr}");
+    assert!(stderr.contains("it is not a prompt cache"), "{stderr}");
     assert_eq!(std::fs::read(&place.path).expect("a file"), b"my notes");
-    // Another model.
+    // The cache belongs to another model now.
     std::fs::write(&place.path, &whole).expect("written");
     let other = place.path.with_file_name("other.gguf");
     let mut bytes = std::fs::read(tiny()).expect("a model");
@@ -192,14 +193,14 @@ fn what_is_foreign_or_damaged_is_left_out_with_a_word() {
         "--prompt-cache",
         place.text(),
     ]));
-    assert!(code == Some(0) && stderr.contains("another model; it is written anew"), "{stderr}");
+    assert!(code == Some(0) && stderr.contains("another model; it is written again"), "{stderr}");
 }
 
 #[test]
 fn a_folder_keeps_several_prompts_within_its_bound() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("caches");
-    // Room for two of them: about 2 KiB a token.
+    // The limit has room for two entries, at about 2 KiB per token.
     let flags = ["--prompt-cache", path.to_str().expect("UTF-8"), "--prompt-cache-size", "2.5MiB"];
     let prompts: Vec<String> = (0..3).map(|seed| format!("{seed} {}", words(250, seed))).collect();
     let results: Vec<Value> = prompts.iter().map(|prompt| run(prompt, &flags).0).collect();
@@ -220,7 +221,7 @@ fn a_folder_keeps_several_prompts_within_its_bound() {
     );
     assert_eq!(found["tokens"], results[0]["tokens"]);
     assert!(stderr.contains("--prompt-cache-size is 1 KiB"), "{stderr}");
-    // A short prompt is not worth a file.
+    // A short prompt is not stored.
     run("hello", &["--prompt-cache", path.to_str().expect("UTF-8")]);
     assert_eq!(files(&path).iter().map(|path| path.metadata().expect("a file").len()).sum::<u64>(), total);
 }
@@ -232,14 +233,14 @@ fn where_no_cache_can_be_is_said_before_anything_is_loaded() {
     assert!(Command::new("mkfifo").arg(place("pipe")).status().expect("mkfifo runs").success());
     std::fs::write(place("file"), "x").expect("written");
     let cases = [
-        (vec!["--prompt-cache", "/dev/null"], 1, "no regular file"),
-        (vec!["--prompt-cache", &place("pipe")], 1, "no regular file"),
+        (vec!["--prompt-cache", "/dev/null"], 1, "not a regular file"),
+        (vec!["--prompt-cache", &place("pipe")], 1, "not a regular file"),
         (vec!["--prompt-cache", &place("none/cache.kv")], 1, "there is no folder"),
         (vec!["--prompt-cache", &place("file"), "--prompt-cache-size", "1GiB"], 1, "it is a file"),
-        (vec!["--prompt-cache", &place("file/below/")], 1, "cannot be made"),
+        (vec!["--prompt-cache", &place("file/below/")], 1, "cannot be created"),
         (vec!["--prompt-cache", &place("a"), "--prompt-cache-size", "lots"], 2, "no size"),
-        (vec!["--prompt-cache-ro"], 2, "give that too"),
-        (vec!["--prompt-cache-size", "1GiB"], 2, "give that too"),
+        (vec!["--prompt-cache-ro"], 2, "give that flag too"),
+        (vec!["--prompt-cache-size", "1GiB"], 2, "give that flag too"),
     ]
     .map(|(arguments, code, words)| {
         (arguments.into_iter().map(str::to_string).collect::<Vec<_>>(), code, words)
@@ -251,7 +252,7 @@ fn where_no_cache_can_be_is_said_before_anything_is_loaded() {
         assert_eq!((found, stdout.as_str()), (Some(code), ""), "{arguments:?}: {stderr}");
         assert!(stderr.contains(words), "{arguments:?}: {stderr}");
     }
-    // Nothing to read is no reason to stop.
+    // A missing read-only cache is not an error.
     let (_, stderr) = run("hello", &["--prompt-cache", &place("none.kv"), "--prompt-cache-ro"]);
     assert!(stderr.contains("there is none"), "{stderr}");
 }
@@ -292,7 +293,7 @@ fn what_cannot_be_written_does_not_end_the_run() {
     let place = CacheFile::new();
     let prompt = words(300, 2);
     let (plain, _) = run(&prompt, &[]);
-    // No file may be larger than 64 KiB: what the kernel says is not "full", but it comes at the same place.
+    // A file size limit of 64 KiB gives another error than a full disk, but at the same place.
     let script = format!(
         "ulimit -f 64; exec {ANNEAL} run -m {} -p '{prompt}' -n 24 --greedy --ignore-eos --json -t 1 -c 4096 \
          --prompt-cache {}",

@@ -1,4 +1,4 @@
-//! `anneal imatrix`, what `anneal quantize` does with it and its other options, and `bench --quants`.
+//! Tests of `anneal imatrix`, of `anneal quantize` with and without an importance matrix, and of `bench --quants`.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ fn done(arguments: &[&str]) -> String {
     stdout
 }
 
-/// A mixture of experts of some megabytes.
+/// Writes a mixture of experts of a few megabytes.
 fn experts(folder: &Path) -> PathBuf {
     let path = folder.join("moe.gguf");
     let options = gguf::synth::SynthOptions::new(gguf::synth::Preset::MoeTiny);
@@ -44,7 +44,7 @@ fn an_importance_matrix_holds_every_matrix_and_lets_the_smallest_types_be_made()
     let (imatrix, out) = (folder.path().join("im.gguf"), folder.path().join("out.gguf"));
     collect(tiny(), &imatrix);
     let file = GgufFile::open(&imatrix).expect("an importance matrix");
-    // Four layers of seven, each with sums and counts.
+    // Four layers of seven matrices, each with sums and counts.
     assert_eq!(file.tensors().len(), 4 * 7 * 2);
     let of = |file: &GgufFile, name: &str| {
         file.tensors().iter().find(|tensor| tensor.name == name).expect("a tensor").dims.clone()
@@ -72,7 +72,7 @@ fn an_importance_matrix_holds_every_matrix_and_lets_the_smallest_types_be_made()
     assert_eq!(made.u32("quantize.imatrix.entries_count"), Some(28));
     assert_eq!(made.u32("quantize.imatrix.chunks_count"), Some(1));
 
-    // It changes what is made.
+    // The importance matrix changes the result.
     let plain = folder.path().join("plain.gguf");
     done(&["quantize", "-q", text(tiny()), text(&plain), "Q4_K_S"]);
     assert_eq!(quantize(&["Q4_K_S", "--imatrix", text(&imatrix)]).0, Some(0));
@@ -92,9 +92,9 @@ fn a_model_takes_the_place_of_nothing_but_a_model() {
     std::fs::write(&notes, "precious\n").expect("a file");
     let (code, _, stderr) = run(&["quantize", "-q", text(tiny()), text(&notes), "Q8_0"]);
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("notes.txt: it is there and is no GGUF file; name another place"), "{stderr}");
+    assert!(stderr.contains("notes.txt: it exists and is not a GGUF file; choose another path"), "{stderr}");
     assert_eq!(std::fs::read_to_string(&notes).expect("the notes"), "precious\n");
-    // The same command twice, and an empty file of `mktemp`.
+    // The output is the same file from the same command, or an empty file of `mktemp`.
     std::fs::write(&out, "").expect("a file");
     for _ in 0..2 {
         done(&["quantize", "-q", text(tiny()), text(&out), "Q8_0"]);
@@ -131,7 +131,7 @@ fn experts_have_sums_of_their_own() {
         let start = counts.offset as usize + 4 * index;
         f32::from_le_bytes(bytes[start..start + 4].try_into().expect("four bytes"))
     };
-    // Each of 127 tokens goes to two of them.
+    // Each of 127 tokens is routed to two experts.
     assert_eq!((0..8).map(at).sum::<f32>(), 254.0);
     let out = folder.path().join("out.gguf");
     done(&["quantize", "-q", text(&model), text(&out), "Q4_K_M", "--imatrix", text(&imatrix)]);
@@ -150,7 +150,7 @@ fn a_matrix_that_is_damaged_or_of_another_model_is_refused_before_the_long_part(
     let small = file("small.gguf");
     gguf::probe::Probe::Llama.write(&small).expect("a probe");
     let cases = [
-        ("IQ2_XXS", imatrix.clone(), "it is of another model"),
+        ("IQ2_XXS", imatrix.clone(), "it belongs to another model"),
         ("Q4_K_M", file("cut.gguf"), "cut.gguf"),
         ("Q4_K_M", file("text.dat"), "neither a GGUF file nor"),
         ("Q4_K_M", file("missing.gguf"), "no such file"),
@@ -199,11 +199,11 @@ fn a_dry_run_tells_what_is_made_and_makes_nothing() {
     }
     let (_, _, stderr) =
         run(&["quantize", text(tiny()), text(&out), "Q4_0", "--dry-run", "--tensor-type", "attn_w=q8_0"]);
-    assert!(stderr.contains("--tensor-type attn_w=q8_0 changes nothing"), "{stderr}");
+    assert!(stderr.contains("--tensor-type attn_w=q8_0 has no effect"), "{stderr}");
     let wrong: [(&[&str], i32, &str); 4] = [
         (&["--tensor-type", "attn_q"], 2, "REGEX=TYPE"),
-        (&["--tensor-type", "attn_q=q9"], 2, "unknown type of a tensor"),
-        (&["--output-tensor-type", "i32"], 2, "unknown type of a tensor"),
+        (&["--tensor-type", "attn_q=q9"], 2, "unknown tensor type"),
+        (&["--output-tensor-type", "i32"], 2, "unknown tensor type"),
         (&["--tensor-type", "[=q8_0"], 2, "--tensor-type [=q8_0"),
     ];
     for (more, expected, words) in wrong {
@@ -244,7 +244,7 @@ fn quantisations_are_compared_and_kept() {
     let reused: Vec<_> = again.iter().map(|row| row["reused"].clone()).collect();
     assert_eq!(reused, [false, true, true, false].map(Value::Bool));
 
-    // Without a folder to keep them in, nothing is left.
+    // Without a folder to keep them, no quantised files remain.
     bench(&["--quants", "Q4_0"]);
     assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 2);
 }
@@ -275,7 +275,7 @@ fn a_comparison_that_fails_in_the_middle_prints_what_there_is() {
     let nan = crate::common::nan(folder.path());
     let all = ["bench", "-m", text(&nan), "--quants", "Q8_0", "-p", "8", "-n", "2", "--rounds", "1"];
     let (code, stdout, stderr) = run(&[&all[..], &["--eval-chunks", "0", "-o", "json"]].concat());
-    assert!(code == Some(1) && stderr.contains("no numbers (NaN)"), "{stderr}");
+    assert!(code == Some(1) && stderr.contains("not numbers (NaN)"), "{stderr}");
     let rows: Value = serde_json::from_str(&stdout).expect("a whole array");
     assert_eq!(rows.as_array().map(Vec::len), Some(2), "{stdout}");
 }
@@ -317,7 +317,7 @@ fn what_cannot_be_compared_is_told_at_once() {
         (&["--quants", "Q4_0,q4_0"], 2, "names Q4_0 twice"),
         (&["--quants", "Q4_0", "-p", "1,2"], 2, "one prompt and one generation"),
         (&["--quants", "Q4_0", "-n", "0"], 2, "one prompt and one generation"),
-        (&["--quants", "Q4_0", "-t", "1,2"], 2, "with one setting"),
+        (&["--quants", "Q4_0", "-t", "1,2"], 2, "with a single value of each setting"),
         (&["--quants", "Q4_0", "--end-to-end"], 2, "cannot be used with"),
         (&["--keep", "x"], 2, "--quants"),
         (&["--quants", "Q4_0,IQ1_S"], 1, "IQ1_S needs an importance matrix"),
@@ -347,8 +347,8 @@ fn an_importance_matrix_destroys_neither_its_model_nor_another_file() {
     let cases = [
         (&model, 2, "is input and output: name another output"),
         (&link, 2, "is input and output: name another output"),
-        (&other, 1, "is no importance matrix; name another place"),
-        (&words, 1, "is no importance matrix; name another place"),
+        (&other, 1, "it is not an importance matrix"),
+        (&words, 1, "it is not an importance matrix"),
     ];
     for (out, expected, why) in cases {
         let before = std::fs::read(out).expect("there");
@@ -357,7 +357,7 @@ fn an_importance_matrix_destroys_neither_its_model_nor_another_file() {
         assert!(code == Some(expected) && stderr.contains(why), "{}: {code:?} {stderr}", out.display());
         assert_eq!(std::fs::read(out).expect("still there"), before);
     }
-    // An older one, and what mktemp makes, may go.
+    // An older importance matrix and an empty file of `mktemp` may be replaced.
     let out = folder.path().join("im.gguf");
     std::fs::write(&out, "").expect("written");
     collect(&model, &out);
@@ -375,6 +375,6 @@ fn an_importance_matrix_of_a_quantised_model_is_warned_of_once() {
         let (code, _, stderr) =
             run(&["imatrix", "-m", text(&model), "-o", text(&out), "--chunks", "1", "-c", "128", "-q"]);
         assert_eq!(code, Some(0), "{stderr}");
-        assert_eq!(stderr.matches("is quantised (it holds q4_0 tensors)").count(), warnings, "{stderr}");
+        assert_eq!(stderr.matches("is quantised (it contains q4_0 tensors)").count(), warnings, "{stderr}");
     }
 }

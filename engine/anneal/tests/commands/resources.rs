@@ -1,4 +1,4 @@
-//! What the machine takes away while it runs: memory, and the file that the weights are mapped from.
+//! Tests of resources that disappear at run time: memory, and the file that the weights are mapped from.
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File};
@@ -36,7 +36,7 @@ fn too_little_address_space_is_told_whatever_runs_out_of_it() {
         command.env("ANNEAL_STATE_DIR", tiny().with_file_name("state"));
         parts(&command.args(["-c", &script, ANNEAL]).args(arguments).output().expect("a shell"))
     };
-    // As much as it takes to start: how much that is depends on the build.
+    // The start needs a certain amount of memory, which depends on the build.
     let starts =
         (20_000..400_000).step_by(2_000).find(|limit| limited(*limit, &["run", "--help"]).0 == Some(0));
     let starts = starts.expect("it starts within 400 MB");
@@ -46,15 +46,15 @@ fn too_little_address_space_is_told_whatever_runs_out_of_it() {
         let (code, _, stderr) = limited(limit, &run);
         if code != Some(0) {
             failed += 1;
-            // Rust's standard library aborts where an allocation of a few kB fails. A limit rarely hits one: of 240 limits,
-            // 250 kB apart, one did.
+            // Rust's standard library aborts if an allocation of a few kB fails. A limit rarely causes that: of 240
+            // limits, 250 kB apart, one did.
             if code.is_none() && stderr.contains("memory allocation of") {
                 aborted += 1;
                 continue;
             }
             assert_eq!(code, Some(1), "{limit} kB: {stderr}");
-            // With next to nothing not even ctrl-C can be caught, which is warned of first.
-            // ggml's buffers for AMX say so on stderr themselves.
+            // With almost no memory, the handler for ctrl-C cannot be installed, which causes a warning. ggml's AMX
+            // buffers write to stderr themselves.
             let prelude = ["warning: ", "hint: ", "ggml_backend_amx_buffer"];
             let mut lines = stderr.lines();
             let error =

@@ -1,6 +1,6 @@
-//! Devices and workers: what is asked for and cannot be, a model on two workers, a worker that goes.
+//! Tests of devices and workers: impossible requests, a model on two workers, and a worker that disappears.
 //!
-//! Most of it takes a build with RPC, as `native` is; without one each test says that it was not run.
+//! Most of them need a build with RPC, such as `native`; otherwise each test is reported as skipped.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use crate::common::worker::{Worker, has_rpc, port};
 use crate::common::{anneal, code, parts, tiny};
 use serde_json::Value;
 
-/// How long anything may take: machines that do other work are slow.
+/// Time limit for anything, including on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn info() -> Value {
@@ -21,7 +21,7 @@ fn info() -> Value {
     serde_json::from_str(&stdout).expect("JSON")
 }
 
-/// Whether the machine that runs the tests has a GPU that this build uses.
+/// True if the machine has a GPU that this build uses.
 fn has_gpu() -> bool {
     info()["devices"].as_array().is_some_and(|all| all.iter().any(|device| device["kind"] == "gpu"))
 }
@@ -29,7 +29,7 @@ fn has_gpu() -> bool {
 const RUN: [&str; 10] =
     ["--json", "--greedy", "--ignore-eos", "-t", "1", "-p", "The smith brings", "-n", "24", "-m"];
 
-/// Tokens that `anneal run` with `more` generates.
+/// Returns the tokens that `anneal run` generates with the flags `more`.
 fn tokens(more: &[&str]) -> Value {
     let model = tiny().to_str().expect("a path in UTF-8");
     let (code, stdout, stderr) = parts(&anneal([&["run"], &RUN[..], &[model], more].concat()));
@@ -39,7 +39,7 @@ fn tokens(more: &[&str]) -> Value {
     result["tokens"].clone()
 }
 
-/// What `anneal run` with `more` says when it fails, with its exit code.
+/// Returns the exit code and the error of `anneal run` with the flags `more`, which must fail.
 fn refused(more: &[&str]) -> (Option<i32>, String) {
     let model = tiny().to_str().expect("a path in UTF-8");
     let (code, _, stderr) = parts(&anneal([&["run"], &RUN[..], &[model], more].concat()));
@@ -51,7 +51,9 @@ fn a_worker_listens_to_others_only_where_that_is_said() {
     for address in ["0.0.0.0:50052", "192.168.1.1:50052", "10.0.0.1:1"] {
         let (code, _, stderr) = parts(&anneal(["worker", "--listen", address]));
         assert_eq!(code, Some(2), "{stderr}");
-        for words in [address, "whoever does can take over", "--trust-network", "ssh -L"] {
+        for words in
+            [address, "other machines can reach this address and take over", "--trust-network", "ssh -L"]
+        {
             assert!(stderr.contains(words), "{words}: {stderr}");
         }
     }
@@ -83,7 +85,7 @@ fn what_asks_for_a_device_that_is_not_there_is_wrong_usage() {
     for more in none {
         let (code, stderr) = refused(more);
         assert_eq!(code, Some(2), "{more:?}: {stderr}");
-        assert!(stderr.contains("there is no device beside the CPU in this build"), "{more:?}: {stderr}");
+        assert!(stderr.contains("this build finds no device except the CPU"), "{more:?}: {stderr}");
     }
 }
 
@@ -145,9 +147,9 @@ fn a_worker_that_is_not_there_is_named() {
     let nobody = format!("127.0.0.1:{}", port());
     let (code, stderr) = refused(&["--rpc", &nobody]);
     assert_eq!(code, Some(1), "{stderr}");
-    let expected = format!("cannot use the worker {nobody}: nothing listens there; start `anneal worker");
+    let expected = format!("cannot use the worker {nobody}: nothing listens there\nhint: start `anneal worker");
     assert!(stderr.contains(&expected), "{stderr}");
-    // Something that is no worker, and answers at once, and something that says nothing.
+    // One listener is not a worker and answers at once; the other never answers.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let other = listener.local_addr().expect("an address").to_string();
     std::thread::spawn(move || {
@@ -162,7 +164,7 @@ fn a_worker_that_is_not_there_is_named() {
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         }
     });
-    for words in ["what listens there is no worker", "a worker serves one client at a time"] {
+    for words in ["the program there is not a worker", "a worker serves one client at a time"] {
         let (code, stderr) = refused(&["--rpc", &other]);
         assert_eq!(code, Some(1), "{stderr}");
         assert!(stderr.contains(&other) && stderr.contains(words), "{stderr}");
@@ -176,7 +178,7 @@ fn a_model_on_two_workers_says_what_it_says_here() {
     }
     let workers = [Worker::start(), Worker::start()];
     let both = format!("{},{}", workers[0].address, workers[1].address);
-    // What goes to a worker is not repacked.
+    // Weights on a worker are not repacked.
     let here = tokens(&["--no-repack", "--devices", "none"]);
     let cases: [&[&str]; 8] = [
         &[],
@@ -186,7 +188,7 @@ fn a_model_on_two_workers_says_what_it_says_here() {
         &["--devices", &workers[0].address],
         &["--split-mode", "none", "--main-gpu", "1"],
         &["--no-kv-offload"],
-        // Which cannot choose tokens where it computes: that is left to the host.
+        // This mode cannot sample on the device, so sampling happens on the host.
         &["--split-mode", "tensor"],
     ];
     for more in cases {
@@ -207,14 +209,14 @@ fn a_model_on_two_workers_says_what_it_says_here() {
         assert_eq!(device["description"], worker.address.as_str());
         assert!(device["memory_total_bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{device}");
     }
-    // Four layers and the output.
+    // Four layers and the output layer.
     assert_eq!(info["model"]["layers_on_devices"], 5, "{info}");
     let (code, stderr) = refused(&["--rpc", &both, "--devices", "RPC7"]);
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains("there are RPC0, RPC1"), "{stderr}");
 }
 
-/// Where all is on a worker, it also chooses, and one thread here hands it its work.
+/// If everything is on a worker, it also samples, and one local thread sends it the work.
 #[test]
 fn a_worker_that_makes_the_logits_chooses_by_them() {
     if !has_rpc() {
@@ -258,15 +260,15 @@ fn a_worker_that_makes_the_logits_chooses_by_them() {
         assert_eq!(here["device_sampling"]["tokens_on_device"], 0, "{more:?}");
         let reused = there["graphs"]["reused"].as_u64().expect("a number");
         assert!(reused >= 57, "{more:?}: {}", there["graphs"]);
-        // The same seed, the same tokens.
+        // The same seed gives the same tokens.
         assert_eq!(run(&[more, &["--rpc", &worker.address]].concat())["tokens"], there["tokens"], "{more:?}");
     }
-    // The output stays here with the first layers.
+    // The output layer stays on the host with the first layers.
     let half = run(&["--greedy", "--rpc", &worker.address, "--gpu-layers", "2", "-t", "1"]);
-    assert_eq!(half["device_sampling"]["why"], "the CPU makes the logits");
+    assert_eq!(half["device_sampling"]["why"], "the CPU computes the logits");
     let threads = |more: &[&str]| -> Vec<(String, String)> {
         let all = ["info", "--explain", "--json", "-m", model, "--rpc", &worker.address];
-        // `cargo xtask test` sets it for all tests.
+        // `cargo xtask test` sets the variable for all tests.
         let output =
             crate::common::command().env_remove("ANNEAL_THREADS").args([&all, more].concat()).output();
         let (code, stdout, stderr) = parts(&output.expect("anneal"));
@@ -315,7 +317,7 @@ fn a_worker_that_is_killed_while_it_computes_is_named() {
             .expect("the executable runs");
         let mut first = [0];
         child.stdout.as_mut().expect("piped").read_exact(&mut first).expect("some text");
-        // It goes on reading, so that the pipe never fills.
+        // The reader continues, so that the pipe never fills.
         let mut stdout = child.stdout.take().expect("piped");
         std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
         workers[dead].child.kill().expect("killed");
@@ -326,7 +328,7 @@ fn a_worker_that_is_killed_while_it_computes_is_named() {
         let expected = format!("error: the connection to the worker {} is lost", workers[dead].address);
         assert!(stderr.contains(&expected), "{stderr}");
         assert!(!stderr.contains(&workers[1 - dead].address), "the other is named: {stderr}");
-        // The one that lives serves the next client.
+        // The other worker serves the next client.
         let alone = tokens(&["--no-repack", "--rpc", &workers[1 - dead].address]);
         assert_eq!(alone, tokens(&["--no-repack", "--devices", "none"]));
     }
@@ -375,7 +377,7 @@ fn a_server_answers_with_workers_and_ends_with_them() {
     .expect("asked");
     let mut answer = String::new();
     BufReader::new(&stream).read_line(&mut answer).expect("an answer");
-    // It has nothing to do when its worker goes, and does not wait for the next request to say so.
+    // The server is idle when its worker disappears, and reports it without waiting for the next request.
     worker.child.kill().expect("killed");
     assert_eq!(code(&mut child, PATIENCE), Some(1));
     let mut stderr = String::new();
@@ -386,7 +388,7 @@ fn a_server_answers_with_workers_and_ends_with_them() {
     assert_eq!(answer["tokens"], tokens(&["--no-repack", "--devices", "none"]), "{answer}");
 }
 
-/// The script of the guide: two workers in networks of their own, each behind a cable.
+/// Runs the guide's script with two workers in network namespaces of their own, each behind a virtual cable.
 #[test]
 fn two_networks_give_what_one_machine_gives() {
     if !has_rpc() {
@@ -411,10 +413,10 @@ fn two_networks_give_what_one_machine_gives() {
     assert_eq!(code, Some(0), "{stdout}{stderr}");
     assert!(stdout.ends_with("the same text\n"), "{stdout}{stderr}");
     assert!(stderr.contains("warning: 10.77.1.2:50052, 10.77.2.2:50052 are not on this machine"), "{stderr}");
-    let workers = stderr.matches("warning: everyone who reaches 10.77.").count();
+    let workers = stderr.matches("warning: everyone who can reach 10.77.").count();
     assert_eq!(workers, 2, "{stderr}");
 
-    // Two runs that fail say the same nothing.
+    // The exit code is checked, because two failing runs would also have equal output: none.
     let output = Command::new("sh")
         .arg(script)
         .args([crate::common::ANNEAL, "/nonexistent.gguf"])

@@ -1,4 +1,4 @@
-//! Speculative decoding on the command line.
+//! Tests of speculative decoding on the command line.
 
 use crate::common::{anneal, on_tiny, parts, tiny};
 use serde_json::Value;
@@ -35,14 +35,14 @@ fn what_cannot_be_meant_is_refused_in_words() {
     let cases: [(&[&str], &str); 7] = [
         (&["run", "--speculative", "both"], "unknown speculative mode"),
         (&["run", "--speculative", "model"], "--draft-model FILE"),
-        (&["run", "--draft-near"], "--draft-near without drafts"),
+        (&["run", "--draft-near"], "--draft-near has no effect without drafts"),
         (&["run", "--speculative", "lookup", "--draft-max", "16"], "use 1 to 15"),
         (
             &["run", "-t", "1", "--draft-model", model, "--draft-threads", "2"],
             "--draft-threads 2: use 1 to 1",
         ),
-        (&["bench", "--speculative", "lookup"], "speculative decoding is not measured here"),
-        (&["bench", "--draft-model", model], "speculative decoding is not measured here"),
+        (&["bench", "--speculative", "lookup"], "this command does not measure speculative decoding"),
+        (&["bench", "--draft-model", model], "this command does not measure speculative decoding"),
     ];
     for (arguments, expected) in cases {
         let all = [arguments, &["-m", model]].concat();

@@ -1,4 +1,5 @@
-//! `anneal tune` from the command line: it finds something or nothing, writes it down, and the engine uses it.
+//! Tests of `anneal tune` on the command line: it may or may not find better settings, stores a record, and the
+//! engine uses it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -25,7 +26,7 @@ fn model() -> &'static str {
     tiny().to_str().expect("a path in UTF-8")
 }
 
-/// The settings that `info --explain` shows, as (name, value, source).
+/// Returns the settings that `info --explain` shows, as (name, value, source).
 fn settings(state: &Path, arguments: &[&str]) -> (Vec<(String, String, String)>, String) {
     let all = [&["info", "--explain", "--json", "-m", model()], arguments].concat();
     let (code, stdout, stderr) = parts(&anneal(state, &all));
@@ -37,12 +38,12 @@ fn settings(state: &Path, arguments: &[&str]) -> (Vec<(String, String, String)>,
     (lines.collect(), stderr)
 }
 
-/// Tunes once a process, and puts the record into the folder `state`. Returns the entry.
+/// Tunes once per process and copies the record to the folder `state`. Returns the entry.
 fn tune(state: &Path) -> Value {
     static RECORD: OnceLock<(Vec<u8>, Value)> = OnceLock::new();
     let (record, entry) = RECORD.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        // Longer where the machine is so busy that a stage does not fit.
+        // The budget grows if the machine is so loaded that a stage does not fit.
         let tune = |budget| {
             let all = ["tune", "-m", model(), "--for", "rag", "--budget", budget, "--json"];
             parts(&anneal(folder.path(), &all))
@@ -81,7 +82,7 @@ fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
     let samples = entry["stages"][0]["candidates"][0]["samples"].as_array().expect("samples");
     assert!(samples.iter().all(|sample| sample["prefill_ns"].as_u64() > Some(0)), "{samples:?}");
 
-    // Whatever was found: what stands in the record is what runs.
+    // The engine uses the settings in the record, whatever tuning found.
     plant(state.path(), |entry| entry["chosen"] = json!({ "poll": 7, "n_ubatch": 96, "tiled": false }));
     let (lines, stderr) = settings(state.path(), &["-ub", "64"]);
     let line = |name: &str| lines.iter().find(|line| line.0 == name).cloned().expect("a line");
@@ -98,7 +99,7 @@ fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
     let (_, untuned, _) = parts(&anneal(state.path(), &[&run[..], &["--no-tuning"]].concat()));
     assert_eq!(tuned, untuned);
 
-    // `bench` uses it where it is told to, or says why not.
+    // `bench` uses the record on request, or says why it cannot.
     let bench = |more: &[&str]| {
         let all = ["bench", "-m", model(), "-p", "8", "-n", "0", "-r", "1", "-o", "json"];
         parts(&anneal(state.path(), &[&all[..], &["--tuned", "rag"], more].concat()))
@@ -109,10 +110,10 @@ fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
     assert_eq!((&rows[0]["poll"], &rows[0]["n_ubatch"]), (&json!(7), &json!(64)), "{stdout}");
     plant(state.path(), |entry| entry["chosen"]["type_v"] = json!("q8_0"));
     let cases: [(&[&str], i32, &str); 4] = [
-        (&["-fa", "1,0"], 2, "does not go with what was asked for"),
+        (&["-fa", "1,0"], 2, "contradicts the requested settings"),
         (&["--parts", "gguf"], 2, "--parts"),
         (&["--quants", "Q8_0"], 2, "--quants"),
-        (&["--tuning", "/dev/null"], 1, "no regular file"),
+        (&["--tuning", "/dev/null"], 1, "not a regular file"),
     ];
     for (more, expected, words) in cases {
         let (code, stdout, stderr) = bench(more);
@@ -137,14 +138,11 @@ fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
     let (lines, _) = settings(elsewhere.path(), &["--tuning", out.to_str().expect("a path in UTF-8")]);
     assert!(lines.contains(&is("poll", "7", "tuning_record")), "{lines:?}");
 
-    // A purpose that was not tuned is neither shown nor forgotten.
+    // An objective that was not tuned is not shown, and other objectives are kept.
     let (code, stdout, stderr) = parts(&anneal(state.path(), &["tune", "--show", "--for", "chat"]));
-    assert!(
-        code == Some(0) && stdout.is_empty() && stderr.contains("nothing was tuned for this"),
-        "{stderr}"
-    );
+    assert!(code == Some(0) && stdout.is_empty() && stderr.contains("no matching tuning"), "{stderr}");
     let (code, _, stderr) = parts(&anneal(state.path(), &["tune", "--reset", "--for", "chat"]));
-    assert!(code == Some(0) && stderr.starts_with("0 entries forgotten"), "{stderr}");
+    assert!(code == Some(0) && stderr.starts_with("0 entries deleted"), "{stderr}");
     let (code, stdout, _) = parts(&anneal(state.path(), &["tune", "--show", "--for", "rag"]));
     assert!(code == Some(0) && stdout.contains("for rag"), "{stdout}");
 
@@ -162,7 +160,7 @@ fn a_record_that_does_not_fit_is_said_once_and_lost_never() {
     type Case<'a> = (fn(&mut Value), &'a [&'a str], &'a str);
     let cases: [Case; 6] = [
         (|entry| entry["key"]["cpu"]["features"] = json!("0"), &[], "another CPU"),
-        (|entry| entry["key"]["cpu"]["affinity"] = json!([77]), &[], "other cores at hand (CPUs 77)"),
+        (|entry| entry["key"]["cpu"]["affinity"] = json!([77]), &[], "other CPUs or another quota (CPUs 77)"),
         (|entry| entry["key"]["build"] = json!("x"), &[], "another build"),
         (|_| {}, &["--for", "chat"], "tuned for rag only"),
         (|entry| entry["chosen"] = json!({ "poll": 1000 }), &[], "--poll 1000"),
@@ -185,7 +183,8 @@ fn a_record_that_does_not_fit_is_said_once_and_lost_never() {
         let (code, _, stderr) = parts(&anneal(state.path(), &["tune", "--show"]));
         assert!(code == Some(1) && stderr.contains(words), "{stderr}");
     }
-    // It is a newer program's now, which is said before anything is measured, and lost by nothing.
+    // The record now belongs to a newer program. This is reported before anything is measured, and the record is
+    // kept.
     for arguments in [&["tune", "-m", model()][..], &["tune", "--reset"]] {
         let (code, stdout, stderr) = parts(&anneal(state.path(), arguments));
         assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
@@ -197,12 +196,12 @@ fn a_record_that_does_not_fit_is_said_once_and_lost_never() {
     assert!(code == Some(0) && stderr.contains("tuning.json.damaged"), "{stderr}");
     assert_eq!(fs::read(state.path().join("tuning.json.damaged")).expect("kept"), b"{\"schema");
     assert!(!path.exists());
-    // Somebody else's words move no cursor.
+    // Text from the record must not control the terminal.
     fs::write(&path, &good).expect("written");
     plant(state.path(), |entry| entry["key"]["cpu"]["name"] = json!("a\u{1b}[2Jb"));
     let (code, stdout, _) = parts(&anneal(state.path(), &["tune", "--show"]));
     assert!(code == Some(0) && stdout.contains("a\\u{1b}[2Jb"), "{stdout:?}");
-    // A model of another shape is nobody's concern.
+    // An entry for a model of another shape has no effect.
     fs::write(&path, &good).expect("written");
     plant(state.path(), |entry| entry["key"]["model"]["layers"] = json!(99));
     assert_eq!(settings(state.path(), &[]).1, "");
@@ -220,13 +219,13 @@ fn bad_input_is_refused_in_words_and_leaves_no_record() {
         (&["-m", model(), "--budget", "3"], 2, "90s, 3m or 1h"),
         (&["-m", model(), "--memory", "lots"], 2, "8GiB or 500MiB"),
         (&["-m", model(), "--memory", "1MiB"], 1, "raise --memory"),
-        (&["--export", "/no/such/folder/x.json"], 1, "nothing to export"),
+        (&["--export", "/no/such/folder/x.json"], 1, "has no matching entry"),
         (&["-m", model(), "--tuning", "/proc/tuning.json"], 1, "--tuning"),
     ];
     for (arguments, code, words) in cases {
         let (found, stdout, stderr) = parts(&anneal(state.path(), &[&["tune"], arguments].concat()));
         assert_eq!(found, Some(code), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(words) && !stderr.contains("mistake"), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(words) && !stderr.contains("internal error"), "{arguments:?}: {stderr}");
         assert_eq!(stdout, "", "{arguments:?}");
     }
     assert!(!state.path().join("tuning.json").exists());
@@ -245,10 +244,10 @@ fn two_at_once_are_refused_and_ctrl_c_leaves_the_old_record() {
     let arguments = ["tune", "-m", model(), "--budget", "10m"];
     let mut first = command(state.path(), &arguments);
     let mut first = first.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the executable runs");
-    // It says so when its first stage begins: the lock is taken, and workers run.
+    // The first stage is reported when it starts: the lock is held, and workers run.
     let mut said = std::io::BufReader::new(first.stderr.take().expect("a pipe"));
     let mut line = String::new();
-    // Before it there may be words on what else the machine does.
+    // Warnings about other load on the machine may come first.
     while !line.starts_with("layout: ") {
         assert!(line.is_empty() || line.starts_with("warning: "), "{line}");
         line.clear();
@@ -256,10 +255,10 @@ fn two_at_once_are_refused_and_ctrl_c_leaves_the_old_record() {
     }
 
     let (code, _, stderr) = parts(&anneal(state.path(), &arguments));
-    assert_eq!((code, stderr.contains("another tuning runs")), (Some(75), true), "{stderr}");
+    assert_eq!((code, stderr.contains("another tuning is running")), (Some(75), true), "{stderr}");
 
     let pid = first.id().to_string();
-    // Its workers, which are nobody's children any more when it has ended.
+    // Workers of the process, which would become orphans after its end.
     let workers: Vec<_> = processes().filter(|process| parent(process).as_deref() == Some(&pid)).collect();
     let of_ours = format!("worker\0-m\0{}", model());
     let line = |process: &Path| fs::read(process.join("cmdline")).unwrap_or_default();
@@ -279,12 +278,12 @@ fn two_at_once_are_refused_and_ctrl_c_leaves_the_old_record() {
     }
 }
 
-/// The folder of each process.
+/// Returns the `/proc` folders of all processes.
 fn processes() -> impl Iterator<Item = PathBuf> {
     fs::read_dir("/proc").expect("/proc").filter_map(Result::ok).map(|entry| entry.path())
 }
 
-/// The number of the process that started `process`.
+/// Returns the process ID of the parent of `process`.
 fn parent(process: &Path) -> Option<String> {
     let stat = fs::read_to_string(process.join("stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
@@ -307,8 +306,8 @@ fn an_export_replaces_an_older_one_and_nothing_else() {
     let fifo = fifo.to_str().expect("a path in UTF-8").to_string();
     let model = there("m.gguf", &fs::read(tiny()).expect("a model"));
     let cases = [
-        (&model, "is no tuning record; name another place"),
-        (&there("other.json", b"{\"a\":1}"), "is no tuning record; name another place"),
+        (&model, "it is not a tuning record"),
+        (&there("other.json", b"{\"a\":1}"), "it is not a tuning record"),
         (&folder, "it is a folder"),
         (&fifo, "is no regular file; name another place"),
         (&own, "is the tuning record itself"),
@@ -333,7 +332,7 @@ fn an_export_replaces_an_older_one_and_nothing_else() {
     }
 }
 
-/// A process as `tune` starts them, with the model loaded.
+/// Worker process as `tune` starts it, with the model loaded.
 struct Worker {
     process: Child,
     stdin: ChildStdin,
@@ -361,7 +360,7 @@ impl Worker {
         self.stdin.write_all(format!("{request}\n").as_bytes()).expect("asked");
     }
 
-    /// The next line; empty at the end.
+    /// Returns the next line; empty at the end.
     fn answer(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("an answer or the end");
@@ -372,7 +371,7 @@ impl Worker {
 #[test]
 fn a_worker_ends_with_its_driver_even_in_the_middle_of_a_measurement() {
     let mut worker = Worker::loaded();
-    // Nothing that is done before the pipe is closed.
+    // The work takes longer than the time until the pipe is closed.
     worker.ask(&json!({ "measure": { "settings": {}, "work": { "prompt": 1, "generate": 30_000 } } }));
     let Worker { mut process, stdin, mut stdout } = worker;
     drop(stdin);
@@ -384,7 +383,7 @@ fn a_worker_ends_with_its_driver_even_in_the_middle_of_a_measurement() {
 #[test]
 fn what_one_run_took_is_not_held_against_the_next() {
     let mut worker = Worker::loaded();
-    // Scores of every token with every token are kept where flash attention is off.
+    // Without flash attention, the scores of all pairs of tokens are stored.
     let large = json!({ "n_ubatch": 2048, "flash_attention": "off" });
     let mut peak = |settings: &Value, prompt: u32| -> u64 {
         worker.ask(

@@ -1,4 +1,4 @@
-//! What the tests of the executable share: a tiny model and a way to run it.
+//! Helpers for tests of the executable: a tiny model, and functions that run the program.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 pub mod worker;
@@ -12,10 +12,11 @@ use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
 use llama::Model;
 
-/// The executable under test.
+/// Path of the executable under test.
 pub const ANNEAL: &str = env!("CARGO_BIN_EXE_anneal");
 
-/// A model of a few megabytes with random weights; the same bytes in every run, written once a process.
+/// Returns a model of a few megabytes with random weights, written once per process; its bytes are the same in every
+/// run.
 pub fn tiny() -> &'static Path {
     static MODEL: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = MODEL.get_or_init(|| {
@@ -28,8 +29,8 @@ pub fn tiny() -> &'static Path {
     path
 }
 
-/// The tiny model quantised to `kind`, written once a process: of Q4_0 the kernels for AVX2 and for NEON repack weights, of F32
-/// none do.
+/// Returns the tiny model quantised to `kind`, written once per process. The kernels for AVX2 and NEON repack Q4_0
+/// weights; no kernels repack F32 weights.
 pub fn quantised(kind: &str) -> PathBuf {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -44,7 +45,7 @@ pub fn quantised(kind: &str) -> PathBuf {
     path
 }
 
-/// The tiny model, loaded once a process.
+/// Returns the tiny model, loaded once per process.
 pub fn the_model() -> &'static Arc<Model> {
     static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
     MODEL.get_or_init(|| {
@@ -54,8 +55,8 @@ pub fn the_model() -> &'static Arc<Model> {
     })
 }
 
-/// The tiny model with a last norm so large that the logits are sums of infinities of both signs, in `folder`. Its own
-/// numbers are numbers: llama.cpp quantises nothing else.
+/// Writes a variant of the tiny model to `folder` whose last norm is so large that the logits are sums of infinities
+/// of both signs. The weights themselves are finite, because llama.cpp quantises no others.
 pub fn nan(folder: &Path) -> PathBuf {
     let path = folder.join("nan.gguf");
     let mut bytes = std::fs::read(tiny()).expect("a model");
@@ -69,7 +70,8 @@ pub fn nan(folder: &Path) -> PathBuf {
     path
 }
 
-/// `anneal` on a machine where nothing was measured, tuned or said yet: what its user did is no matter of a test.
+/// Returns a command for `anneal` without measurements, tuning or verdicts, so that the user's state does not affect
+/// tests.
 pub fn command() -> Command {
     hear_hang_ups();
     let mut command = Command::new(ANNEAL);
@@ -77,8 +79,8 @@ pub fn command() -> Command {
     command
 }
 
-/// Makes programs that this process starts obey SIGHUP, although this process was started by `nohup`: a program inherits that
-/// a signal is ignored, but no handler.
+/// Restores the default action of SIGHUP for child processes, in case this process was started by `nohup`: a child
+/// inherits ignored signals, but no handlers.
 fn hear_hang_ups() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -88,7 +90,7 @@ fn hear_hang_ups() {
     });
 }
 
-/// Instruction sets that the CPU guard of the program asks for.
+/// Returns the instruction sets that the program's CPU guard checks.
 pub fn isa_required() -> &'static [String] {
     static REQUIRED: OnceLock<Vec<String>> = OnceLock::new();
     REQUIRED.get_or_init(|| {
@@ -99,8 +101,8 @@ pub fn isa_required() -> &'static [String] {
     })
 }
 
-/// True if the kernels of this build repack weights in Q4_0: those for AVX2 do, and those for dot products of NEON. Others
-/// leave a model with one layout.
+/// True if the kernels of this build repack Q4_0 weights: those for AVX2 and for NEON dot products do. Other builds
+/// have only one layout of a model.
 pub fn repacks_q4_0() -> bool {
     isa_required().iter().any(|name| name == "avx2" || name == "asimddp")
 }
@@ -114,13 +116,13 @@ where
     command().args(arguments).output().expect("the executable runs")
 }
 
-/// Exit code, stdout and stderr.
+/// Returns exit code, stdout and stderr.
 pub fn parts(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Runs it on the tiny model, which must succeed, and returns stdout.
+/// Runs `command` on the tiny model, which must succeed, and returns stdout.
 pub fn on_tiny(command: &str, arguments: &[&str]) -> String {
     let mut all = vec![command, "-m", tiny().to_str().expect("a path in UTF-8")];
     all.extend(arguments);
@@ -129,16 +131,16 @@ pub fn on_tiny(command: &str, arguments: &[&str]) -> String {
     stdout
 }
 
-/// A copy of `model` as `path` with further metadata, texts, before its own.
+/// Copies `model` to `path` with additional text metadata before its own.
 pub fn with_text(model: &Path, path: &Path, texts: &[(&str, &str)]) {
     let bytes = std::fs::read(model).expect("a model");
-    // Magic, version and number of tensors; then the number of keys.
+    // The first part is magic, version and number of tensors; the number of keys follows.
     let (head, rest) = bytes.split_at(16);
     let (keys, rest) = rest.split_at(8);
     let keys = u64::from_le_bytes(keys.try_into().expect("8 bytes")) + texts.len() as u64;
     let mut copy = [head, &keys.to_le_bytes()].concat();
     for (key, text) in texts {
-        // What follows keeps its alignment of 32 bytes: blanks before the end of a comment, which is nothing.
+        // The rest keeps its alignment of 32 bytes: the last text is padded with a template comment of blanks.
         let size = 8 + key.len() + 4 + 8 + text.len() + "{##}".len();
         let text = format!("{text}{{#{}#}}", " ".repeat(size.next_multiple_of(32) - size));
         copy.extend((key.len() as u64).to_le_bytes());
@@ -151,7 +153,7 @@ pub fn with_text(model: &Path, path: &Path, texts: &[(&str, &str)]) {
     std::fs::write(path, copy).expect("written");
 }
 
-/// Exit code of `child`, once it has ended, which it must within `patience`.
+/// Returns the exit code of `child`, which must end within `patience`.
 pub fn code(child: &mut Child, patience: Duration) -> Option<i32> {
     let begin = Instant::now();
     loop {

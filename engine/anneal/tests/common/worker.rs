@@ -1,4 +1,4 @@
-//! A worker, whose CPU is a device of its own to who uses it: what tests of devices have in place of a GPU.
+//! Workers, whose CPUs are devices for their clients: tests of devices use them instead of GPUs.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{anneal, parts};
 
-/// True if the build has RPC in it; else the running test is reported as skipped.
+/// True if the build has RPC; otherwise the running test is reported as skipped.
 pub fn has_rpc() -> bool {
     static INFO: OnceLock<Value> = OnceLock::new();
     let info = INFO.get_or_init(|| {
@@ -24,11 +24,11 @@ pub fn has_rpc() -> bool {
     has
 }
 
-/// `anneal worker` on one thread, at a port of its own.
+/// Process `anneal worker` on one thread, with its own port.
 pub struct Worker {
-    /// The process.
+    /// Child process.
     pub child: Child,
-    /// Where it listens.
+    /// Address on which it listens.
     pub address: String,
 }
 
@@ -39,13 +39,13 @@ impl Drop for Worker {
     }
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 pub fn port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }
 
 impl Worker {
-    /// Starts one, and waits until it listens.
+    /// Starts a worker and waits until it listens.
     pub fn start() -> Self {
         let address = format!("127.0.0.1:{}", port());
         let mut child = super::command()
@@ -61,12 +61,12 @@ impl Worker {
             assert!(read > 0, "it did not start: {all}");
         }
         assert!(all.contains(&format!("worker listens at {address} with CPU (")), "{all}");
-        // What it says later must not fill the pipe.
+        // Later output must not fill the pipe.
         std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
         Worker { child, address }
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the worker.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
         assert!(status.expect("kill runs").success());

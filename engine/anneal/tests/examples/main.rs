@@ -1,6 +1,7 @@
-//! The engine's examples, run as programs.
+//! Tests that run the engine's examples as programs.
 //!
-//! Cargo builds them with the engine's package, not with a single test of this one, so they are a test program of their own.
+//! Cargo builds examples with the engine's package and not for a single test, so these tests are a separate test
+//! program.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::process::{Command, Stdio};
 #[path = "../common/mod.rs"]
 mod common;
 
-/// Runs each example as its first lines say.
+/// Runs each example as its first lines describe.
 #[test]
 fn the_examples_run() {
     let folder = Path::new(common::ANNEAL).parent().expect("a folder").join("examples");
@@ -35,7 +36,7 @@ fn the_examples_run() {
         let (code, stdout, stderr) = common::parts(&output);
         assert_eq!(code, Some(0), "{name}: {stderr}");
         assert!(stdout.contains(expected), "{name}: {stdout}");
-        // A library says nothing.
+        // A library prints nothing to stderr.
         assert_eq!(stderr, "", "{name}");
     }
     let (code, stdout, _) =

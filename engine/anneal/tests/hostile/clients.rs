@@ -1,4 +1,5 @@
-//! Clients of one server that must not learn of each other, and other users of the machine.
+//! Tests of isolation: clients of one server must not learn about each other, nor other users of the machine about
+//! them.
 
 mod folder;
 mod prompts;

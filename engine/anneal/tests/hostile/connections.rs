@@ -1,4 +1,4 @@
-//! Connections that hold, stall or flood a server.
+//! Tests of connections that stay open, stall or flood a server.
 
 mod bounds;
 mod flood;
@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use crate::client::{self, PATIENCE, Server};
 
-/// A key of the server of [`keyed`], as a header.
+/// Key of the server that [`keyed`] starts, as a header.
 const KEY: &str = "Authorization: Bearer a-key-of-the-hostile-tests";
 
-/// A server with the tiny model that has a socket, an address, an address for probes, a key, and `config`.
+/// Starts a server of the tiny model with a socket, an address, an address for probes, a key, and the settings
+/// `config`.
 fn keyed(config: &str) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let keys = folder.path().join("api-keys.txt");
@@ -23,7 +24,7 @@ fn keyed(config: &str) -> Server {
     with(folder, &["--api-key-file", keys.to_str().expect("UTF-8")], config)
 }
 
-/// The same without a key.
+/// Starts the same server without a key.
 fn open(config: &str) -> Server {
     with(tempfile::tempdir().expect("a temporary folder"), &[], config)
 }
@@ -36,31 +37,31 @@ fn with(folder: tempfile::TempDir, more: &[&str], config: &str) -> Server {
     Server::with(command, folder)
 }
 
-/// The address for probes of `server`.
+/// Returns the address for probes of `server`.
 fn health_address(server: &Server) -> String {
     let address = server.ready["health"].as_str().expect("an address for probes");
     address.trim_start_matches("http://").to_string()
 }
 
-/// A connection to `address` that waits for an answer as long as a test may take.
+/// Connects to `address`, with the time limit of a test for answers.
 fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
     stream
 }
 
-/// The status of the answer to `path` at `address`.
+/// Requests `path` at `address` and returns the status of the answer.
 fn get(address: &str, path: &str, headers: &[&str]) -> (u16, String, String) {
     client::http(connect(address), "GET", path, headers, b"")
 }
 
-/// Asks for `path` and leaves the connection open; returns the status.
+/// Requests `path` and leaves the connection open. Returns the status.
 fn ask_and_stay(stream: &mut TcpStream, path: &str, headers: &[&str]) -> u16 {
     let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").expect("sent");
     let mut head = [0; 12];
     stream.read_exact(&mut head).expect("an answer");
-    // The rest of the answer: it is short, and there at once.
+    // The rest of the answer is short and available at once.
     let mut rest = [0; 65_536];
     let _ = stream.set_read_timeout(Some(Duration::from_millis(50)));
     let _ = stream.read(&mut rest);

@@ -1,9 +1,9 @@
-//! The size of an attack.
+//! Extent of an attack.
 
-/// Variable that `cargo xtask test --hostile` sets to run every attack in full.
+/// Environment variable with which `cargo xtask test --hostile` requests every attack in full.
 const VARIABLE: &str = "ANNEAL_HOSTILE";
 
-/// Returns `whole` if all attacks were asked for, else `part`.
+/// Returns `whole` if all attacks were requested, otherwise `part`.
 pub fn choose<T>(part: T, whole: T) -> T {
     match std::env::var_os(VARIABLE) {
         Some(_) => whole,

@@ -1,4 +1,4 @@
-//! Folders, links and terminals that are prepared for an attack.
+//! Tests of folders, links and terminals prepared by an attacker.
 
 #[path = "../hub/server.rs"]
 #[allow(dead_code, reason = "the tests of the hub use the rest")]

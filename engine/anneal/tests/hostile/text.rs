@@ -1,4 +1,4 @@
-//! Long and unusual texts.
+//! Tests of long and unusual texts.
 
 mod served;
 mod special_tokens;
@@ -15,13 +15,13 @@ use vocabularies::{OTHERS, Vocabulary};
 
 use crate::{common, effort};
 
-/// Variable that names the test whose work a child process does.
+/// Environment variable that names the test whose work a child process performs.
 const CHILD: &str = "ANNEAL_HOSTILE_TEXT";
 
-/// Stack of tokio's threads, on which a server tokenizes.
+/// Stack size of tokio's threads, on which a server tokenizes.
 const STACK: usize = 2 * 1024 * 1024;
 
-/// Characters of every kind, from which texts are made.
+/// Characters of every kind, which texts are made of.
 const KINDS: [(&str, &str); 7] = [
     ("letters", "aAbBéжЖßaaaaBBBB"),
     ("digits", "1234567890٣Ⅷ"),
@@ -32,8 +32,9 @@ const KINDS: [(&str, &str); 7] = [
     ("mixed", "a B'ré1中\n !\u{301}😀\r\n"),
 ];
 
-/// Runs `work` in a child process, on a thread with the stack of a server's. It must end within `patience` and without an
-/// error: a stack overflow or a failed assertion would end this process too. `test` is the path of the calling test.
+/// Runs `work` in a child process, on a thread with the stack size of a server's threads. It must end within
+/// `patience` and without an error: a stack overflow or a failed assertion would also end this process. `test` is the
+/// path of the calling test.
 fn in_a_child(test: &str, patience: Duration, work: impl FnOnce() + Send + 'static) {
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn(work);
@@ -57,7 +58,7 @@ fn in_a_child(test: &str, patience: Duration, work: impl FnOnce() + Send + 'stat
     assert!(status.success(), "{test} in a child process, whose words are above: {status}");
 }
 
-/// A text of `length` characters, the `characters` again and again.
+/// Returns a text of `length` characters, which repeats `characters`.
 fn text(characters: &str, length: usize) -> String {
     characters.chars().cycle().take(length).collect()
 }
@@ -67,14 +68,14 @@ fn load(path: &Path) -> Arc<Model> {
     Model::load(path, &ModelOptions { vocab_only: true, ..ModelOptions::default() }).expect("a vocabulary")
 }
 
-/// `src/llama-vocab.cpp` of the sources that are built.
+/// Returns the text of `src/llama-vocab.cpp` in the sources of this build.
 fn llama_vocab() -> String {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a target folder");
     let tree = llama_source::ensure(&Origin::Crate, &target.join("anneal"), &mut |_| {}).expect("sources");
     std::fs::read_to_string(tree.path.join("src/llama-vocab.cpp")).expect("a source")
 }
 
-/// The names of all pre-tokenizers, those of the same one together.
+/// Returns the names of all pre-tokenizers, grouped by implementation.
 fn pre_tokenizers() -> Vec<Vec<String>> {
     let source = llama_vocab();
     let (_, rest) = source.split_once("if (tokenizer_pre.empty()) {").expect("the list of names");
@@ -90,18 +91,18 @@ fn pre_tokenizers() -> Vec<Vec<String>> {
     blocks
 }
 
-/// The time that this thread has been on a CPU: the machine may have more to do.
+/// Returns the CPU time of this thread, which does not depend on the machine's load.
 fn cpu_time() -> Duration {
     let schedule = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     Duration::from_nanos(schedule.split(' ').next().and_then(|time| time.parse().ok()).expect("a time"))
 }
 
-/// The times of tokenizing.
+/// Durations of tokenization.
 #[derive(Default)]
 struct Times(Vec<(Duration, String)>);
 
 impl Times {
-    /// Tokenizes a text of `length` of the `characters`, of which there is a name.
+    /// Tokenizes a text of `length` of the `characters`, whose kind has a name.
     fn tokenize(&mut self, model: &Model, tokenizer: &str, (kind, characters): (&str, &str), length: usize) {
         let text = text(characters, length);
         let begin = cpu_time();
@@ -109,7 +110,7 @@ impl Times {
         self.0.push((cpu_time() - begin, format!("{kind} with {tokenizer}")));
     }
 
-    /// Prints the sum and the longest.
+    /// Prints the sum and the longest durations.
     fn print(mut self) {
         self.0.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
         let sum: Duration = self.0.iter().map(|(time, _)| *time).sum();
@@ -120,7 +121,7 @@ impl Times {
     }
 }
 
-/// Time limit for tests of all tokenizers, on a machine that does other work too.
+/// Time limit for tests of all tokenizers on a loaded machine.
 fn patience() -> Duration {
     effort::choose(Duration::from_secs(120), Duration::from_secs(600))
 }
@@ -138,7 +139,7 @@ fn no_pre_tokenizer_ends_the_process() {
                 for (i, name) in names.iter().enumerate() {
                     let model = load(&Vocabulary::bpe(name).write(folder.path()));
                     for kind in KINDS {
-                        // Other names of the same pre-tokenizer are only tried.
+                        // Other names of the same pre-tokenizer only get a short text.
                         let length = if i == 0 { effort::choose(20_000, 1_000_000) } else { 1000 };
                         times.tokenize(&model, name, kind, length);
                     }
@@ -185,7 +186,7 @@ fn texts_have_a_limit_with_every_tokenizer() {
     }
 }
 
-/// A token as long as the check before loading lets one be.
+/// Uses a token of the maximum length that validation accepts.
 #[test]
 fn the_longest_tokens_are_matched() {
     const TEST: &str = "text::the_longest_tokens_are_matched";
@@ -202,7 +203,7 @@ fn the_longest_tokens_are_matched() {
     });
 }
 
-/// A text that begins like a token, and is none, was looked at for ever.
+/// A text that starts like a token but is none once caused an endless loop.
 #[test]
 fn rwkv_takes_bytes_that_are_no_tokens() {
     const TEST: &str = "text::rwkv_takes_bytes_that_are_no_tokens";
@@ -217,12 +218,12 @@ fn rwkv_takes_bytes_that_are_no_tokens() {
     });
 }
 
-/// A tiny model whose pre-tokenizer is `pre`, a name as long as the model's own.
+/// Writes a tiny model whose pre-tokenizer is `pre`, a name as long as the model's own.
 fn tiny_with(pre: &str, folder: &Path) -> PathBuf {
     let mut bytes = std::fs::read(common::tiny()).expect("a model");
     let key = b"tokenizer.ggml.pre";
     let at = bytes.windows(key.len()).position(|window| window == key).expect("a pre-tokenizer");
-    // Its type and its length stand between.
+    // Type and length lie between key and text.
     let at = at + key.len() + 4;
     let length = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes")) as usize;
     assert_eq!(length, pre.len(), "another name would move what follows");

@@ -1,4 +1,4 @@
-//! The commands that take `--hf`.
+//! Tests of the commands that accept `--hf`.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -31,7 +31,10 @@ fn commands_take_a_name_in_place_of_a_file() {
     let generate = ["run", "--hf", "a/b", "-p", "hello", "-n", "4", "--greedy"];
     let (code, text, words) = run(&case, &generate);
     assert_eq!(code, Some(0), "{words}");
-    assert!(words.contains("m-Q4_K_M.gguf: fetching") && words.contains("fetched and verified"), "{words}");
+    assert!(
+        words.contains("m-Q4_K_M.gguf: downloading") && words.contains("downloaded and verified"),
+        "{words}"
+    );
     let (_, expected, _) = parts(&crate::common::anneal([
         "run",
         "-m",
@@ -53,7 +56,7 @@ fn commands_take_a_name_in_place_of_a_file() {
     assert!(code == Some(0) && text.contains(Q4), "{text}{words}");
     let (code, text, words) = run(&case, &["tune", "--hf", "a/b", "--dry-run"]);
     assert!(code == Some(0) && text.contains("flash attention"), "{text}{words}");
-    // Its client hangs up at once.
+    // The client disconnects at once.
     let (code, _, words) = run(&case, &["mcp", "--hf", "a/b"]);
     assert!(code == Some(0) && words.contains("is loaded"), "{words}");
     let (code, _, words) = run(&case, &["mcp", "--hf", "a/b", "--lora", "no such.gguf"]);
@@ -64,7 +67,7 @@ fn commands_take_a_name_in_place_of_a_file() {
     assert_eq!(offline.0, Some(0), "{}", offline.2);
 }
 
-/// A server that cannot listen: it ends when its models are there.
+/// The server cannot listen, so it ends once its models are downloaded.
 #[test]
 fn a_servers_configuration_names_models_on_the_hub() {
     let model = tiny();
@@ -75,17 +78,20 @@ fn a_servers_configuration_names_models_on_the_hub() {
         .expect("written");
     let serve = ["serve", "--config", config.to_str().expect("a path")];
     let (code, _, words) = run(&case, &serve);
-    assert!(code == Some(1) && words.contains("fetched and verified") && words.contains(&socket), "{words}");
+    assert!(
+        code == Some(1) && words.contains("downloaded and verified") && words.contains(&socket),
+        "{words}"
+    );
     for more in [&[][..], &["--offline"]] {
         let (_, _, words) = run(&case, &[&serve[..], more].concat());
-        assert!(!words.contains("fetched") && words.contains(&socket), "{words}");
+        assert!(!words.contains("downloaded") && words.contains(&socket), "{words}");
     }
     fs::write(&config, "[models.small]\nhf = \"a/other\"\n").expect("written");
     let (code, _, words) = run(&case, &serve);
     assert!(code == Some(1) && words.contains("a/other"), "{words}");
     let asked = case.server.log().len();
     let (code, _, words) = run(&case, &[&serve[..], &["--offline"]].concat());
-    assert!(code == Some(1) && words.contains("a/other is not in the cache"), "{words}");
+    assert!(code == Some(1) && words.contains("a/other offline: it is not in the cache"), "{words}");
     assert_eq!(case.server.log().len(), asked, "it was asked all the same");
 }
 
@@ -104,17 +110,17 @@ fn wrong_usage_is_told_apart_from_what_may_pass() {
         (&["tune"], 2, "--model"),
         (&["mcp"], 2, "--model"),
         (&["mcp", "--hf", "a/b", "--connect", "s"], 2, "cannot be used with"),
-        (&["run", "--hf", "a/b"], 1, "answers 404"),
+        (&["run", "--hf", "a/b"], 1, "answered 404"),
         (&["serve", "--hf", "a/b", "--offline"], 1, "is not in the cache"),
     ] {
         let (found, _, words) = run(&case, arguments);
         assert!(found == Some(code) && words.contains(expected), "{arguments:?}: {found:?} {words}");
     }
     let mut nobody = command(&case, &["run", "--hf", "a/b"]);
-    // A port that nobody listens at; no proxy, and one try is as good as five.
+    // No server listens on the port. There is no proxy, and a single attempt is enough.
     nobody.env("HF_ENDPOINT", "not an address");
     let (code, _, words) = parts(&nobody.output().expect("it runs"));
-    assert!(code == Some(1) && words.contains("HF_ENDPOINT is not an address"), "{words}");
+    assert!(code == Some(1) && words.contains("HF_ENDPOINT=not an address: not a URL"), "{words}");
 }
 
 #[test]
@@ -143,7 +149,7 @@ fn a_killed_process_is_gone_on_with() {
     let there = fs::metadata(&part).expect("the part").len();
     assert!(there < model.len() as u64, "nothing was left to do");
     let (code, _, words) = run(&case, &["info", "--hf", "a/b"]);
-    assert!(code == Some(0) && words.contains("going on with"), "{words}");
+    assert!(code == Some(0) && words.contains("resuming at"), "{words}");
     assert_eq!(case.server.ranges().last(), Some(&Some(format!("bytes={there}-"))));
     assert_eq!(fs::read(case.blob(&model, "")).expect("the model"), model);
 }
@@ -170,12 +176,12 @@ fn a_hub_that_is_not_encrypted_is_warned_of_without_a_token_too() {
     };
     let here = case.server.endpoint();
     assert!(!told(&here, None).contains("warning"), "{}", told(&here, None));
-    // Leads here as well, and is no address of this machine alone.
+    // The address also reaches this machine, but is not a loopback address.
     let open = here.replace("127.0.0.1", "0.0.0.0");
     assert_ne!(open, here);
     for (token, is_told) in [(None, false), (Some("hf_secret"), true)] {
         let words = told(&open, token);
-        assert!(words.contains("which is not encrypted"), "{words}");
+        assert!(words.contains("is not encrypted"), "{words}");
         assert_eq!(words.contains("your token is not sent"), is_told, "{words}");
     }
 }

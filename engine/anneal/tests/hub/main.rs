@@ -1,4 +1,4 @@
-//! Models from the hub, against a server that speaks its protocol and misbehaves.
+//! Tests of models from the hub, with a fake server that speaks its protocol and misbehaves.
 #![allow(missing_docs)]
 
 mod commands;
@@ -20,7 +20,7 @@ fn tiny() -> Vec<u8> {
     fs::read(common::tiny()).expect("the tiny model")
 }
 
-/// What was told.
+/// Recorder of progress messages.
 #[derive(Default)]
 struct WatchedFetch {
     begun: Vec<(String, u64, u64)>,
@@ -84,7 +84,7 @@ impl Case {
         self.repo().join("blobs").join(sha256(bytes) + end)
     }
 
-    /// Puts `bytes` where what was fetched of `whole` is kept.
+    /// Stores `bytes` as an incomplete download of `whole`.
     fn begun(&self, whole: &[u8], bytes: &[u8]) {
         let path = self.blob(whole, ".incomplete");
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
@@ -98,7 +98,7 @@ impl Case {
     }
 }
 
-/// Well, but for the content, for which `script` is.
+/// Responds normally, except to requests for content, for which it uses `script`.
 fn content(
     script: impl Fn(&Request) -> Act + Send + Sync + 'static,
 ) -> impl Fn(&Request) -> Act + Send + Sync {
@@ -125,22 +125,25 @@ fn a_model_is_fetched_once_and_lies_where_other_tools_look() {
     assert_eq!(told.begun, [(Q4.to_string(), 0, model.len() as u64)]);
     assert_eq!(told.last, model.len() as u64);
     assert_eq!(case.blobs(), [sha256(&model)]);
-    // hf-hub itself finds it.
+    // hf-hub itself finds the model in the cache.
     let cache = hf_hub::Cache::new(case.folder.path().join("hub"));
     assert_eq!(cache.model("a/b".to_string()).get(Q4), Some(pointer));
 
     let (again, _) = case.get("a/b:q4_k_m");
     assert_eq!(again.expect("the model").fetched, 0);
     assert_eq!(case.server.ranges().len(), 1);
-    // Neither the first nor the second needs anyone.
+    // Neither the first nor the second call needs the network.
     let offline = HubOptions { offline: true, endpoint: "http://127.0.0.1:1".to_string(), ..case.options() };
     let before = case.server.log().len();
     let (found, _) = case.get_with(offline.clone(), "a/b");
     assert_eq!(found.expect("the model").name, Q4);
     let (_, words) = said(case.get_with(offline.clone(), "a/b:Q8_0").0);
-    assert!(words.contains("it has no Q8_0; there are m-Q4_K_M.gguf"), "{words}");
+    assert!(words.contains("the repository has no Q8_0; it has m-Q4_K_M.gguf"), "{words}");
     let (_, words) = said(case.get_with(offline, "a/c").0);
-    assert!(words.contains("a/c is not in the cache") && words.contains("without --offline"), "{words}");
+    assert!(
+        words.contains("a/c offline: it is not in the cache") && words.contains("without --offline"),
+        "{words}"
+    );
     assert_eq!(case.server.log().len(), before);
 }
 
@@ -150,7 +153,7 @@ fn all_parts_are_fetched() {
     let names = ["x/m-Q8_0-00001-of-00002.gguf", "x/m-Q8_0-00002-of-00002.gguf"];
     let case = Case::new(&[(names[1], &two), (names[0], &one)], |_| Act::Well);
     let (found, told) = case.get("a/b:Q8_0");
-    // The tiny model does not say that it is one of two, so nothing looks at the second.
+    // The tiny model's metadata does not say that it is one of two parts, so the second part is not opened.
     let found = found.expect("the model");
     assert_eq!(found.name, names[0]);
     assert_eq!(told.begun.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(), names);
@@ -161,7 +164,7 @@ fn all_parts_are_fetched() {
 fn what_is_there_is_gone_on_with() {
     let model = tiny();
     let half = model.len() / 2;
-    // Of another run; and after each connection that is lost.
+    // Left by another run, and after each lost connection.
     let cut = half / 5;
     let case = Case::new(
         &[(Q4, &model)],
@@ -202,7 +205,7 @@ fn a_damaged_beginning_is_fetched_anew() {
     let long = [&model[..], b"more"].concat();
     let mut wrong = model[..1000].to_vec();
     wrong[500] ^= 1;
-    for (begun, requests, words) in [(&wrong, 2, "it is fetched anew"), (&long, 1, "")] {
+    for (begun, requests, words) in [(&wrong, 2, "downloading it again"), (&long, 1, "")] {
         let case = Case::new(&[(Q4, &model)], |_| Act::Well);
         case.begun(&model, begun);
         let (found, told) = case.get("a/b");
@@ -227,12 +230,12 @@ fn what_is_wrong_is_not_used_and_does_not_stay() {
     let model = tiny();
     for (act, expected) in [
         (Act::Others, "its SHA-256 is not"),
-        (Act::Longer(7), "bytes come where"),
+        (Act::Longer(7), "bytes instead of"),
         (
             Act::Status(206, "Content-Range: bytes 5-9/10\r\n", "56789"),
-            "was asked for, and bytes 5-9/10 comes",
+            "was requested, but the server sends bytes 5-9/10",
         ),
-        (Act::Status(200, "", "short"), "5 bytes come where"),
+        (Act::Status(200, "", "short"), "sends 5 bytes instead of"),
     ] {
         let case = Case::new(&[(Q4, &model)], content(move |_| act.clone()));
         let (error, words) = said(case.get("a/b").0);
@@ -262,7 +265,10 @@ fn what_another_tool_left_is_neither_used_nor_removed() {
 fn no_model_is_told_after_the_transfer() {
     let case = Case::new(&[(Q4, b"GGUF, but not really")], |_| Act::Well);
     let (error, words) = said(case.get("a/b").0);
-    assert!(matches!(error, Error::Bad { .. }) && words.contains("is no model that can be used"), "{words}");
+    assert!(
+        matches!(error, Error::Bad { .. }) && words.contains("cannot use the model from the hub"),
+        "{words}"
+    );
 }
 
 #[test]
@@ -270,12 +276,12 @@ fn refusals_say_what_to_do() {
     let model = tiny();
     let cases: [(u16, Option<&str>, &str, bool); 7] = [
         (401, None, "put it into HF_TOKEN", false),
-        (403, Some("hf_secret"), "the token (HF_TOKEN) does not let you", false),
-        (404, None, "look at the spelling of OWNER/REPO", false),
+        (403, Some("hf_secret"), "the token (HF_TOKEN) does not give access", false),
+        (404, None, "check the spelling of OWNER/REPO", false),
         (429, None, "too many requests", true),
         (500, None, "try again later", true),
         (503, None, "try again later", true),
-        (418, None, "look at HF_ENDPOINT", false),
+        (418, None, "check HF_ENDPOINT", false),
     ];
     for (status, token, expected, temporary) in cases {
         for of_content in [false, true] {
@@ -286,12 +292,12 @@ fn refusals_say_what_to_do() {
             let options = HubOptions { token: token.map(str::to_string), ..case.options() };
             let (error, words) = said(case.get_with(options, "a/b").0);
             assert_eq!(error.is_temporary(), temporary, "{words}");
-            let what = if of_content { "fetch m-Q4_K_M.gguf of a/b" } else { "look up a/b" };
+            let what = if of_content { "download m-Q4_K_M.gguf of a/b" } else { "look up a/b" };
             for part in [expected, what, "(its own words)", &status.to_string(), &case.server.endpoint()] {
                 assert!(words.contains(part), "{status}: {words} lacks {part}");
             }
             assert!(!words.contains("hf_secret"), "{words}");
-            // What may pass is tried again, what may not is not.
+            // Temporary errors are retried, permanent ones are not.
             let path = if of_content { "/cdn/" } else { "/api/" };
             let asked = case.server.log().iter().filter(|request| request.path.starts_with(path)).count();
             assert_eq!(asked, if temporary { 3 } else { 1 }, "{status}");
@@ -323,7 +329,7 @@ fn one_that_says_nothing_is_left() {
         let (error, words) = said(case.get_with(HubOptions { patience, ..case.options() }, "a/b").0);
         assert!(error.is_temporary() && words.contains("timeout"), "{words}");
     }
-    // Nobody at all.
+    // No server at all.
     let case = Case::new(&[], |_| Act::Well);
     let nobody = HubOptions { endpoint: "http://127.0.0.1:1".to_string(), ..case.options() };
     let (error, words) = said(case.get_with(nobody, "a/b").0);
@@ -344,9 +350,10 @@ fn an_older_one_does_where_the_hub_cannot_be_reached() {
     let (found, told) = case.get("a/b");
     assert!(found.is_ok());
     assert!(
-        told.said.join("").contains("answers 500") && told.said.join("").contains("in the cache is used")
+        told.said.join("").contains("answered 500")
+            && told.said.join("").contains("using the model in the cache")
     );
-    // It is asked once: whoever has a model does not wait.
+    // The hub is asked only once: with a model in the cache, nobody waits for it.
     assert_eq!(case.server.log().iter().filter(|request| request.is_listing()).count(), 2);
 }
 
@@ -373,17 +380,17 @@ fn names_and_revisions_come_as_they_are_meant() {
     assert_eq!(case.server.log()[1].path, format!("/a/b/resolve/{COMMIT}/{Q4}"));
     assert!(case.repo().join("refs/refs/pr/3").is_file());
     let (_, words) = said(case.get("a/b:Q2_K").0);
-    assert!(words.contains("it has no Q2_K; there are m-Q4_K_M.gguf"), "{words}");
+    assert!(words.contains("the repository has no Q2_K; it has m-Q4_K_M.gguf"), "{words}");
 }
 
 #[test]
 fn what_no_hub_says_is_told() {
     for (body, expected) in [
-        ("<html>log in</html>", "the answer is no list of files"),
-        ("{\"sha\": \"../../x\", \"siblings\": []}", "is none"),
+        ("<html>log in</html>", "the answer is not a listing of files"),
+        ("{\"sha\": \"../../x\", \"siblings\": []}", "its commit is not"),
         (
             "{\"sha\": \"0123456789abcdef0123456789abcdef01234567\", \"siblings\": [{\"rfilename\": \"m.gguf\"}]}",
-            "cannot be verified",
+            "cannot verify m.gguf",
         ),
         (
             "{\"sha\": \"0123456789abcdef0123456789abcdef01234567\", \"siblings\": [{\"rfilename\": \"../m.gguf\"}]}",
@@ -399,7 +406,7 @@ fn what_no_hub_says_is_told() {
 #[test]
 fn two_at_once_fetch_it_once() {
     let model = tiny();
-    // Long enough for the second to begin before the first ends, however busy the machine is.
+    // The download is slow enough that the second process starts before the first ends, even on a loaded machine.
     let piece = model.len() / 20;
     let case = Case::new(&[(Q4, &model)], content(move |_| Act::Slowly(piece, Duration::from_millis(200))));
     let (begun, seen) = mpsc::channel();
@@ -420,7 +427,11 @@ fn two_at_once_fetch_it_once() {
         seen.recv().expect("the first has begun");
         let (second, told) = case.get("a/b");
         assert_eq!(second.expect("the model").fetched, 0);
-        assert!(told.said.join("").contains("another process fetches m-Q4_K_M.gguf"), "{:?}", told.said);
+        assert!(
+            told.said.join("").contains("another process that is downloading m-Q4_K_M.gguf"),
+            "{:?}",
+            told.said
+        );
         assert!(first.join().expect("no panic").is_ok());
     });
     assert_eq!(case.server.ranges().len(), 1);

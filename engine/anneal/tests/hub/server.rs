@@ -1,4 +1,4 @@
-//! A server that speaks as the hub does, and misbehaves as it is told.
+//! Fake server with the hub's protocol, which misbehaves on request.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-/// The commit of every repository.
+/// Commit of every repository.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What was asked.
+/// Recorded request.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub path: String,
     pub headers: HashMap<String, String>,
-    /// How often this path was asked for before.
+    /// Number of earlier requests for this path.
     pub before: usize,
 }
 
@@ -29,24 +29,24 @@ impl Request {
     }
 }
 
-/// What becomes of a request.
+/// Response of the server to a request.
 #[derive(Clone, Debug)]
 pub enum Act {
-    /// As the hub.
+    /// Normal response, as from the hub.
     Well,
-    /// A status, with further lines of the head and a body.
+    /// Response with a status, additional header lines and a body.
     Status(u16, &'static str, &'static str),
-    /// Hangs up after so many bytes of the content.
+    /// Disconnects after this many bytes of the content.
     HangUp(usize),
-    /// Sends pieces of so many bytes with a pause after each.
+    /// Sends pieces of this many bytes with a pause after each.
     Slowly(usize, Duration),
-    /// Sends all of the file whatever was asked for.
+    /// Sends the whole file and ignores ranges.
     NoRanges,
-    /// Sends other bytes.
+    /// Sends different bytes.
     Others,
-    /// Sends a file so much longer.
+    /// Sends a file that is this many bytes longer.
     Longer(usize),
-    /// Says nothing more.
+    /// Never responds.
     Silence,
 }
 
@@ -59,7 +59,7 @@ struct State {
     address: SocketAddr,
 }
 
-/// The server, which ends with the test.
+/// Handle of the server, which ends with the test.
 pub struct Server(Arc<State>);
 
 pub fn sha256(bytes: &[u8]) -> String {
@@ -80,7 +80,7 @@ impl Server {
         spawn(move || {
             for stream in listener.incoming().flatten() {
                 let state = Arc::clone(&shared);
-                // A client that hangs up is part of the test.
+                // A client that disconnects is part of the test.
                 spawn(move || drop(state.serve(stream)));
             }
         });
@@ -91,12 +91,12 @@ impl Server {
         format!("http://{}", self.0.address)
     }
 
-    /// What was asked so far.
+    /// Returns all requests so far.
     pub fn log(&self) -> Vec<Request> {
         self.0.log.lock().expect("a log").clone()
     }
 
-    /// The ranges that content was asked for with.
+    /// Returns the ranges of the content requests.
     pub fn ranges(&self) -> Vec<Option<String>> {
         let content = self.log().into_iter().filter(Request::is_content);
         content.map(|request| request.headers.get("range").cloned()).collect()
@@ -127,7 +127,7 @@ impl State {
         };
         self.answer(&request, &stream)?;
         stream.shutdown(Shutdown::Write)?;
-        // So that what was sent is not taken back.
+        // Closing a socket with unread data would discard the response.
         let _ = reader.read_to_end(&mut Vec::new());
         Ok(())
     }
@@ -161,7 +161,7 @@ impl State {
             );
         }
         if let Some(name) = request.path.strip_prefix(&format!("/a/b/resolve/{COMMIT}/")) {
-            // To another host: this one by another name.
+            // Redirects to another host: this machine under another name.
             let port = self.address.port();
             return write!(
                 stream,

@@ -1,4 +1,5 @@
-//! GBNF through a chain: which texts each grammar allows, whole or as a beginning, by every token that they can begin with.
+//! Tests of GBNF grammars in a chain: the texts that each grammar allows, whole or as a prefix, with every
+//! tokenization.
 
 use crate::common::the_model;
 use llama::Token;
@@ -13,7 +14,7 @@ fn chain(grammar: &str) -> engine::Result<Chain> {
     Chain::new(&options, the_model())
 }
 
-/// Tokens of single bytes, and of the whole text as the model cuts it.
+/// Returns the text as single-byte tokens, and as the model tokenizes it.
 fn ways(text: &str) -> [Vec<Token>; 2] {
     let model = the_model();
     let piece = |token| {
@@ -29,7 +30,7 @@ fn ways(text: &str) -> [Vec<Token>; 2] {
     [text.bytes().map(single).collect(), tokens]
 }
 
-/// Whether the chain takes `token` where it is the model's best one.
+/// Returns true if the chain chooses `token` when the model ranks it first.
 fn takes(chain: &mut Chain, token: Token) -> engine::Result<bool> {
     let mut logits = vec![0.0; the_model().n_vocab() as usize];
     logits[token as usize] = 9.0;
@@ -84,7 +85,7 @@ fn texts_are_allowed_as_the_grammar_has_them() {
                 ("truefalse", Refused),
             ],
         ),
-        // A text that is read as long as it goes would leave nothing for what comes after it.
+        // A greedy rule for the first part would leave nothing for the part after it.
         (
             "root ::= [a-z]+ \"b\"",
             &[("ab", Whole), ("abbb", Whole), ("a", Beginning), ("b", Beginning), ("a1", Refused)],
@@ -162,7 +163,7 @@ fn tokens_are_named_by_number() {
     assert_eq!(is(&any_other, &ways("h!")[0]), Is::Whole);
 }
 
-/// Each is followed to its end, or to an error: what it is not is for ever.
+/// Each grammar is followed to its end or to an error, so none takes for ever.
 #[test]
 fn no_grammar_takes_for_ever() {
     let grammars = [
@@ -172,7 +173,7 @@ fn no_grammar_takes_for_ever() {
         "root ::= root root | [a-z ]",
         "root ::= (x* y*)* \"0\"\nx ::= [a-z ] | \"(\" root \")\"\ny ::= [a-z ] | \"[\" root \"]\"",
     ];
-    // Many parts within parts, and many names of one token.
+    // Deeply nested rules, and many names for one token.
     let deep = format!("root ::= \"a\"{}", "?".repeat(100_000));
     let named = format!("root ::= [a-z ] | {}", "<|im_end|> ".repeat(8000));
     let [singles, _] = ways("the quick brown fox jumps over the lazy dog");

@@ -1,4 +1,4 @@
-//! The library as other programs use it: what it gives, what it refuses, how it stops.
+//! Tests of the library as other programs use it: results, errors, and interruption.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -66,7 +66,7 @@ fn what_is_taken_back_or_set_again_changes_nothing() {
     let prompt = session.tokens().to_vec();
     let first = greedy(&mut session, 12);
     let whole = session.tokens().to_vec();
-    // Taken back, cut in the middle of the prompt, and from nothing.
+    // The session is truncated at its end, in the middle of the prompt, and completely.
     for keep in [prompt.len(), 3, 0] {
         session.truncate(keep);
         session.push_tokens(&prompt[keep..]).expect("tokens");
@@ -74,7 +74,7 @@ fn what_is_taken_back_or_set_again_changes_nothing() {
     }
     session.set(prompt.clone()).expect("tokens");
     assert_eq!(greedy(&mut session, 12), first);
-    // The same tokens, be they chosen or given.
+    // The tokens may be generated or given; the result is the same.
     session.set(whole[..whole.len() - 4].to_vec()).expect("tokens");
     assert_eq!(greedy(&mut session, 4), first[8..]);
     let row = session.logits().expect("logits").to_vec();
@@ -143,7 +143,7 @@ fn what_cannot_be_is_an_error_and_the_next_call_works() {
     assert_eq!(model.metadata("no\0key"), None);
     assert!(matches!(model.chat_template(Some("/no/such/file")), Err(Error::Usage(_))));
     let template = model.chat_template(Some("llama3")).expect("a template");
-    // Nothing, or an error: the template's choice.
+    // The template decides: an empty text or an error.
     drop(template.render(&[]));
     let odd = Message::new("\0", "{{ 7 * 7 }}<|eot_id|>");
     assert!(!template.render(&[odd]).expect("a prompt").contains("49"));
@@ -227,7 +227,7 @@ fn a_cancelled_session_goes_on_as_if_nothing_had_happened() {
     assert!(matches!(session.evaluate(), Err(Error::Interrupted)));
     assert_eq!(greedy(&mut session, 6), expected);
 
-    // Whenever it comes.
+    // The interruption may come at any time.
     for wait in [0, 1, 2, 5] {
         let mut session = self::session(&text);
         let canceller = session.canceller();
@@ -266,11 +266,12 @@ fn a_stream_gives_the_same_tokens_and_stops_within_one() {
         assert_eq!(found, expected);
         let mut finished = stream.finish().await.expect("the session");
         assert!(finished.session.tokens().ends_with(&expected));
-        // It can go on.
+        // The session can continue.
         finished.session.truncate(5);
         assert_eq!(greedy(&mut finished.session, 3).len(), 3);
 
-        // Read three, and stop: no more than wait in the channel (32), one that waits for room, and one in the making.
+        // Read three tokens, then stop. At most these were generated as well: those in the channel (32), one that
+        // waits for space, and one in progress.
         let started = session("Once upon a time");
         let prompt = started.tokens().len();
         let mut stream = started.stream(sampler(), usize::MAX);
@@ -281,12 +282,12 @@ fn a_stream_gives_the_same_tokens_and_stops_within_one() {
         let made = finished.session.tokens().len() - prompt;
         assert!((3..=3 + 32 + 2).contains(&made), "{made} tokens");
 
-        // An error is the last thing that comes.
+        // The error is the last item.
         let mut stream = model().session().expect("a session").stream(sampler(), 5);
         assert!(matches!(stream.next().await, Some(Err(Error::EmptyPrompt))));
         assert!(stream.next().await.is_none());
     });
-    // Dropped: its thread ends, and with it the last handle of a model of its own.
+    // The stream is dropped: its thread ends, and with it the last handle of a separate model.
     let own = Model::load(crate::common::tiny(), &options()).expect("the tiny model");
     let mut session = own.session().expect("a session");
     session.push("a").expect("a prompt");
@@ -299,7 +300,7 @@ fn a_stream_gives_the_same_tokens_and_stops_within_one() {
         };
         threads.filter_map(name).filter(|name| name.trim() == "anneal-stream").count()
     };
-    // No bound but the test's own: it comes to its end.
+    // The loop ends; only the test's time limit bounds it.
     while streams() > 0 {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }

@@ -1,4 +1,4 @@
-//! The engine's crates, called in this process.
+//! Tests of the engine's crates, called in this process.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,11 +1,11 @@
-//! Choosing tokens: each sampler against a few lines that say what it should do, on rows of random logits.
+//! Tests of sampling: each sampler against a simple reference implementation, on rows of random logits.
 
 use crate::common::the_model;
 use engine::Error;
 use llama::Token;
 use sampling::{Bias, Chain, Constraint, SamplingOptions};
 
-/// Nothing is cut, and the temperature is 1.
+/// Returns options that cut nothing, with a temperature of 1.
 fn open() -> SamplingOptions {
     SamplingOptions { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingOptions::default() }
 }
@@ -14,7 +14,7 @@ fn chain(options: SamplingOptions) -> Chain {
     Chain::new(&options.with_seed(1), the_model()).expect("a chain")
 }
 
-/// Rows like a model's: a few likely tokens, many unlikely ones. The same in every run.
+/// Generator of rows like a model's: a few likely tokens and many unlikely ones. The rows are the same in every run.
 struct Rows(u64);
 
 impl Rows {
@@ -28,12 +28,12 @@ impl Rows {
     fn row(&mut self) -> Vec<f32> {
         let spread = 1.0 + 7.0 * self.uniform();
         let n = the_model().n_vocab();
-        // Nearly normal.
+        // The distribution is approximately normal.
         (0..n).map(|_| (spread * ((0..4).map(|_| self.uniform()).sum::<f64>() - 2.0)) as f32).collect()
     }
 }
 
-/// Tokens with their probabilities at `temperature`, likely ones first.
+/// Returns the tokens with their probabilities at `temperature`, the most likely first.
 fn softmax(row: &[(Token, f64)], temperature: f64) -> Vec<(Token, f64)> {
     let best = row.iter().map(|(_, logit)| *logit).fold(f64::NEG_INFINITY, f64::max);
     let mut all: Vec<(Token, f64)> =
@@ -48,7 +48,7 @@ fn tokens(row: &[f32]) -> Vec<(Token, f64)> {
     row.iter().enumerate().map(|(token, logit)| (token as Token, f64::from(*logit))).collect()
 }
 
-/// What `chain` chooses from, likely ones first.
+/// Returns the candidates of `chain`, the most likely first.
 fn candidates(chain: &mut Chain, row: &[f32]) -> Vec<(Token, f64)> {
     let token = chain.choose(row).expect("a token");
     let mut all: Vec<(Token, f64)> =
@@ -58,7 +58,8 @@ fn candidates(chain: &mut Chain, row: &[f32]) -> Vec<(Token, f64)> {
     all
 }
 
-/// The same tokens with the same probabilities. Where a cut goes by a sum in single precision, the last one may differ.
+/// Asserts that tokens and probabilities are equal. If a cut depends on a sum in single precision, the last token may
+/// differ.
 fn assert_same(found: &[(Token, f64)], expected: &[(Token, f64)], slack: usize, what: &str) {
     let common = found.len().min(expected.len());
     assert!(
@@ -110,7 +111,7 @@ fn cuts_are_where_the_definitions_have_them() {
         let expected: Vec<_> = all.iter().copied().filter(|(_, one)| *one >= p * all[0].1).collect();
         assert_same(&found, &renormalised(expected), 1, &format!("min_p {p} in round {round}"));
 
-        // All three, each on what the one before leaves, and the temperature last.
+        // All three samplers, each on the result of the previous one, and the temperature last.
         let options = SamplingOptions {
             top_k: 40,
             top_p: 0.8,
@@ -141,7 +142,7 @@ fn typical_n_sigma_and_xtc_are_as_their_papers_have_them() {
         let mut expected = up_to(&typical, p);
         expected.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let found = candidates(&mut chain(SamplingOptions { typical_p: p as f32, ..open() }), &row);
-        // Which of two tokens is nearer to the entropy may be a matter of rounding, and so may be the last one.
+        // Rounding may decide which of two tokens is closer to the entropy, and which token is the last.
         let known: std::collections::HashSet<Token> = expected.iter().map(|(token, _)| *token).collect();
         let strange = found.iter().filter(|(token, _)| !known.contains(token)).count();
         let sizes = found.len().abs_diff(expected.len());
@@ -181,7 +182,7 @@ fn temperature_zero_and_one_candidate_are_greedy() {
             assert_eq!(chain.choose(&row).expect("a token"), best, "{what}");
         }
     }
-    // The first of those that are as likely.
+    // Of equally likely tokens, the first is chosen.
     let mut row = vec![0.0; the_model().n_vocab() as usize];
     (row[70], row[50]) = (3.0, 3.0);
     assert_eq!(greedy.choose(&row).expect("a token"), 50);
@@ -206,7 +207,7 @@ fn draws_come_as_often_as_they_should() {
         .zip(seen)
         .map(|(weight, seen)| (f64::from(seen) - weight * f64::from(n)).powi(2) / (weight * f64::from(n)))
         .sum();
-    // With 7 degrees of freedom one in a thousand fair ones is above 24.3.
+    // With 7 degrees of freedom, one in a thousand fair results exceeds 24.3.
     assert!(chi < 24.3, "{chi}: {seen:?}");
 }
 
@@ -267,7 +268,7 @@ fn penalties_take_from_tokens_that_were_seen() {
     for _ in 0..20 {
         let row = rows.row();
         let mut chain = chain(options.clone());
-        // The first one is out of sight when all have come.
+        // When all tokens were accepted, the first one is outside of the window.
         chain.accept_prompt(&[1, 9, 9, 700, 11]).expect("accepted");
         let mut changed = tokens(&row);
         for (token, count) in [(9, 2.0), (700, 1.0), (11, 1.0)] {
@@ -276,7 +277,7 @@ fn penalties_take_from_tokens_that_were_seen() {
         }
         assert_same(&candidates(&mut chain, &row), &softmax(&changed, 1.0), 0, "penalties");
     }
-    // Without a window, nothing is seen.
+    // With a window of 0, no tokens are penalised.
     let row = rows.row();
     let mut chain = chain(SamplingOptions { repeat_last_n: 0, ..options });
     chain.accept_prompt(&[1, 9]).expect("accepted");
@@ -300,7 +301,7 @@ fn dry_takes_from_what_would_repeat_a_sequence() {
     let mut changed = tokens(&row);
     changed[24].1 -= 0.8 * 2.0;
     assert_same(&candidates(&mut repeating, &row), &softmax(&changed, 1.0), 0, "dry");
-    // A text that ends repetitions between them.
+    // The text contains a breaker, which ends repetitions.
     let mut piece = Vec::new();
     the_model().piece(22, &mut piece).expect("a piece");
     let breaker = String::from_utf8(piece).expect("UTF-8");
@@ -327,7 +328,7 @@ fn mirostat_finds_the_surprise_it_aims_at() {
             let token = chain.choose(&row).expect("a token");
             let chosen =
                 chain.candidates().iter().find(|candidate| candidate.id == token).expect("a candidate");
-            // What it counts: the surprise among what it kept.
+            // The sampler measures surprise among the tokens that it kept.
             sum += if draw >= 1000 { -f64::from(chosen.p).log2() } else { 0.0 };
         }
         let mean = sum / 2000.0;
@@ -368,7 +369,7 @@ fn temperatures_and_targets_at_their_ends_are_no_reason_for_nan() {
             n as Token - 1
         );
     }
-    // A target that no token reaches: all are kept, not one.
+    // No token reaches the target, so all tokens are kept.
     let row = Rows(33).row();
     for mirostat in [1, 2] {
         let mut chain = chain(SamplingOptions { mirostat, mirostat_tau: 100.0, mirostat_eta: 1.0, ..open() });
@@ -405,7 +406,7 @@ fn logits_that_are_no_numbers_are_an_error() {
     }
     let error = chain(open()).choose(&[0.0; 3]).expect_err("three logits");
     assert!(error.to_string().contains("3 logits"), "{error}");
-    // Impossible ones are left out; typical and mirostat would make NaN of them.
+    // Impossible tokens are left out; otherwise typical and mirostat would produce NaN.
     let mut row = vec![f32::NEG_INFINITY; n];
     (row[4], row[9]) = (1.0, -200.0);
     for options in [
@@ -438,7 +439,7 @@ fn what_cannot_be_meant_makes_no_chain() {
     }
 }
 
-/// Tokens that consist of one character of `characters`.
+/// Returns the tokens that consist of one of `characters`.
 fn single(characters: &str) -> Vec<Token> {
     let mut piece = Vec::new();
     (0..the_model().n_vocab().cast_signed())
@@ -466,13 +467,13 @@ fn a_grammar_leaves_what_it_allows_with_its_probabilities() {
             let found =
                 candidates(&mut chain(SamplingOptions { constraint: constraint.clone(), ..open() }), &row);
             assert_same(&found, &all, 0, grammar);
-            // What is cut depends on what is allowed: three of these, not those among the three best of all.
+            // The cut only considers allowed tokens: the three best of these, not those among the three best of all.
             let options = SamplingOptions { constraint: constraint.clone(), top_k: 3, ..open() };
             assert_same(&candidates(&mut chain(options), &row), &renormalised(all[..3].to_vec()), 0, grammar);
             let mut greedy =
                 chain(SamplingOptions { constraint: constraint.clone(), temperature: 0.0, ..open() });
             assert_eq!(greedy.choose(&row).expect("a token"), all[0].0, "{grammar}");
-            // One that is banned is not there to be chosen.
+            // A banned token is never chosen.
             let logit_bias = vec![Bias { token: all[0].0, bias: f32::NEG_INFINITY }];
             let mut banned = chain(SamplingOptions { constraint, logit_bias, temperature: 0.0, ..open() });
             assert_eq!(banned.choose(&row).expect("a token"), all[1].0, "{grammar}");

@@ -1,4 +1,4 @@
-//! What the fuzzers start from and what they have found, without a fuzzer.
+//! Tests with the fuzzers' seeds and findings, without a fuzzer.
 
 #[path = "../../../../fuzz/src/seeds.rs"]
 mod corpus;
@@ -26,7 +26,7 @@ fn templates_are_rendered_or_refused() {
     every("template", template::check);
 }
 
-/// No seed: the thread goes on behind a fuzzer's back.
+/// This is not a seed, because the thread would continue behind the fuzzer's back.
 #[test]
 fn what_compiling_computes_comes_to_an_end() {
     // A hundred million steps each.

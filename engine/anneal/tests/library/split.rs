@@ -1,4 +1,4 @@
-//! The split layout: what is handed over is what one context would have, and who cannot have it is told why.
+//! Tests of the split layout: the handed-over state equals that of a single context, and errors name the reason.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,8 @@ use serde_json::Value;
 
 use crate::common::{anneal, parts, quantised, tiny};
 
-/// The tiny model in Q4_0 if the kernels of this build repack its weights; else the running test is reported as skipped.
+/// Returns the tiny model in Q4_0 if the kernels of this build repack its weights; otherwise the running test is
+/// reported as skipped.
 fn in_two_layouts() -> Option<PathBuf> {
     let path = quantised("Q4_0");
     let repacked = load(&path, true).repacked() > 0;
@@ -32,7 +33,7 @@ fn in_two_layouts() -> Option<PathBuf> {
     repacked.then_some(path)
 }
 
-/// Settings with one thread, so that sums are always in the same order.
+/// Returns settings with one thread, so that sums are always in the same order.
 fn settings(requested: Requested) -> Settings {
     let requested = Requested { n_ctx: Some(1024), decode_threads: Some(1), ..requested };
     Settings::resolve(&requested, &RuntimeHost::default()).expect("valid settings")
@@ -43,7 +44,7 @@ fn load(path: &Path, repack: bool) -> Arc<Model> {
     model::open(path, &settings, &RuntimeHost::default()).expect("it loads")
 }
 
-/// A prompt, single tokens, a second prompt, single tokens: the logits after each.
+/// Evaluates a prompt, single tokens, a second prompt and single tokens. Returns the logits after each.
 fn rows(sequence: &mut impl Sequence, tokens: &[Token]) -> Vec<Vec<f32>> {
     let (first, rest) = tokens.split_at(tokens.len() / 2);
     let mut rows = Vec::new();
@@ -62,7 +63,7 @@ fn tokens(count: usize) -> Vec<Token> {
     Probe::Llama.tokens(count).into_iter().map(u32::cast_signed).collect()
 }
 
-/// The session of `layouts`, and a plain context of `model`.
+/// Returns the session of `layouts`, and a plain context of `model`.
 fn both(layouts: &Layouts, model: &Arc<Model>, settings: &Settings) -> (Session, Context) {
     let runtime_host = RuntimeHost::default();
     let session = layouts.session(settings, &runtime_host, false).expect("a session");
@@ -77,7 +78,7 @@ fn between_equal_layouts_nothing_is_lost_not_even_a_bit() {
     let plain = Requested { split_from: Some(16), ..Requested::default() };
     let cases = [
         plain.clone(),
-        // V is kept the other way round.
+        // Without flash attention, V is stored transposed.
         Requested { flash_attention: Some(FlashAttention::Off), ..plain.clone() },
         Requested { type_k: Some(KvType::Q8_0), type_v: Some(KvType::Q8_0), ..plain.clone() },
         // A prompt in several calls and graphs.
@@ -90,7 +91,7 @@ fn between_equal_layouts_nothing_is_lost_not_even_a_bit() {
         for requested in &cases {
             let (mut session, mut context) = both(&layouts, &one, &settings(requested.clone()));
             let expected = rows(&mut context, &tokens(301));
-            // The second time after it forgot, with what the first left in both contexts.
+            // The second time starts after clearing, with leftovers of the first in both contexts.
             for time in ["first", "second"] {
                 session.clear();
                 assert!(!session.is_split());
@@ -103,7 +104,7 @@ fn between_equal_layouts_nothing_is_lost_not_even_a_bit() {
     }
 }
 
-/// Mean Kullback-Leibler divergence in nats.
+/// Returns the mean Kullback-Leibler divergence in nats.
 fn divergence(one: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
     let log_softmax = |row: &[f32]| -> Vec<f64> {
         let most = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
@@ -130,7 +131,7 @@ fn between_two_layouts_only_rounding_differs() {
     let (split, one, other) =
         (rows(&mut session, &tokens(301)), rows(&mut one, &tokens(301)), rows(&mut other, &tokens(301)));
     assert!(split[0] == other[0], "the prompt was not evaluated with the weights as in the file");
-    // The gate's limit for two builds of one model.
+    // The limit is the gate's for two builds of one model.
     for (name, plain) in [("repacked", &one), ("as in the file", &other)] {
         let found = divergence(plain, &split);
         assert!(found <= 5e-5, "{name}: {found:e}");
@@ -159,7 +160,7 @@ fn a_state_that_does_not_fit_is_told() {
     context(Requested::default()).restore(&state).expect("the same cache");
 }
 
-/// Settings that want a split layout because of a flag, or because of something that was measured.
+/// Returns settings that request a split layout by a flag, or by a tuning record.
 fn on(flag: bool) -> Settings {
     let mut settings = settings(Requested { split_layout: Some(SplitLayout::On), ..Requested::default() });
     settings.split_layout.source = if flag { Source::Flag } else { Source::Default };
@@ -178,18 +179,18 @@ fn too_little_memory_is_an_error_for_a_flag_and_a_reason_else() {
     let (flag, measured) = (on(true), on(false));
     let told = |error: Option<String>| {
         let text = error.expect("a reason");
-        assert!(text.contains("MiB") && text.contains("leave --split-layout out, lower -c"), "{text}");
+        assert!(text.contains("MiB") && text.contains("remove --split-layout, lower -c"), "{text}");
     };
     let (size, copy) = (load(&path, false).size(), load(&path, true).repacked());
 
-    // One of the two fits.
+    // The memory suffices for one of the two copies.
     let little = runtime_host(size + copy / 2);
     let error = Layouts::open(&path, &flag, &little).err();
     assert!(matches!(error, Some(Error::SplitTooLarge { .. })), "{error:?}");
     told(error.map(|error| error.to_string()));
     told(Layouts::open(&path, &measured, &little).expect("the plain path").why_not().map(str::to_string));
 
-    // Both, and a context of the two: each is of 2 MiB.
+    // The memory suffices for both copies, and for one of the two contexts: each has 2 MiB.
     let little = runtime_host(size + copy + (3 << 20));
     let layouts = Layouts::open(&path, &flag, &little).expect("both");
     assert_eq!(layouts.why_not(), None);
@@ -206,14 +207,14 @@ fn where_both_layouts_are_the_same_the_plain_path_runs_and_says_so() {
     let mut session = layouts.session(&on(true), &RuntimeHost::default(), false).expect("a session");
     rows(&mut session, &tokens(200));
     assert!(!session.is_split() && session.why_not(200).is_some());
-    // What was measured is true of repacked weights only.
+    // The tuning record only applies to repacked weights.
     let mut settings = on(false);
     settings.repack.value = false;
     let layouts = Layouts::open(&quantised("Q4_0"), &settings, &RuntimeHost::default()).expect("it loads");
     assert!(layouts.why_not().is_some_and(|why| why.contains("repacking is off")));
 }
 
-/// The flag that interrupts is the whole process', so the test runs in a process of its own.
+/// The interrupt flag belongs to the whole process, so the test runs in a process of its own.
 #[test]
 fn an_interrupted_prefill_ends_in_order() {
     const ALONE: &str = "ANNEAL_TEST_INTERRUPT";
@@ -264,11 +265,11 @@ fn run_hands_over_and_tells_it() {
     assert_eq!(first["split_layout"], true, "{first}");
     assert!(first["timings"]["hand_over_ms"].as_f64() > Some(0.0), "{first}");
     assert!(stderr.contains("handed over"), "{stderr}");
-    // One token needs no decode, and so no hand-over.
+    // A single token needs no decode, so there is no hand-over.
     let (one, stderr) = run(&["-p", &prompt, "-n", "1", "--split-layout", "on"]);
     assert_eq!(one["tokens"][0], first["tokens"][0]);
     assert!(one["timings"]["hand_over_ms"].is_null() && stderr.contains("nothing handed over"), "{stderr}");
-    // The prompt is as the weights in the file have it.
+    // The prompt is evaluated with the weights as in the file.
     let (in_file, _) = run(&["-p", &prompt, "-n", "1", "--no-repack"]);
     assert_eq!(one["tokens"], in_file["tokens"]);
     let (short, stderr) = run(&["-p", "red", "-n", "4", "--split-layout", "on"]);
@@ -313,7 +314,7 @@ fn bench_measures_it_on_both_paths() {
     assert_eq!(seen(&bench(&["--end-to-end", "-p", "96,16", "-n", "8"])), [(true, 2), (false, 0)]);
     let kernel = bench(&["-p", "96", "-n", "8", "-pg", "96,8"]);
     assert_eq!(seen(&kernel), [(true, 0), (false, 0), (true, 2)], "prefill, decode, both");
-    // At a depth a prompt begins where a generation left off.
+    // At a depth, a prompt starts after a generation.
     assert_eq!(seen(&bench(&["-p", "96", "-n", "8", "-d", "80"])), [(true, 2), (false, 0)]);
 }
 
@@ -345,7 +346,7 @@ fn layouts_are_compared_in_turns() {
     let cases: [(&Path, &[&str], i32, &str); 3] = [
         (&quantised("F32"), &["-pg", "80,4"], 1, "both layouts are the same"),
         (&path, &["-pg", "16,4"], 2, "--split-from is 64"),
-        (&path, &["-pg", "80,4", "--no-repack"], 2, "leave one of them out"),
+        (&path, &["-pg", "80,4", "--no-repack"], 2, "remove one of the two"),
     ];
     for (model, arguments, expected, words) in cases {
         let (code, _, stderr) = bench(model, arguments);
@@ -359,9 +360,9 @@ fn what_cannot_be_meant_is_wrong_usage() {
     let path = quantised("Q4_0");
     let path = path.to_str().expect("UTF-8");
     let cases: [(&[&str], &str); 5] = [
-        (&["run", "-m", path, "-p", "a", "--split-layout", "on", "--no-repack"], "leave one of them out"),
+        (&["run", "-m", path, "-p", "a", "--split-layout", "on", "--no-repack"], "remove one of the two"),
         (&["run", "-m", path, "-p", "a", "--split-layout", "both"], "use one of auto, on, off"),
-        (&["run", "-m", path, "-p", "a", "--split-from", "0"], "1 token or more"),
+        (&["run", "-m", path, "-p", "a", "--split-from", "0"], "at least 1 token"),
         (&["run", "-m", path, "-p", "a", "--split-from", "many"], "1 or more"),
         (&["bench", "-m", path, "--parts", "decode", "--split-layout", "on"], "cannot be used with"),
     ];
@@ -384,7 +385,7 @@ fn both_contexts_share_their_threads() {
             .stderr(Stdio::null())
             .spawn()
             .expect("the executable runs");
-        // The first text: both phases have run.
+        // At the first text, both phases have run.
         let mut first = [0; 16];
         let read = std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut first);
         let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).map(Iterator::count);

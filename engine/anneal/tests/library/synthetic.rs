@@ -1,4 +1,5 @@
-//! Synthetic models behave like real ones where a test or a benchmark looks: peaked logits, text that round-trips.
+//! Tests that synthetic models resemble real ones in the properties that matter: peaked logits, text that
+//! round-trips.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use engine_core::settings::{Requested, Settings};
 use gguf::synth::{self, Preset, SynthOptions};
 use llama::{Context, Model};
 
-/// The presets that are small enough for a test: a dense one, a mixture of experts, and one with a sliding window.
+/// Presets that are small enough for a test: a dense model, a mixture of experts, and a model with a sliding window.
 const PRESETS: [Preset; 3] = [Preset::Tiny, Preset::MoeTiny, Preset::SwaTiny];
 
 fn load(folder: &Path, preset: Preset) -> (Arc<Model>, Context) {
@@ -23,7 +24,7 @@ fn load(folder: &Path, preset: Preset) -> (Arc<Model>, Context) {
     (model, context)
 }
 
-/// Entropy in bits of the distribution that `logits` stand for.
+/// Returns the entropy of the distribution of `logits`, in bits.
 fn entropy(logits: &[f32]) -> f64 {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights = logits.iter().map(|logit| f64::from(logit - most).exp());
@@ -79,7 +80,7 @@ fn text_comes_back_from_its_tokens() {
             }
             assert_eq!(String::from_utf8_lossy(&bytes), text, "{preset}: {tokens:?}");
         }
-        // Merges do something: English is not spelled letter by letter.
+        // Merges are effective: English is not spelled letter by letter.
         let english = "the commonest words of this and that which were not there";
         let tokens = model.tokenize(english).expect("tokens").len();
         assert!(tokens < english.len() / 2, "{preset}: {tokens} tokens");

@@ -1,4 +1,4 @@
-//! Adapters and RoPE scaling, from the command line: what they change, and what is refused.
+//! Tests of adapters and RoPE scaling on the command line: their effect, and rejected values.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// An adapter of the tiny model, in `folder`.
+/// Writes an adapter of the tiny model to `folder`.
 fn adapter(folder: &Path, seed: u64) -> PathBuf {
     let path = folder.join(format!("adapter-{seed}.gguf"));
     gguf::synth::write_adapter(&path, &GgufFile::open(tiny()).expect("a model"), seed).expect("an adapter");
@@ -51,7 +51,7 @@ fn an_adapter_counts_by_its_scale() {
     assert_ne!(tokens(&["--lora", &format!("{first}:-1")]), adapted);
     let both = tokens(&["--lora", first, "--lora", text(&second)]);
     assert!(both != adapted && both != plain, "{both}");
-    // Both layouts of the weights, and a prompt evaluated in one of them, have it.
+    // The adapter also applies with both layouts of the weights, and to a prompt evaluated in one of them.
     assert_eq!(tokens(&["--lora", first, "--no-repack"]).as_array().map(Vec::len), Some(12));
 }
 
@@ -79,7 +79,7 @@ fn a_prompt_cache_tells_adapters_and_scalings_apart() {
     }
 }
 
-/// A file with `from` replaced by `to`, as long.
+/// Writes a copy of a file in which `from` is replaced by `by`, which has the same length.
 fn changed(path: &Path, to: &Path, from: &[u8], by: &[u8]) {
     assert_eq!(from.len(), by.len());
     let mut bytes = std::fs::read(path).expect("a file");
@@ -106,14 +106,14 @@ fn adapters_that_do_not_fit_are_refused_with_a_word() {
             "type \"alto\"",
         ),
         (b"\x05\0\0\0\0\0\0\0llama".to_vec(), b"\x05\0\0\0\0\0\0\0qwen2".to_vec(), "the architecture qwen2"),
-        // An integer in the place of a float: an assertion of llama.cpp's.
+        // An integer instead of a float would fail an assertion in llama.cpp.
         (key("adapter.lora.alpha", 6), key("adapter.lora.alpha", 4), "adapter.lora.alpha"),
         (
             b"blk.0.attn_q.weight.lora_a".to_vec(),
             b"blk.9.attn_q.weight.lora_a".to_vec(),
             "no blk.9.attn_q.weight.lora_b",
         ),
-        // As large as before, so the file is whole.
+        // The size stays the same, so the file remains complete.
         (tensor(a, [256, 8]), tensor(a, [8, 256]), "do not fit"),
         (tensor(b, [8, 256]), tensor(b, [16, 128]), "do not fit"),
     ];
@@ -127,7 +127,7 @@ fn adapters_that_do_not_fit_are_refused_with_a_word() {
     let whole = std::fs::read(&good).expect("a file");
     std::fs::write(&bad, &whole[..whole.len() - 100]).expect("written");
     for (path, words) in
-        [(text(&bad), "bad.gguf"), ("/no/such/file", "/no/such/file"), (text(tiny()), "is no adapter")]
+        [(text(&bad), "bad.gguf"), ("/no/such/file", "/no/such/file"), (text(tiny()), "is not an adapter")]
     {
         let (code, stderr) = refused(&["--lora", path]);
         assert_eq!(code, Some(1), "{stderr}");
@@ -202,7 +202,7 @@ fn scalings_that_cannot_be_meant_are_wrong_usage() {
         (&["--rope-scale", "0"], "above 0"),
         (&["--rope-scale", "nan"], "above 0"),
         (&["--rope-scale", "2", "--rope-freq-scale", "0.5"], "two ways"),
-        (&["--rope-scaling", "none", "--rope-scale", "2"], "leave the scale out"),
+        (&["--rope-scaling", "none", "--rope-scale", "2"], "ignore the scale"),
         (&["--rope-scaling", "yarn"], "--rope-scale 2"),
         (&["--yarn-beta-fast", "8"], "--rope-scaling yarn"),
         (&["--rope-scaling", "cubic"], "none, linear, yarn"),
@@ -220,7 +220,7 @@ fn scalings_that_cannot_be_meant_are_wrong_usage() {
     }
 }
 
-/// A context with YaRN changes what llama.cpp says of the model; the next one must be as the first.
+/// A context with YaRN changes llama.cpp's state of the model. The next context must not be affected.
 #[test]
 fn the_second_context_is_as_the_first() {
     let rope = engine::Rope {

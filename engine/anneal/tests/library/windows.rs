@@ -1,4 +1,4 @@
-//! Models that are no plain decoders: one with a sliding window, and one that makes embeddings alone.
+//! Tests of models that are not plain decoders: one with a sliding window, and one for embeddings only.
 
 use std::path::{Path, PathBuf};
 
@@ -38,10 +38,11 @@ fn text_taken_back_beyond_a_window_is_evaluated_again() {
         session.truncate(keep);
         assert_eq!(greedy(&mut session, prompt + 300 - keep), first[keep - prompt..], "kept {keep}");
     }
-    // As in a session that never held more.
+    // The result equals that of a session that never held more.
     let mut other = model.session().expect("a session");
     other.push_tokens(&session.tokens()[..prompt + 200]).expect("tokens");
-    // Batches of other sizes round otherwise, so that near ties of this model may go another way after a while.
+    // Batches of other sizes are rounded differently, so near ties of this model may be resolved differently after a
+    // while.
     assert_eq!(greedy(&mut other, 16), first[200..216]);
 }
 
@@ -60,7 +61,7 @@ fn the_program_runs_a_window_and_says_what_it_does_not_do() {
     assert_eq!(run(&["--split-layout", "on", "--split-from", "2"]).1, plain);
     let cache = folder.path().join("cache");
     let (code, text, stderr) = run(&["--prompt-cache", cache.to_str().expect("UTF-8")]);
-    // Not kept, and said so; the text is there all the same.
+    // The prompt is not stored, which is reported; the text is generated nevertheless.
     assert!(stderr.contains("sliding window"), "{code:?}: {stderr}");
     assert!(code != Some(0) || text == plain, "{text}");
 }

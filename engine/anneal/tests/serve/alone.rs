@@ -1,11 +1,11 @@
-//! In process, shown: no other process, no listener that was not asked for.
+//! Tests that the server runs in one process, without child processes or unrequested listeners.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use crate::client::{Server, greedy};
 
-/// Children of all threads of process `pid`.
+/// Returns the children of all threads of process `pid`.
 fn children(pid: u32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
     let read = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
@@ -15,7 +15,7 @@ fn children(pid: u32) -> Vec<String> {
         .collect()
 }
 
-/// Inodes of its open sockets.
+/// Returns the inodes of its open sockets.
 fn sockets(pid: u32) -> BTreeSet<String> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("files");
     let links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
@@ -24,7 +24,7 @@ fn sockets(pid: u32) -> BTreeSet<String> {
         .collect()
 }
 
-/// Addresses at which it listens for TCP and UDP, and the paths of its Unix sockets.
+/// Returns the addresses on which it listens for TCP and UDP, and the paths of its Unix sockets.
 fn listeners(pid: u32) -> Vec<String> {
     let own = sockets(pid);
     let mut found = Vec::new();
@@ -42,7 +42,7 @@ fn listeners(pid: u32) -> Vec<String> {
     let unix = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
     for line in unix.lines().skip(1) {
         let words: Vec<&str> = line.split_whitespace().collect();
-        // The flag __SO_ACCEPTCON.
+        // This is the flag __SO_ACCEPTCON.
         let listens = words.get(3).is_some_and(|flags| *flags == "00010000");
         if listens && words.get(6).is_some_and(|inode| own.contains(*inode)) {
             found.push(format!("unix {}", words.get(7).unwrap_or(&"")));
@@ -51,7 +51,7 @@ fn listeners(pid: u32) -> Vec<String> {
     found
 }
 
-/// Its sockets of the internet, in whatever state.
+/// Returns its internet sockets in any state.
 fn internet(pid: u32) -> Vec<String> {
     let own = sockets(pid);
     let rows = ["tcp", "tcp6", "udp", "udp6"].map(|table| {

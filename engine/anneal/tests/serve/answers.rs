@@ -1,4 +1,4 @@
-//! What a request gets.
+//! Tests of answers.
 
 use std::io::Read;
 use std::net::Shutdown;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::client::{Server, greedy};
 use crate::common::on_tiny;
 
-/// What `anneal run` makes of a prompt.
+/// Returns the result of `anneal run` for a prompt.
 fn run(prompt: &str, n: &str) -> Value {
     let arguments = ["--json", "--ignore-eos", "--greedy", "-t", "1", "-p", prompt, "-n", n];
     serde_json::from_str(&on_tiny("run", &arguments)).expect("one JSON object")
@@ -83,7 +83,7 @@ fn a_prompt_that_goes_on_finds_what_was_evaluated() {
     let evaluated = first["usage"]["prompt_tokens"].as_u64().expect("a number");
     assert!(cached >= evaluated, "{second}");
     assert!(cached < second["usage"]["prompt_tokens"].as_u64().expect("a number"), "{second}");
-    // And with nothing reused it would have been the same.
+    // Without reuse, the result is the same.
     let mut anew = greedy(&prompt, 8);
     anew["cache_prompt"] = false.into();
     let anew = lines.ask(&anew);
@@ -96,7 +96,7 @@ fn a_stop_string_ends_it_and_is_not_told() {
     let mut lines = server.connect();
     let whole = lines.ask(&greedy("hello", 32));
     let text = whole["text"].as_str().expect("a text").to_string();
-    // From within the text, across tokens.
+    // The stop text lies within the generated text, across tokens.
     let stop: String = text.chars().skip(7).take(9).collect();
     let expected = text.split(&stop).next().expect("a part");
     for stream in [false, true] {
@@ -125,7 +125,7 @@ fn a_full_context_and_a_deadline_end_it_in_words() {
     let full = server.ask(&greedy("red heat", 1000));
     assert_eq!(full["stop"], "context_full", "{full}");
     let usage = |name: &str| full["usage"][name].as_u64().expect("a number");
-    // As in `run`: the last token needs no room.
+    // As in `run`, the last token needs no cell.
     assert_eq!(usage("prompt_tokens") + usage("completion_tokens"), 257);
 
     let server = Server::start(&["-c", "65536"]);
@@ -140,7 +140,7 @@ fn a_full_context_and_a_deadline_end_it_in_words() {
 fn a_client_that_only_stops_writing_gets_its_answer() {
     let server = Server::start(&[]);
     let mut lines = server.connect();
-    // Without the end of the line, too.
+    // The line end at the end of the input may be missing.
     std::io::Write::write_all(&mut lines.stream, greedy("hello", 8).to_string().as_bytes()).expect("sent");
     lines.stream.shutdown(Shutdown::Write).expect("half of it is closed");
     let answer = lines.next().expect("an answer");

@@ -1,4 +1,4 @@
-//! What cannot be meant is refused in words, to that client alone.
+//! Tests of invalid requests, which only affect the client that sends them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::client::{Server, greedy, http};
 
-/// Requests that are refused, and what the refusal says.
+/// Returns invalid requests, with a part of the expected error.
 fn wrong() -> Vec<(Vec<u8>, &'static str)> {
     let mut cases: Vec<(Vec<u8>, &'static str)> = [
         ("{", "not JSON"),
@@ -18,25 +18,28 @@ fn wrong() -> Vec<(Vec<u8>, &'static str)> {
         ("{\"prompt\": \"a\"} trailing", "trailing characters"),
         ("{}", "prompt: is missing"),
         ("{\"prompt\": null}", "prompt: is missing"),
-        ("{\"prompt\": 5}", "prompt: use a text"),
-        ("{\"prompt\": {}}", "prompt: use a text"),
-        ("{\"prompt\": [1, \"a\"]}", "prompt: a list holds tokens"),
-        ("{\"prompt\": [-1]}", "the vocabulary has the tokens 0 to"),
-        ("{\"prompt\": [2000000000]}", "the vocabulary has the tokens 0 to"),
+        ("{\"prompt\": 5}", "prompt: use a string"),
+        ("{\"prompt\": {}}", "prompt: use a string"),
+        ("{\"prompt\": [1, \"a\"]}", "prompt: use token numbers in a list"),
+        ("{\"prompt\": [-1]}", "use tokens from 0 to"),
+        ("{\"prompt\": [2000000000]}", "use tokens from 0 to"),
         ("{\"prompt\": \"\\ud800\"}", "not JSON"),
         ("{\"prompt\": \"a\", \"stream\": \"yes\"}", "stream: use true or false"),
-        ("{\"prompt\": \"a\", \"stop\": 5}", "stop: use a text"),
+        ("{\"prompt\": \"a\", \"stop\": 5}", "stop: use a string"),
         ("{\"prompt\": \"a\", \"grammar\": \"root ::= (\"}", "grammar"),
         ("{\"prompt\": \"a\", \"json_schema\": {\"type\": \"no such type\"}}", "schema"),
-        ("{\"prompt\": \"a\", \"json_schema\": {}, \"grammar\": \"\"}", "json_schema: give it or grammar"),
+        (
+            "{\"prompt\": \"a\", \"json_schema\": {}, \"grammar\": \"\"}",
+            "json_schema: give json_schema or grammar",
+        ),
         ("{\"prompt\": \"a\", \"logit_bias\": {\"999999999\": 1}}", "logit_bias"),
-        ("{\"prompt\": \"a\", \"stop\": [\"\"]}", "stop: a text that is empty"),
+        ("{\"prompt\": \"a\", \"stop\": [\"\"]}", "stop: a stop string must not be empty"),
     ]
     .map(|(request, expected)| (request.as_bytes().to_vec(), expected))
     .into();
-    cases.push((b"{\"prompt\": \"\xff\xfe\"}".to_vec(), "not UTF-8: byte 12"));
+    cases.push((b"{\"prompt\": \"\xff\xfe\"}".to_vec(), "not valid UTF-8: byte 12"));
     cases.push(("[".repeat(100_000).into_bytes(), "recursion limit"));
-    // The first is refused by its tokens, the second by its bytes alone.
+    // The first is rejected because of its tokens, the second because of its bytes.
     for (count, expected) in
         [(6_000, "the context of this server"), (20_000, "a context of 4096 tokens holds at most")]
     {
@@ -50,7 +53,7 @@ fn wrong() -> Vec<(Vec<u8>, &'static str)> {
         ["max_tokens", "top_k", "seed", "temperature", "top_p", "min_p", "timeout_s", "mirostat", "dry_base"]
     {
         for value in ["-1", "1e300", "-1e300", "99999999999999999999999999", "\"1\"", "[1]", "{}", "true"] {
-            // As in llama.cpp, a random one.
+            // As in llama.cpp, -1 means a random seed.
             if (field, value) == ("seed", "-1") {
                 continue;
             }
@@ -80,7 +83,7 @@ fn lines_that_are_wrong_are_refused_and_the_next_is_answered() {
     let mut request = greedy("hello", 2);
     request["id"] = "x".repeat(1025).into();
     let message = lines.ask(&request)["error"]["message"].to_string();
-    assert!(message.contains("id: has at most 1024 bytes"), "{message}");
+    assert!(message.contains("id: must have at most 1024 bytes"), "{message}");
     assert_eq!(lines.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
 }
 
@@ -110,9 +113,9 @@ fn what_is_too_long_is_refused_before_it_is_read() {
     lines.send(long.as_bytes());
     let answer = lines.next().expect("an answer");
     assert_eq!(answer["error"]["code"], "request_too_large", "{answer}");
-    // Whatever comes after cannot be told from the rest of that line.
+    // The rest of the input cannot be distinguished from the rest of that line.
     assert_eq!(lines.next(), None);
-    // Bytes without an end.
+    // Endless input without a line end.
     let mut endless = UnixStream::connect(server.socket()).expect("it listens");
     let _ = (0..100).try_for_each(|_| endless.write_all(&[b' '; 1000]));
     let mut said = String::new();
@@ -157,7 +160,7 @@ fn what_speaks_neither_is_told_so() {
     assert_eq!(server.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
 }
 
-/// Status and text of the answer to `bytes` over TCP.
+/// Returns status and text of the answer to `bytes` over TCP.
 fn raw(server: &Server, bytes: &[u8]) -> (u16, String) {
     let mut stream = TcpStream::connect(server.address()).expect("it listens");
     stream.set_read_timeout(Some(crate::client::PATIENCE)).expect("a limit");

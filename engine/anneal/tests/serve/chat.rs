@@ -1,4 +1,4 @@
-//! Conversations: `/v1/chat/completions`, and `messages` in a line of JSON.
+//! Tests of conversations: `/v1/chat/completions`, and `messages` in a line of JSON.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::common::{on_tiny, tiny, with_text};
 
 const PATH: &str = "/v1/chat/completions";
 
-/// One request at a time, and nothing kept: the tokens are those of `anneal run`.
+/// Starts a server with one slot and without a cache, so that the tokens equal those of `anneal run`.
 fn start(more: &[&str]) -> Server {
     Server::start(&[&["--listen", "127.0.0.1:0", "--slots", "1"], more].concat())
 }
@@ -19,7 +19,7 @@ fn post(server: &Server, body: &Value) -> (u16, Value) {
     (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
 }
 
-/// The events of a stream, which must end as it should.
+/// Returns the events of a stream, which must end normally.
 fn stream(server: &Server, body: &Value) -> Vec<Value> {
     let (status, head, text) = tcp(server, "POST", PATH, &[], body.to_string().as_bytes());
     assert_eq!(status, 200, "{text}");
@@ -36,7 +36,7 @@ fn with(mut body: Value, more: Value) -> Value {
     body
 }
 
-/// A greedy request.
+/// Returns a greedy request.
 fn ask(messages: Value) -> Value {
     json!({ "messages": messages, "max_tokens": 24, "temperature": 0, "ignore_eos": true, "cache_prompt": false })
 }
@@ -51,7 +51,7 @@ fn smith() -> Value {
     ])
 }
 
-/// What `--chat-template chatml` makes of [`smith`].
+/// Prompt that `--chat-template chatml` produces for [`smith`].
 const SMITH: &str = "<|im_start|>system\nYou are a smith.<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n\
     <|im_start|>assistant\nGood day.<|im_end|>\n<|im_start|>user\nRed heat,\n漢字 🙂?<|im_end|>\n<|im_start|>assistant\n";
 
@@ -72,7 +72,7 @@ fn an_answer_is_what_run_makes_of_the_rendered_prompt() {
     assert_eq!(answer["usage"]["prompt_tokens"], expected["prompt_tokens"]);
     assert_eq!(answer["usage"]["completion_tokens"], 24);
 
-    // In parts.
+    // As a stream.
     let more = json!({ "stream": true, "stream_options": { "include_usage": true } });
     let parts = stream(&server, &with(ask(smith()), more));
     assert!(
@@ -153,7 +153,7 @@ fn a_response_format_is_kept() {
         }
     }
     assert!(whole > 0, "every answer was cut");
-    // Texts that go on take it too.
+    // Text completions accept it as well.
     let more =
         json!({ "prompt": "The smith", "response_format": formats[1], "max_tokens": 200, "temperature": 0 });
     let (status, answer) = server.post("/v1/completions", &more);
@@ -179,7 +179,7 @@ fn what_cannot_be_meant_is_refused_with_its_place() {
         (
             ask(json!([{ "role": "user", "content": "a" }, { "role": 7 }])),
             "messages[1].role",
-            "use a text, not 7",
+            "use a string, not 7",
         ),
         (ask(user(json!(7))), "messages[0]", "a string, or a list of parts"),
         (
@@ -206,7 +206,7 @@ fn what_cannot_be_meant_is_refused_with_its_place() {
         (
             more(json!({ "response_format": { "type": "json_object" }, "grammar": "root ::= \"a\"" })),
             "response_format",
-            "not several",
+            "give only one of response_format",
         ),
     ];
     for (body, param, words) in cases {
@@ -224,7 +224,7 @@ fn what_cannot_be_meant_is_refused_with_its_place() {
     assert_eq!(error["param"], "messages");
     let both = server.ask(&with(ask(smith()), json!({ "prompt": "hello" })));
     assert_eq!(both["error"]["param"], "messages", "{both}");
-    // What it refused has done it no harm, and null is nothing.
+    // The rejected requests did no harm, and null counts as absent.
     let nulls = json!({ "tools": null, "response_format": null, "stop": null, "n": 1, "logprobs": false, "user": "u" });
     assert_eq!(post(&server, &more(nulls)).0, 200);
 }
@@ -248,7 +248,7 @@ fn a_template_that_is_broken_or_endless_spoils_nothing_else() {
     let model = folder.path().join("model.gguf");
     for (template, words) in [
         ("{% for m in messages %}", "tokenizer.chat_template"),
-        ("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "came to no end"),
+        ("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "did not finish"),
     ] {
         with_text(tiny(), &model, &[("tokenizer.chat_template", template)]);
         let server = of_model(&model);
@@ -261,7 +261,7 @@ fn a_template_that_is_broken_or_endless_spoils_nothing_else() {
     }
 }
 
-/// Of the model's own file: it sees what it is given, and refuses a role.
+/// The template of the model's file receives tools, and rejects a role.
 #[test]
 fn the_template_of_the_model_gets_tools_and_may_refuse() {
     let template = "{% for m in messages %}{% if m.role == 'owl' %}{{ raise_exception('no owls') }}{% endif %}\

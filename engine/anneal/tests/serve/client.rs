@@ -1,4 +1,4 @@
-//! A server that ends with its test, and ways to talk to it.
+//! Server that ends with its test, and functions to send requests to it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::common::{self, tiny};
 
-/// How long anything may take before a test fails: machines that do other work are slow.
+/// Time limit for anything in a test, including on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A running server.
+/// Running server.
 pub struct Server {
     pub child: Child,
     pub folder: tempfile::TempDir,
@@ -29,7 +29,7 @@ impl Drop for Server {
     }
 }
 
-/// `anneal serve` on the tiny model, on one thread, with `more` flags.
+/// Returns the command `anneal serve` for the tiny model, on one thread, with the flags `more`.
 pub fn command(more: &[&str]) -> Command {
     let mut command = common::command();
     command.args(["serve", "--json", "-t", "1", "-m"]).arg(tiny()).args(more);
@@ -38,7 +38,7 @@ pub fn command(more: &[&str]) -> Command {
 }
 
 impl Server {
-    /// Starts one on a socket in a folder of its own.
+    /// Starts a server on a socket in a folder of its own.
     pub fn start(more: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let socket = folder.path().join("a.sock");
@@ -47,7 +47,7 @@ impl Server {
         Self::with(command, folder)
     }
 
-    /// Starts one that listens where `command` says.
+    /// Starts a server that listens where `command` says.
     pub fn with(mut command: Command, folder: tempfile::TempDir) -> Self {
         let mut child = command.spawn().expect("the executable runs");
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
@@ -69,18 +69,18 @@ impl Server {
         Lines::new(&self.socket())
     }
 
-    /// One request, one answer.
+    /// Sends one request on a new connection and returns the answer.
     pub fn ask(&self, request: &Value) -> Value {
         self.connect().ask(request)
     }
 
-    /// Where it listens for HTTP.
+    /// Returns the address on which it listens for HTTP.
     pub fn address(&self) -> String {
         let listen = self.ready["listen"].as_str().expect("an address");
         listen.trim_start_matches("http://").to_string()
     }
 
-    /// The value of a metric.
+    /// Returns the value of a metric.
     pub fn metric(&self, name: &str) -> f64 {
         let (_, _, text) =
             http(UnixStream::connect(self.socket()).expect("it listens"), "GET", "/metrics", &[], b"");
@@ -90,7 +90,7 @@ impl Server {
         line.rsplit(' ').next().and_then(|number| number.parse().ok()).expect("a number")
     }
 
-    /// Waits until a metric is `value`.
+    /// Waits until a metric has the value `value`.
     pub fn wait_for(&self, name: &str, value: f64) {
         let begin = Instant::now();
         while self.metric(name) != value {
@@ -105,13 +105,13 @@ impl Server {
         assert!(status.expect("kill runs").success());
     }
 
-    /// Its exit code, once it has ended.
+    /// Waits for the end and returns the exit code.
     pub fn code(&mut self) -> Option<i32> {
         common::code(&mut self.child, PATIENCE)
     }
 }
 
-/// A connection that speaks lines of JSON.
+/// Connection for requests as lines of JSON.
 pub struct Lines {
     pub stream: UnixStream,
     reader: BufReader<UnixStream>,
@@ -129,7 +129,7 @@ impl Lines {
         self.stream.write_all(line).and_then(|()| self.stream.write_all(b"\n")).expect("it is sent");
     }
 
-    /// The next line; `None` at the end.
+    /// Returns the next line; `None` at the end.
     pub fn next(&mut self) -> Option<Value> {
         let mut line = String::new();
         match self.reader.read_line(&mut line).expect("a line in time") {
@@ -150,12 +150,12 @@ impl Lines {
     }
 }
 
-/// A greedy request.
+/// Returns a greedy request.
 pub fn greedy(prompt: &str, max_tokens: u32) -> Value {
     json!({ "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true })
 }
 
-/// A request over HTTP on a connection of its own: status, head and body of the response.
+/// Sends an HTTP request on a connection of its own. Returns status, head and body of the response.
 pub fn http(
     mut stream: impl Read + Write,
     method: &str,
@@ -171,7 +171,7 @@ pub fn http(
         head.push_str(&format!("{header}\r\n"));
     }
     head.push_str("\r\n");
-    // A server that refuses a body may close before all of it is sent.
+    // A server that rejects a body may close the connection before all of it is sent.
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
     let mut response = Vec::new();
     let _ = stream.read_to_end(&mut response);
@@ -195,7 +195,7 @@ fn unchunked(mut body: &str) -> String {
     text
 }
 
-/// The same over TCP.
+/// Sends an HTTP request over TCP, like [`http`].
 pub fn tcp(
     server: &Server,
     method: &str,
@@ -208,7 +208,7 @@ pub fn tcp(
     http(stream, method, path, headers, body)
 }
 
-/// A server of this configuration, which lies in its folder beside links to the tiny model called `a.gguf` and so on.
+/// Starts a server with this configuration, in a folder with links to the tiny model named `a.gguf` and so on.
 pub fn configured(text: &str, links: &[&str]) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for link in links {
@@ -224,14 +224,14 @@ pub fn configured(text: &str, links: &[&str]) -> Server {
 }
 
 impl Server {
-    /// The JSON at `path` over HTTP, and its status.
+    /// Returns the status and the JSON at `path` over HTTP.
     pub fn get(&self, path: &str) -> (u16, Value) {
         let stream = UnixStream::connect(self.socket()).expect("it listens");
         let (status, _, body) = http(stream, "GET", path, &[], b"");
         (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}")))
     }
 
-    /// The answer to `body` over HTTP, and its status.
+    /// Returns the status of the answer to `body` over HTTP, and the answer.
     pub fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let stream = UnixStream::connect(self.socket()).expect("it listens");
         let (status, _, body) = http(stream, "POST", path, &[], body.to_string().as_bytes());

@@ -1,4 +1,5 @@
-//! Sampling on the device. The CPU is one to llama.cpp: what it chooses inside the graph is what is chosen from logits.
+//! Tests of sampling on the device. llama.cpp treats the CPU as a device: the token chosen in the graph must be the
+//! one chosen from logits.
 
 use serde_json::{Value, json};
 
@@ -24,7 +25,7 @@ fn run_gives_the_same_tokens_and_tells_what_a_device_did() {
             &["logit_bias", "penalties", "top_k", "top_p", "min_p", "temperature", "draw"],
             &[],
         ),
-        // What devices have not ends what they do.
+        // A sampler that devices do not support ends the part of the chain on the device.
         (
             &["--seed", "1", "--typical", "0.9", "--repeat-penalty", "1.2"],
             &["penalties", "top_k"],
@@ -45,7 +46,7 @@ fn run_gives_the_same_tokens_and_tells_what_a_device_did() {
     for (more, offloaded, on_host) in cases {
         let here = tokens(&[more, &["--device-sampling", "off"]].concat());
         let device = tokens(&[more, &["--device-sampling", "on"]].concat());
-        // The random numbers are the same, and drawn from the same order; only rounding could differ.
+        // The random numbers are the same and are used in the same order, so only rounding could cause a difference.
         assert_eq!(device["tokens"], here["tokens"], "{more:?}");
         let made = device["tokens"].as_array().expect("tokens").len();
         let report = &device["device_sampling"];
@@ -56,7 +57,7 @@ fn run_gives_the_same_tokens_and_tells_what_a_device_did() {
         );
         let (chosen, left) = if on_host.is_empty() { (made, 0) } else { (0, made) };
         let counts = (&report["tokens_on_device"], &report["tokens_on_host"]);
-        // A grammar may take one more, the end.
+        // A grammar may allow one more token, the end of text.
         if offloaded.is_empty() {
             assert_eq!(counts.0, &json!(0), "{more:?}");
         } else {
@@ -71,19 +72,19 @@ fn run_gives_the_same_tokens_and_tells_what_a_device_did() {
         let why = &here["device_sampling"]["why"];
         assert_eq!(why, "--device-sampling off", "{more:?}");
     }
-    // The CPU makes the logits here, where nothing else is asked for.
+    // The CPU computes the logits here, unless another setting was requested.
     let auto = tokens(&["--greedy"]);
-    assert_eq!(auto["device_sampling"]["why"], "the CPU makes the logits");
+    assert_eq!(auto["device_sampling"]["why"], "the CPU computes the logits");
     assert_eq!(auto["device_sampling"]["tokens_on_host"], 40);
 }
 
-/// With two contexts the first token comes from the one that reads prompts. There are two where the kernels of this build repack
-/// the model's weights; else both layouts are the same.
+/// With two contexts, the first token comes from the prompt context. There are two if the kernels of this build
+/// repack the model's weights; otherwise both layouts are the same.
 #[test]
 fn a_split_layout_chooses_the_same_tokens_on_a_device() {
     let model = quantised("Q4_0");
     let two = repacks_q4_0();
-    // What is drawn at random is left to the host where two contexts would need one state.
+    // Random sampling happens on the host if two contexts would need one random state.
     for (more, chosen) in
         [(&["--greedy"][..], if two { 39 } else { 40 }), (&["--seed", "1"], if two { 0 } else { 40 })]
     {
@@ -104,7 +105,7 @@ fn a_split_layout_chooses_the_same_tokens_on_a_device() {
     }
 }
 
-/// Batches of a long prompt, its penalties, and the text after it.
+/// Covers batches of a long prompt, its penalties, and the text after it.
 #[test]
 fn penalties_on_a_device_look_at_the_prompt() {
     let prompt = "the smith brings the iron and the smith brings the coal ".repeat(8);
@@ -120,7 +121,7 @@ fn penalties_on_a_device_look_at_the_prompt() {
     assert_eq!(device["device_sampling"]["tokens_on_device"], 48);
 }
 
-/// Counted by llama.cpp, not asked of a flag.
+/// The number of reused graphs comes from llama.cpp, not from a flag.
 #[test]
 fn steady_decode_reuses_its_graph() {
     let run = |more: &[&str], reuse: bool| -> (u64, u64) {
@@ -139,7 +140,7 @@ fn steady_decode_reuses_its_graph() {
     };
     for more in [&["--device-sampling", "off"][..], &["--device-sampling", "on", "--repeat-penalty", "1.2"]] {
         let (computed, reused) = run(more, true);
-        // The first token comes out of the prompt's.
+        // The first token comes from the prompt's graph.
         assert_eq!(computed, 199, "{more:?}");
         assert!(reused * 10 >= computed * 9, "{more:?}: {reused} of {computed}");
     }
@@ -162,7 +163,7 @@ fn what_needs_logits_is_refused_beside_it() {
     }
 }
 
-/// Slots change between requests that a device can choose for and others, also in one batch.
+/// Slots alternate between requests whose tokens a device can choose and other requests, also within one batch.
 #[test]
 fn a_server_gives_each_request_its_tokens() {
     let plain = Server::start(&["--slots", "1"]);
@@ -179,7 +180,8 @@ fn a_server_gives_each_request_its_tokens() {
             request
         })
         .collect();
-    // One after the other, every token is that of a server without; the slots go from one kind to the other.
+    // One after the other, every token equals that of a server without device sampling. The slots change from one
+    // kind to the other.
     let single = Server::start(&["--slots", "1", "--device-sampling"]);
     for request in &requests {
         let (expected, answer) = (plain.ask(request), single.ask(request));
@@ -201,10 +203,10 @@ fn a_server_gives_each_request_its_tokens() {
     for (request, answer) in requests.iter().zip(&answers) {
         let expected = plain.ask(request);
         assert_eq!(answer["usage"]["completion_tokens"], 24, "{answer}");
-        // Beside others rounding may be another: the first token is of the prompt alone, or nearly.
+        // Beside other requests, rounding may differ. The first token only depends on the prompt, or nearly so.
         assert_eq!(answer["tokens"][0], expected["tokens"][0], "{request}");
     }
-    // All but those that ask for likelihoods, 24 tokens each.
+    // All requests except those with log-probabilities, 24 tokens each.
     assert_eq!(server.metric("anneal_device_tokens_total"), 9.0 * 24.0);
     assert_eq!(plain.metric("anneal_device_tokens_total"), 0.0);
 }

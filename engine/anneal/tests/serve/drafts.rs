@@ -1,4 +1,4 @@
-//! Speculative decoding in the server: the same tokens, and what is told of it.
+//! Tests of speculative decoding in the server: the same tokens, and correct counts.
 
 use serde_json::{Value, json};
 
@@ -25,25 +25,25 @@ fn tokens_are_those_of_run_without_drafts() {
         assert_eq!(answer["tokens"], expected["tokens"], "{prompt}");
         assert_eq!(answer["text"], expected["text"], "{prompt}");
         drafted += answer["timings"]["drafted_tokens"].as_u64().expect("a number");
-        // A request may do without.
+        // A request can turn drafts off.
         let plain = lines.ask(&with(greedy(prompt, 100), json!({ "drafts": "off" })));
         assert_eq!(plain["tokens"], expected["tokens"], "{prompt}");
         assert_eq!(plain["timings"]["drafted_tokens"], 0, "{plain}");
     }
     if drafted == 0 {
-        // Nothing is, on CPUs where a batch rounds otherwise than single tokens do; `run` says so.
+        // On CPUs where a batch is rounded differently than single tokens, nothing is drafted; `run` reports this.
         let arguments =
             ["--json", "--greedy", "-t", "1", "-p", REPEATS, "-n", "20", "--speculative", "lookup"];
         let told: Value = serde_json::from_str(&on_tiny("run", &arguments)).expect("one JSON object");
         let paused = told["speculative"]["paused"].as_str();
-        assert!(paused.is_some_and(|why| why.contains("rounds otherwise")), "nothing was drafted: {told}");
+        assert!(paused.is_some_and(|why| why.contains("rounds differently")), "nothing was drafted: {told}");
     }
     assert_eq!(server.metric("anneal_drafted_tokens_total"), drafted as f64);
     assert!(server.metric("anneal_accepted_tokens_total") <= drafted as f64);
 }
 
-/// Three slots in a context of `n_ctx` tokens, for which a smaller model drafts wherever it may: the same model, so that all that
-/// it drafts is right.
+/// Starts a server with three slots in a context of `n_ctx` tokens and a draft model. The draft model is the model
+/// itself, so that all drafts are correct.
 fn drafting(n_ctx: &str) -> Server {
     let draft = crate::common::tiny().to_str().expect("a path");
     let flags = ["--slots", "3", "--draft-model", draft, "--draft-p-min", "0", "--draft-near", "-c", n_ctx];
@@ -53,7 +53,8 @@ fn drafting(n_ctx: &str) -> Server {
 #[test]
 fn a_smaller_model_drafts() {
     let server = drafting("1500");
-    // One with a prompt that takes more than a step to read, beside others; twice, so that slots hold other texts before.
+    // One prompt takes more than one step to evaluate, beside others. It runs twice, so that slots contain other
+    // texts before.
     let long = "The smith brings the steel slowly to a red heat. ".repeat(14);
     let prompts = [REPEATS, "hello", long.as_str(), "A day in short", REPEATS, long.as_str()];
     let plain = |prompt: &str| server.ask(&with(greedy(prompt, 60), json!({ "drafts": "off" })));
@@ -65,20 +66,21 @@ fn a_smaller_model_drafts() {
     });
     for ((prompt, answer), expected) in prompts.iter().zip(&answers).zip(&expected) {
         assert_eq!(answer["usage"]["completion_tokens"], 60, "{answer}");
-        // Near ties may go otherwise in a batch: the beginning is the same.
+        // Near ties may be resolved differently in a batch, but the first token is the same.
         assert_eq!(answer["tokens"][0], expected[0], "{prompt}");
     }
     let drafted = server.metric("anneal_drafted_tokens_total");
     let accepted = server.metric("anneal_accepted_tokens_total");
     assert!(drafted > 0.0 && accepted > 0.5 * drafted, "{accepted} of {drafted}");
-    // Alone, and by the text itself where a request wants that.
+    // Alone, and with drafts from the text itself if a request asks for that.
     let alone = ask(REPEATS);
     assert_eq!(alone["usage"]["completion_tokens"], 60, "{alone}");
     let lookup = server.ask(&with(greedy(REPEATS, 60), json!({ "drafts": "lookup" })));
     assert_eq!(lookup["usage"]["completion_tokens"], 60, "{lookup}");
 }
 
-/// Where a batch has the bits of single tokens, all tokens are those without; and what is sure of little drafts little.
+/// If a batch gives the same bits as single tokens, all tokens equal those without drafts. A model that is rarely
+/// confident drafts little.
 #[test]
 fn tokens_are_the_same_with_a_smaller_model() {
     let model = crate::common::tiny();
@@ -94,12 +96,13 @@ fn tokens_are_the_same_with_a_smaller_model() {
         }
         let (drafted, accepted) =
             (server.metric("anneal_drafted_tokens_total"), server.metric("anneal_accepted_tokens_total"));
-        // The same model: what it drafts is what is chosen. Nothing, on CPUs where a batch rounds otherwise.
+        // With the same model, every draft is accepted. On CPUs where a batch is rounded differently, there are no
+        // drafts.
         assert_eq!(accepted, drafted, "{p}");
     }
 }
 
-/// More conversations than there is room for, so that slots are emptied and taken again, and what drafts has them all too.
+/// There are more conversations than fit, so that slots are cleared and reused, in the draft model's context as well.
 #[test]
 fn drafts_outlive_a_context_that_is_full() {
     let server = drafting("512");
@@ -129,9 +132,9 @@ fn drafts_outlive_a_context_that_is_full() {
 #[test]
 fn what_cannot_draft_is_refused_at_the_start() {
     for (flags, expected) in [
-        (&["--speculative", "model"][..], "name the smaller model with draft_model"),
-        (&["--speculative", "lookup", "--draft-model", "x.gguf"], "it would not be used"),
-        (&["--draft-max", "3"], "--draft-max without drafts"),
+        (&["--speculative", "model"][..], "needs a draft model: name it with draft_model"),
+        (&["--speculative", "lookup", "--draft-model", "x.gguf"], "has no effect with speculative"),
+        (&["--draft-max", "3"], "--draft-max has no effect without drafts"),
         (&["--draft-model", "no such.gguf"], "no such.gguf"),
         (&["--draft-model", "x.gguf", "--draft-p-min", "2"], "for '--draft-p-min <P>': use 0 to 1"),
     ] {
@@ -198,7 +201,7 @@ fn a_server_without_drafts_says_so() {
     let server = Server::start(&[]);
     let answer = server.ask(&with(greedy("hello", 4), json!({ "drafts": "lookup" })));
     let message = answer["error"]["message"].as_str().expect("an error");
-    assert!(message.contains("this model has no drafts"), "{message}");
+    assert!(message.contains("speculative decoding is off for this model"), "{message}");
     let answer = server.ask(&with(greedy("hello", 4), json!({ "drafts": "off" })));
     assert_eq!(answer["usage"]["completion_tokens"], 4, "{answer}");
 }

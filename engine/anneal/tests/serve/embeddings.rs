@@ -1,4 +1,4 @@
-//! `/v1/embeddings`, and the same in lines of JSON.
+//! Tests of `/v1/embeddings`, and of embeddings in lines of JSON.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,7 +21,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().expect("a list").iter().map(|value| value.as_f64().expect("a number")).collect()
 }
 
-/// The embeddings of `input`, each of length 1.
+/// Returns the embeddings of `input`, each of which must have the length 1.
 fn embed(server: &Server, input: &Value) -> Vec<Vec<f64>> {
     let (status, answer) = post(server, &json!({ "input": input }));
     assert_eq!((status, &answer["object"]), (200, &json!("list")), "{answer}");
@@ -59,7 +59,7 @@ fn texts_and_their_tokens_have_the_same_embedding() {
     let of_first = embed(&server, &tokens[0]);
     assert!(dot(&of_first[0], &alone[0]) > 0.9999);
     for at in 0..texts.len() {
-        // Other batches, other rounding.
+        // Other batches cause other rounding.
         assert!(dot(&alone[at], &together[at]) > 0.999, "{}", texts[at]);
         assert!(dot(&together[at], &of_tokens[at]) > 0.9999, "{}", texts[at]);
     }
@@ -75,7 +75,7 @@ fn a_text_longer_than_a_batch_is_read_whole() {
     let server = start(&["-c", "2048"]);
     let long = "The smith brings the steel slowly to a red heat. ".repeat(12);
     let one = embed(&server, &json!(long));
-    // What comes last counts as well.
+    // The end of the text also has an effect.
     let other = embed(&server, &json!(format!("{long} 漢字 🙂 漢字 🙂 漢字 🙂 漢字 🙂")));
     let again = embed(&server, &json!(long));
     assert!(dot(&one[0], &other[0]) < 0.9999, "{}", dot(&one[0], &other[0]));
@@ -129,7 +129,7 @@ fn what_cannot_be_meant_is_refused_in_words() {
     let long = "red heat ".repeat(300);
     let cases = [
         (json!({}), 400, "input: is missing"),
-        (json!({ "input": "" }), 400, "input: a text is empty"),
+        (json!({ "input": "" }), 400, "input: a text must not be empty"),
         (json!({ "input": [] }), 400, "input: 1 to 2048 texts, not 0"),
         (json!({ "input": [99999999] }), 400, "input: the vocabulary has the tokens 0 to"),
         (json!({ "input": [-1] }), 400, "input: the vocabulary has the tokens 0 to"),
@@ -137,7 +137,7 @@ fn what_cannot_be_meant_is_refused_in_words() {
         (json!({ "input": long }), 400, "input: a text has"),
         (json!({ "input": "a", "encoding_format": "hex" }), 400, "encoding_format: use float or base64"),
         (json!({ "input": "a", "dimensions": 3 }), 400, "dimensions: this model's embeddings have"),
-        (json!({ "input": "a", "model": "other" }), 404, "there is no model"),
+        (json!({ "input": "a", "model": "other" }), 404, "unknown model"),
         (json!({ "input": "a", "timeout_s": -1 }), 400, "timeout_s: use a number"),
     ];
     for (body, expected, words) in cases {
@@ -168,7 +168,7 @@ fn generating_goes_on_beside() {
             }
             rounds
         });
-        // Begin when it is under way.
+        // Wait until the request is in progress.
         while server.metric("anneal_embeddings_total") == 0.0 {
             std::thread::yield_now();
         }
@@ -189,7 +189,7 @@ fn a_full_queue_and_the_end_are_told() {
     let mut connections: Vec<_> = (0..4).map(|_| server.connect()).collect();
     let (first, others) = connections.split_first_mut().expect("four");
     first.send(much.to_string().as_bytes());
-    // It has its context, and so it does not wait any more.
+    // The request has its context, so it no longer waits.
     while server.metric("anneal_embedding_cache_bytes") == 0.0 {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
@@ -203,14 +203,14 @@ fn a_full_queue_and_the_end_are_told() {
     server.signal("TERM");
     assert_eq!(server.code(), Some(0));
     for lines in &mut connections {
-        // Told, or closed.
+        // The client receives an error, or the connection closes.
         if let Some(line) = lines.next() {
             assert!(line.get("error").is_some(), "{}", line["error"]);
         }
     }
 }
 
-/// Hundreds of texts of one client do not keep another's only one waiting.
+/// Hundreds of texts of one client do not delay the single text of another.
 #[test]
 fn a_long_job_lets_others_go_before_it() {
     let server = start(&["-c", "512"]);
@@ -218,17 +218,17 @@ fn a_long_job_lets_others_go_before_it() {
         (0..500).map(|number| format!("{number} {}", "red heat of the steel ".repeat(8))).collect();
     std::thread::scope(|scope| {
         let job = scope.spawn(|| post(&server, &json!({ "input": long })));
-        // It has its context, and so it is worked at.
+        // The job has its context, so it is being processed.
         while server.metric("anneal_embedding_cache_bytes") == 0.0 && !job.is_finished() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         let answer = server.ask(&json!({ "embed": "hello" }));
         assert_eq!(answer["done"], true, "{answer}");
-        // Texts are counted when all of their request are done.
+        // Texts are counted when all texts of their request are done.
         assert_eq!(server.metric("anneal_embeddings_total"), 1.0);
         let (status, answer) = job.join().expect("no panic");
         assert_eq!((status, answer["data"].as_array().map(Vec::len)), (200, Some(500)));
-        // In pieces or not, each text has its own.
+        // Processed in pieces or not, each text has its own embedding.
         let first = numbers(&answer["data"][0]["embedding"]);
         let last = numbers(&answer["data"][499]["embedding"]);
         assert!(dot(&first, &embed(&server, &json!(long[0]))[0]) > 0.9999);

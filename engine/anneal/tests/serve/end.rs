@@ -1,4 +1,4 @@
-//! Starting and ending.
+//! Tests of starting and stopping.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::client::{Server, command, greedy};
 use crate::common::{self, parts};
 
-/// How a start ends that must not succeed.
+/// Returns the error of a start that must fail with exit code `code`.
 fn refused(arguments: &[&str], code: i32) -> String {
     let (found, stdout, stderr) = parts(&command(arguments).output().expect("the executable runs"));
     assert_eq!((found, stdout.as_str()), (Some(code), ""), "{arguments:?}: {stderr}");
@@ -71,7 +71,7 @@ fn a_second_signal_ends_it_at_once() {
     running.send(request.to_string().as_bytes());
     running.next().expect("a token");
     server.signal("TERM");
-    // Two at once are one to the kernel: the first must have been seen.
+    // The kernel merges two pending signals of a kind, so the server must have handled the first one.
     while UnixStream::connect(server.socket()).is_ok() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
@@ -91,7 +91,7 @@ fn a_socket_in_use_is_refused_and_one_left_behind_replaced() {
     assert!(stderr.contains("another program listens there"), "{stderr}");
     assert_eq!(server.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
 
-    // Killed, it leaves its file.
+    // A killed server leaves its socket file.
     server.child.kill().expect("a signal");
     server.child.wait().expect("it ends");
     assert!(socket.exists());
@@ -112,8 +112,8 @@ fn where_it_cannot_listen_is_said() {
     let taken = taken.local_addr().map(|address| (taken, address.to_string())).expect("an address");
     let long = place(&"x".repeat(120));
     let cases = [
-        (vec!["--socket", &long], 1, "the system takes 107"),
-        (vec!["--listen", &taken.1], 1, "another program has it"),
+        (vec!["--socket", &long], 1, "the maximum of 107"),
+        (vec!["--listen", &taken.1], 1, "another program uses the port"),
         (vec!["--listen", "0.0.0.0:0"], 2, "a key is needed"),
         (vec!["--listen", "nowhere"], 2, "invalid socket address"),
         (vec!["--slots", "0", "--listen", "127.0.0.1:0"], 2, "--slots 0"),
@@ -124,7 +124,7 @@ fn where_it_cannot_listen_is_said() {
         assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
     }
     let (file, nowhere) = (place("a file"), place("none/a.sock"));
-    assert!(refused(&["--socket", &file], 1).contains("no socket"));
+    assert!(refused(&["--socket", &file], 1).contains("is not a socket"));
     assert!(refused(&["--socket", &nowhere], 1).contains("cannot use the folder"));
     assert_eq!(std::fs::read(&file).expect("it is there"), b"precious");
 }
@@ -156,12 +156,12 @@ fn the_configuration_is_printed_and_read() {
     std::fs::write(&config, text).expect("a file");
     let server = Server::start(&["--config", config.to_str().expect("UTF-8"), "--slots", "3"]);
     assert_eq!(server.ready["context"], 512);
-    // The flag, not the file.
+    // The flag overrides the file.
     assert_eq!(server.metric("anneal_slots"), 3.0);
     std::fs::write(&config, "slotz = 2\n").expect("a file");
     let stderr = refused(&["--config", config.to_str().expect("UTF-8")], 2);
     assert!(stderr.contains("slotz: unknown key; did you mean slots?"), "{stderr}");
-    // A socket that somebody else listens on is not touched.
+    // A socket on which another process listens is not touched.
     let path = folder.path().join("b.sock");
     let _listener = UnixListener::bind(&path).expect("a socket");
     assert!(refused(&["--socket", path.to_str().expect("UTF-8")], 1).contains("another program"));

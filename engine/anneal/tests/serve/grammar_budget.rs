@@ -1,4 +1,4 @@
-//! One client does not hold up the others, whatever it sends, or leaves.
+//! Tests that one client cannot delay the others, whatever it sends or stops reading.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use crate::client::{PATIENCE, Server, command, greedy, http, tcp};
 
 const ABANDONED: &str = "anneal_requests_total{end=\"abandoned\"}";
 
-/// What is left to read of `stream`.
+/// Reads the rest of `stream`.
 fn rest(mut stream: impl Read) -> String {
     let mut text = Vec::new();
     stream.read_to_end(&mut text).expect("it is closed");
@@ -24,7 +24,7 @@ fn blank_lines_are_skipped_in_one_go() {
     let mut lines = server.connect();
     lines.send(greedy("red heat", 4000).to_string().as_bytes());
     server.wait_for("anneal_slots_busy", 1.0);
-    // They are read while the request runs, and lie before the next one.
+    // These lines are read while the request runs, and precede the next one.
     lines.stream.write_all("\r\n \n".repeat(1_000_000).as_bytes()).expect("sent");
     lines.send(greedy("hello", 2).to_string().as_bytes());
     assert_eq!(lines.next().expect("an answer")["usage"]["completion_tokens"], 4000);
@@ -53,7 +53,7 @@ fn schemas_that_would_take_for_ever_are_refused_and_slow_ones_are_overdue() {
     let server = Server::start(&["--listen", "127.0.0.1:0"]);
     let mut lines = server.connect();
     let mut request = greedy("hello", 4);
-    // The first one waits for the vocabulary.
+    // The first request waits for the preparation of the vocabulary.
     request["json_schema"] = json!({ "type": "object" });
     request["timeout_s"] = 0.001.into();
     assert_eq!(lines.ask(&request)["error"]["code"], "deadline");
@@ -81,7 +81,7 @@ fn no_more_are_prepared_than_may_wait_and_run() {
     slow["json_schema"] =
         json!({ "type": "object", "properties": (0..5).map(property).collect::<serde_json::Map<_, _>>() });
     let mut busy = false;
-    // They are over soon: where the third comes too late, all come once more.
+    // The requests are short. If the third comes too late, all are sent again.
     for _ in 0..20 {
         let mut first: Vec<_> = (0..2).map(|_| server.connect()).collect();
         first.iter_mut().for_each(|lines| lines.send(slow.to_string().as_bytes()));
@@ -105,7 +105,7 @@ fn a_short_request_goes_before_one_that_does_not_fit() {
         request["prompt"] = json!(vec![1000; tokens]);
         request
     };
-    // Not read, it rests and keeps its cells.
+    // If its answer is not read, the request pauses and keeps its cells.
     let mut holds = server.connect();
     let mut request = long(2000, 13_000);
     request["stream"] = true.into();
@@ -165,7 +165,7 @@ fn who_does_not_say_what_it_wants_is_closed() {
     assert!(!rest(half).contains("200 OK"));
     assert_eq!(rest(nothing), "");
     assert!(!rest(second).contains("HTTP/1.1"));
-    // Those that were answered may rest for longer.
+    // Clients whose requests were answered may be idle for longer.
     assert_eq!(lines.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
     resting.write_all(b"GET /none HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("sent");
     assert!(rest(resting).contains("HTTP/1.1 404"));
@@ -188,7 +188,7 @@ fn a_client_that_goes_behind_its_next_request_is_seen() {
         };
         stream.write_all(request.as_bytes()).expect("sent");
         server.wait_for("anneal_slots_busy", 1.0);
-        // The bytes of the next request are read before the end is there.
+        // The bytes of the next request are read before the end of the answer.
         std::thread::sleep(Duration::from_millis(200));
         drop(stream);
         assert_eq!(server.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
@@ -226,7 +226,7 @@ fn no_web_page_of_another_place_is_answered() {
         assert_eq!(post(headers), expected, "{headers:?}");
     }
     assert_eq!(server.metric("anneal_requests_total{end=\"invalid\"}"), 6.0);
-    // At the socket a browser cannot be.
+    // A browser cannot connect to the socket.
     let unix = |path: &str| {
         let stream = UnixStream::connect(server.socket()).expect("it listens");
         http(stream, "GET", path, &["Origin: http://evil.example"], b"")
@@ -240,11 +240,12 @@ fn no_web_page_of_another_place_is_answered() {
     assert!(text.contains("\"type\":\"invalid_request_error\""), "{text}");
 }
 
-/// A grammar whose every token takes long, but not too long: all others wait for each of them, so its request ends.
+/// Every token of the grammar takes long, but less than the limit per token. All other requests wait for each token,
+/// so the request is ended.
 #[test]
 fn a_slow_grammar_ends_alone() {
     let server = Server::start(&["--listen", "127.0.0.1:0", "--slots", "2", "-c", "8192"]);
-    // Each token may be in ever more places. It cannot end before a sign that this model hardly says.
+    // Each token can have more and more parses. The text cannot end before a sign that this model hardly ever writes.
     let slow = "root ::= all \"\\U0001F600\"\nall ::= one all one | one\none ::= [a-z ]";
     let asked = json!({ "prompt": "a", "grammar": slow, "temperature": 0, "max_tokens": 4000 });
     let mut others = server.connect();
@@ -253,10 +254,10 @@ fn a_slow_grammar_ends_alone() {
     others.send(other.to_string().as_bytes());
     assert!(others.next().is_some_and(|line| line.get("token").is_some()));
     let (status, _, text) = tcp(&server, "POST", "/v1/completions", &[], asked.to_string().as_bytes());
-    // On a machine that does much else a single token may be too late before the sum of all is too much.
-    let reasons = ["kept other requests waiting for longer", "a token took more than"];
+    // On a loaded machine, a single token may exceed its limit before the total is exceeded.
+    let reasons = ["delayed other requests for too long", "a token took more than"];
     assert!(status == 500 && reasons.iter().any(|reason| text.contains(reason)), "{status}: {text}");
-    // The other goes on: what it was told meanwhile, and more.
+    // The other request continues: it receives further tokens.
     let line = std::iter::from_fn(|| others.next()).nth(500);
     assert!(line.as_ref().is_some_and(|line| line.get("token").is_some()), "{line:?}");
 }

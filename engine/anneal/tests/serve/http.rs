@@ -1,4 +1,4 @@
-//! The endpoints over HTTP.
+//! Tests of the HTTP endpoints.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -24,7 +24,7 @@ fn completions_are_what_the_socket_gives() {
     let usage = &answer["usage"];
     assert_eq!(usage["total_tokens"].as_u64(), usage["prompt_tokens"].as_u64().map(|prompt| prompt + 24));
 
-    // In parts, with the usage at the end.
+    // As a stream, with the usage at the end.
     let mut request = greedy("The smith", 24);
     request["stream"] = true.into();
     request["stream_options"] = json!({ "include_usage": true });
@@ -82,7 +82,7 @@ fn web_pages_are_kept_out() {
     let server = Server::start(&["--listen", "127.0.0.1:0"]);
     let body = greedy("hello", 2).to_string();
     let (status, _, text) = tcp(&server, "POST", "/v1/completions", &["Host: evil.example"], body.as_bytes());
-    // Two Host headers, or one of another name: neither is answered.
+    // Neither a request with two Host headers nor one with another host name is answered.
     assert!(matches!(status, 400 | 403), "{text}");
     let stream = std::net::TcpStream::connect(server.address()).expect("it listens");
     let plain = ["Content-Length: 2", "Content-Type: text/plain"];

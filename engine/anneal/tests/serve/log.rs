@@ -1,4 +1,4 @@
-//! The log: what is in it, and what never is.
+//! Tests of the log: its contents, and the data that it must never contain.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use crate::client::{Server, command, greedy, http, tcp};
 
-/// In every prompt, and in all else that a client says. Of letters that the tiny model does not make of itself.
+/// Secret in every prompt and all other client data. The tiny model does not write these letters by itself.
 const SECRET: &str = "XyzzySecretPlugh";
 
-/// The same as a field, or a word in one.
+/// Secret as a field name, or as a word in one.
 const SECRET_NAME: &str = "xyzzy_secret_plugh";
 
-/// A server whose log is read as it comes.
+/// Server whose log is read as it is written.
 struct Logged {
     server: Server,
     log: JoinHandle<String>,
@@ -37,7 +37,7 @@ impl Logged {
         Logged::of(Server::start(&[&all[..], more].concat()))
     }
 
-    /// All of it, once the server has ended.
+    /// Ends the server and returns the whole log.
     fn end(mut self) -> String {
         self.server.signal("TERM");
         assert_eq!(self.server.code(), Some(0));
@@ -45,21 +45,21 @@ impl Logged {
     }
 }
 
-/// Its lines as JSON.
+/// Parses the lines as JSON.
 fn lines(text: &str) -> Vec<Value> {
     text.lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}")))
         .collect()
 }
 
-/// The requests in it, as they came: a line is written when the last of its request goes.
+/// Returns the logged requests in order: a request's line is written when the last part of the request ends.
 fn requests(text: &str) -> Vec<Value> {
     let mut found: Vec<Value> = lines(text).into_iter().filter(|line| line["message"] == "request").collect();
     found.sort_by_key(|line| line["request"].as_u64());
     found
 }
 
-/// Every body that says the secret, for every endpoint.
+/// Returns request bodies that contain the secret, for every endpoint.
 fn bodies() -> Vec<(&'static str, Value)> {
     let message = json!([{ "role": "user", "content": SECRET }]);
     let nothing = json!([{ "role": SECRET, "content": SECRET }]);
@@ -116,7 +116,7 @@ fn no_word_of_a_client_is_in_the_log() {
         let bodies = bodies();
         for (path, body) in &bodies {
             let _ = tcp(server, "POST", path, &[], body.to_string().as_bytes());
-            // As a line as well, where it is one or not.
+            // The body is also sent as a line, valid or not.
             let mut line = body.clone();
             if let Some(fields) = line.as_object_mut() {
                 fields.insert("id".to_string(), json!(SECRET));
@@ -131,7 +131,7 @@ fn no_word_of_a_client_is_in_the_log() {
             let (status, ..) = tcp(server, "POST", "/v1/completions", &[], broken.as_bytes());
             assert_eq!(status, 400);
             let mut stream = server.connect();
-            // What begins with a capital letter is HTTP there.
+            // A line that starts with a capital letter is parsed as HTTP.
             stream.send(format!("x{broken}").as_bytes());
             assert!(stream.next().expect("an answer")["error"].is_object());
         }
@@ -144,7 +144,7 @@ fn no_word_of_a_client_is_in_the_log() {
         }
         let foreign = format!("Host: {SECRET}");
         let _ = tcp(server, "GET", "/metrics", &[&foreign, &format!("Origin: {SECRET}")], b"");
-        // No HTTP at all, and one who leaves.
+        // Input that is not HTTP, from a client that disconnects.
         let mut stream = std::net::TcpStream::connect(server.address()).expect("it listens");
         stream.write_all(format!("{SECRET}\r\n\r\n").as_bytes()).expect("sent");
         let _ = stream.read_to_end(&mut Vec::new());
@@ -174,7 +174,7 @@ fn a_request_is_a_line_of_numbers() {
     let server = &logged.server;
     let (status, _) = server.post("/v1/completions", &greedy("hello", 5));
     assert_eq!(status, 200);
-    // Of the same user, who finds it.
+    // This client belongs to the same user, so its prefix is found in the cache.
     server.ask(&greedy("hello", 4));
     server.ask(&json!({ "prompt": "x", "max_tokens": -1 }));
     let (status, ..) =
@@ -194,7 +194,7 @@ fn a_request_is_a_line_of_numbers() {
         [json!("/v1/completions"), json!("lines"), json!("lines"), json!("/v1/models/NAME")]
     );
     assert_eq!(of("end"), ["length", "length", "refused", "refused"]);
-    // Scripts filter by it: docs/src/run/serving.md.
+    // Scripts filter by this target: docs/src/run/serving.md.
     assert_eq!(of("target"), ["engine::serve::ticket"; 4]);
     assert_eq!(of("status"), [json!(200), Value::Null, json!(400), json!(404)]);
     assert_eq!(of("tokens"), [5, 4, 0, 0]);
@@ -236,7 +236,7 @@ fn refused_keys_have_one_line_a_minute() {
     }
     let text = logged.end();
     let refused = requests(&text).into_iter().filter(|line| line["status"] == 401).count();
-    // Two if a minute ends meanwhile.
+    // Two lines if a minute ends in between.
     assert!((1..=2).contains(&refused), "{text}");
 }
 
@@ -251,7 +251,7 @@ fn as_text_it_is_a_line_each_and_without_it_nothing() {
         line.contains(" INFO ") && line.contains("tokens=4") && line.contains("end=\"length\""),
         "{line}"
     );
-    // Only what it says to people.
+    // Without the log, only messages for people are written.
     let logged = Logged::of(Server::start(&[]));
     logged.server.ask(&greedy(SECRET, 4));
     assert_eq!(logged.end(), "");
@@ -260,7 +260,7 @@ fn as_text_it_is_a_line_each_and_without_it_nothing() {
 #[test]
 fn a_log_that_nobody_reads_holds_up_nobody() {
     let server = Server::start(&["--log-level", "trace"]);
-    // More lines than a pipe and the queue hold.
+    // More lines than the pipe and the queue can hold.
     for _ in 0..20 {
         let mut lines = server.connect();
         let body = b"x\n".repeat(500);

@@ -1,4 +1,4 @@
-//! How likely tokens were, and several answers to one request.
+//! Tests of log-probabilities, and of several answers to one request.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn refused(server: &Server, path: &str, body: &Value) -> String {
     answer["error"]["message"].as_str().expect("a message").to_string()
 }
 
-/// The events of a stream, which must end as it should.
+/// Returns the events of a stream, which must end normally.
 fn stream(server: &Server, path: &str, body: &Value) -> Vec<Value> {
     let (status, _, text) = tcp(server, "POST", path, &[], body.to_string().as_bytes());
     assert_eq!(status, 200, "{text}");
@@ -56,14 +56,14 @@ fn lines_tell_how_likely_each_token_was() {
     for (entry, token) in told.iter().zip(whole["tokens"].as_array().expect("a list")) {
         let top = entry["top"].as_array().expect("a list");
         assert_eq!((&entry["token"], top.len()), (token, 20));
-        // Greedy: the best one was taken, and the others are less likely, in order.
+        // Greedy: the best token was chosen, and the others are less likely, in order.
         assert_eq!((&top[0]["token"], &top[0]["logprob"]), (token, &entry["logprob"]));
         let all: Vec<f64> = top.iter().map(|likely| number(&likely["logprob"])).collect();
         assert!(all.is_sorted_by(|one, other| one >= other), "{all:?}");
         let sum: f64 = all.iter().map(|logprob| logprob.exp()).sum();
         assert!(sum > 0.0 && sum <= 1.0001, "{sum}");
     }
-    // In parts, the same; and whatever samplers do, the probabilities are the model's.
+    // As a stream, with the same values. Samplers do not change them: the probabilities are those of the model.
     let hot = json!({ "logprobs": 2, "stream": true, "temperature": 5, "top_k": 1 });
     lines.send(with(greedy("red heat", 8), hot).to_string().as_bytes());
     for entry in told {
@@ -89,7 +89,7 @@ fn both_endpoints_tell_it_in_openais_shape() {
         assert_eq!(top[token], told["token_logprobs"][at], "{told}");
         assert!((1..=4).contains(&top.as_object().map_or(0, |top| top.len())), "{top}");
     }
-    // In parts: the same lists, one after the other.
+    // As a stream: the same lists, one after the other.
     let parts = stream(&server, TEXT, &with(text.clone(), json!({ "logprobs": 3, "stream": true })));
     let joined = |name: &str| -> Vec<Value> {
         let lists = parts.iter().filter_map(|part| part["choices"][0]["logprobs"][name].as_array());
@@ -128,7 +128,7 @@ fn more_than_is_offered_is_refused_in_words() {
         (TEXT, &text, json!({ "logprobs": -1 }), "logprobs: use a whole number from 0 to 20"),
         (TEXT, &text, json!({ "n": 0 }), "n: use a whole number from 1 to 8"),
         (TEXT, &text, json!({ "n": 9 }), "n: use a whole number from 1 to 8"),
-        (TEXT, &text, json!({ "n": 2, "best_of": 3 }), "best_of: only 2 is offered"),
+        (TEXT, &text, json!({ "n": 2, "best_of": 3 }), "best_of: only 2 is supported"),
         (CHAT, &chat, json!({ "logprobs": 2 }), "logprobs: use true or false"),
         (CHAT, &chat, json!({ "logprobs": true, "top_logprobs": 21 }), "top_logprobs: use a whole"),
         (CHAT, &chat, json!({ "top_logprobs": 2 }), "top_logprobs: give \"logprobs\": true"),
@@ -140,7 +140,7 @@ fn more_than_is_offered_is_refused_in_words() {
     }
     let small = Server::start(&["--listen", "127.0.0.1:0", "--queue", "2"]);
     let message = refused(&small, TEXT, &with(text, json!({ "n": 3 })));
-    assert!(message.starts_with("n: 3 answers are more than the 2"), "{message}");
+    assert!(message.starts_with("n: 3 answers exceed the 2"), "{message}");
 }
 
 #[test]
@@ -160,11 +160,11 @@ fn several_answers_share_the_prompt() {
     assert_eq!(usage["completion_tokens"], 36);
     let prompt_tokens = number(&usage["prompt_tokens"]);
     assert_eq!(number(&usage["total_tokens"]), prompt_tokens + 36.0);
-    // Evaluated once: the others found all but the last token.
+    // The prompt is evaluated once; the other answers reuse all but its last token.
     let cached = server.metric("anneal_prompt_tokens_cached_total");
     assert_eq!(cached, 2.0 * (prompt_tokens - 1.0));
 
-    // In parts: each choice's come with its number.
+    // As a stream: each choice's parts have its number.
     let more = json!({ "n": 3, "stream": true, "stream_options": { "include_usage": true } });
     let mut parts = stream(&server, TEXT, &with(body, more));
     let last = parts.pop().expect("the usage");
@@ -178,7 +178,7 @@ fn several_answers_share_the_prompt() {
 
 #[test]
 fn the_first_of_several_is_what_one_alone_is() {
-    // One slot, nothing kept: no rounding in it.
+    // A single slot without a cache, so that rounding is the same.
     let server = Server::start(&["--listen", "127.0.0.1:0", "--slots", "1", "--chat-template", "plain"]);
     let messages = json!([{ "role": "user", "content": "hello" }]);
     let body = json!({
@@ -194,7 +194,7 @@ fn the_first_of_several_is_what_one_alone_is() {
     assert_eq!(several["choices"][1]["message"], alone(8));
 }
 
-/// The text alone does not say which tokens it was made of: another way to cut it is another answer.
+/// The text alone does not determine its tokens, because it can be tokenized in other ways.
 #[test]
 fn both_endpoints_tell_the_numbers_of_tokens_where_asked() {
     let server = start();

@@ -1,4 +1,4 @@
-//! `anneal serve` as its clients see it: a process of its own, with the tiny model.
+//! Tests of `anneal serve` from a client's view: a separate process with the tiny model.
 #![cfg(target_os = "linux")]
 
 mod alone;

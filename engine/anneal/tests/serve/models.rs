@@ -1,4 +1,4 @@
-//! Several models by their names: loaded when they are asked for, unloaded when another needs the memory.
+//! Tests of several models by name: they are loaded on request, and evicted when another model needs the memory.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use crate::client::{PATIENCE, Server, configured, greedy};
 use crate::common::tiny;
 
-/// Three models, none loaded at the start.
+/// Configuration with three models, none of which is loaded at the start.
 const THREE: &str = "slots = 2\nctx_size = 512\n[models.a]\npath = \"a.gguf\"\n[models.b]\npath = \"b.gguf\"\n\
                      [models.c]\npath = \"c.gguf\"\nslots = 3\nmax_tokens = 2\n";
 const FILES: [&str; 3] = ["a.gguf", "b.gguf", "c.gguf"];
 
-/// What a model with a context of 512 tokens takes by the estimate: the file's weights, and K and V in half precision of 2
-/// heads of 64 values in 4 layers.
+/// Returns the estimated memory of a model with a context of 512 tokens: the file's weights, and K and V in half
+/// precision for 2 heads of 64 values in 4 layers.
 fn one() -> u64 {
     let file = gguf::GgufFile::open(tiny()).expect("a model");
     file.weights().expect("weights").0 + 512 * 4 * 2 * 2 * 64 * 2
@@ -45,14 +45,14 @@ fn wait_for_state(server: &Server, name: &str, expected: &str) {
     }
 }
 
-/// State and number of slots of a model in `/status`.
+/// Returns the state and the number of slots of a model in `/status`.
 fn shown(seen: &Value, name: &str) -> (String, usize) {
     let mut models = seen["models"].as_array().expect("a list").iter();
     let model = models.find(|model| model["id"] == name).expect("the model");
     (model["state"].as_str().expect("a text").to_string(), model["slots"].as_array().map_or(0, Vec::len))
 }
 
-/// The value of a metric of one model.
+/// Returns the value of a metric of one model.
 fn metric(server: &Server, name: &str, model: &str) -> f64 {
     server.metric(&format!("{name}{{model=\"{model}\"}}"))
 }
@@ -85,7 +85,7 @@ fn each_is_loaded_when_it_is_asked_for_and_answers_as_its_own() {
     );
     let (_, described) = server.get("/v1/models/c");
     assert_eq!((&described["slots"], &described["context"]), (&json!(3), &json!(512)));
-    // What needs only the vocabulary, and embeddings.
+    // Requests that only need the vocabulary, and embeddings.
     let (status, tokens) = server.post("/tokenize", &json!({ "content": "hello", "model": "b" }));
     assert_eq!(status, 200, "{tokens}");
     let (status, embedding) = server.post("/v1/embeddings", &json!({ "input": "hello", "model": "b" }));
@@ -93,7 +93,7 @@ fn each_is_loaded_when_it_is_asked_for_and_answers_as_its_own() {
     assert_eq!(metric(&server, "anneal_generated_tokens_total", "a"), 3.0);
     assert_eq!(metric(&server, "anneal_generated_tokens_total", "c"), 2.0);
     assert_eq!(metric(&server, "anneal_model_loads_total", "b"), 1.0);
-    // All of them in one look.
+    // All models in one response.
     let (_, seen) = server.get("/status");
     assert_eq!(shown(&seen, "a"), ("loaded".to_string(), 2), "{seen}");
     assert_eq!(shown(&seen, "c"), ("loaded".to_string(), 3), "{seen}");
@@ -110,7 +110,7 @@ fn what_was_used_longest_ago_goes_for_want_of_memory_and_comes_back() {
     let first = server.ask(&of("a", 4));
     server.ask(&of("b", 1));
     server.ask(&of("a", 1));
-    // There is room for two: b was used longest ago.
+    // There is room for two models; b was used least recently.
     assert_eq!(server.ask(&of("c", 1))["usage"]["completion_tokens"], 1);
     let all = states(&server);
     let expected = [("a", "loaded"), ("b", "unloaded"), ("c", "loaded")];
@@ -133,7 +133,7 @@ fn one_that_is_in_use_stays_until_its_answers_are_done() {
     let mut running = server.connect();
     running.send(long.to_string().as_bytes());
     running.next().expect("a token");
-    // Waits for room, for as long as it may.
+    // The request waits for memory as long as it may.
     let mut short = of("b", 1);
     short["timeout_s"] = 0.1.into();
     let late = server.ask(&short);
@@ -192,7 +192,7 @@ fn one_that_cannot_be_loaded_is_told_and_tried_again() {
     assert!(metric(&server, "anneal_model_load_failures_total", "a") >= 1.0);
 }
 
-/// A smaller model that drafts is a part of its model: counted, shared with no other, and no secret of the folder's.
+/// A draft model belongs to its model. It is counted, not shared with other models, and not listed separately.
 #[test]
 fn a_smaller_model_is_its_models() {
     let missing = "slots = 2\nctx_size = 512\nmemory_limit = \"2GiB\"\n[models.a]\npath = \"a.gguf\"\ndraft_model = \"b.gguf\"\n\
@@ -200,7 +200,7 @@ fn a_smaller_model_is_its_models() {
     let server = configured(missing, &FILES);
     let answer = server.ask(&of("a", 40));
     assert_eq!(answer["usage"]["completion_tokens"], 40, "{answer}");
-    // A configuration whose files are not there leaves what works.
+    // If the files of a new configuration are missing, the old one stays active.
     let file = server.folder.path().join("server_config.toml");
     for (from, to) in [
         ("draft_model = \"b.gguf\"", "draft_model = \"gone.gguf\""),
@@ -217,7 +217,7 @@ fn a_smaller_model_is_its_models() {
     let refused = server.ask(&of("b", 4));
     let why = refused["error"]["message"].as_str().expect("words");
     assert!(why.contains("nothing.gguf") && !why.contains('/'), "{why}");
-    // The estimate of both, and contexts for both.
+    // Limit just below the estimate of both models with a context each.
     let tight = format!("memory_limit = \"{}KiB\"\n", (2 * one() - 1) / 1024);
     let server = configured(&missing.replace("memory_limit = \"2GiB\"\n", &tight), &FILES);
     let refused = server.ask(&of("a", 4));
@@ -263,9 +263,9 @@ fn a_configuration_that_is_read_again_adds_and_removes_models() {
     assert_eq!(server.ask(&of("new", 1))["usage"]["completion_tokens"], 1);
     let answer = server.ask(&json!({ "model": "a", "prompt": "hello", "ignore_eos": true }));
     assert_eq!(answer["usage"]["completion_tokens"], 5);
-    // What counts at once needs nothing loaded anew.
+    // A setting that takes effect at once does not reload the model.
     assert_eq!(metric(&server, "anneal_model_loads_total", "a"), 1.0);
-    // Another context is.
+    // Another context size does.
     std::fs::write(
         server.folder.path().join("server_config.toml"),
         text.replace("5\nctx_size = 512", "5\nctx_size = 1024"),

@@ -1,4 +1,4 @@
-//! `/openapi.json`, and what schemathesis found by it (docs/examples/fuzz_openapi.sh).
+//! Tests of `/openapi.json`, and of faults that schemathesis found with it (docs/examples/fuzz_openapi.sh).
 
 use serde_json::{Value, json};
 
@@ -21,13 +21,13 @@ fn the_file_is_of_this_server() {
     assert_eq!(chat["model"]["enum"], json!(["smith", null]));
     assert_eq!(chat["max_tokens"]["default"], 7);
     assert_eq!((&chat["top_p"]["maximum"], &chat["top_p"]["default"]), (&json!(1.0), &json!(0.95)));
-    // The tokens that it allows are those that are taken.
+    // The schema allows exactly the accepted token numbers.
     let last = file["components"]["schemas"]["Tokens"]["properties"]["tokens"]["items"]["maximum"].clone();
     let last = last.as_u64().expect("a token");
     for (token, expected) in [(last, 200), (last + 1, 400)] {
         assert_eq!(post(&server, "/detokenize", &json!({ "tokens": [token] })).0, expected, "{token}");
     }
-    // What is strict names its fields.
+    // Endpoints that reject unknown fields declare their fields.
     for (path, schema, body) in [
         ("/tokenize", "Text", json!({ "content": "a", "zzz": 1 })),
         ("/detokenize", "Tokens", json!({ "tokens": [], "zzz": 1 })),
@@ -38,7 +38,10 @@ fn the_file_is_of_this_server() {
             .keys()
             .collect();
         let (_, answer) = post(&server, path, &body);
-        assert_eq!(answer["error"]["message"], format!("zzz: unknown field; there are model, {}", fields[0]));
+        assert_eq!(
+            answer["error"]["message"],
+            format!("zzz: unknown field; the fields are model, {}", fields[0])
+        );
         assert_eq!((fields.len(), fields[1].as_str()), (2, "model"));
     }
 }
@@ -63,7 +66,7 @@ fn what_the_file_names_is_answered_by_its_method_alone() {
     }
 }
 
-/// JSON schemas, and JavaScript, make no difference between 7 and 7.0.
+/// JSON schemas and JavaScript do not distinguish between 7 and 7.0.
 #[test]
 fn whole_numbers_may_have_a_point() {
     let server = Server::start(&["--listen", "127.0.0.1:0"]);

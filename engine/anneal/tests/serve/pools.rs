@@ -1,4 +1,4 @@
-//! Several contexts of one model, each on cores of its own.
+//! Tests of several contexts of one model, each on its own cores.
 
 use engine_core::runtime_host::RuntimeHost;
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::common::{ANNEAL, parts, tiny};
 #[test]
 fn pools_share_the_queue_and_answer_as_one() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        // With one core there is nothing to share: it says so.
+        // With one core, there is nothing to divide, and the server reports that.
         return more_pools_than_cores_are_wrong_usage();
     }
     let server = configured("model = \"a.gguf\"\npools = 2\nslots = 2\nctx_size = 512\n", &["a.gguf"]);
@@ -24,7 +24,7 @@ fn pools_share_the_queue_and_answer_as_one() {
             });
         }
     });
-    // A conversation goes on where it began, whichever pool that was.
+    // A conversation continues in the pool where it started.
     let long = "red heat and a glowing iron ".repeat(12);
     let first = server.ask(&greedy(&long, 4));
     let cached = first["usage"]["cached_tokens"].clone();
@@ -44,14 +44,14 @@ fn more_pools_than_cores_are_wrong_usage() {
     let model = tiny().display();
     std::fs::write(&config, format!("model = \"{model}\"\npools = 64\nlisten = \"127.0.0.1:0\"\n"))
         .expect("written");
-    // The first CPU that this process may use, which need not be number 0.
+    // The first CPU that this process may use need not be number 0.
     let host = RuntimeHost::read().host.expect("a host");
     let cpu = host.limits.affinity.first().expect("a CPU").to_string();
     let mut command = std::process::Command::new("taskset");
     command.args(["-c", &cpu, ANNEAL, "serve", "--config"]).arg(&config);
     let (code, _, stderr) = parts(&command.output().expect("taskset runs"));
     assert!(
-        code == Some(2) && stderr.contains("pools = 64: each needs a core of its own"),
+        code == Some(2) && stderr.contains("pools = 64: each pool needs its own core"),
         "{code:?}: {stderr}"
     );
 }

@@ -1,4 +1,4 @@
-//! Models that are no plain decoders: one with a sliding window, and one that makes embeddings alone.
+//! Tests of models that are not plain decoders: one with a sliding window, and one for embeddings only.
 
 use std::process::Stdio;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::client::{Server, greedy, http};
 use crate::common;
 
-/// A server of `preset`, on one thread.
+/// Starts a server of `preset` on one thread.
 fn start(preset: Preset, more: &[&str]) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let model = folder.path().join("model.gguf");
@@ -41,7 +41,7 @@ fn one_that_makes_embeddings_alone_makes_them_and_no_text() {
     assert_eq!(status, 200, "{answer}");
     let data = answer["data"].as_array().expect("a list");
     assert!(cosine(&data[0], &data[2]) > 0.9999 && cosine(&data[0], &data[1]) < 0.999, "{answer}");
-    // Alone as in company: a batch holds several texts, and none looks at another.
+    // The result does not depend on the batch: a batch contains several texts, and none attends to another.
     let (_, alone) = post(&server, "/v1/embeddings", &json!({ "input": "a ship" }));
     assert!(cosine(&alone["data"][0], &data[1]) > 0.9999, "{alone}");
     for (path, body) in [
@@ -56,7 +56,7 @@ fn one_that_makes_embeddings_alone_makes_them_and_no_text() {
     let answer = server.ask(&greedy("a", 3));
     assert!(answer["error"]["message"].as_str().is_some_and(|why| why.contains("no text")), "{answer}");
     assert!(!answer.to_string().contains(".gguf"), "it tells clients a path: {answer}");
-    // And it goes on.
+    // The server continues.
     assert_eq!(post(&server, "/v1/embeddings", &json!({ "input": "a cat" })).0, 200);
     let longer = "word ".repeat(600);
     assert_eq!(post(&server, "/v1/embeddings", &json!({ "input": longer })).0, 400);

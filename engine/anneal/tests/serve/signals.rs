@@ -1,4 +1,4 @@
-//! Signals: which end it, which do not, and the one that reads the configuration again.
+//! Tests of signals: those that end the server, those that do not, and the one that reloads the configuration.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -15,7 +15,7 @@ fn signal(child: &Child, name: &str) {
     assert!(status.expect("kill runs").success());
 }
 
-/// `inner` as nohup would start it.
+/// Returns `inner` as nohup would start it.
 fn without_hang_up(inner: &Command) -> Command {
     let mut outer = Command::new("sh");
     outer.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(inner.get_program()).args(inner.get_args());
@@ -23,7 +23,7 @@ fn without_hang_up(inner: &Command) -> Command {
     outer
 }
 
-/// A server with this configuration, and its file in its folder.
+/// Starts a server with this configuration, whose file lies in its folder.
 fn configured(text: &str) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let config = folder.path().join("server_config.toml");
@@ -109,7 +109,7 @@ fn a_signal_while_the_model_is_loaded_leaves_no_socket() {
         let code = child.wait().expect("it ends").code();
         let number =
             [("TERM", 143), ("INT", 130), ("HUP", 129)].into_iter().find(|(other, _)| *other == name);
-        // 0 where it was ready already.
+        // The code is 0 if the server was already running.
         assert!(code == Some(0) || code == number.map(|(_, code)| code), "{name}: {code:?}");
         assert!(!socket.exists(), "{name}");
     }
@@ -126,7 +126,7 @@ fn a_long_step_does_not_delay_the_end() {
     server.wait_for("anneal_slots_busy", 1.0);
     server.signal("TERM");
     let last = running.next().expect("an answer");
-    // Not even the first token: the step was left where it was.
+    // Not even the first token: the step was abandoned.
     assert_eq!(
         (&last["stop"], &last["usage"]["completion_tokens"]),
         (&json!("shutdown"), &json!(0)),
@@ -135,7 +135,7 @@ fn a_long_step_does_not_delay_the_end() {
     assert_eq!(server.code(), Some(0));
 }
 
-/// What `server` says on stderr, line by line.
+/// Returns the lines of `server` on stderr, one per call.
 fn said(server: &mut Server) -> impl FnMut() -> String + use<> {
     let mut stderr = BufReader::new(server.child.stderr.take().expect("piped"));
     move || {
@@ -178,10 +178,10 @@ fn a_configuration_is_read_again() {
     rewrite(server.folder.path(), "max_tokens = 5\ntemperature = 0.0\nslots = 3\nmax_request_bytes = 1024\n");
     server.signal("HUP");
     let line = said();
-    let expected = "changed now: max_request_bytes = 1024, max_tokens = 5; at the next start: slots\n";
+    let expected = "changed now: max_request_bytes = 1024, max_tokens = 5; after a restart: slots\n";
     assert!(line.ends_with(expected), "{line}");
     assert_eq!(asked(&server), 5);
-    // Connections that were open before as well.
+    // The setting also applies to connections that were opened before.
     assert_eq!(open.ask(&greedy(&"a".repeat(2000), 1))["error"]["code"], "request_too_large");
 
     for (wrong, expected) in
@@ -190,11 +190,11 @@ fn a_configuration_is_read_again() {
         rewrite(server.folder.path(), wrong);
         server.signal("HUP");
         let line = said();
-        assert!(line.starts_with("warning: the configuration stays as it was:"), "{line}");
+        assert!(line.starts_with("warning: the configuration is unchanged:"), "{line}");
         assert!(line.contains(expected), "{line}");
         assert_eq!(asked(&server), 5);
     }
-    // Neither a pipe without a writer nor a file without an end stops the server.
+    // Neither a pipe without a writer nor an endless file blocks the server.
     let config = server.folder.path().join("server_config.toml");
     for command in [&["mkfifo"][..], &["ln", "-s", "/dev/zero"]] {
         std::fs::remove_file(&config).expect("removed");
@@ -202,7 +202,10 @@ fn a_configuration_is_read_again() {
         assert!(made.expect("it runs").success());
         server.signal("HUP");
         let line = said();
-        assert!(line.contains("stays as it was:") && line.contains("not a regular file"), "{line}");
+        assert!(
+            line.contains("the configuration is unchanged:") && line.contains("not a regular file"),
+            "{line}"
+        );
         assert_eq!(asked(&server), 5);
     }
     server.signal("TERM");

@@ -1,4 +1,4 @@
-//! `anneal top`, and what it asks.
+//! Tests of `anneal top` and its requests.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::client::{PATIENCE, Server, greedy, http, tcp};
 use crate::common::{self, parts};
 
-/// Exit code, stdout and stderr of `anneal top`.
+/// Returns exit code, stdout and stderr of `anneal top`.
 fn top(server: &str, more: &[&str]) -> (Option<i32>, String, String) {
     let command = common::command().args(["top", server, "--interval", "0.1"]).args(more).output();
     parts(&command.expect("the executable runs"))
@@ -36,7 +36,7 @@ fn what_runs_is_seen_but_not_what_it_is_about() {
     let slots = seen["models"][0]["slots"].as_array().expect("slots");
     let busy: Vec<&Value> = slots.iter().filter(|slot| slot["state"] != "idle").collect();
     assert_eq!((slots.len(), busy.len()), (2, 1), "{seen}");
-    // The reader of this test may be behind.
+    // This test may read slowly, so that the slot waits.
     assert!(matches!(busy[0]["state"].as_str(), Some("decode" | "waiting")), "{seen}");
     assert!(busy[0]["generated_tokens"].as_u64().is_some_and(|count| count > 0), "{seen}");
     assert_eq!((&seen["status"], &seen["pid"]), (&Value::from("ok"), &Value::from(server.child.id())));
@@ -45,7 +45,7 @@ fn what_runs_is_seen_but_not_what_it_is_about() {
     assert!(seen["rates"]["cpus"].is_number(), "{seen}");
     assert!(!stdout.contains("secret"), "{stdout}");
 
-    // From a pipe it is a table, without colours.
+    // When the output is a pipe, it is a table without colours.
     let (code, stdout, stderr) = top(path(&server.socket()), &[]);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     assert!(stdout.contains("slots 1 of 2 busy") && stdout.contains("SLOT STATE"), "{stdout}");
@@ -63,7 +63,7 @@ fn what_was_done_is_counted_as_it_goes() {
         serde_json::from_str(&body).expect("JSON")
     };
     let (begin, mut seen) = (Instant::now(), status());
-    // The server closes the connection of the answer when it gets to it.
+    // The server does not close the connection of its answer immediately.
     while seen["connections"] != 1 && begin.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(10));
         seen = status();
@@ -85,7 +85,7 @@ fn an_address_wants_its_key() {
     let url = format!("http://{}", server.address());
     let (code, stdout, stderr) = top(&url, &["--once"]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
-    assert!(stderr.contains("no key"), "{stderr}");
+    assert!(stderr.contains("API key is missing"), "{stderr}");
     let (code, stdout, stderr) = top(&url, &["--once", "--api-key-file", path(&keys)]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.starts_with(&url), "{stdout}");
@@ -96,14 +96,14 @@ fn nobody_there_is_told_with_a_code_of_its_own() {
     for more in [&["--once"][..], &["--once", "--json"]] {
         let (code, stdout, stderr) = top("/nowhere/a.sock", more);
         assert_eq!((code, stdout.as_str()), (Some(75), ""), "{stderr}");
-        assert!(stderr.starts_with("error: there is no answer from /nowhere/a.sock"), "{stderr}");
+        assert!(stderr.starts_with("error: no answer from /nowhere/a.sock"), "{stderr}");
     }
     for wrong in ["https://box", "http://box/path"] {
         assert_eq!(top(wrong, &["--once"]).0, Some(2), "{wrong}");
     }
 }
 
-/// A terminal that closes without SIGHUP reaching the program, as under `nohup`: the end of what is typed comes for ever.
+/// A terminal may close without a SIGHUP to the program, as under `nohup`: every read then returns the end of input.
 #[test]
 fn a_terminal_that_is_gone_ends_it() {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -121,7 +121,7 @@ fn a_terminal_that_is_gone_ends_it() {
         .spawn()
         .expect("the executable runs");
     let mut terminal = std::fs::File::from(terminal);
-    // Until it draws.
+    // Wait until it draws.
     std::io::Read::read_exact(&mut terminal, &mut [0; 16]).expect("a screen");
     drop(terminal);
     let begin = Instant::now();
@@ -134,6 +134,6 @@ fn a_terminal_that_is_gone_ends_it() {
     };
     let _ = child.kill();
     let _ = child.wait();
-    // In order, or with an error of the terminal that it could not write; not by our hand.
+    // It ends normally or with a write error of the terminal, and is not killed by this test.
     assert!(ended.is_some_and(|status| status.code().is_some()), "{ended:?}");
 }

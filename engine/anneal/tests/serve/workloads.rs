@@ -1,4 +1,4 @@
-//! Threads by the name of a workload.
+//! Tests of thread counts selected by workload.
 
 use serde_json::json;
 

@@ -2,7 +2,7 @@ use CallFormat::{Glm, Hermes, Llama, Mistral, QwenCoder};
 
 use super::*;
 
-/// Text as it is, a call as `name(arguments)`.
+/// Shows text as it is, and a call as `name(arguments)`.
 fn shown(parts: Vec<Part>) -> Vec<String> {
     let mut shown: Vec<String> = Vec::new();
     let mut texts = false;
@@ -54,7 +54,7 @@ fn calls_are_found_wherever_pieces_end() {
             &["Look:", "f({})", "get_heat({})"],
         ),
         (Hermes, "<tool_call>{\"name\":\"f\"}</tool_call> and on", &["f({})", " and on"]),
-        // Its end is missing: the model's end of text came in its place.
+        // The closing mark is missing because the model ended its answer.
         (Hermes, "<tool_call>{\"name\":\"f\"}", &["f({})"]),
         (Hermes, "<tool_call>{\"name\":\"f\"", &["<tool_call>{\"name\":\"f\""]),
         (
@@ -114,7 +114,7 @@ fn calls_are_found_wherever_pieces_end() {
         (Mistral, "[TOOL_CALLS]f[CALL_ID]1", &["[TOOL_CALLS]f[CALL_ID]1"]),
         (Mistral, "[TOOL_CALLS][{\"name\":\"f\"}, 7]", &["[TOOL_CALLS][{\"name\":\"f\"}, 7]"]),
         (Mistral, "[TOOL_CALL] and [", &["[TOOL_CALL] and ["]),
-        // Numbers of many digits stay what they are.
+        // Numbers with many digits keep all of them.
         (
             Hermes,
             "<tool_call>{\"name\":\"f\",\"arguments\":{\"id\":12345678901234567890123,\"x\":1.10}}</tool_call>",
@@ -131,7 +131,7 @@ fn calls_are_found_wherever_pieces_end() {
             &["f({\"id\":12345678901234567890123})"],
         ),
         (Hermes, "<tool_call>[\"f\", {}, null]</tool_call>", &["<tool_call>[\"f\", {}, null]</tool_call>"]),
-        // White space before what is no call after all stays as well.
+        // White space before a block that is not a call is kept.
         (Hermes, "Look: \n\n<tool_call>no</tool_call>", &["Look: \n\n<tool_call>no</tool_call>"]),
         (Hermes, " \n<tool_call>no", &[" \n<tool_call>no"]),
         (Llama, "Well. \n<|python_tag|>print(1)", &["Well. \n<|python_tag|>print(1)"]),
@@ -177,7 +177,7 @@ fn calls_are_found_wherever_pieces_end() {
             &["So.", "f({\"text\": \"Linz\", \"n\": 3})"],
         ),
         (Glm, "<tool_call>get_heat</tool_call><tool_call>f\n</tool_call>", &["get_heat({})", "f({})"]),
-        // A name could be the beginning of a longer one, an argument cannot.
+        // A name may be a prefix of a longer one; an argument cannot be.
         (Glm, "<tool_call>f", &["<tool_call>f"]),
         (
             Glm,
@@ -212,7 +212,7 @@ fn hostile_text_stays_text_and_is_no_work() {
         (Hermes, ends),
         (Hermes, begins),
         (Hermes, open),
-        // Each piece is looked through once, not all of the white space before it.
+        // Each piece is searched once, without the white space before it.
         (Hermes, format!("a{}", " ".repeat(1 << 20))),
         (Llama, "\n".repeat(1 << 20)),
         (Mistral, format!("[TOOL_CALLS]x{}", " ".repeat(1 << 20))),
@@ -227,7 +227,7 @@ fn hostile_text_stays_text_and_is_no_work() {
     let blank = " ".repeat(1 << 20);
     let all = read(Llama, &format!("{}{blank}", "{\"name\":\"f\"};".repeat(5000)), usize::MAX);
     assert_eq!(all.len(), 5000);
-    // A token at a time.
+    // One token at a time.
     let text = format!("a{}b", "\n".repeat(100_000));
     assert_eq!(read(Hermes, &text, 1).concat(), text);
 }

@@ -69,7 +69,7 @@ fn calls_of_tools_take_the_form_that_the_template_wants() {
         )
     };
     let cases = [
-        // A string is printed, an object is written as JSON.
+        // A string is printed as it is; an object is printed as JSON.
         (over("{{ c.function.arguments }}"), r#"{"b": 1, "a": 2}"#),
         (over("{{ c.function.arguments | tojson }}"), r#"{"b": 1, "a": 2}"#),
         (
@@ -77,7 +77,7 @@ fn calls_of_tools_take_the_form_that_the_template_wants() {
             r#"{"b": 1, "a": 2}"#,
         ),
         (over("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}"), "b=1;a=2;"),
-        // Where none is an error, an empty text stands for it.
+        // With `None` as the content this template fails, so an empty string is used.
         ("{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}".to_string(), "[a][]"),
     ];
     for (source, expected) in cases {
@@ -95,7 +95,7 @@ fn arguments_that_are_no_json_are_named() {
         "{% for m in messages %}{{ m.tool_calls[0].function.arguments.items() | list }}{% endfor %}",
     );
     let call = r#"[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]"#;
-    // The probe finds objects only if a user message without calls passes.
+    // The trial finds objects only if a user message without calls also renders.
     let source = "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments.items() | list }}{% endif %}{% endfor %}";
     let error = self::template(source).render(&messages(call), true, None).expect_err("no JSON");
     assert!(error.to_string().contains("messages[0].tool_calls[0].function.arguments"), "{error}");
@@ -131,11 +131,14 @@ fn a_template_that_is_wrong_is_an_error_with_its_line() {
     let at_render = [
         (
             "\n\n{{ raise_exception('roles must alternate') }}",
-            "line 3: the template itself refuses these messages: roles must alternate",
+            "line 3: the template rejects these messages: roles must alternate",
         ),
         ("\n{{ 1 + none }}", "line 2"),
         ("{{ messages[0].content.nosuch() }}", "line 1"),
-        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "no end within"),
+        (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "did not finish within",
+        ),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
         ("{% for a in range(99999) %}{{ 'x' * 1000 }}{% endfor %}", "wrote more than"),
         ("{% include '/etc/passwd' %}", "line 1"),
@@ -169,7 +172,7 @@ fn a_template_is_shared_between_threads() {
     shared::<Template>();
 }
 
-/// Whatever comes of it, it is a prompt or an error: no stack runs over, and nothing takes minutes.
+/// The result may be a prompt or an error, but the stack does not overflow and nothing takes minutes.
 #[test]
 fn depth_is_no_way_to_end_the_program() {
     // As many tags as the source may have, each with an expression as deep as a tag may be.
@@ -198,7 +201,7 @@ fn depth_is_no_way_to_end_the_program() {
         let _ =
             Template::new(source, "a test", specials()).and_then(|template| template.render(&[], true, None));
     }
-    // Values as deep as the steps allow, and what goes down into them.
+    // Values as deep as the step limit allows, with operations that recurse into them.
     for last in ["", "{{ n.l }}", "{{ n.l == n.l }}", "{{ n.l | tojson }}", "{{ n.l ~ 'a' }}"] {
         for nest in ["[n.l]", "{'a': n.l}"] {
             let source = format!(
@@ -207,10 +210,10 @@ fn depth_is_no_way_to_end_the_program() {
             );
             let found = template(&source).render(&[], true, None);
             match last {
-                // They were reached: no fewer steps would do.
+                // The depth was reached: fewer steps would not be enough.
                 "" => assert_eq!(found.expect("an end"), "done", "{source}"),
                 _ => assert!(
-                    found.as_ref().err().is_none_or(|why| !why.to_string().contains("no end")),
+                    found.as_ref().err().is_none_or(|why| !why.to_string().contains("did not finish")),
                     "{source}"
                 ),
             }

@@ -1,4 +1,4 @@
-//! How far something is: in place on a terminal, a line each quarter elsewhere.
+//! Progress bar: updated in place on a terminal, one line per quarter elsewhere.
 
 use std::io::Write;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use base::StatusLine;
 use base::status_line::seconds_left;
 
-/// Counts what is done, and guesses how long the rest takes.
+/// Progress of a task, with an estimate of the remaining time.
 pub struct Bar {
     what: &'static str,
     unit: &'static str,
@@ -17,12 +17,12 @@ pub struct Bar {
 }
 
 impl Bar {
-    /// Counts `unit` of `what`.
+    /// Creates a bar that counts `unit` of `what`. Prints nothing if `quiet`.
     pub fn new(what: &'static str, unit: &'static str, quiet: bool) -> Self {
         Self { what, unit, on: !quiet, line: StatusLine::new(), said: 0, begun: None }
     }
 
-    /// `done` of `total` are done.
+    /// Shows that `done` of `total` units are done.
     pub fn show(&mut self, done: u64, total: u64) {
         let begun = *self.begun.get_or_insert_with(Instant::now);
         if !self.on || done == self.said || total == 0 {
@@ -38,13 +38,13 @@ impl Bar {
         self.said = done;
     }
 
-    /// Leaves its line.
+    /// Ends the line on the terminal.
     pub fn end(&mut self) {
         self.line.leave();
     }
 }
 
-/// `, 5 min left`; nothing if that is not known or less than a second.
+/// Formats the remaining time, for example `, 5 min left`. Empty if the time is unknown.
 pub(super) fn time_left(seconds: Option<f64>) -> String {
     seconds.map_or(String::new(), |seconds| format!(", {} left", duration(seconds)))
 }

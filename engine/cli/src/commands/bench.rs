@@ -1,4 +1,4 @@
-//! `anneal bench`
+//! Command `anneal bench`.
 
 mod args;
 mod combinations;
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return quants::run(args, &models, &settings, &cases, &runtime_host);
     }
     interrupt::stop_after(table::interrupt);
-    // Before the first of them is measured for minutes.
+    // Checks all files first, before the first of them is measured for minutes.
     for model in &models {
         GgufFile::open(model).map_err(llama::error::Error::from)?;
     }
@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.compare_layouts {
         let [path] = models.as_slice() else {
             return Err(llama::error::Error::Usage(
-                "--compare-layouts takes one model: give -m once".to_string(),
+                "--compare-layouts accepts only one model: give -m once".to_string(),
             )
             .into());
         };
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut table = Table::new(args.output, engine_core::terminal::stdout());
     table.expect(models.len() * settings.len() * cases.len());
     table.begin().context("cannot write the results to stdout")?;
-    // What was measured before a test failed is a whole table all the same.
+    // If a test fails, the results before it are still printed as a complete table.
     let measured = models.iter().try_for_each(|path| bench.model(path, &settings, &mut table));
     let mut end = || -> io::Result<()> {
         table.end()?;
@@ -96,7 +96,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the tuning record says, where --tuned asks for it.
+/// Returns the settings of the tuning record if `--tuned` asks for them.
+///
+/// # Errors
+/// If there is not exactly one model, or if the record has no entry for it.
 fn tuned(
     args: &Args,
     models: &[PathBuf],
@@ -104,7 +107,7 @@ fn tuned(
 ) -> llama::error::Result<Option<Requested>> {
     let Some(objective) = &args.tuned else { return Ok(None) };
     let [model] = models else {
-        return Err(llama::error::Error::Usage("--tuned takes one model: give -m once".to_string()));
+        return Err(llama::error::Error::Usage("--tuned accepts only one model: give -m once".to_string()));
     };
     let mut requested = Requested::default();
     args.variant.ask(&mut requested);
@@ -115,12 +118,14 @@ fn tuned(
         Some(tuned) => Ok(Some(tuned)),
         None => Err(llama::error::Error::Tune(match found.warnings.first() {
             Some(why) => format!("--tuned {objective}: {why}"),
-            None => format!("--tuned {objective}: nothing is known of this model on this machine"),
+            None => {
+                format!("--tuned {objective}: the tuning record has no entry for this model on this machine")
+            }
         })),
     }
 }
 
-/// What the tests of a run share.
+/// Inputs that all tests of a run share.
 struct Bench<'a> {
     args: &'a Args,
     cases: &'a [Case],
@@ -132,7 +137,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs every test with the model at `path`, which is loaded again where settings want it loaded otherwise.
+    /// Runs all tests with the model at `path`. The model is loaded again for settings with other load options.
     fn model<W: io::Write>(
         &mut self,
         path: &FilePath,
@@ -146,7 +151,7 @@ impl Bench<'_> {
             let load_ns = u64::try_from(begin.elapsed().as_nanos()).ok();
             super::warn_of_one_layout(&layouts);
             for settings in settings {
-                // The state at a depth, kept as long as the settings are the same.
+                // Saved state of the context at a depth, reused while the settings stay the same.
                 let mut depth = None;
                 for case in self.cases {
                     let mut record = self.measure(&layouts, case, settings, &mut depth)?;
@@ -185,7 +190,10 @@ fn path(args: &Args) -> Path {
     if args.end_to_end { Path::EndToEnd } else { Path::Kernel }
 }
 
-/// Every test: at each depth prompts, generations, and pairs; end to end only pairs. At least one.
+/// Returns all tests: for each depth, the prompts, generations and pairs; end to end, only pairs.
+///
+/// # Errors
+/// If there is no test, or if a test has too many tokens.
 fn cases(args: &Args) -> llama::error::Result<Vec<Case>> {
     let mut cases = Vec::new();
     let (n_prompt, n_gen) = (flat(&args.n_prompt), flat(&args.n_gen));
@@ -203,10 +211,11 @@ fn cases(args: &Args) -> llama::error::Result<Vec<Case>> {
     }
     cases.retain(|case| case.n_prompt > 0 || case.n_gen > 0);
     if cases.is_empty() {
-        let why = "there is nothing to measure: every test has 0 tokens; give -p, -n or -pg a number";
+        let why =
+            "nothing to measure: every test has 0 tokens\nhint: give a number of tokens with -p, -n or -pg";
         return Err(llama::error::Error::Usage(why.to_string()));
     }
-    // Before the model is loaded, and before the first test runs for minutes.
+    // Checked here, before the model is loaded and the first test runs for minutes.
     cases.iter().try_for_each(|case| case.n_ctx(path(args)).map(drop))?;
     Ok(cases)
 }

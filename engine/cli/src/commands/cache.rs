@@ -1,4 +1,4 @@
-//! The flags of the prompt cache, and what `anneal run` says of it.
+//! Flags of the prompt cache, and the report of `anneal run` about it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,26 +16,27 @@ use llama::error::{Error, Result};
 use llama::options::SplitLayout;
 use serde_json::{Value, json};
 
-/// What earlier prompts left on the disk.
+/// Flags of the prompt cache.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Prompt cache")]
 pub struct CacheFlags {
-    /// Read the prompt's beginning from this file, and write the prompt there; a folder keeps many
+    /// Read the start of the prompt from this file, and write the prompt to it; a folder holds many prompts
     #[arg(long, value_name = "FILE|DIR")]
     pub prompt_cache: Option<PathBuf>,
-    /// Most that the folder may take, as in 500MiB; the longest unused go first [default: 2GiB]
+    /// Maximum size of the folder, for example 500MiB; the least recently used prompts are deleted first [default:
+    /// 2GiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub prompt_cache_size: Option<Bytes>,
-    /// Only read it
+    /// Only read the cache
     #[arg(long)]
     pub prompt_cache_ro: bool,
 }
 
 impl CacheFlags {
-    /// Sees that the cache that is asked for can be there, and what the model at `model` is.
+    /// Prepares the requested cache for the model at `model`. `None` if no cache is requested.
     ///
     /// # Errors
-    /// Where it cannot be there, the model cannot be read, or flags are given that need another.
+    /// If the cache or the model cannot be used, or if a flag needs `--prompt-cache`.
     pub fn want(&self, model: &Path) -> Result<Option<PromptCacheRequest>> {
         let Some(path) = &self.prompt_cache else {
             let alone = [
@@ -44,9 +45,9 @@ impl CacheFlags {
             ];
             return match alone.iter().find(|(given, _)| *given) {
                 None => Ok(None),
-                Some((_, flag)) => {
-                    Err(Error::Usage(format!("{flag} says how --prompt-cache is used: give that too")))
-                }
+                Some((_, flag)) => Err(Error::Usage(format!(
+                    "{flag} has no effect without --prompt-cache: give that flag too"
+                ))),
             };
         };
         let store = Store::at(path, self.prompt_cache_size, self.prompt_cache_ro)?;
@@ -54,7 +55,7 @@ impl CacheFlags {
     }
 }
 
-/// The cache for `session`; none, with a word, for a model that there can be none for.
+/// Opens the cache for `session`. `None`, with a warning, if the model does not support one.
 pub fn open(
     wanted: PromptCacheRequest,
     layouts: &Layouts,
@@ -73,10 +74,11 @@ pub fn open(
 }
 
 fn warn(text: &str) {
-    let _ = writeln!(std::io::stderr(), "warning: {}", printable(text));
+    // A warning is a single line.
+    let _ = writeln!(std::io::stderr(), "warning: {}", printable(&text.replace("\nhint: ", "; ")));
 }
 
-/// A line on stderr on what was read and written, and the warnings.
+/// Prints what was read and written, and the warnings, to stderr.
 pub fn say(report: &PromptCacheReport, generation: &Generation) {
     report.notes.iter().for_each(|note| warn(note));
     let milliseconds = |time: &Duration| time.as_secs_f64() * 1e3;
@@ -93,7 +95,7 @@ pub fn say(report: &PromptCacheReport, generation: &Generation) {
     }
 }
 
-/// The same for `--json`.
+/// Returns the report as JSON, for `--json`.
 pub fn to_json(report: &PromptCacheReport) -> Value {
     let milliseconds = |time: &Duration| time.as_secs_f64() * 1e3;
     json!({

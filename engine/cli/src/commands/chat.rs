@@ -1,4 +1,4 @@
-//! `anneal chat`
+//! Command `anneal chat`.
 
 mod entry;
 mod input;
@@ -26,11 +26,11 @@ use super::sampling::ChainFlags;
 use super::speculative::SpeculativeFlags;
 use crate::interrupt;
 
-/// Talk with a model in the terminal
+/// Chat with a model in the terminal
 ///
-/// What you type goes to the model through the chat template in its file; the answer comes as it is generated, and
-/// each turn evaluates only what is new. Ctrl-C stops an answer, ctrl-D or /exit leaves, /help lists the commands.
-/// From a pipe each line is a message, and nothing but the answers goes to stdout.
+/// Your input is formatted by the chat template in the model's file, and the answer is printed as it is generated.
+/// Each turn evaluates only the new tokens. Ctrl-C stops an answer, ctrl-D or /exit ends the chat, and /help lists
+/// the commands. From a pipe, each line is a message, and only the answers go to stdout.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
@@ -39,22 +39,22 @@ pub struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubFlags,
-    /// What the model is told before everything else
+    /// System prompt
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
-    /// Template in place of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
+    /// Chat template instead of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
     #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<String>,
-    /// Most tokens of an answer; -1 goes on until the model ends it or the context is full
+    /// Maximum number of tokens in an answer; -1 for no limit other than the context
     #[arg(short = 'n', long, value_name = "N", default_value = "-1", value_parser = predict)]
     predict: u32,
-    /// Keep no history of what was typed
+    /// Do not save the input history
     #[arg(long)]
     no_history: bool,
-    /// Say the speeds after each answer, on stderr
+    /// Print the speeds after each answer, to stderr
     #[arg(long)]
     stats: bool,
-    /// Print one JSON object for each answer in place of its text
+    /// Print one JSON object per answer instead of its text
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -107,7 +107,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     session.sample_on_device(settings.device_sampling.value);
     let mut conversation = Conversation::new(session, sampling, template)?;
     conversation.set_system(args.system.clone());
-    // Before anything is typed: a template that cannot be used, or a system prompt that it refuses.
+    // Checked before any input: the template may be unusable, or reject the system prompt.
     conversation.check()?;
     signals.end();
 
@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if typed && !args.json {
         let model = layouts.model().description();
         let model = build_info::words::printable(&model);
-        let _ = writeln!(io::stderr(), "{model}: /help lists the commands, ctrl-D leaves");
+        let _ = writeln!(io::stderr(), "{model}: /help lists the commands, ctrl-D exits");
     }
     let mut talk = Talk::new(conversation, signals, args.predict, args.json, args.stats, typed);
     let mut failed = false;
@@ -130,16 +130,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 Next::Leave => break,
             },
             Read::Interrupted => {
-                let _ = writeln!(io::stderr(), "ctrl-D or /exit leaves");
+                let _ = writeln!(io::stderr(), "ctrl-D or /exit ends the chat");
             }
             Read::End => break,
         }
     }
-    // At a terminal it was seen; a script sees the exit code.
+    // At a terminal, the user has seen the error; a script sees the exit code.
     Ok(if failed && !typed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The file of what was typed.
+/// Returns the path of the input history. `None` if there is none, with a warning if that was not requested.
 fn history(args: &Args) -> Option<PathBuf> {
     if args.no_history {
         return None;
@@ -148,8 +148,8 @@ fn history(args: &Args) -> Option<PathBuf> {
     if folder.is_none() {
         let _ = writeln!(
             io::stderr(),
-            "warning: there is no place for a history: neither ANNEAL_STATE_DIR nor XDG_STATE_HOME nor HOME names a \
-             folder by its absolute path"
+            "warning: cannot save the input history: ANNEAL_STATE_DIR, XDG_STATE_HOME and HOME name no folder by an \
+            absolute path"
         );
     }
     Some(folder?.join("chat_history"))

@@ -1,4 +1,4 @@
-//! Sampling on the device: what does not go with it, and what is said of it.
+//! Sampling on a device: conflicts with other options, and the report.
 
 use std::io::Write;
 
@@ -10,29 +10,33 @@ use llama::options::{DeviceSampling, Drafts};
 use sampling::DeviceReport;
 use serde_json::Value;
 
-/// An error where it was asked for and what else is asked for needs logits.
+/// Checks for options that need logits.
+///
+/// # Errors
+/// If sampling on a device was requested together with such an option.
 pub fn check(settings: &Settings, speculation: &SpeculativeOptions, has_cache: bool) -> Result<()> {
     let other = if settings.device_sampling.value != DeviceSampling::On {
         return Ok(());
     } else if speculation.drafts != Drafts::Off {
-        "drafts: they are held against logits"
+        "drafts, which are compared with logits"
     } else if has_cache {
-        "--prompt-cache: it keeps logits"
+        "--prompt-cache, which stores logits"
     } else {
         return Ok(());
     };
     let why = format!(
-        "--device-sampling on with {other}, and a device that chooses sends none; leave one of them out"
+        "--device-sampling on cannot be used with {other}: a device that samples sends no logits\nhint: remove one \
+        of them"
     );
     Err(Error::Usage(why).into())
 }
 
-/// As it stands in JSON.
+/// Returns the report as JSON.
 pub fn to_json(report: &DeviceReport) -> Value {
     serde_json::to_value(report).unwrap_or_default()
 }
 
-/// A line on stderr, where a device did something or was asked to. A closed stderr is nobody's concern.
+/// Prints the report to stderr if a device sampled or was asked to. Errors are ignored.
 pub fn say(settings: &Settings, report: &DeviceReport) {
     if !report.offloaded.is_empty() || settings.device_sampling.value == DeviceSampling::On {
         let _ = writeln!(std::io::stderr(), "{}", report.in_words());

@@ -1,4 +1,4 @@
-//! `anneal eval`
+//! Command `anneal eval`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,42 +21,42 @@ use super::bar::Bar;
 use super::flags::{DeviceFlags, LoadFlags, ThreadFlags, whole};
 use crate::interrupt;
 
-/// What can be given for a chunk.
+/// Valid chunk sizes, for error messages.
 pub const CHUNK: &str = "16 or more tokens";
 
-/// What can be given for their number.
-pub const CHUNKS: &str = "1 or more chunks, or leave it out for all";
+/// Valid numbers of chunks, for error messages.
+pub const CHUNKS: &str = "1 or more chunks, or omit it for all";
 
-/// Tell how well a model predicts a text, and how far it is from another
+/// Measure how well a model predicts a text, and how far it is from another model
 ///
-/// llama-perplexity's method: the text is cut into chunks, and the second half of each is scored. --against adds what
-/// quantising changed: KL divergence and agreement with the model that this one was made from. Ctrl-C ends it with what
-/// was found until then.
+/// Uses llama-perplexity's method: the text is split into chunks, and the second half of each is scored. --against
+/// adds the effect of quantisation: KL divergence from, and agreement with, the model that this one was made from.
+/// Ctrl-C stops and prints the result so far.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// Model to compare it with, of the same vocabulary: the one that it was quantised from
+    /// Model to compare with, of the same vocabulary: usually the one that this model was quantised from
     #[arg(long, value_name = "REF")]
     against: Option<PathBuf>,
-    /// File with the text, in UTF-8 [default: one of prose, code, tables and eight scripts, 14 KB]
+    /// Text file in UTF-8 [default: 14 KB of built-in prose, code, tables and eight scripts]
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Tokens of a chunk
+    /// Number of tokens per chunk
     #[arg(short = 'c', long = "ctx", value_name = "N", default_value_t = eval::DEFAULT_CHUNK, value_parser = whole(CHUNK))]
     chunk: u32,
-    /// Chunks to evaluate [default: all]
+    /// Maximum number of chunks [default: all]
     #[arg(long, value_name = "N", value_parser = whole(CHUNKS))]
     chunks: Option<u32>,
-    /// Load the reference first and the model after it, as happens by itself where memory has no room for both; the
-    /// reference's probabilities are kept in a temporary file, in the folder that TMPDIR names
+    /// Load the reference first and the model after it. This is automatic if memory is too small for both. The
+    /// reference's probabilities are stored in a temporary file, in the folder of TMPDIR
     #[arg(long, requires = "against")]
     one_at_a_time: bool,
-    /// Output: md or json
+    /// Output format: md or json
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: EvalFormat,
-    /// Say nothing of the progress
+    /// Do not print the progress
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -67,7 +67,7 @@ pub struct Args {
     offload: DeviceFlags,
 }
 
-/// How the result is printed.
+/// Format of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EvalFormat {
     Markdown,
@@ -86,13 +86,13 @@ impl FromStr for EvalFormat {
     }
 }
 
-/// What is printed as JSON.
+/// Result as JSON.
 #[derive(Serialize)]
 struct EvalJson<'a> {
     model: &'a Path,
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<&'a Path>,
-    /// `built-in` for the engine's own.
+    /// Path of the text, or `built-in`.
     text: String,
     #[serde(flatten)]
     evaluation: &'a Evaluation,
@@ -125,15 +125,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let _ = writeln!(std::io::stderr(), "interrupted: {done} of {all} chunks were evaluated");
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    // The reference first: nothing can be said of the model by a broken one.
+    // The reference is checked first, because a broken one says nothing about the model.
     let reference = found.against.as_ref().map(|divergence| divergence.reference_perplexity);
     for (path, perplexity) in [(args.against.as_ref(), reference), (Some(&args.model), found.perplexity)] {
         if let (Some(path), Some(perplexity)) = (path, perplexity)
             && !perplexity.value.is_finite()
         {
             anyhow::bail!(
-                "{} gives probabilities that are no numbers: the file is damaged, or this build is broken; check the \
-                 model with another one",
+                "cannot evaluate {}: its probabilities are not numbers, so the file is damaged or this build is \
+                broken\nhint: check the model with another build",
                 path.display()
             );
         }
@@ -141,15 +141,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sees that chunks of `chunk` tokens, `chunks` of them, can be meant.
+/// Checks the chunk size and the number of chunks.
+///
+/// # Errors
+/// If a value is out of range.
 pub fn check(chunk: u32, chunks: Option<u32>) -> llama::error::Result<()> {
     let usage = |why: String| Err(llama::error::Error::Usage(why));
     let (least, most) = (eval::LEAST_CHUNK, engine_core::settings::MAX_CTX);
     if !(least..=most).contains(&chunk) {
-        return usage(format!("--ctx {chunk}: a chunk has {least} to {most} tokens"));
+        return usage(format!("--ctx {chunk}: use {least} to {most} tokens"));
     }
     if chunks == Some(0) {
-        return usage("--chunks 0: take one at least".to_string());
+        return usage("--chunks 0: use at least 1".to_string());
     }
     Ok(())
 }
@@ -169,7 +172,8 @@ impl EvalRun<'_> {
         if self.args.chunk > trained {
             let _ = writeln!(
                 std::io::stderr(),
-                "warning: chunks of {} tokens are longer than the {trained} that {} was trained for",
+                "warning: chunks of {} tokens are longer than the context of {trained} tokens that {} was trained \
+                for",
                 self.args.chunk,
                 printable(&path.to_string_lossy())
             );
@@ -207,7 +211,7 @@ impl EvalRun<'_> {
 
     fn one_at_a_time(&self, reference: &Path) -> Result<Evaluation> {
         let (other, text) = self.open(reference)?;
-        // Before the long part: of the model only the vocabulary.
+        // Checked before the long part. Only the model's vocabulary is loaded.
         let vocabulary = llama::ModelOptions { vocab_only: true, ..self.settings.model_options() };
         model::check_file(&self.args.model, self.settings)?;
         eval::same_vocabulary(&*Model::load(&self.args.model, &vocabulary)?, &other)?;
@@ -218,7 +222,7 @@ impl EvalRun<'_> {
         drop(other);
         let mut saved = saved?;
         if let Some(nothing) = saved.cut_short() {
-            llama::notice::warn("interrupted while the reference was evaluated: the model was not begun");
+            llama::notice::warn("interrupted while evaluating the reference; the model was not evaluated");
             return Ok(nothing);
         }
         let model = model::open(&self.args.model, self.settings, self.runtime_host)?;
@@ -262,7 +266,7 @@ fn print(args: &Args, found: &Evaluation) -> std::io::Result<()> {
     rows.iter().try_for_each(|(name, value)| line(name, value))
 }
 
-/// The comparison's lines of the table.
+/// Returns the rows of the comparison.
 fn lines(found: &Divergence) -> [(&'static str, String); 9] {
     [
         ("perplexity of the reference", perplexity(found.reference_perplexity)),
@@ -277,7 +281,7 @@ fn lines(found: &Divergence) -> [(&'static str, String); 9] {
     ]
 }
 
-/// With as many digits as say something: that of random weights has millions.
+/// Formats a perplexity with the digits that are meaningful. Random weights have a perplexity in the millions.
 pub fn perplexity(found: Estimate) -> String {
     let digits = match found.value {
         value if value < 1e3 => 4,

@@ -1,4 +1,4 @@
-//! Flags that several commands share, and what they ask of the settings.
+//! Flags that several commands share, and the settings that they request.
 
 use std::path::{Path, PathBuf};
 
@@ -10,54 +10,55 @@ use tune::tuner::Objective;
 
 use super::option_flags::option_flags;
 
-/// Reads a whole number. The error lists `range`, the values that can be given, in words.
+/// Returns a parser for an unsigned integer. An error lists the valid values in `range`.
 pub fn whole(range: &'static str) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
     move |text| text.parse().map_err(|_| format!("use {range}"))
 }
 
 option_flags! {
-    /// Threads and where they run.
+    /// Flags for threads and their placement.
     ThreadFlags: Requested = OPTIONS, Threads Placement
 }
 option_flags! {
-    /// CPUs that threads run on.
+    /// Flags for the CPUs that threads run on.
     PlacementFlags: Requested = OPTIONS, Placement
 }
 option_flags! {
-    /// Layout of the weights in memory.
+    /// Flags for the layout of the weights in memory.
     LayoutFlags: Requested = OPTIONS, Loading
 }
 option_flags! {
-    /// Weights in two layouts. Not a part of [`LoadFlags`]: only commands that evaluate a prompt and generate obey them.
+    /// Flags for weights in two layouts. Not part of [`LoadFlags`], because only commands that evaluate a prompt and
+    /// then generate use two layouts.
     SplitFlags: Requested = OPTIONS, Split
 }
 option_flags! {
-    /// The context, and how the model is loaded: what `bench` takes lists of.
+    /// Flags for the context and the load mode. `bench` has lists of these values instead.
     ContextFlags: Requested = OPTIONS, Context LoadMode
 }
 option_flags! {
-    /// Devices beside the CPU, on this machine and at workers.
+    /// Flags for GPUs and other devices, on this machine and on workers.
     DeviceFlags: Requested = OPTIONS, Devices
 }
 option_flags! {
-    /// Refusal to run without a GPU.
+    /// Flag that refuses to run without a GPU.
     RequireFlag: Requested = OPTIONS, RequireGpu
 }
 option_flags! {
-    /// Adapters and RoPE scaling: how a model differs from its file.
+    /// Flags for adapters and RoPE scaling, which change how a model differs from its file.
     VariantFlags: Requested = OPTIONS, Adapters Rope
 }
 option_flags! {
-    /// Sampling, as far as the settings know of it.
+    /// Flags for the sampling options that are settings.
     SamplingFlags: Requested = OPTIONS, Sampling
 }
 
-/// Loading of the weights.
+/// Flags for loading the weights.
 #[derive(clap::Args, Debug, Default)]
 pub struct LoadFlags {
     #[command(flatten)]
     pub layout: LayoutFlags,
-    /// Let llama.cpp's log through to stderr
+    /// Print llama.cpp's log to stderr
     #[arg(short, long, help_heading = "Model")]
     pub verbose: bool,
     #[command(flatten)]
@@ -65,31 +66,30 @@ pub struct LoadFlags {
 }
 
 impl LoadFlags {
-    /// Adds what these flags ask for.
+    /// Adds the values of these flags to `requested`.
     pub fn ask(&self, requested: &mut Requested) {
         self.layout.ask(requested);
         self.require.ask(requested);
     }
 }
 
-/// What `anneal tune` found.
+/// Flags for the tuning record.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Tuning")]
 pub struct TuningFlags {
     /// Tuning record [default: $ANNEAL_TUNING, else tuning.json in the state folder]
     #[arg(long, value_name = "FILE")]
     pub tuning: Option<PathBuf>,
-    /// Do not look at the tuning record
+    /// Ignore the tuning record
     #[arg(long)]
     pub no_tuning: bool,
-    /// Take what was tuned for this purpose: chat, rag, batch, latency or P:G [default: what was tuned last]
+    /// Use the settings tuned for this purpose: chat, rag, batch, latency or P:G [default: the purpose tuned last]
     #[arg(long = "for", value_name = "PURPOSE")]
     pub objective: Option<Objective>,
 }
 
 impl TuningFlags {
-    /// What the record says of the model at `path`; nothing where it says nothing. What the user should know of it goes
-    /// to stderr.
+    /// Returns the tuned settings for the model at `path`. `None` if the record has none. Warnings go to stderr.
     pub fn look_up(&self, path: &Path, variant: &Variant, runtime_host: &RuntimeHost) -> Option<Requested> {
         if self.no_tuning {
             return None;

@@ -1,4 +1,4 @@
-//! `--hf`: models by their names on the Hugging Face hub.
+//! Flag `--hf`: models named by their repository on the Hugging Face hub.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -14,32 +14,36 @@ use server::reload::Fetch;
 
 use super::bar::time_left;
 
-/// How often the line changes.
+/// Minimum interval between updates of the progress line.
 const OFTEN: Duration = Duration::from_millis(100);
 
-/// A model that is fetched where it is not there.
+/// Flags for a model on the hub.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Model")]
 pub struct HubFlags {
-    /// Model on the Hugging Face hub in place of -m, with a quantisation or a file of it and a revision, as in
-    /// bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M@main [default: Q4_K_M, else the first]
+    /// Model on the Hugging Face hub instead of -m, with an optional quantisation or file and revision, for example
+    /// bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M@main [default: Q4_K_M, else the file with the shortest name]
     #[arg(long, value_name = "OWNER/REPO[:QUANT]", conflicts_with = "model")]
     hf: Option<Name>,
-    /// Fetch nothing: take what was fetched before
+    /// Use only models that were downloaded before
     #[arg(long)]
     offline: bool,
 }
 
 impl HubFlags {
-    /// The model's file: `model`, or what --hf names.
+    /// Returns the path of the model: `model`, or the file that `--hf` names.
+    ///
+    /// # Errors
+    /// If neither is given, or if the model cannot be fetched.
     pub fn one(&self, model: Option<&Path>) -> Result<PathBuf> {
         let none = || {
-            llama::error::Error::Usage("no model: name one with -m FILE, or with --hf OWNER/REPO".to_string())
+            llama::error::Error::Usage("no model is given\nhint: use -m FILE or --hf OWNER/REPO".to_string())
         };
         Ok(self.any(model)?.ok_or_else(none)?)
     }
 
-    /// The same where a configuration may name one, or several: --offline counts for these too.
+    /// Returns the path of the model for a command whose configuration may also name models. `--offline` applies to
+    /// those too.
     pub fn beside(&self, model: Option<&Path>, has_configuration: bool) -> Result<Option<PathBuf>> {
         match has_configuration && self.hf.is_none() {
             true => Ok(model.map(Path::to_path_buf)),
@@ -47,17 +51,20 @@ impl HubFlags {
         }
     }
 
-    /// How models are had that a configuration names.
+    /// Returns the function that fetches the models of a configuration.
     pub fn fetch(&self) -> Fetch {
         let offline = self.offline;
         Box::new(move |name, now| fetch(name, offline || !now))
     }
 
-    /// The same where there may be none.
+    /// Returns the path of the model, if one is given.
+    ///
+    /// # Errors
+    /// If the model cannot be fetched, or if `--offline` is given without `--hf`.
     pub fn any(&self, model: Option<&Path>) -> Result<Option<PathBuf>> {
         match &self.hf {
             None if self.offline => {
-                let words = "--offline takes what --hf has fetched before: name that with --hf OWNER/REPO";
+                let words = "--offline needs --hf OWNER/REPO, with a model that was downloaded before";
                 Err(llama::error::Error::Usage(words.to_string()).into())
             }
             Some(name) => Ok(Some(fetch(name, self.offline)?)),
@@ -78,22 +85,22 @@ fn fetch(name: &Name, offline: bool) -> llama::error::Result<PathBuf> {
     let found = found.map_err(failed)?;
     if found.fetched > 0 {
         let (name, size, path) = (&found.name, Bytes(found.fetched), found.path.display().to_string());
-        say(&format!("{name}: {size} fetched and verified, {}", printable(&path)));
+        say(&format!("{name}: {size} downloaded and verified, {}", printable(&path)));
     }
     Ok(found.path)
 }
 
-/// Wraps an error of the hub's client.
+/// Wraps an error of the hub client.
 fn failed(error: hub::Error) -> llama::error::Error {
     llama::error::Error::Hub(Box::new(error))
 }
 
-/// A closed stderr is nobody's concern.
+/// Prints a message to stderr. Errors are ignored.
 fn say(words: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(words));
 }
 
-/// How far a file is: in place on a terminal, a line each tenth elsewhere.
+/// Progress of a download: updated in place on a terminal, one line per tenth elsewhere.
 #[derive(Default)]
 struct DownloadProgress {
     file: String,
@@ -101,13 +108,13 @@ struct DownloadProgress {
     total: u64,
     begun: Option<Instant>,
     shown: Option<Instant>,
-    /// Tenths that were told.
+    /// Number of tenths that were printed.
     tenths: u64,
     line: StatusLine,
 }
 
 impl DownloadProgress {
-    /// Leaves the line on the terminal.
+    /// Ends the line on the terminal.
     fn leave(&mut self) {
         self.line.leave();
     }
@@ -136,8 +143,8 @@ impl Watch for DownloadProgress {
             ..DownloadProgress::default()
         };
         match there {
-            0 => say(&format!("{file}: fetching {}", Bytes(total))),
-            _ => say(&format!("{file}: going on with {} of {}", Bytes(there), Bytes(total))),
+            0 => say(&format!("{file}: downloading {}", Bytes(total))),
+            _ => say(&format!("{file}: resuming at {} of {}", Bytes(there), Bytes(total))),
         }
     }
 

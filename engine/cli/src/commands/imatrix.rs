@@ -1,4 +1,4 @@
-//! `anneal imatrix`
+//! Command `anneal imatrix`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,32 +20,32 @@ use super::bar::Bar;
 use super::flags::{LoadFlags, ThreadFlags, whole};
 use crate::interrupt;
 
-/// Collect an importance matrix, which makes small quantisations better
+/// Collect an importance matrix, which improves small quantisations
 ///
-/// Sends a text through the model and sums up how large the inputs of each column of each matrix are; quantize --imatrix
-/// then errs where it matters least. Take a text like those that the model shall write, of some hundred thousand words.
-/// The file is llama-imatrix's, in GGUF. Ctrl-C writes what there is.
+/// Evaluates a text and sums up the magnitude of the inputs for each column of each matrix. quantize --imatrix then
+/// puts its errors where they matter least. Use a text like those that the model will write, of some hundred thousand
+/// words. The file has llama-imatrix's GGUF format. Ctrl-C stops and writes what was collected.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// GGUF model, not quantised or hardly (Q8_0)
+    /// GGUF model, unquantised or Q8_0
     #[arg(short, long, value_name = "FILE")]
     model: PathBuf,
-    /// File with the text, in UTF-8 [default: 14 KB of everything: enough to try it]
+    /// Text file in UTF-8 [default: 14 KB of built-in mixed text, for a first try]
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Where to write
+    /// Output file
     #[arg(short, long, value_name = "FILE", default_value = "imatrix.gguf")]
     out: PathBuf,
-    /// Tokens of a chunk
+    /// Number of tokens per chunk
     #[arg(short = 'c', long = "ctx", value_name = "N", default_value_t = eval::DEFAULT_CHUNK, value_parser = whole(super::eval::CHUNK))]
     chunk: u32,
-    /// Chunks to read [default: all]
+    /// Maximum number of chunks [default: all]
     #[arg(long, value_name = "N", value_parser = whole(super::eval::CHUNKS))]
     chunks: Option<u32>,
-    /// Collect for the output's matrix too; quantize is mostly better without
+    /// Also collect for the output matrix; quantize usually works better without this
     #[arg(long)]
     process_output: bool,
-    /// Say nothing of the progress
+    /// Do not print the progress
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Some(path) => super::read_text(path)?,
         None => built_in_text(),
     };
-    // Before the long part, that there is a place for the result.
+    // Checked before the long part: the result can be written.
     refuse_the_same(&args.model, &args.out)?;
     drop(gguf::partial::PartialFile::beside(&args.out, imatrix::file_bytes(&args.model)?)?);
     check_replaced(&args.out)?;
@@ -103,8 +103,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if idle > 0 {
         let _ = writeln!(
             stderr,
-            "warning: no token came to {idle} experts, which will be quantised as if all columns mattered alike: take \
-             a longer text"
+            "warning: {idle} experts received no token and will be quantised as if all columns mattered equally: use \
+            a longer text"
         );
     }
     if !args.quiet {
@@ -112,39 +112,48 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let _ = writeln!(stderr, "{out}: {entries} matrices, {chunks} chunks");
     }
     if interrupted {
-        let _ = writeln!(stderr, "interrupted: it holds {} of {} chunks", collected.chunks, text.chunks());
+        let _ = writeln!(
+            stderr,
+            "interrupted: the file contains {} of {} chunks",
+            collected.chunks,
+            text.chunks()
+        );
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sees that nothing is lost but an older importance matrix, or an empty file.
+/// Checks that the output file replaces nothing but an older importance matrix or an empty file.
 fn check_replaced(out: &Path) -> Result<()> {
     let there = std::fs::metadata(out).is_ok_and(|there| there.len() > 0);
     if there && tools::imatrix::read(out).is_err() {
-        bail!("cannot write {}: it is there and is no importance matrix; name another place", out.display());
+        bail!(
+            "cannot overwrite {}: it is not an importance matrix\nhint: choose another output file",
+            out.display()
+        );
     }
     Ok(())
 }
 
-/// Says that what is collected from a quantised model has its errors in it; Q8_0's are too small to matter.
+/// Warns that the errors of a quantised model become part of the importance matrix. Those of Q8_0 are too small to
+/// matter.
 fn warn_of_quantised(model: &Path) {
-    // Whoever loads it tells what is wrong with it.
+    // Errors in the file are reported when the model is loaded.
     let Ok(file) = GgufFile::open(model) else { return };
     let rest = file.other_parts().unwrap_or_default();
     let mut tensors = std::iter::once(&file).chain(&rest).flat_map(GgufFile::tensors);
     if let Some(tensor) = tensors.find(|tensor| tensor.kind.is_quantised() && tensor.kind.name() != "q8_0") {
         let _ = writeln!(
             std::io::stderr(),
-            "warning: {} is quantised (it holds {} tensors), and its errors go into the importance matrix: collect it \
-             from the F16 or BF16 model",
+            "warning: {} is quantised (it contains {} tensors), and its errors become part of the importance matrix: \
+            use the F16 or BF16 model",
             printable(&model.to_string_lossy()),
             tensor.kind
         );
     }
 }
 
-/// Experts without a token.
+/// Returns the number of experts that received no token.
 fn idle(imatrix: &Imatrix) -> usize {
     imatrix.entries.values().flat_map(|entry| &entry.counts).filter(|count| **count == 0.0).count()
 }

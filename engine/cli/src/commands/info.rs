@@ -1,4 +1,4 @@
-//! `anneal info`
+//! Command `anneal info`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -27,28 +27,28 @@ use super::flags::{
 };
 use super::hub::HubFlags;
 
-/// Show the build, the machine, what the CPU guard asks for, and every setting with its source
+/// Show the build, the machine, the CPU guard's requirements, and every setting with its source
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
-    /// Also load this model and describe it, with what it takes of each device's memory and of the host's, estimated before
+    /// Also load and describe this model, with an estimate of its memory on each device and on the host
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubFlags,
-    /// Print every setting with its value and where it came from: flag, config file (with --config), environment, tuning
+    /// Print every setting with its value and its source: flag, config file (with --config), environment, tuning
     /// record (with -m), build info, live host, all layers on the device (with -m) or default
     #[arg(long)]
     explain: bool,
-    /// Configuration of a server, as for `anneal serve --config`: flags override it
+    /// Server configuration, as for `anneal serve --config`; flags override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Evaluate a prompt and a token of the model, and show where: operations, splits and bytes of each device and of the
-    /// host, where the weights and the KV cache lie, and what generating computes on the host, with the reason; and what was
-    /// taken of memory, beside the estimate
+    /// Evaluate a prompt and a token of the model, and show where: operations, splits and bytes of each device and of
+    /// the host, the location of the weights and the KV cache, the operations that generation runs on the host with
+    /// the reason, and the memory used, compared with the estimate
     #[arg(long)]
     placement: bool,
-    /// Copy half a gigabyte on each of NVIDIA's cards twenty times, and say how fast its memory is
+    /// Copy 0.5 GB on each NVIDIA GPU twenty times, and print the memory bandwidth
     #[arg(long)]
     copy_bandwidth: bool,
     /// Print JSON
@@ -94,12 +94,12 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &runtime_host)?;
     super::warn_of(&settings);
     llama::start(args.load.verbose);
-    // Also without a model: what it would be given is shown, or why it cannot be.
+    // Also without a model: shows the devices that a model would get, or the reason why there are none.
     engine_core::place::place_for(&settings)?;
     let described = match &model {
         Some(path) => Some(describe(path, args.placement, &settings, &runtime_host)?),
         None if args.placement => {
-            let why = "--placement without a model: name the one to be run with -m FILE or --hf OWNER/REPO";
+            let why = "--placement needs a model\nhint: give it with -m FILE or --hf OWNER/REPO";
             return Err(llama::error::Error::Usage(why.to_string()).into());
         }
         None => None,
@@ -123,30 +123,31 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An estimate, or why there is none.
+/// Estimate, or the reason why there is none.
 type Takes = std::result::Result<Estimate, String>;
 
-/// What there is to say of a model.
+/// Description of a model.
 struct Described {
     model: Value,
     takes: Takes,
-    /// Where it computes, if that is wanted.
+    /// Observed placement, if requested.
     placed: Option<PlacementReport>,
-    /// What it is given, which is known when it is loaded.
+    /// Settings as resolved for the loaded model.
     settings: Settings,
 }
 
-/// The model, what it takes of memory, and where it computes if that is wanted.
+/// Describes the model with its memory, and its placement if requested.
 fn describe(
     path: &std::path::Path,
     is_placed: bool,
     settings: &Settings,
     runtime_host: &RuntimeHost,
 ) -> Result<Described> {
-    // Whoever looks for what is wrong is shown it.
+    // This command is for finding the cause, so it does not refuse to run without a GPU.
     let mut asked = settings.clone();
     asked.require_gpu.value = RequireGpu::No;
-    // Before it is loaded: what is free then counts. What is wrong with the file loading tells in more words.
+    // Estimated before the model is loaded, while its memory is still free. Loading reports errors in the file in
+    // more detail.
     let mut takes = fit::estimate(path, &asked, runtime_host).map_err(|why| why.to_string());
     let model = model::open(path, &asked, runtime_host)?;
     let placed = is_placed.then(|| placement::observe(&model, &asked, runtime_host)).transpose()?;
@@ -237,7 +238,7 @@ fn json(
     result
 }
 
-/// What there is to compute on. A backend that could not start is linked, and has none.
+/// Describes the devices. A backend that could not start is listed among the backends and has no devices.
 fn devices(runtime_host: &RuntimeHost) -> Vec<Value> {
     let value = |device: Device| {
         let memory = memory(&device, runtime_host);
@@ -254,7 +255,7 @@ fn devices(runtime_host: &RuntimeHost) -> Vec<Value> {
     llama::devices().into_iter().map(value).collect()
 }
 
-/// Memory of a device, all and free. ggml takes all of this machine's for free.
+/// Returns the total and the free memory of a device. For the CPU, ggml reports all memory as free.
 fn memory(device: &Device, runtime_host: &RuntimeHost) -> Option<(Bytes, Bytes)> {
     match (device.kind, &runtime_host.host) {
         (DeviceKind::Cpu, Some(host)) => Some((host.memory.total, host.memory.available)),
@@ -262,7 +263,7 @@ fn memory(device: &Device, runtime_host: &RuntimeHost) -> Option<(Bytes, Bytes)>
     }
 }
 
-/// A line for each of them.
+/// Returns one line per device.
 fn device_lines(runtime_host: &RuntimeHost) -> Vec<(&'static str, String)> {
     let line = |(at, device): (usize, Device)| {
         let memory = match (device.fault(), memory(&device, runtime_host)) {
@@ -293,7 +294,7 @@ fn text(
             lines.push(("made with", optimisations(&build.lto, build.pgo.as_ref(), build.bolt.is_some())));
             lines.push(("source", format!("{} {}", build.source.origin, build.source.version)));
             if !build.defaults.is_empty() {
-                // What counts, and over what, `--explain` tells.
+                // `--explain` shows which defaults apply, and what they override.
                 lines.push(("defaults", build.defaults.to_string()));
             }
             lines.push(("record", path.display().to_string()));
@@ -306,7 +307,7 @@ fn text(
     if args.copy_bandwidth {
         let copies = llama::copy_bandwidths();
         let text = |(name, rate): &(String, f64)| format!("{name} {:.1} GB/s", rate / 1e9);
-        let none = || "no card of NVIDIA's that this build computes on".to_string();
+        let none = || "no NVIDIA GPU that this build supports".to_string();
         let all: Vec<String> = copies.iter().map(text).collect();
         lines.push(("copies", if all.is_empty() { none() } else { all.join(", ") }));
     }
@@ -340,7 +341,8 @@ fn text(
         if model["layers_on_devices"] != 0 {
             let (layers, output) = (&model["layers_on_devices"], model["layers"].as_u64().unwrap_or(0) + 1);
             let devices = model["devices"].as_str().unwrap_or_default();
-            lines.push(("", format!("{layers} of {output} layers, the output counted, on {devices}")));
+            lines
+                .push(("", format!("{layers} of {output} layers, including the output layer, on {devices}")));
         }
     }
     let mut out: String =
@@ -370,7 +372,7 @@ fn model_line(model: &Value) -> String {
     )
 }
 
-/// What the build was made for, and why it is not there.
+/// Describes the devices that the build was made for, with the reasons why they are missing.
 fn promise_lines(state: &GpuState) -> Vec<(&'static str, String)> {
     let Some(promised) = &state.promised else { return Vec::new() };
     let came = match state.devices.is_empty() {
@@ -381,7 +383,7 @@ fn promise_lines(state: &GpuState) -> Vec<(&'static str, String)> {
     [("made for", format!("{promised}; {came}"))].into_iter().chain(reasons).collect()
 }
 
-/// Which kernels compute, why, and why not others.
+/// Describes the kernels in use, the reason for the choice, and why the others were not chosen.
 fn kernel_lines(loaded: &Loaded) -> Vec<(&'static str, String)> {
     let mut lines = vec![("kernels", format!("{}: {}", loaded.variant, loaded.because))];
     for kernels in loaded.all.iter().filter(|kernels| kernels.name != loaded.variant) {
@@ -395,7 +397,7 @@ fn kernel_lines(loaded: &Loaded) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// What was done to the build beyond compiling it.
+/// Describes the build's optimisations: LTO, PGO and BOLT.
 fn optimisations(lto: &str, pgo: Option<&Pgo>, bolt: bool) -> String {
     let lto = match lto {
         "off" => "no LTO".to_string(),
@@ -414,7 +416,7 @@ fn optimisations(lto: &str, pgo: Option<&Pgo>, bolt: bool) -> String {
     format!("{lto}, {profile}, {bolt}")
 }
 
-/// Every setting, with what was found for the model in place of what was left open.
+/// Returns every setting, with the values that were chosen for the model where the setting is automatic.
 fn explain(settings: &Settings, takes: Option<&Takes>) -> Vec<Explained> {
     let mut lines = explain_asked(settings);
     let Some(Ok(Estimate { plan: Some(plan), .. })) = takes else { return lines };
@@ -431,7 +433,7 @@ fn explain(settings: &Settings, takes: Option<&Takes>) -> Vec<Explained> {
 fn explain_asked(settings: &Settings) -> Vec<Explained> {
     match crate::openmp::runtime() {
         Some(runtime) => {
-            // As it was at the start: ggml sets KMP_BLOCKTIME for itself.
+            // Environment at program start, because ggml sets KMP_BLOCKTIME itself.
             let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
             let environment = String::from_utf8_lossy(&environment);
             let variable = |name: &str| {
@@ -444,9 +446,9 @@ fn explain_asked(settings: &Settings) -> Vec<Explained> {
     }
 }
 
-/// What buffers ask for, and what the kernel makes of it.
+/// Describes the requested page size, and the kernel's setting.
 fn pages(huge: bool) -> String {
-    let ask = if huge { "large buffers ask for huge ones" } else { "huge ones are not asked for" };
+    let ask = if huge { "large buffers request huge pages" } else { "huge pages are not requested" };
     match std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") {
         Ok(modes) => {
             let mode = modes.split(['[', ']']).nth(1).unwrap_or("unknown").to_string();

@@ -1,4 +1,4 @@
-//! `anneal logits`
+//! Command `anneal logits`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,29 +17,29 @@ use llama::{Token, start};
 use super::flags::{ContextFlags, DeviceFlags, LoadFlags, SplitFlags, ThreadFlags};
 use crate::interrupt;
 
-/// Write the logits after every token of a text to a file, to compare builds by
+/// Write the logits after every token of a text to a file, to compare builds
 ///
-/// The file: "ALOGITS1", tokens in the vocabulary and rows as u32, the token that each row stands after as u32, then
-/// the rows as f32; all little-endian.
+/// File format: "ALOGITS1"; the vocabulary size and the number of rows as u32; the token before each row as u32; then
+/// the rows as f32. All little-endian.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
     /// GGUF model
     #[arg(short, long, value_name = "FILE")]
     model: PathBuf,
-    /// File with the text
+    /// Text file in UTF-8
     #[arg(short, long, value_name = "FILE", conflicts_with = "tokens", required_unless_present = "tokens")]
     file: Option<PathBuf>,
-    /// File with the numbers of the tokens instead, separated by spaces or lines
+    /// File with token numbers instead of text, separated by white space
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Where to write
+    /// Output file
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Feed one token at a time, through the kernels that generate
+    /// Feed one token at a time, through the kernels for generation
     #[arg(long)]
     step: bool,
-    /// Most likely tokens to go on with after the text
+    /// Number of tokens to generate greedily after the text
     #[arg(long, value_name = "N", default_value_t = 0)]
     greedy: u32,
     #[command(flatten)]
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let runtime_host = super::read_runtime_host();
     let settings = Settings::resolve(&requested, &runtime_host)?;
     super::warn_of(&settings);
-    // Found before the model is loaded.
+    // Read before the model is loaded, so that errors are found early.
     let numbers = args.tokens.as_deref().map(numbers).transpose()?;
     let text = args.file.as_deref().map(read).transpose()?;
 
@@ -95,13 +95,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {} as text in UTF-8", path.display()))
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {} as UTF-8 text", path.display()))
 }
 
 fn numbers(path: &Path) -> Result<Vec<Token>> {
     let number = |word: &str| {
-        word.parse()
-            .map_err(|_| Error::Usage(format!("{}: {word:?} is no number of a token", path.display())))
+        word.parse().map_err(|_| Error::Usage(format!("{}: {word:?} is not a token number", path.display())))
     };
     Ok(read(path)?.split_whitespace().map(number).collect::<std::result::Result<_, _>>()?)
 }

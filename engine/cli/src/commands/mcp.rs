@@ -1,4 +1,4 @@
-//! `anneal mcp`
+//! Command `anneal mcp`.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -19,8 +19,8 @@ use crate::remote::ServerAddress;
 
 /// Offer a model to agents as tools: the Model Context Protocol on stdin and stdout
 ///
-/// For programs that start it themselves, as desktop clients and editors do: generate, chat, embed, tokenize and info.
-/// Nothing listens anywhere. It ends when stdin does, or with SIGTERM or ctrl-C.
+/// For programs that start it themselves, such as desktop clients and editors. The tools are generate, chat, embed,
+/// tokenize and info. It opens no network port. It ends when stdin closes, or on SIGTERM or ctrl-C.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
@@ -29,19 +29,19 @@ pub struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubFlags,
-    /// Load nothing, and ask the `anneal serve` at this socket; several clients share a model so
+    /// Load no model, and use the `anneal serve` at this socket, so that several clients share a model
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["model", "hf"])]
     connect: Option<PathBuf>,
-    /// What clients call the model [default: its file's name]
+    /// Name of the model for clients [default: its file's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Template for messages in place of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
+    /// Chat template instead of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
     #[arg(long, value_name = "NAME|FILE")]
     chat_template: Option<String>,
-    /// Calls that run at a time [default: 4]
+    /// Number of calls that run at the same time [default: 4]
     #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = whole("1 to 256"))]
     slots: Option<u32>,
-    /// Most tokens of an answer where a call does not say [default: 512]
+    /// Maximum number of tokens in an answer, if a call gives none [default: 512]
     #[arg(short = 'n', long, value_name = "N", value_parser = whole("1 or more"))]
     max_tokens: Option<u32>,
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the flags ask for.
+/// Builds the configuration from the flags.
 fn config(args: &Args) -> Result<Config> {
     let mut config = Config {
         model: args.hub.any(args.model.as_deref())?,
@@ -87,7 +87,7 @@ fn config(args: &Args) -> Result<Config> {
         chat_template: args.chat_template.clone(),
         slots: args.slots,
         max_tokens: args.max_tokens,
-        // Taken out again: without one the default is looked for, and there need not be a place for it.
+        // Removed later. Without a socket, the default path is looked up, which may fail.
         socket: Some(PathBuf::new()),
         ..Config::default()
     };
@@ -100,12 +100,13 @@ fn config(args: &Args) -> Result<Config> {
     Ok(config)
 }
 
-/// A closed stderr is nobody's concern.
+/// Prints that the model is ready. Errors are ignored.
 fn say_ready(ready: &Ready) {
     let (name, n_ctx) = (ready.names.join(", "), ready.n_ctx.unwrap_or(0));
     let _ = writeln!(io::stderr(), "{} is loaded, context {n_ctx}", printable(&name));
 }
 
 fn warn(words: &str) {
-    let _ = writeln!(io::stderr(), "warning: {}", printable(words));
+    // A warning is a single line.
+    let _ = writeln!(io::stderr(), "warning: {}", printable(&words.replace("\nhint: ", "; ")));
 }

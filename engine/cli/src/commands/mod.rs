@@ -1,4 +1,4 @@
-//! One file per command: `Args`, whose doc comment is the help, and `run`.
+//! Commands, one file each: `Args`, whose doc comment is the help text, and `run`.
 
 pub mod bench;
 pub mod chat;
@@ -38,16 +38,17 @@ use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::Settings;
 use engine_core::split::Layouts;
 
-/// llama.cpp's short flags of several letters, which clap would take for several flags.
+/// llama.cpp's short flags with several letters. clap would parse them as several flags.
 const LLAMA_FLAGS: [&str; 16] = [
     "-tb", "-ub", "-ctk", "-ctv", "-fa", "-pg", "-lm", "-ngl", "-ncmoe", "-fitt", "-dev", "-sm", "-ts",
     "-mg", "-kvo", "-nkvo",
 ];
 
-/// Said at the end of the help of the commands that take them.
-const LLAMA_FLAGS_HELP: &str = "llama.cpp's spellings -tb, -ub, -ctk, -ctv, -fa, -lm, -pg, -ngl, -ncmoe, -fitt, -dev, -sm, -ts, -mg, -kvo and -nkvo are taken too.";
+/// Text at the end of the help of commands that accept these flags.
+const LLAMA_FLAGS_HELP: &str = "llama.cpp's short flags -tb, -ub, -ctk, -ctv, -fa, -lm, -pg, -ngl, -ncmoe, -fitt, \
+                               -dev, -sm, -ts, -mg, -kvo and -nkvo also work.";
 
-/// `-ub` as `--ub`, an alias of the flag.
+/// Turns `-ub` into `--ub`, which is an alias of the flag.
 pub fn long_form(argument: OsString) -> OsString {
     match argument.to_str() {
         Some(text) if LLAMA_FLAGS.contains(&text) => format!("-{text}").into(),
@@ -55,19 +56,19 @@ pub fn long_form(argument: OsString) -> OsString {
     }
 }
 
-/// Says what the user should know before `settings` run.
+/// Prints the warnings of `settings`.
 fn warn_of(settings: &Settings) {
     settings.warnings.iter().for_each(|warning| llama::notice::warn(warning));
 }
 
-/// Warns if the context is longer than what the model at `path` was trained for.
+/// Warns if the context is longer than the model at `path` was trained for.
 fn warn_of_context(path: &Path, settings: &Settings) {
     if let Some(warning) = engine_core::settings::context_warning(path, settings) {
         llama::notice::warn(&warning);
     }
 }
 
-/// Says why weights are not there in two layouts, where that was asked for.
+/// Warns if two layouts were requested but only one is used.
 fn warn_of_one_layout(layouts: &Layouts) {
     if let Some(why) = layouts.why_not() {
         let why = words::printable(why);
@@ -75,17 +76,17 @@ fn warn_of_one_layout(layouts: &Layouts) {
     }
 }
 
-/// What every command looks at first; warnings go to stderr once.
+/// Reads the state of the host, and prints its warnings to stderr.
 fn read_runtime_host() -> RuntimeHost {
     let runtime_host = RuntimeHost::read();
     runtime_host.switch_cuda();
     tell(runtime_host)
 }
 
-/// The same with the NVIDIA GPUs that the driver shows, for a command that shows the machine.
+/// Reads the state of the host including the NVIDIA GPUs, for a command that shows the machine.
 fn read_live_with_gpus() -> RuntimeHost {
     let mut runtime_host = RuntimeHost::read();
-    // Before the driver is asked: that is a thread's work, which may outlast its time.
+    // Before the driver is queried, because the query runs in a thread that may outlast its time limit.
     runtime_host.switch_cuda();
     runtime_host.ask_for_gpus();
     tell(runtime_host)
@@ -96,14 +97,17 @@ fn tell(runtime_host: RuntimeHost) -> RuntimeHost {
     runtime_host
 }
 
-/// The text in `path`.
+/// Reads the text file at `path`.
+///
+/// # Errors
+/// If the file cannot be read or is not UTF-8.
 fn read_text(path: &Path) -> anyhow::Result<String> {
     const LARGEST: u64 = 1 << 30;
     let read = std::fs::File::open(path).and_then(|file| base::to_end(file, LARGEST));
     let bytes = read.with_context(|| format!("cannot read the text {}", path.display()))?;
     String::from_utf8(bytes).map_err(|error| {
         anyhow::anyhow!(
-            "the text in {} is not UTF-8: byte {} is wrong; convert it, for example with iconv -t UTF-8",
+            "the text in {} is not valid UTF-8: byte {} is wrong\nhint: convert it, for example with iconv -t UTF-8",
             path.display(),
             error.utf8_error().valid_up_to()
         )

@@ -1,4 +1,4 @@
-//! Flags that are made from tables of options.
+//! Flags that are generated from tables of options.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine_core::settings::{Bare, Flag, Form, Group, OptionSpec, Value};
 
-/// Adds the flags of the options of `table` in `groups` to `command`.
+/// Adds the flags for the options of `table` in `groups` to `command`.
 pub fn augment<T: Default>(
     mut command: Command,
     table: &'static [OptionSpec<T>],
@@ -18,10 +18,10 @@ pub fn augment<T: Default>(
     command
 }
 
-/// Stores the values that were given for options of `table` in `groups`.
+/// Stores the given values of options of `table` in `groups`.
 ///
 /// # Errors
-/// The option whose value is wrong. The parser has seen the values already, so none is expected.
+/// If a value is invalid. The parser has already validated the values, so this is not expected.
 pub fn read<T: Default>(
     matches: &ArgMatches,
     table: &'static [OptionSpec<T>],
@@ -66,7 +66,7 @@ fn in_groups<T>(
     table.iter().filter(|option| groups.contains(&option.group))
 }
 
-/// Help text of `option`, with its default.
+/// Returns the help text of `option` with its default.
 pub fn help_with_default<T>(option: &OptionSpec<T>) -> String {
     format!("{} [default: {}]", option.help(), option.default.words())
 }
@@ -75,7 +75,7 @@ fn off_name(name: &str) -> String {
     format!("no-{name}")
 }
 
-/// The arguments of `option`: a flag, and its opposite if it has one.
+/// Returns the arguments for `option`: a flag, and its opposite if it has one.
 fn arguments<T: Default>(option: &'static OptionSpec<T>) -> Vec<Arg> {
     let heading = option.group.title();
     let switch = |name: String, help: String| {
@@ -120,7 +120,8 @@ fn value_flag<T: Default>(option: &'static OptionSpec<T>, metavar: &'static str,
         .help_heading(option.group.title());
     let flag = match &option.value {
         Value::Path(_) => flag.value_parser(value_parser!(PathBuf)),
-        // The text is parsed again when the flags are read: clap says here which flag is wrong.
+        // The text is parsed again when the flags are read. It is parsed here too so that clap can name the invalid
+        // flag.
         _ => flag
             .value_parser(move |text: &str| option.set(&mut T::default(), text).map(|()| text.to_string())),
     };
@@ -130,18 +131,18 @@ fn value_flag<T: Default>(option: &'static OptionSpec<T>, metavar: &'static str,
     }
 }
 
-/// Declares a type of flags for groups of a table, which `clap` flattens into a command.
+/// Declares a type of flags for groups of a table, which clap can flatten into a command.
 macro_rules! option_flags {
     ($(#[$doc:meta])* $name:ident: $all:ty = $table:path, $($group:ident)*) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default)]
         pub struct $name {
-            /// The values that were given.
+            /// Values that were given.
             pub given: $all,
         }
 
         impl $name {
-            /// Adds what these flags ask for.
+            /// Adds the values of these flags to `all`.
             pub fn ask(&self, all: &mut $all) {
                 engine_core::settings::merge($table, all, &self.given, |_, _| {});
             }

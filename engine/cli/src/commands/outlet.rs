@@ -1,26 +1,26 @@
-//! Text on its way out: written by a thread of its own, so that the one that generates does not wait for whoever reads.
+//! Output of generated text through a separate thread, so that generation does not wait for the reader.
 //!
-//! A write to a pipe, a terminal or a file waits as long as its reader likes, and each costs some microseconds in which a device
-//! has nothing to do. Here it costs the generating thread a place in a channel; when that is full it waits, as it did before.
+//! A write to a pipe, a terminal or a file waits for its reader, and each write costs some microseconds in which a
+//! device is idle. The generating thread only puts the text into a channel. If the channel is full, generation waits.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
-/// Pieces of text that may wait, most of them a token's.
+/// Maximum number of pieces of text in the channel. Most pieces are a single token.
 const PIECES: usize = 1024;
 
-/// The generating thread's end.
+/// Generating thread's end of the channel.
 pub struct Outlet(Way);
 
 enum Way {
-    /// The usual one.
+    /// The normal case: a writing thread.
     Thread {
         pieces: SyncSender<String>,
         writer: JoinHandle<io::Result<()>>,
     },
-    /// Without memory for a thread there is still enough to write with.
+    /// Fallback without a thread, if none can be started.
     Here {
         out: Box<dyn Write + Send>,
         written: io::Result<()>,
@@ -29,7 +29,8 @@ enum Way {
 }
 
 impl Outlet {
-    /// Writes to stdout, with what steers a terminal escaped if it is one. Nobody may hold its lock meanwhile.
+    /// Writes to stdout. If stdout is a terminal, control characters are escaped. The caller must not hold the lock
+    /// of stdout.
     pub fn stdout() -> Self {
         Self::to(engine_core::terminal::stdout)
     }
@@ -37,8 +38,8 @@ impl Outlet {
     fn to<W: Write + Send + 'static>(out: impl Fn() -> W) -> Self {
         let (pieces, waiting) = sync_channel(PIECES);
         let own = out();
-        // Of the usual stack: a program that BOLT counts in takes 20 KiB of it at its first call through a pointer, and
-        // what is not used is no memory.
+        // Default stack size: a BOLT-instrumented program needs 20 KiB of stack at its first indirect call, and
+        // unused stack takes no memory.
         let thread = Builder::new().name("output".to_string());
         Outlet(match thread.spawn(move || write_all(&waiting, own)) {
             Ok(writer) => Way::Thread { pieces, writer },
@@ -46,7 +47,7 @@ impl Outlet {
         })
     }
 
-    /// Hands `piece` over. Breaks off where nothing can be written any more; [`finish`](Self::finish) says why.
+    /// Sends `piece`. Returns `Break` if writing has failed; [`finish`](Self::finish) returns the error.
     pub fn send(&mut self, piece: String) -> ControlFlow<()> {
         let sent = match &mut self.0 {
             Way::Thread { pieces, .. } => pieces.send(piece).is_ok(),
@@ -59,10 +60,10 @@ impl Outlet {
         if sent { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
-    /// Waits until all of it is written.
+    /// Waits until everything is written.
     ///
     /// # Errors
-    /// Those of the first write that failed; what came after it was not written.
+    /// The first write error. Nothing after it was written.
     pub fn finish(mut self) -> io::Result<()> {
         self.end()
     }
@@ -71,7 +72,7 @@ impl Outlet {
         match std::mem::replace(&mut self.0, Way::Ended) {
             Way::Thread { pieces, writer } => {
                 drop(pieces);
-                writer.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes panicked")))
+                writer.join().unwrap_or_else(|_| Err(io::Error::other("the output thread panicked")))
             }
             Way::Here { written, .. } => written,
             Way::Ended => Ok(()),
@@ -80,13 +81,13 @@ impl Outlet {
 }
 
 impl Drop for Outlet {
-    /// What was generated before an error is read all the same.
+    /// Writes what was generated before an error.
     fn drop(&mut self) {
         let _ = self.end();
     }
 }
 
-/// Writes what comes, all that waits at once but for what comes meanwhile.
+/// Writes the pieces. Pieces that are already waiting are written together.
 fn write_all(waiting: &Receiver<String>, mut out: impl Write) -> io::Result<()> {
     while let Ok(mut text) = waiting.recv() {
         text.extend(waiting.try_iter().take(PIECES));
@@ -103,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// A reader that takes a write only when it is let; without leave any more it is gone.
+    /// Writer that waits for permission before each write, and fails once no more permission can come.
     struct Slow {
         leave: mpsc::Receiver<()>,
         read: Arc<Mutex<String>>,
@@ -137,7 +138,7 @@ mod tests {
     #[test]
     fn a_slow_reader_holds_up_whoever_sends_only_when_the_channel_is_full() {
         let (let_it, read, mut outlet) = slow();
-        // The writer takes the first to write it, with what is there by then.
+        // The writer takes the first piece, and whatever has arrived by then.
         assert_eq!(outlet.send("0 ".to_string()), ControlFlow::Continue(()));
         let mut expected = "0 ".to_string();
         let (told, sent) = mpsc::channel();
@@ -152,11 +153,12 @@ mod tests {
             }
             outlet.finish()
         });
-        // Nothing is read, and as many go as there is room for.
+        // The reader takes nothing; as many pieces are accepted as there is room for.
         for number in 1..=PIECES {
             assert_eq!(sent.recv_timeout(Duration::from_secs(60)), Ok(number));
         }
-        // The writer holds what it took beside them, at most all that waited at the time. Then the sender waits.
+        // The writer holds the pieces that it took, at most those waiting at that time. After that, the sender
+        // blocks.
         let mut last = PIECES;
         while let Ok(number) = sent.recv_timeout(Duration::from_secs(1)) {
             last = number;

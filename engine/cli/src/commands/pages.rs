@@ -1,5 +1,5 @@
-//! `anneal completions` and `anneal man`: what is packed beside the program, made by the program, so that it tells of the
-//! flags that this one has.
+//! Commands `anneal completions` and `anneal man`. Packages contain their output. The program generates it itself, so
+//! it describes exactly the flags of this program.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use clap::Command;
 use clap_complete::Shell;
 use gguf::partial::PartialFile;
 
-/// Print the completions for a shell
+/// Print shell completions
 #[derive(clap::Args, Debug)]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Shell
     #[arg(value_parser = ["bash", "zsh", "fish"])]
     shell: String,
 }
@@ -22,7 +22,7 @@ pub struct CompletionsArgs {
 /// Write the manual pages to a folder
 #[derive(clap::Args, Debug)]
 pub struct ManArgs {
-    /// The folder, made where it is not there
+    /// Folder, created if necessary
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
@@ -34,7 +34,7 @@ pub fn completions(args: &CompletionsArgs, command: &Command) -> Result<ExitCode
 }
 
 pub fn man(args: &ManArgs, command: &Command) -> Result<ExitCode> {
-    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
     for (name, text) in pages(command)? {
         let path = args.out.join(name);
         let partial = PartialFile::beside(&path, Bytes(text.len() as u64))?;
@@ -44,7 +44,7 @@ pub fn man(args: &ManArgs, command: &Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `command` with what people use: neither the page nor the shell should offer what is for other programs.
+/// Returns `command` without hidden subcommands, which are for other programs.
 fn visible(command: &Command) -> Command {
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     Command::new("anneal")
@@ -53,7 +53,7 @@ fn visible(command: &Command) -> Command {
         .subcommands(shown)
 }
 
-/// The completions of `command` for `shell`.
+/// Returns the completion script for `shell`.
 fn script(shell: &str, command: &Command) -> Result<Vec<u8>> {
     let shell: Shell = shell.parse().map_err(anyhow::Error::msg)?;
     let mut text = Vec::new();
@@ -61,7 +61,7 @@ fn script(shell: &str, command: &Command) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The pages by their file names: of the program, and of each command.
+/// Returns the manual pages by file name: one for the program, and one for each command.
 fn pages(command: &Command) -> Result<Vec<(String, Vec<u8>)>> {
     let mut command = visible(command).disable_help_subcommand(true);
     command.build();
@@ -73,7 +73,7 @@ fn pages(command: &Command) -> Result<Vec<(String, Vec<u8>)>> {
         }
         let mut text = Vec::new();
         let page = clap_mangen::Man::new(command.display_name(name.clone()));
-        page.render(&mut text).with_context(|| format!("cannot write the page of {name}"))?;
+        page.render(&mut text).with_context(|| format!("cannot write the manual page of {name}"))?;
         pages.push((format!("{name}.1"), text));
     }
     pages.sort();

@@ -1,4 +1,4 @@
-//! `anneal quantize`
+//! Command `anneal quantize`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,53 +22,53 @@ use crate::interrupt;
 
 /// Quantize a model
 ///
-/// The output appears only when it is complete; ctrl-C leaves nothing behind. What cannot work is told before the long
-/// part.
+/// The output file appears only when it is complete. Ctrl-C leaves nothing behind. Errors that can be detected early
+/// are reported before the long part.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Model to read
     input: PathBuf,
     /// Model to write
     output: PathBuf,
-    /// Type, by llama-quantize's names: Q4_K_M, Q8_0, F16, … (a wrong one prints them all)
+    /// Quantisation type, by llama-quantize's names: Q4_K_M, Q8_0, F16, … (an invalid name lists them all)
     #[arg(value_name = "TYPE")]
     kind: Type,
-    /// Threads [default: every core]
+    /// Number of threads [default: every core]
     #[arg(short = 't', long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
-    /// Quantize even what is quantised already, though that loses twice
+    /// Accept a model that is already quantised, although quantising it again loses quality twice
     #[arg(long)]
     allow_requantize: bool,
-    /// Importance matrix of this model, from anneal imatrix or llama-imatrix: better small types, and needed for the
-    /// smallest (IQ1, IQ2, IQ3_XXS, Q2_K_S)
+    /// Importance matrix of this model, from anneal imatrix or llama-imatrix. It improves small types, and the
+    /// smallest need it (IQ1, IQ2, IQ3_XXS, Q2_K_S)
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
-    /// Leave the output's matrix as it is
+    /// Leave the output matrix as it is
     #[arg(long)]
     leave_output_tensor: bool,
-    /// Give every matrix the same type rather than a mixture
+    /// Use the same type for every matrix, instead of a mixture
     #[arg(long)]
     pure: bool,
-    /// Type of the output's matrix, by ggml's names: q6_K, q8_0, f16, …
+    /// Type of the output matrix, by ggml's names: q6_K, q8_0, f16, …
     #[arg(long, value_name = "TYPE", value_parser = tensor_type)]
     output_tensor_type: Option<GgmlType>,
     /// Type of the token embeddings
     #[arg(long, value_name = "TYPE", value_parser = tensor_type)]
     token_embedding_type: Option<GgmlType>,
-    /// Type of the tensors whose names match a regular expression, as in attn_v=q8_0 or 'blk\.[0-3]\.ffn_down=q6_K'; may be
-    /// repeated, the first that matches counts
+    /// Type of the tensors whose names match a regular expression, for example attn_v=q8_0 or
+    /// 'blk\.[0-3]\.ffn_down=q6_K'; can be repeated; the first match counts
     #[arg(long, value_name = "REGEX=TYPE", value_parser = tensor_override)]
     tensor_type: Vec<(String, GgmlType)>,
-    /// Tell what would become of each tensor, and how large it all is; write nothing
+    /// Print the resulting type and size of each tensor and the total size, and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// With --dry-run: as JSON
+    /// With --dry-run, print JSON
     #[arg(long, requires = "dry_run")]
     json: bool,
-    /// Let llama.cpp's log through to stderr
+    /// Print llama.cpp's log to stderr
     #[arg(short, long)]
     verbose: bool,
-    /// Say nothing
+    /// Print no progress
     #[arg(short, long)]
     quiet: bool,
 }
@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Err(Error::Interrupted) => {
             let output = args.output.to_string_lossy();
             let _ = writeln!(std::io::stderr(), "interrupted: nothing was written to {}", printable(&output));
-            // llama.cpp is still at work in another thread.
+            // llama.cpp is still working in another thread.
             exit_now(i32::from(INTERRUPTED))
         }
         other => other?,
@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Quantises with a bar. After [`Error::Interrupted`] the process must end with [`exit_now`].
+/// Quantises with a progress bar. After [`Error::Interrupted`] the process must end with [`exit_now`].
 pub fn run_with_bar(
     input: &Path,
     output: &Path,
@@ -132,14 +132,14 @@ pub fn run_with_bar(
     quantize(input, output, options, &mut on_progress)
 }
 
-/// Says what is probably not meant.
+/// Warns about options that are probably mistakes.
 fn warn(input: &Path, options: &QuantizeOptions, plan: &QuantizePlan) -> llama::error::Result<()> {
     let mut stderr = std::io::stderr().lock();
     for idle in idle_overrides(input, options, plan)? {
         let _ = writeln!(
             stderr,
-            "warning: --tensor-type {} changes nothing: no tensor's name matches it, another one matches first, or \
-             they have this type anyway",
+            "warning: --tensor-type {} has no effect: no tensor name matches it, an earlier pattern matches first, \
+            or the tensors already have this type",
             printable(&idle)
         );
     }
@@ -148,7 +148,7 @@ fn warn(input: &Path, options: &QuantizeOptions, plan: &QuantizePlan) -> llama::
     if let Some(first) = missing.first() {
         let _ = writeln!(
             stderr,
-            "warning: the importance matrix says nothing of {} tensors ({}, …), which are quantised without it",
+            "warning: the importance matrix has no data for {} tensors ({}, …), which are quantised without it",
             missing.len(),
             printable(first)
         );
@@ -156,7 +156,7 @@ fn warn(input: &Path, options: &QuantizeOptions, plan: &QuantizePlan) -> llama::
     Ok(())
 }
 
-/// The plan, for people or as JSON.
+/// Prints the plan as text or JSON.
 fn print(args: &Args, plan: &QuantizePlan) -> std::io::Result<()> {
     let mut out = engine_core::terminal::stdout();
     if args.json {
@@ -177,23 +177,27 @@ fn print(args: &Args, plan: &QuantizePlan) -> std::io::Result<()> {
         let to = if from == to { "stays".to_string() } else { to.to_string() };
         writeln!(out, "{name:width$}  {from:>8}  {to:>8}  {:>10}", bytes.to_string())?;
     }
-    writeln!(out, "{}, {:.2} bits a weight", plan.tensor_bytes(), plan.bits_per_weight())
+    writeln!(out, "{}, {:.2} bits per weight", plan.tensor_bytes(), plan.bits_per_weight())
 }
 
-/// Types of tensors that quantising makes.
+/// Parses a tensor type that quantisation can produce.
 fn tensor_type(text: &str) -> Result<GgmlType, String> {
     const NONE: [&str; 7] = ["i8", "i16", "i32", "i64", "f64", "q8_1", "q8_K"];
     let kind = GgmlType::from_name(text).filter(|kind| !NONE.contains(&kind.name()));
     kind.ok_or_else(|| {
-        format!("unknown type of a tensor {text:?}: use one of ggml's, like q4_K, q6_K, q8_0, iq4_xs, f16")
+        format!(
+            "unknown tensor type {text:?}: use one of ggml's types, such as q4_K, q6_K, q8_0, iq4_xs or f16"
+        )
     })
 }
 
 fn tensor_override(text: &str) -> Result<(String, GgmlType), String> {
-    let (pattern, kind) = text.rsplit_once('=').ok_or("write it as REGEX=TYPE, like attn_v=q8_0")?;
-    // It would match everything.
+    let (pattern, kind) = text.rsplit_once('=').ok_or("write it as REGEX=TYPE, for example attn_v=q8_0")?;
+    // An empty pattern would match everything.
     if pattern.is_empty() {
-        return Err("there is nothing before the =: write it as REGEX=TYPE, like attn_v=q8_0".to_string());
+        return Err(
+            "the pattern before the = is empty: write it as REGEX=TYPE, for example attn_v=q8_0".to_string()
+        );
     }
     Ok((pattern.to_string(), tensor_type(kind)?))
 }

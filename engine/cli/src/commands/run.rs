@@ -1,4 +1,4 @@
-//! `anneal run`
+//! Command `anneal run`.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -31,8 +31,8 @@ use crate::interrupt;
 
 /// Generate text from a prompt
 ///
-/// The text goes to stdout as it comes, the speeds to stderr. Ctrl-C stops the generation and still prints
-/// them; exit code 130.
+/// The text goes to stdout as it is generated, and the speeds go to stderr. Ctrl-C stops the generation and still
+/// prints the speeds; the exit code is then 130.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
@@ -41,19 +41,19 @@ pub struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubFlags,
-    /// Text to go on from
+    /// Text to continue
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// File with the text to go on from; - is stdin
+    /// File with the text to continue; - for stdin
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Most tokens to generate; -1 goes on until the text ends or the context is full
+    /// Maximum number of tokens to generate; -1 for no limit other than the context
     #[arg(short = 'n', long, value_name = "N", default_value = "128", value_parser = predict)]
     predict: u32,
-    /// Go on when the model ends the text
+    /// Continue when the model ends the text
     #[arg(long, visible_alias = "ignore-eog")]
     ignore_eos: bool,
-    /// Print one JSON object at the end in place of the text
+    /// Print one JSON object at the end instead of the text
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -167,15 +167,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// A number of tokens; as in llama.cpp, -1 is no limit.
+/// Parses a number of tokens. As in llama.cpp, -1 means no limit.
 pub(super) fn predict(text: &str) -> Result<u32, String> {
     match text {
         "-1" => Ok(u32::MAX),
-        _ => whole("a number of tokens, or -1 for no limit but the context")(text),
+        _ => whole("a number of tokens, or -1 for no limit other than the context")(text),
     }
 }
 
-/// The text of `-p`, or of the file or stdin of `-f`.
+/// Returns the text of `-p`, or of the file or stdin of `-f`.
 fn prompt(args: &Args) -> Result<String> {
     const LARGEST: u64 = 256 << 20;
     let (bytes, name) = match (&args.prompt, &args.file) {
@@ -196,7 +196,8 @@ fn prompt(args: &Args) -> Result<String> {
         Err(error) => {
             let at = error.utf8_error().valid_up_to();
             bail!(
-                "the prompt in {name} is not UTF-8: byte {at} is wrong; convert it, for example with iconv -t UTF-8"
+                "the prompt in {name} is not valid UTF-8: byte {at} is wrong\nhint: convert it, for example with \
+                iconv -t UTF-8"
             )
         }
     }
@@ -218,7 +219,7 @@ fn timings(generation: &Generation, load: Duration) -> serde_json::Value {
     })
 }
 
-/// Two lines on stderr. A closed stderr is nobody's concern.
+/// Prints two lines with the speeds to stderr. Errors are ignored.
 fn say_speed(generation: &Generation, load: Duration, (decode, prefill): (u32, u32)) {
     let speed = |speed: Option<f64>| speed.map_or("-".to_string(), |speed| format!("{speed:.2} t/s"));
     let first = generation
@@ -243,12 +244,12 @@ fn say_speed(generation: &Generation, load: Duration, (decode, prefill): (u32, u
     );
 }
 
-/// A line on stderr on the split layout, where there is one or should be.
+/// Prints a line about the split layout to stderr, if it is used or was requested.
 fn say_split(generation: &Generation, session: &Session, settings: &Settings) {
     let asked = settings.split_layout.value == SplitLayout::On;
     let line = match (session.is_split(), generation.hand_over) {
         (true, Some(handed)) => format!(
-            "prefill with the weights as in the file, {} handed over to the repacked ones in {:.1} ms",
+            "prefill with the weights as in the file, {} handed over to the repacked weights in {:.1} ms",
             handed.size,
             milliseconds(handed.time)
         ),

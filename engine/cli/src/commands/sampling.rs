@@ -1,4 +1,4 @@
-//! Every flag that says how tokens are chosen, and what becomes of them.
+//! Sampling flags, and the sampling options that they request.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use sampling::{Bias, Constraint, PARAMETERS, Parameter, SamplingOptions};
 
 use super::flags::SamplingFlags;
 
-/// How tokens are chosen, with llama.cpp's names.
+/// Sampling flags, with llama.cpp's names.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Sampling")]
 pub struct ChainFlags {
@@ -17,29 +17,32 @@ pub struct ChainFlags {
     pub basic: SamplingFlags,
     #[command(flatten)]
     numbers: NumberFlags,
-    /// Text that ends a repetition for DRY, in place of the default ones; can be repeated; none for none
+    /// Text that ends a repetition for DRY, instead of the default ones; can be repeated; "none" for no such text
     /// [default: \n, :, " and *]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     dry_sequence_breaker: Vec<String>,
-    /// Make a token more or less likely: 15043+1, 15043-1; 15043-inf bans it; can be repeated
+    /// Change the logit of a token: 15043+1, 15043-1; 15043-inf bans it; can be repeated
     #[arg(long, value_name = "TOKEN+BIAS", value_parser = Bias::parse, allow_hyphen_values = true)]
     logit_bias: Vec<Bias>,
-    /// Grammar that the text must follow: GBNF, or Lark with %llguidance in its first line
+    /// Grammar that the text must match: GBNF, or Lark with %llguidance in its first line
     #[arg(long, value_name = "TEXT", group = "constraint")]
     grammar: Option<String>,
-    /// The same from a file
+    /// File with the grammar
     #[arg(long, value_name = "FILE", group = "constraint")]
     grammar_file: Option<PathBuf>,
-    /// JSON schema that the text must follow; {} for any JSON
+    /// JSON schema that the text must match; {} for any JSON
     #[arg(long, value_name = "JSON", group = "constraint")]
     json_schema: Option<String>,
-    /// The same from a file
+    /// File with the JSON schema
     #[arg(long, value_name = "FILE", group = "constraint")]
     json_schema_file: Option<PathBuf>,
 }
 
 impl ChainFlags {
-    /// What is asked for; `settings` have the values of the basic flags.
+    /// Returns the sampling options. `settings` contain the values of the basic flags.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or if an option is invalid.
     pub fn options(&self, settings: &Settings) -> anyhow::Result<SamplingOptions> {
         let mut options = settings.sampling_options();
         for (parameter, value) in &self.numbers.given {
@@ -81,7 +84,7 @@ fn read(path: &Path, what: &str) -> anyhow::Result<String> {
         .with_context(|| format!("cannot read the {what} {}", path.display()))
 }
 
-/// The numbers of [`sampling::PARAMETERS`] that no setting holds, each with its flag.
+/// Flags for the numbers in [`sampling::PARAMETERS`] that are not settings.
 #[derive(Clone, Debug, Default)]
 struct NumberFlags {
     given: Vec<(&'static Parameter, f64)>,
@@ -132,7 +135,7 @@ impl FromArgMatches for NumberFlags {
     }
 }
 
-/// As llama.cpp reads `\n` and its like on a command line.
+/// Resolves escape sequences such as `\n`, like llama.cpp on its command line.
 fn unescaped(text: &str) -> String {
     let mut result = String::new();
     let mut characters = text.chars();
@@ -260,7 +263,7 @@ mod tests {
         let why = options(&["--grammar", "root ::= \"a\"", "--json-schema", "{}"]).expect_err("two");
         assert!(why.contains("cannot be used with"), "{why}");
         let why = options(&["--json-schema", "{"]).expect_err("no JSON");
-        assert!(why.contains("cannot use the JSON schema: it is no JSON"), "{why}");
+        assert!(why.contains("cannot use the JSON schema: it is not JSON"), "{why}");
         let why = options(&["--grammar-file", "/no/such/file"]).expect_err("no file");
         assert!(why.contains("cannot read the grammar"), "{why}");
     }

@@ -1,4 +1,4 @@
-//! `anneal serve`
+//! Command `anneal serve`.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -28,14 +28,14 @@ use super::hub::HubFlags;
 use super::option_flags::option_flags;
 
 option_flags! {
-    /// Options of the server.
+    /// Flags for the options of the server.
     ServerFlags: Config = config::OPTIONS, Model Listening Requests PromptCache Drafts Log
 }
 
 /// Serve a model to other programs
 ///
-/// Requests come as lines of JSON over a Unix socket, or over HTTP as OpenAI's clients send them. SIGTERM or ctrl-C ends
-/// it when what runs is done; a second one ends it at once. SIGHUP reads --config again.
+/// Clients send lines of JSON over a Unix socket, or HTTP requests of OpenAI's API. On SIGTERM or ctrl-C, the server
+/// finishes running requests and ends; a second signal ends it at once. SIGHUP reloads --config.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
@@ -44,15 +44,15 @@ pub struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubFlags,
-    /// Configuration: what no flag says is taken from here
+    /// Configuration file; flags override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print a configuration with every key explained, and nothing else
+    /// Print a configuration file with every key explained, and exit
     #[arg(long)]
     print_config: bool,
     #[command(flatten)]
     server: ServerFlags,
-    /// Print where it listens as one JSON object on stdout
+    /// Print the server's addresses as one JSON object to stdout
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -92,13 +92,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let ended = serve(args, &served, source.as_mut());
     if let (Err(error), true) = (&ended, notice::is_logged()) {
-        tracing::error!("{}", printable(&build_info::words::chain(error.as_ref()).join(": ")));
+        tracing::error!(
+            "{}",
+            printable(&build_info::words::chain(error.as_ref()).join(": ").replace("\nhint: ", "; "))
+        );
     }
     log::flush(LAST_LINES);
     ended
 }
 
-/// Flags that say how to draft want something that drafts; a configuration may name it.
+/// Checks that flags about drafts come with a source of drafts. A configuration file may name one.
 fn check_drafts(args: &Args) -> Result<()> {
     let given = &args.server.given;
     let drafts = given.draft_model.is_some() || given.speculative.is_some_and(|who| who != Who::Off);
@@ -110,28 +113,30 @@ fn check_drafts(args: &Args) -> Result<()> {
     match alone.iter().find(|(_, given)| *given && !drafts && args.config.is_none()) {
         None => Ok(()),
         Some((flag, _)) => Err(llama::error::Error::Usage(format!(
-            "{flag} without drafts: say where they come from with --speculative or --draft-model FILE"
+            "{flag} has no effect without drafts\nhint: choose a source of drafts with --speculative or \
+            --draft-model FILE"
         ))
         .into()),
     }
 }
 
-/// How long the last lines of the log may take.
+/// Maximum time to write the last lines of the log.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// The settings of a model, with what the tuning record says of it.
+/// Returns the function that resolves the settings of a model, including its tuning record.
 pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
     let tuning = tuning.clone();
     Arc::new(move |named, runtime_host| {
         let mut tuned = tuning.look_up(&named.options.model, &named.engine.variant, runtime_host);
-        // A record is of one request at a time. Without flash attention a token is multiplied with the cells of all slots;
-        // with it those of others are at least not summed up, and skipped where our kernels do it.
+        // Tuning measures one request at a time. Without flash attention, each token is multiplied with the cells of
+        // all slots. With flash attention, cells of other slots are not summed up, and Anneal's kernels skip them.
         if let Some(tuned) = tuned.as_mut().filter(|_| named.options.slots > 1)
             && tuned.flash_attention == Some(FlashAttention::Off)
         {
             tuned.flash_attention = None;
             notice::note(
-                "the tuning record's \"no flash attention\" is left out: it was measured with one request at a time (slots = 1)",
+                "the tuning record's \"no flash attention\" is ignored, because it was measured with a single \
+                request at a time (slots = 1)",
             );
         }
         let settings = Settings::resolve_tuned(&named.engine, tuned.as_ref(), runtime_host)?;
@@ -158,7 +163,7 @@ fn serve(args: &Args, served: &Served, source: Option<&mut ConfigSource>) -> Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the configuration asks for now; nothing changes where it is wrong.
+/// Reloads the configuration. `None` if it is invalid; the current one then stays in force.
 fn read_again(source: &mut ConfigSource) -> Option<Served> {
     match source.again() {
         Ok(change) => {
@@ -166,13 +171,15 @@ fn read_again(source: &mut ConfigSource) -> Option<Served> {
             Some(change.served)
         }
         Err(error) => {
-            notice::warn(&format!("the configuration stays as it was: {error}"));
+            // A warning is a single line.
+            let why = error.to_string().replace("\nhint: ", "; ");
+            notice::warn(&format!("the configuration is unchanged: {why}"));
             None
         }
     }
 }
 
-/// What the flags ask for.
+/// Builds the configuration from the flags.
 fn flags(args: &Args) -> Config {
     let mut config = Config::default();
     args.server.ask(&mut config);
@@ -185,7 +192,7 @@ fn flags(args: &Args) -> Config {
     config
 }
 
-/// A closed stderr is nobody's concern.
+/// Prints the addresses of the server. Errors are ignored.
 fn say_ready(ready: &Ready, as_json: bool) {
     let socket = ready.socket.as_ref().map(|path| path.display().to_string());
     let listen = ready.listen.map(|address| format!("http://{address}"));

@@ -1,4 +1,4 @@
-//! Flags of speculative decoding, and what is said of it.
+//! Flags of speculative decoding, and the report about it.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,34 +10,37 @@ use llama::options::Drafts;
 
 use super::flags::whole;
 
-/// Speculative decoding.
+/// Flags of speculative decoding.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Speculative decoding")]
 pub struct SpeculativeFlags {
-    /// Draft tokens and evaluate several at a time: lookup (what followed when the last tokens stood there before), model
-    /// (what --draft-model says) or off [default: off, or model with --draft-model]
+    /// Draft tokens and evaluate several at once: lookup (tokens that followed the same tokens earlier in the text),
+    /// model (tokens of --draft-model) or off [default: off, or model with --draft-model]
     #[arg(long, value_name = "HOW")]
     speculative: Option<Drafts>,
-    /// Smaller model of the same vocabulary that drafts
+    /// Draft model: a smaller model with the same vocabulary
     #[arg(long, visible_alias = "model-draft", value_name = "FILE")]
     draft_model: Option<PathBuf>,
     #[arg(long, value_name = "N", value_parser = whole("1 to 15"),
-        help = format!("Most tokens of a draft, 1 to {MOST} [default: {DEFAULT_MOST}]"))]
+        help = format!("Maximum number of tokens in a draft, 1 to {MOST} [default: {DEFAULT_MOST}]"))]
     draft_max: Option<u32>,
     #[arg(long, value_name = "P",
-        help = format!("Least probability of a token that the smaller model drafts [default: {DEFAULT_LEAST_P}]"))]
+        help = format!("Minimum probability of a token that the draft model proposes [default: {DEFAULT_LEAST_P}]"))]
     draft_p_min: Option<f32>,
-    /// Threads of the smaller model, of those that generate [default: all of them]
-    #[arg(long, value_name = "N", value_parser = whole("1 to the threads that generate"))]
+    /// Threads of the draft model, at most those for decode [default: all of them]
+    #[arg(long, value_name = "N", value_parser = whole("1 to the number of decode threads"))]
     draft_threads: Option<u32>,
-    /// Draft also where a batch of tokens rounds otherwise than single tokens: the text may differ from one without drafts
-    /// where two tokens are nearly as likely
+    /// Use drafts even if a batch rounds differently from single tokens. The text may then differ from one without
+    /// drafts where two tokens are nearly equally likely
     #[arg(long)]
     draft_near: bool,
 }
 
 impl SpeculativeFlags {
-    /// What they ask for.
+    /// Returns the requested options.
+    ///
+    /// # Errors
+    /// If the flags contradict each other, or if a value is out of range.
     pub fn options(&self) -> Result<SpeculativeOptions> {
         let default = SpeculativeOptions::default();
         let implied = if self.draft_model.is_some() { Drafts::Model } else { Drafts::Off };
@@ -59,7 +62,8 @@ impl SpeculativeFlags {
             && options.drafts == Drafts::Off
         {
             return Err(llama::error::Error::Usage(format!(
-                "{flag} without drafts: say where they come from with --speculative lookup or --draft-model FILE"
+                "{flag} has no effect without drafts\nhint: choose a source of drafts with --speculative lookup or \
+                --draft-model FILE"
             ))
             .into());
         }
@@ -68,7 +72,8 @@ impl SpeculativeFlags {
     }
 }
 
-/// The same for commands that compare builds and settings: known only to be refused in words.
+/// Flags of speculative decoding for commands that compare builds and settings. They exist only to be refused with an
+/// explanation.
 #[derive(clap::Args, Debug, Default)]
 pub struct Refused {
     #[arg(long, hide = true, num_args = 0..=1)]
@@ -78,18 +83,21 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// An error where any of them is given.
+    /// Checks that none of the flags is given.
+    ///
+    /// # Errors
+    /// If one is given.
     pub fn refuse(&self) -> Result<()> {
         if self.speculative.is_none() && self.draft_model.is_none() {
             return Ok(());
         }
-        let why = "speculative decoding is not measured here: how fast it is depends on the text, and what is compared are \
-                   builds and settings; measure it on your own text with anneal run --speculative";
+        let why = "this command does not measure speculative decoding, because its speed depends on the text\nhint: \
+                  measure it on your own text with anneal run --speculative";
         Err(llama::error::Error::Usage(why.to_string()).into())
     }
 }
 
-/// A line on stderr on what drafts brought. A closed stderr is nobody's concern.
+/// Prints the results of speculative decoding to stderr. Errors are ignored.
 pub fn say(generation: &Generation) {
     if let Some(report) = &generation.speculation {
         let _ = writeln!(std::io::stderr(), "speculative: {report}");

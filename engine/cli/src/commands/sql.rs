@@ -1,8 +1,8 @@
-//! Results as SQL, as llama-bench writes it: a table, and a row of it for each test.
+//! Results as SQL, in llama-bench's format: one table, and one row per test.
 
 use serde_json::Value;
 
-/// The statement that makes `table`. Lists are left out, as in CSV.
+/// Returns the statement that creates `table`. Lists are left out, as in CSV.
 pub fn create(table: &str, fields: &[(impl AsRef<str>, Value)]) -> String {
     let column = |(name, value): &(_, Value)| {
         let name: &str = AsRef::as_ref(name);
@@ -12,15 +12,15 @@ pub fn create(table: &str, fields: &[(impl AsRef<str>, Value)]) -> String {
     format!("CREATE TABLE IF NOT EXISTS {table} (\n{}\n);\n", columns.join(",\n"))
 }
 
-/// The statement that adds a row.
+/// Returns the statement that inserts a row.
 pub fn insert(table: &str, fields: &[(impl AsRef<str>, Value)]) -> String {
     let names: Vec<&str> = fields.iter().map(|(name, _)| name.as_ref()).collect();
     let values: Vec<String> = fields.iter().map(|(_, value)| literal(value)).collect();
     format!("INSERT INTO {table} ({}) VALUES ({});", names.join(", "), values.join(", "))
 }
 
-/// The column's type. What is unknown in the first row is a whole number where the name says so, else any number; texts
-/// are empty rather than unknown.
+/// Returns the type of a column. A value that is unknown in the first row is an integer if the name says so,
+/// otherwise any number. Texts are empty rather than unknown.
 fn kind(name: &str, value: &Value) -> &'static str {
     match value {
         Value::Number(number) if number.is_f64() => "REAL",
@@ -31,8 +31,8 @@ fn kind(name: &str, value: &Value) -> &'static str {
     }
 }
 
-/// A value. Quotes are doubled (SQL-92, 5.3), so that no text ends before its end; a zero byte, which would end it in
-/// some readers, is left out.
+/// Formats a value. Quotes are doubled (SQL-92, 5.3), so that a text cannot end early. Zero bytes, which end the text
+/// for some readers, are removed.
 fn literal(value: &Value) -> String {
     match value {
         Value::Null => "NULL".to_string(),

@@ -1,4 +1,4 @@
-//! Benchmark results as llama-bench prints them: a Markdown table, JSON, JSON lines, CSV, SQL.
+//! Benchmark results in llama-bench's formats: Markdown, JSON, JSON lines, CSV and SQL.
 
 use std::io::{self, Write};
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use tune::bench::{BenchRecord, PartRecord, Path};
 
 use super::sql;
 
-/// How results are printed.
+/// Format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Markdown,
@@ -35,31 +35,31 @@ impl FromStr for Format {
     }
 }
 
-/// One result.
+/// Result that can be printed as a row.
 pub trait ResultRow: Serialize {
-    /// The table that it belongs to, in SQL.
+    /// Returns the name of its table in SQL.
     fn table(&self) -> &'static str;
-    /// Every field of CSV and SQL with its value, in order; lists are left out of both.
+    /// Returns all fields with their values, in order. CSV and SQL leave out lists.
     fn fields(&self) -> serde_json::Result<Map<String, Value>> {
         match serde_json::to_value(self)? {
             Value::Object(fields) => Ok(fields),
             _ => Ok(Map::new()),
         }
     }
-    /// The two lines above the first row of a Markdown table.
+    /// Returns the two header lines of a Markdown table.
     fn head(&self) -> String;
-    /// A row of a Markdown table.
+    /// Returns the row of a Markdown table.
     fn line(&self) -> String;
 }
 
-/// A column beside those of a [`ResultRow`]: title, width, and its cell.
+/// Additional column of a Markdown table: title, width and cell.
 pub type Extra = (&'static str, usize, String);
 
-/// How far a table is, for ctrl-C. Held while a row is written, so that no half of one stays behind.
+/// State of the table for the ctrl-C handler. Locked while a row is written, so that no half row is left behind.
 static STATE: Mutex<PrinterState> = Mutex::new(PrinterState { open: None, rows: 0, expected: None });
 
 struct PrinterState {
-    /// The format, from [`Table::begin`] to [`Table::end`].
+    /// Format, from [`Table::begin`] to [`Table::end`].
     open: Option<Format>,
     rows: usize,
     expected: Option<usize>,
@@ -69,25 +69,25 @@ fn state() -> MutexGuard<'static, PrinterState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the table on stdout as it is, and says on stderr what is missing. For ctrl-C; nothing can be added afterwards.
+/// Ends the table on stdout, and prints to stderr what is missing. For ctrl-C; nothing can be added afterwards.
 pub fn interrupt() {
     let mut state = state();
     let rows = state.rows;
     if state.open.take() == Some(Format::Json) {
         let mut out = io::stdout();
-        // The process ends in any case.
+        // An error is ignored, because the process ends in any case.
         let _ = writeln!(out, "\n]").and_then(|()| out.flush());
     }
     let _ = match state.expected {
         Some(all) => writeln!(io::stderr(), "interrupted: {rows} of {all} tests were measured"),
-        None if rows > 0 => writeln!(io::stderr(), "interrupted: the results are not complete"),
+        None if rows > 0 => writeln!(io::stderr(), "interrupted: the results are incomplete"),
         None => writeln!(io::stderr(), "interrupted: nothing was measured"),
     };
-    // A row that is ready now finds no table: its thread waits here for the end of the process.
+    // The lock is never released, so a thread with another row waits until the process ends.
     std::mem::forget(state);
 }
 
-/// Prints each result as it comes.
+/// Printer of results, one by one.
 pub struct Table<W> {
     format: Format,
     out: W,
@@ -108,7 +108,7 @@ impl<W: Write> Table<W> {
         }
     }
 
-    /// Says how many results there will be.
+    /// Sets the number of expected results.
     pub fn expect(&self, results: usize) {
         state().expected = Some(results);
     }
@@ -117,7 +117,7 @@ impl<W: Write> Table<W> {
         self.add_with(record, &[])
     }
 
-    /// With `extra` columns where the table is for people; the other formats have every field in any case.
+    /// Adds a row with the `extra` columns in Markdown. The other formats always contain every field.
     pub fn add_with(&mut self, record: &impl ResultRow, extra: &[Extra]) -> io::Result<()> {
         let mut state = state();
         match self.format {
@@ -185,14 +185,14 @@ impl<W: Write> Table<W> {
     }
 }
 
-/// The fields but for the samples, which llama-bench leaves out of CSV and SQL too: they are lists.
+/// Returns the fields without lists. llama-bench also leaves the samples out of CSV and SQL.
 fn plain(record: &impl ResultRow) -> serde_json::Result<Vec<(String, Value)>> {
     Ok(record.fields()?.into_iter().filter(|(_, value)| !value.is_array()).collect())
 }
 
 impl ResultRow for BenchRecord {
     fn table(&self) -> &'static str {
-        // llama-bench's name, whose fields these are.
+        // llama-bench's name, because the fields are the same.
         "llama_bench"
     }
 
@@ -223,10 +223,10 @@ impl ResultRow for BenchRecord {
     }
 }
 
-/// A column after llama-bench's: title, width, and its cell in a row.
+/// Column after llama-bench's columns: title, width and cell.
 type Column = (&'static str, usize, String);
 
-/// What `record` has besides llama-bench's columns.
+/// Returns the columns of `record` that llama-bench does not have.
 fn more(record: &BenchRecord) -> Vec<Column> {
     let mut columns: Vec<Column> = Vec::new();
     if record.path == Path::EndToEnd {

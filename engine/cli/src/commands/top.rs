@@ -1,4 +1,4 @@
-//! `anneal top`
+//! Command `anneal top`.
 
 mod look;
 mod screen;
@@ -22,25 +22,26 @@ use view::View;
 
 use crate::remote::{Failure, ServerAddress};
 
-/// Look at a running server: slots, speed, queue, cache, threads, memory
+/// Watch a running server: slots, speed, queue, cache, threads, memory
 ///
-/// Goes on until q or ctrl-C. From a pipe, or with --once, it prints what it sees and ends; with --json a line for each
-/// look. What was asked and answered is nowhere in it.
+/// Runs until q or ctrl-C. In a pipe, or with --once, prints the state once. With --json, prints one line per update.
+/// The output never contains prompts or answers.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Socket of the server, or its address as http://127.0.0.1:8080 [default: $XDG_RUNTIME_DIR/anneal/anneal.sock]
+    /// Socket of the server, or its address such as http://127.0.0.1:8080 [default:
+    /// $XDG_RUNTIME_DIR/anneal/anneal.sock]
     #[arg(value_name = "SOCKET|URL")]
     server: Option<String>,
-    /// Print what there is to see, and end; exit code 75 when nobody answers
+    /// Print the state once and exit; the exit code is 75 if the server does not answer
     #[arg(long)]
     once: bool,
-    /// Print a JSON object for each look; with --once, one
+    /// Print one JSON object per update; with --once, a single one
     #[arg(long)]
     json: bool,
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, value_name = "S", default_value = "1", value_parser = interval)]
     interval: Duration,
-    /// File with the key that a server at an address wants: the first one in it
+    /// File with API keys, for a server at an address; the first key is used
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 }
@@ -60,7 +61,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Two looks, since a speed needs both.
+/// Prints the state once. Queries the server twice, because rates need two states.
 fn once(place: &ServerAddress, looker: &mut Looker) -> Result<ExitCode> {
     let seen = looker.look().and_then(|_| {
         looker.rest();
@@ -82,7 +83,7 @@ fn once(place: &ServerAddress, looker: &mut Looker) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text in `buffer`, line by line.
+/// Returns the text in `buffer`, line by line.
 fn rows(buffer: &Buffer) -> Vec<String> {
     let row = |y| {
         let text: String = (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect();
@@ -91,7 +92,7 @@ fn rows(buffer: &Buffer) -> Vec<String> {
     (0..buffer.area.height).map(row).collect()
 }
 
-/// A line for each look, whether there is an answer or not.
+/// Prints one line of JSON per update, or per failure.
 fn lines(looker: &mut Looker, once: bool) -> Result<ExitCode> {
     if once {
         let seen = looker.look().and_then(|_| {
@@ -117,7 +118,7 @@ fn line(value: &serde_json::Value) -> Result<()> {
     writeln!(stdout, "{value}").and_then(|()| stdout.flush()).context("cannot write to stdout")
 }
 
-/// What the server tells, and what two looks tell together.
+/// Returns the server's state, with the rates added.
 fn to_json(seen: &Seen) -> serde_json::Value {
     let mut value = json!(seen.status);
     value["rates"] = json!(seen.rates);

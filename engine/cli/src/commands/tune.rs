@@ -1,4 +1,4 @@
-//! `anneal tune`
+//! Command `anneal tune`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -31,11 +31,11 @@ mod place;
 
 use place::{BESIDE, TuningLock};
 
-/// Find the fastest settings for a model on this machine, and remember them
+/// Find the fastest settings for a model on this machine, and save them
 ///
-/// Tries threads, weight layouts, graph sizes and more against the defaults, in turns, and keeps what is faster by a 95 %
-/// interval and gives the same output. `run` uses the result from its next start. A tuning that is stopped goes on where
-/// it was; the old result stays until there is a new one.
+/// Compares threads, weight layouts, graph sizes and more with the defaults in interleaved runs. Keeps settings that
+/// are faster by a 95 % interval and give the same output. `run` uses the result from its next start on. An
+/// interrupted tuning resumes where it stopped. The old result stays until there is a new one.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model
@@ -43,32 +43,32 @@ pub struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubFlags,
-    /// What it is for: chat (1:4), rag (8:1), batch (1:1), latency (32:1), or tokens of prompt and answer as P:G
-    /// [default: chat; --show, --reset and --export: any]
+    /// Purpose: chat (1:4), rag (8:1), batch (1:1), latency (32:1), or tokens of prompt and answer as P:G [default:
+    /// chat; for --show, --reset and --export: any]
     #[arg(long = "for", value_name = "PURPOSE")]
     objective: Option<Objective>,
-    /// Time for all of it: 90s, 3m, 1h
+    /// Time for the whole tuning: 90s, 3m, 1h
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = duration, conflicts_with_all = ["show", "reset", "export"])]
     budget: Duration,
-    /// Memory that a run may take, as in 8GiB [default: no ceiling]
+    /// Maximum memory of a run, for example 8GiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = engine_core::size::parse)]
     memory: Option<Bytes>,
     /// Also try settings that lose accuracy: quantised KV caches
     #[arg(long, conflicts_with_all = ["show", "reset", "export"])]
     allow_lossy: bool,
-    /// Start over, where an earlier tuning was stopped
+    /// Start over instead of resuming an interrupted tuning
     #[arg(long, conflicts_with_all = ["show", "reset", "export"])]
     fresh: bool,
-    /// Print what would be tried
+    /// Print what would be tried, without measuring
     #[arg(long)]
     dry_run: bool,
-    /// Print what was found, for -m and --for or for everything
+    /// Print the saved results, for -m and --for or for everything
     #[arg(long, conflicts_with_all = ["reset", "export", "dry_run"])]
     show: bool,
-    /// Forget what was found, for -m and --for or for everything
+    /// Delete the saved results, for -m and --for or for everything
     #[arg(long, conflicts_with_all = ["export", "dry_run"])]
     reset: bool,
-    /// Write what was found, for -m and --for or for everything, to a file that --tuning takes; - is stdout
+    /// Export the saved results, for -m and --for or for everything, to a file for --tuning; - for stdout
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     export: Option<PathBuf>,
     /// Tuning record [default: $ANNEAL_TUNING, else tuning.json in the state folder]
@@ -81,13 +81,14 @@ pub struct Args {
     require: RequireFlag,
 }
 
-/// What was decided is gone on with as long as this.
+/// Maximum age of an interrupted tuning that is resumed.
 const RESUMED: Duration = Duration::from_secs(24 * 3600);
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let Some(path) = tuning::path(args.tuning.as_deref()) else {
         return Err(Error::Usage(
-            "there is no place for a tuning record: set HOME, or name a file with --tuning".to_string(),
+            "cannot choose a place for the tuning record: HOME is not set\nhint: set HOME, or give a file with \
+            --tuning".to_string(),
         )
         .into());
     };
@@ -95,15 +96,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.show || args.reset || args.export.is_some() {
         return manage::run(args, model.as_deref(), &path);
     }
-    // One of the flags is required then.
-    let Some(model) = model.as_deref() else { bail!("no model is given: name one with -m or --hf") };
+    // At this point, one of the flags is required.
+    let Some(model) = model.as_deref() else {
+        bail!("no model is given\nhint: use -m FILE or --hf OWNER/REPO")
+    };
     if !args.dry_run {
-        // Before minutes are spent on what could not be kept.
+        // Checked before minutes are spent on a result that could not be saved.
         tuning::check_changeable(&path)?;
         tuning::check_room(&path)?;
         if let Some(aside) = tuning::will_be_put_aside(&path) {
             let (path, aside) = (path.display(), aside.display());
-            llama::notice::warn(&format!("{path} is damaged: it will be kept as {aside}"));
+            llama::notice::warn(&format!("{path} is damaged and will be renamed to {aside}"));
         }
     }
     let runtime_host = super::read_runtime_host();
@@ -121,7 +124,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => {
             let _ = writeln!(
                 io::stderr(),
-                "error: another tuning runs: two at once would measure each other; try again"
+                "error: another tuning is running, and two at once would disturb each other\nhint: try again later"
             );
             return Ok(ExitCode::from(TRY_AGAIN));
         }
@@ -130,8 +133,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     carry_out(args, model, &path, &runtime_host, &task, required)
 }
 
-/// What workers are to require. Where a GPU is required, the model is loaded here once, so that whoever waits is told at once
-/// where it cannot be.
+/// Returns the `--require-gpu` value for the workers. If a GPU is required, the model is loaded once here, so that a
+/// failure is reported immediately.
+///
+/// # Errors
+/// If a GPU is required and cannot be used.
 fn required(args: &Args, model: &Path, runtime_host: &RuntimeHost) -> Result<RequireGpu> {
     let mut requested = Requested::default();
     args.require.ask(&mut requested);
@@ -142,7 +148,7 @@ fn required(args: &Args, model: &Path, runtime_host: &RuntimeHost) -> Result<Req
         engine_core::model::open(model, &settings, runtime_host)?;
     }
     Ok(match required {
-        // Candidates are loaded again and again.
+        // Candidates are loaded many times.
         RequireGpu::Full => RequireGpu::Yes,
         other => other,
     })
@@ -151,7 +157,7 @@ fn required(args: &Args, model: &Path, runtime_host: &RuntimeHost) -> Result<Req
 fn task(args: &Args, model: &Path, runtime_host: &RuntimeHost) -> Result<Task> {
     let objective = args.objective.clone().unwrap_or_default();
     let key = tuning::key_of(model, &objective.to_string(), runtime_host)?;
-    let Some(host) = &runtime_host.host else { bail!("nothing could be read of this machine") };
+    let Some(host) = &runtime_host.host else { bail!("cannot read the state of this machine") };
     let around = Surroundings {
         host,
         objective: &objective,
@@ -191,14 +197,17 @@ fn carry_out(
     }
     let throttling = Throttling::read(Path::new("/"), "self");
     let mut on_event = printer();
-    // A run takes a hundredth of the budget; whoever takes half of it hangs.
+    // A run takes about a hundredth of the budget, so a run that takes half of it hangs.
     let patience = (task.budget / 2).max(Duration::from_secs(30));
     let shape = task.key.model.clone();
     let mut command = own_command(model)?;
     command.push(format!("--require-gpu={required}").into());
     let mut runner = Processes::new(command, shape, task.ceiling, patience, path, &mut on_event)
         .with_context(|| {
-            format!("cannot make a folder beside {}: name another record with --tuning", path.display())
+            format!(
+                "cannot create a folder beside {}\nhint: choose another record with --tuning",
+                path.display()
+            )
         })?;
     let mut save = |progress: &TuningProgress| -> std::result::Result<(), String> {
         let text = serde_json::to_string(progress).map_err(|error| error.to_string())?;
@@ -211,13 +220,13 @@ fn carry_out(
         Ok(entry) => entry,
         Err(stop) => return stopped(stop, &progress),
     };
-    // It would only take the place of what was found with more time.
+    // An empty result would only replace one that was found with more time.
     if entry.stages.iter().flat_map(|stage| &stage.candidates).all(|candidate| candidate.samples.is_empty()) {
         let _ = fs::remove_file(&partial);
         let _ = writeln!(
             io::stderr(),
-            "error: there was no time for a single stage: raise --budget, or tune when the machine is less busy\n  the \
-             tuning record is as it was"
+            "error: there was no time for a single stage; the tuning record is unchanged\nhint: raise --budget, or \
+            tune when the machine is less busy"
         );
         return Ok(ExitCode::from(TRY_AGAIN));
     }
@@ -225,9 +234,9 @@ fn carry_out(
         say(std::slice::from_ref(&throttled));
         conditions.push(throttled);
     }
-    entry.notes.extend(conditions.iter().map(|condition| format!("while it was measured: {condition}")));
+    entry.notes.extend(conditions.iter().map(|condition| format!("during the measurement: {condition}")));
     if place.was_shared() {
-        entry.notes.push(format!("while it was measured: {BESIDE}"));
+        entry.notes.push(format!("during the measurement: {BESIDE}"));
     }
     let mut kept = None;
     tuning::change(path, |record| {
@@ -248,8 +257,9 @@ fn carry_out(
     if let Some(old) = kept {
         let _ = writeln!(
             io::stderr(),
-            "error: this was too short to choose anything, so what was found {} stays: raise --budget, the same command \
-             goes on with what is undecided; or forget it with --reset\n  the tuning record is as it was",
+            "error: there was too little time to choose any setting, so the result of {} stays; the tuning record is \
+            unchanged\nhint: raise --budget (the same command resumes with the undecided stages), or delete the \
+            result with --reset",
             old.date
         );
         return Ok(ExitCode::from(TRY_AGAIN));
@@ -258,14 +268,14 @@ fn carry_out(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what makes this a bad moment to measure.
+/// Prints conditions that disturb the measurement.
 fn say(conditions: &[Condition]) {
     for condition in conditions {
         let _ = writeln!(io::stderr(), "warning: {}", printable(&condition.to_string()));
     }
 }
 
-/// What an earlier tuning of the same left behind.
+/// Returns the progress of an interrupted tuning with the same task, or an empty progress.
 fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
     let new = TuningProgress::new(task);
     if args.fresh {
@@ -278,17 +288,17 @@ fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
             let decided = progress.done.iter().filter(|stage| stage.is_decided());
             let decided: Vec<&str> = decided.map(|stage| stage.name.as_str()).collect();
             if !decided.is_empty() && is_old(partial) {
-                let _ = writeln!(stderr, "what was decided more than a day ago is measured again");
+                let _ = writeln!(stderr, "decisions more than a day old are measured again");
                 return new;
             }
             if !decided.is_empty() {
                 let decided = decided.join(", ");
-                let _ = writeln!(stderr, "going on after {}; --fresh starts over", printable(&decided));
+                let _ = writeln!(stderr, "resuming after {}; --fresh starts over", printable(&decided));
             }
             progress
         }
         Ok(_) => {
-            let _ = writeln!(stderr, "a tuning of something else was stopped and is given up");
+            let _ = writeln!(stderr, "the progress of an interrupted tuning of something else is discarded");
             new
         }
         Err(error) => {
@@ -299,17 +309,19 @@ fn resume(args: &Args, partial: &Path, task: &Task) -> TuningProgress {
     }
 }
 
-/// Whether the file at `path` is more than a day old: updates of the system come in, and the machine may be another.
+/// True if the file at `path` is more than a day old. System updates may have changed the machine since.
 fn is_old(path: &Path) -> bool {
     let written = fs::metadata(path).and_then(|found| found.modified()).ok();
-    // A clock that was set back says nothing.
+    // The age is unknown if the clock was set back.
     written.and_then(|written| written.elapsed().ok()).is_some_and(|age| age > RESUMED)
 }
 
 fn stopped(stop: Stop, progress: &TuningProgress) -> Result<ExitCode> {
     let kept = match progress.done.iter().any(|stage| stage.is_decided()) {
-        false => "nothing was decided yet; the tuning record is as it was",
-        true => "what was decided is kept, the tuning record is as it was: the same command goes on",
+        false => "nothing was decided yet; the tuning record is unchanged",
+        true => {
+            "the decisions so far are saved, and the same command resumes; the tuning record is unchanged"
+        }
     };
     match stop {
         Stop::Interrupted => {
@@ -317,7 +329,7 @@ fn stopped(stop: Stop, progress: &TuningProgress) -> Result<ExitCode> {
             Ok(ExitCode::from(INTERRUPTED))
         }
         Stop::Changed(why) => {
-            let _ = writeln!(io::stderr(), "error: {}\n  the tuning record is as it was", printable(&why));
+            let _ = writeln!(io::stderr(), "error: {}; the tuning record is unchanged", printable(&why));
             Ok(ExitCode::from(TRY_AGAIN))
         }
         Stop::Failed(why) => Err(Error::Tune(format!("cannot tune: {why}")).into()),
@@ -325,18 +337,18 @@ fn stopped(stop: Stop, progress: &TuningProgress) -> Result<ExitCode> {
     }
 }
 
-/// Prints what happens to stderr: every line on its own, but for a line of the state on a terminal.
+/// Returns a printer of events to stderr: one line each, and a status line on a terminal.
 fn printer() -> impl FnMut(TuningEvent<'_>) {
     let mut line = StatusLine::new();
     move |event| {
         if let TuningEvent::Rung { round, left, best } = event {
             let best = best.map_or(String::new(), |(name, ratio)| format!(", {name} {ratio:.3}"));
-            line.show(&format!("  round {round}, {left} against what there is{best}"));
+            line.show(&format!("  round {round}, {left} candidates against the baseline{best}"));
             return;
         }
         line.clear();
         let mut stderr = io::stderr().lock();
-        // What a worker said before it died may hold anything.
+        // A worker's last words may contain control characters.
         let _ = match event {
             TuningEvent::Stage { name, candidates, left } if left > 0.0 => {
                 writeln!(stderr, "{name}: {candidates} candidates, {left:.0} s left for tuning")
@@ -354,7 +366,7 @@ fn printer() -> impl FnMut(TuningEvent<'_>) {
     }
 }
 
-/// The settings without tuning.
+/// Returns the settings without tuning.
 fn defaults(runtime_host: &RuntimeHost) -> Result<Vec<Explained>> {
     Ok(Settings::resolve(&Requested::default(), runtime_host)?.explain())
 }
@@ -381,12 +393,15 @@ fn print(text: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the progress of a tuning is kept: beside the record.
+/// Returns the path of the progress file, beside the record.
 fn partial(path: &Path) -> PathBuf {
     path.with_extension("partial.json")
 }
 
-/// One tuning at a time; `None` where another runs. The lock ends with the process.
+/// Locks the record, so that only one tuning runs. `None` if another one runs. The lock ends with the process.
+///
+/// # Errors
+/// If the lock file cannot be written.
 fn lock(path: &Path) -> Result<Option<File>> {
     let file = path.with_extension("lock");
     let open = || -> io::Result<File> {
@@ -395,18 +410,19 @@ fn lock(path: &Path) -> Result<Option<File>> {
         }
         base::open_or_create(&file)
     };
-    let lock = open()
-        .with_context(|| format!("cannot write {}: name another place with --tuning", file.display()))?;
+    let lock = open().with_context(|| {
+        format!("cannot write {}\nhint: choose another place with --tuning", file.display())
+    })?;
     match lock.try_lock() {
         Ok(()) => Ok(Some(lock)),
         Err(fs::TryLockError::WouldBlock) => Ok(None),
-        // A file system without locks.
+        // The file system does not support locks.
         Err(fs::TryLockError::Error(_)) => Ok(Some(lock)),
     }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time: write it as 90s, 3m or 1h (10 s to 24 h)");
+    let wrong = || format!("{text:?} is not a valid time: write it as 90s, 3m or 1h (10 s to 24 h)");
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let factor = match unit {

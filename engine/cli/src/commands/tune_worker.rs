@@ -1,4 +1,4 @@
-//! `anneal tune-worker`
+//! Command `anneal tune-worker`.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use engine_core::settings::Requested;
 
 use super::flags::RequireFlag;
 
-/// Run candidates for `anneal tune`: requests in JSON, one a line, on stdin; answers on stdout
+/// Run candidates for `anneal tune`: JSON requests, one per line, on stdin; answers on stdout
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model
@@ -21,7 +21,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    // Ctrl-C on a terminal reaches every process; the driver decides what becomes of it, and this one ends with its
+    // Ctrl-C on a terminal reaches every process. The driver decides what happens, and this process ends with its
     // stdin.
     crate::interrupt::leave_to_the_driver();
     let runtime_host = super::read_runtime_host();
@@ -39,7 +39,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The lines of stdin. Its end ends the process, even in the middle of a measurement: a driver that was killed could not
+/// Returns the lines of stdin. The end of stdin ends the process, even during a measurement: a killed driver cannot
 /// do that, and nobody waits for the answer.
 fn requests() -> Receiver<String> {
     let (sender, receiver) = channel();

@@ -1,4 +1,4 @@
-//! `anneal worker`
+//! Command `anneal worker`.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -18,31 +18,31 @@ use llama::{Device, DeviceKind};
 use super::flags::{RequireFlag, whole};
 use crate::interrupt;
 
-/// Let other machines compute on this one: layers of the models that they run with --rpc
+/// Let other machines compute layers of their models on this one, with their flag --rpc
 ///
-/// The worker serves llama.cpp's RPC to one client at a time. RPC has no passwords and no encryption, and trusts its clients:
-/// everyone who can connect to the port can take over this process. By default, the worker therefore listens on loopback only
-/// and serves only processes of its own user and of root. Reach it from other machines through a tunnel (ssh -L), or, in a
-/// private network, use --trust-network.
+/// The worker serves llama.cpp's RPC to one client at a time. RPC has no passwords and no encryption, and trusts its
+/// clients: everyone who can connect to the port can take over this process. By default, the worker therefore listens
+/// on loopback only and serves only processes of its own user and of root. Reach it from other machines through a
+/// tunnel (ssh -L), or, in a private network, use --trust-network.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Where to listen: an IPv4 address and a port
+    /// Address to listen on: an IPv4 address and a port
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddrV4::new(Ipv4Addr::LOCALHOST, DEFAULT_PORT), value_parser = address)]
     listen: SocketAddrV4,
-    /// Listen at an address that other machines can reach: everyone in that network can then read the computed data, and run
-    /// programs as this user
+    /// Allow listening on an address that other machines can reach. Everyone in that network can then read the
+    /// computed data, and run programs as this user
     #[arg(long)]
     trust_network: bool,
-    /// Serve every user of this machine: each of them can then read the computed data, and run programs as this user
+    /// Serve every user of this machine. Each of them can then read the computed data, and run programs as this user
     #[arg(long)]
     trust_users: bool,
-    /// Threads that compute, where that is the CPU [default: every core]
+    /// Threads for computing on the CPU [default: every core]
     #[arg(short = 't', long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
-    /// Devices to compute on, as `anneal info` names them [default: every GPU, or the CPU where there is none]
+    /// Devices to compute on, as named by `anneal info` [default: every GPU, or the CPU if there is none]
     #[arg(long, visible_aliases = ["device", "dev"], value_name = "LIST")]
     devices: Option<Devices>,
-    /// Let llama.cpp's log and the coming and going of clients through to stderr
+    /// Print llama.cpp's log and the connections of clients to stderr
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
@@ -60,44 +60,52 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if llama::rpc_version().is_none() {
         return Err(Error::Usage(format!("anneal worker: {}", llama::offload::NO_RPC)).into());
     }
-    // A client cannot see what computes here. Who names devices has chosen.
+    // A client cannot see what computes here, so the GPU requirement is checked here. A user who names devices has
+    // decided.
     if matches!(args.devices, None | Some(Devices::Auto)) {
         gpu::require_device_for("work for others on a GPU", &settings, &runtime_host)?;
     }
     let devices = chosen(args.devices.as_ref(), llama::devices()).map_err(Error::Usage)?;
     let threads = settings.prefill_threads.value;
-    // ggml says no more than that it could not.
+    // Checks the address first, because ggml reports no reason for a failure.
     drop(TcpListener::bind(args.listen).map_err(|why| cannot_listen(args.listen, &why))?);
     if !args.listen.ip().is_loopback() {
         llama::notice::warn(&format!(
-            "everyone who reaches {} can read what is computed here, and take over this process (--trust-network): let a \
-             firewall keep out all but the machines that use it",
+            "everyone who can reach {} can read the computed data and take over this process (--trust-network): use \
+            a firewall that admits only the machines that use it",
             args.listen
         ));
     }
     guard(args)?;
     interrupt::end_at_once();
     let told = told(args.listen, &devices, threads, &runtime_host);
-    listen_to_ggml(args.listen, told, args.verbose).context("cannot take what ggml prints")?;
-    Err(llama::serve_devices(&args.listen.to_string(), threads, &devices)
-        .err()
-        .map_or_else(|| Error::Serve("ggml's server ended".to_string()).into(), anyhow::Error::from))
+    listen_to_ggml(args.listen, told, args.verbose).context("cannot redirect ggml's output")?;
+    Err(llama::serve_devices(&args.listen.to_string(), threads, &devices).err().map_or_else(
+        || Error::Serve("ggml's server ended unexpectedly".to_string()).into(),
+        anyhow::Error::from,
+    ))
 }
 
-/// Keeps other users of this machine out, unless they are trusted. Who comes from elsewhere nobody knows.
+/// Keeps out other users of this machine, unless they are trusted. For connections from other machines the user is
+/// unknown.
+///
+/// # Errors
+/// If the users of connections cannot be determined.
 fn guard(args: &Args) -> llama::error::Result<()> {
     let (at, own) = (args.listen, args.listen.ip().is_loopback());
     if own && args.trust_users {
         llama::notice::warn(&format!(
-            "every user of this machine can reach {at}, read what is computed here, and take over this process (--trust-users)"
+            "every user of this machine can reach {at}, read the computed data and take over this process \
+            (--trust-users)"
         ));
     }
     match !own || args.trust_users || llama::refuse_other_users(at.port()) {
         true => Ok(()),
         false => Err(Error::Listen {
             at: at.to_string(),
-            why: "the system does not tell whose clients come, since /proc/net/tcp or /proc/self/fd cannot be read, and other users \
-                  of this machine could take over a worker; mount /proc, or say with --trust-users that all of them may come"
+            why: "cannot determine the users of connections, because /proc/net/tcp or /proc/self/fd cannot be read; \
+                 other users of this machine could take over the worker\nhint: mount /proc, or allow all users with \
+                 --trust-users"
                 .to_string(),
         }),
     }
@@ -107,9 +115,9 @@ fn check(args: &Args) -> llama::error::Result<()> {
     match args.trust_network || args.listen.ip().is_loopback() {
         true => Ok(()),
         false => Err(Error::Usage(format!(
-            "--listen {}: others can reach this address, and whoever does can take over a worker: llama.cpp's RPC knows no \
-             password. Listen on 127.0.0.1 and let the other machine come through a tunnel (ssh -L {}:127.0.0.1:{} here), or \
-             say with --trust-network that nobody else is in this network",
+            "--listen {}: other machines can reach this address and take over the worker, because llama.cpp's RPC \
+            has no passwords\nhint: listen on 127.0.0.1 and use a tunnel from the other machine (ssh -L \
+            {}:127.0.0.1:{} HOST), or use --trust-network if nobody else is in this network",
             args.listen,
             args.listen.port(),
             args.listen.port(),
@@ -118,16 +126,19 @@ fn check(args: &Args) -> llama::error::Result<()> {
 }
 
 fn address(text: &str) -> Result<SocketAddrV4, String> {
-    let how = format!("write an IPv4 address and a port, as 127.0.0.1:{DEFAULT_PORT}");
+    let how = format!("write an IPv4 address and a port, for example 127.0.0.1:{DEFAULT_PORT}");
     let named = text.strip_prefix("localhost").map(|rest| format!("{}{rest}", Ipv4Addr::LOCALHOST));
     let address: SocketAddrV4 = named.as_deref().unwrap_or(text).parse().map_err(|_| how)?;
     match address.port() {
-        0 => Err("clients must know the port: name one".to_string()),
+        0 => Err("clients must know the port: give a port other than 0".to_string()),
         _ => Ok(address),
     }
 }
 
-/// The devices that clients compute on.
+/// Returns the devices that clients compute on.
+///
+/// # Errors
+/// If a named device does not exist or cannot be used.
 fn chosen(asked: Option<&Devices>, all: Vec<Device>) -> std::result::Result<Vec<Device>, String> {
     let cpu = |device: &Device| device.kind == DeviceKind::Cpu && device.backend == "CPU";
     let of = |wanted: &dyn Fn(&Device) -> bool| -> Vec<Device> {
@@ -144,11 +155,11 @@ fn chosen(asked: Option<&Devices>, all: Vec<Device>) -> std::result::Result<Vec<
             .map(|name| {
                 let found = all.iter().find(|device| device.name.eq_ignore_ascii_case(name));
                 if let Some(why) = found.and_then(Device::fault) {
-                    return Err(format!("--devices {name}: it cannot be used: {why}"));
+                    return Err(format!("--devices {name}: this device cannot be used: {why}"));
                 }
                 found.cloned().ok_or_else(|| {
                     let there: Vec<&str> = all.iter().map(|device| device.name.as_str()).collect();
-                    format!("--devices {name}: there is no such device; there are {}", there.join(", "))
+                    format!("--devices {name}: no such device; the devices are {}", there.join(", "))
                 })
             })
             .collect(),
@@ -158,17 +169,18 @@ fn chosen(asked: Option<&Devices>, all: Vec<Device>) -> std::result::Result<Vec<
 fn cannot_listen(at: SocketAddrV4, why: &io::Error) -> Error {
     let why = match why.kind() {
         io::ErrorKind::AddrInUse => {
-            "another program listens there; stop it, or choose another port with --listen".to_string()
+            "another program listens there\nhint: stop that program, or choose another port with --listen"
+                .to_string()
         }
         io::ErrorKind::AddrNotAvailable => {
-            "this machine has no such address; `ip address` shows those it has".to_string()
+            "this machine has no such address\nhint: `ip address` lists its addresses".to_string()
         }
         _ => why.to_string(),
     };
     Error::Listen { at: at.to_string(), why }
 }
 
-/// What is said when clients can come.
+/// Returns the message for the time when clients can connect.
 fn told(at: SocketAddrV4, devices: &[Device], threads: u32, runtime_host: &RuntimeHost) -> String {
     let one = |device: &Device| {
         let threads = match (device.kind, threads) {
@@ -176,7 +188,7 @@ fn told(at: SocketAddrV4, devices: &[Device], threads: u32, runtime_host: &Runti
             (DeviceKind::Cpu, 1) => ", 1 thread".to_string(),
             (DeviceKind::Cpu, threads) => format!(", {threads} threads"),
         };
-        // ggml takes all of this machine's memory for free.
+        // For the CPU, ggml reports all memory as free.
         let free = match device.kind {
             DeviceKind::Cpu => runtime_host.memory(),
             DeviceKind::Gpu => device.memory().map(|(_, free)| free),
@@ -188,10 +200,13 @@ fn told(at: SocketAddrV4, devices: &[Device], threads: u32, runtime_host: &Runti
     format!("worker listens at {at} with {}", devices.join(", "))
 }
 
-/// How long ggml may take from its last line to listening.
+/// Maximum time from ggml's last line to listening.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Standard output is ggml's from now on: its lines become one of ours, when it listens, and with `verbose` they are shown.
+/// Redirects stdout, to which ggml prints. Prints a message when ggml listens, and ggml's lines if `verbose`.
+///
+/// # Errors
+/// If the pipe or the thread cannot be created.
 fn listen_to_ggml(at: SocketAddrV4, told: String, verbose: bool) -> io::Result<()> {
     let (reader, writer) = io::pipe()?;
     rustix::stdio::dup2_stdout(&writer)?;
@@ -203,7 +218,7 @@ fn listen_to_ggml(at: SocketAddrV4, told: String, verbose: bool) -> io::Result<(
             if line.starts_with("Accepted ") {
                 llama::watch_clients(at.port());
             }
-            // The last line before it makes its socket.
+            // The last line that ggml prints before it opens its socket.
             if line.trim_start().starts_with("transport ") {
                 let begin = Instant::now();
                 while !is_listened_at(at) && begin.elapsed() < SOON {
@@ -216,14 +231,14 @@ fn listen_to_ggml(at: SocketAddrV4, told: String, verbose: bool) -> io::Result<(
     std::thread::Builder::new().name("output".to_string()).spawn(listen).map(drop)
 }
 
-/// Whether a program listens at `at`, as far as the system tells. Not asked by a connection: that would be a client.
+/// True if a program listens at `at`, according to the system. A test connection would count as a client.
 fn is_listened_at(at: SocketAddrV4) -> bool {
     let Ok(sockets) = fs::read_to_string("/proc/net/tcp") else { return true };
     has_listener(&sockets, at)
 }
 
 fn has_listener(sockets: &str, at: SocketAddrV4) -> bool {
-    // As the kernel prints it: the bytes of the address as a number of this machine, and the state TCP_LISTEN.
+    // In the kernel's format: the address bytes as a native integer, and the state TCP_LISTEN.
     let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(at.ip().octets()), at.port());
     sockets.lines().any(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -284,6 +299,6 @@ mod tests {
         assert_eq!(chosen(Some(&Devices::None), both.clone()), Ok(vec![cpu.clone()]));
         let named = |text: &str| chosen(text.parse().ok().as_ref(), both.clone());
         assert_eq!(named("cpu,CUDA0"), Ok(vec![cpu, gpu]));
-        assert!(named("CUDA1").is_err_and(|why| why.contains("there are CUDA0, BLAS, CPU")));
+        assert!(named("CUDA1").is_err_and(|why| why.contains("the devices are CUDA0, BLAS, CPU")));
     }
 }

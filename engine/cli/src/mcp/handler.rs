@@ -1,4 +1,4 @@
-//! What comes of a call.
+//! Execution of tool calls.
 
 use std::time::{Duration, Instant};
 
@@ -16,30 +16,31 @@ use tokio::sync::Semaphore;
 use super::tools::{self, TOOLS, ToolKind};
 use crate::remote::{Failure, ServerAddress};
 
-/// Calls that go to the server at a time; the others wait here, where they cost nothing.
+/// Maximum number of calls that are sent to the server at the same time. Other calls wait here, where they cost
+/// nothing.
 const CALLS: usize = 32;
 
-/// How often the client hears of what goes on, at most.
+/// Minimum interval between two progress notifications.
 const PROGRESS: Duration = Duration::from_millis(100);
 
-const INSTRUCTIONS: &str = "A language model on this machine. chat answers questions, generate goes on with a text, embed makes \
-                            vectors of texts, tokenize counts tokens, info tells which model it is. Nothing is kept between \
-                            calls, and nothing leaves the machine.";
+const INSTRUCTIONS: &str = "A language model on this machine. chat answers questions, generate continues a text, \
+                           embed computes vectors of texts, tokenize counts tokens, and info describes the model. \
+                           Nothing is kept between calls, and nothing leaves the machine.";
 
-/// Answers a client.
+/// Handler for a client.
 pub struct Handler {
     place: ServerAddress,
     calls: Semaphore,
 }
 
-/// What a tool gives: a text to read, and the same and more for programs.
+/// Output of a tool: a text to read, and structured data for programs.
 struct ToolOutput {
     text: Option<String>,
     value: Value,
 }
 
 impl Handler {
-    /// Asks the server at `place`.
+    /// Creates a handler that uses the server at `place`.
     pub fn new(place: ServerAddress) -> Self {
         Handler { place, calls: Semaphore::new(CALLS) }
     }
@@ -50,7 +51,7 @@ impl Handler {
         arguments: JsonObject,
         context: &RequestContext<RoleServer>,
     ) -> Result<ToolOutput, Failure> {
-        // Closed by nobody.
+        // The semaphore is never closed.
         let _turn = self.calls.acquire().await;
         match kind {
             ToolKind::Generate | ToolKind::Chat => {
@@ -68,7 +69,7 @@ impl Handler {
         mut request: JsonObject,
         mut progress: Option<ProgressNotifier>,
     ) -> Result<ToolOutput, Failure> {
-        // Tokens one by one only where somebody wants to know.
+        // Streams tokens only if the client asked for progress.
         request.insert("stream".to_string(), progress.is_some().into());
         let mut lines = self.place.lines(&Value::Object(request)).await?;
         let mut text = String::new();
@@ -91,7 +92,7 @@ impl Handler {
 
     async fn embed(&self, mut arguments: JsonObject) -> Result<ToolOutput, Failure> {
         let texts = arguments.remove("texts").unwrap_or_default();
-        // The server takes lists of tokens as well; here they would be a mistake.
+        // The server also accepts lists of tokens; here they would be a mistake.
         if !texts.as_array().is_some_and(|texts| texts.iter().all(Value::is_string)) {
             return Err(wrong("texts: use a list of texts"));
         }
@@ -127,10 +128,10 @@ impl Handler {
     }
 }
 
-/// The fields of the last line that clients get.
+/// Fields of the last line that clients receive.
 const GENERATED: [&str; 6] = ["text", "stop", "stop_string", "seed", "usage", "timings"];
 
-/// The fields of `value` called `names`, in their order.
+/// Returns the fields `names` of `value`, in this order.
 fn only(value: &Value, names: &[&str]) -> Value {
     names.iter().filter_map(|name| Some((name.to_string(), value.get(name)?.clone()))).collect()
 }
@@ -139,7 +140,7 @@ fn wrong(message: &str) -> Failure {
     Failure::Refused { code: "invalid_value".to_string(), message: message.to_string() }
 }
 
-/// `failure` with the name that an argument has here in place of the server's.
+/// Replaces the server's field name in `failure` by the name of the tool's argument.
 fn renamed(failure: Failure, theirs: &str, ours: &str) -> Failure {
     match failure {
         Failure::Refused { code, message } => {
@@ -151,12 +152,12 @@ fn renamed(failure: Failure, theirs: &str, ours: &str) -> Failure {
     }
 }
 
-/// Tells a client what goes on, since it asked for that.
+/// Sender of progress notifications, for a client that asked for them.
 struct ProgressNotifier {
     peer: Peer<RoleServer>,
     told: ProgressNotificationParam,
     last: Option<Instant>,
-    /// What was generated since.
+    /// Text generated since the last notification.
     new: String,
 }
 
@@ -167,7 +168,7 @@ impl ProgressNotifier {
         Some(ProgressNotifier { peer: context.peer.clone(), told, last: None, new: String::new() })
     }
 
-    /// There is another token, with this text.
+    /// Reports another token with this text.
     async fn tell(&mut self, piece: &str) {
         self.told.progress += 1.0;
         self.new.push_str(piece);
@@ -177,7 +178,7 @@ impl ProgressNotifier {
         self.send().await;
     }
 
-    /// All are there: what was not told yet.
+    /// Reports the rest of the text.
     async fn finish(&mut self) {
         if !self.new.is_empty() {
             self.send().await;
@@ -187,12 +188,13 @@ impl ProgressNotifier {
     async fn send(&mut self) {
         self.last = Some(Instant::now());
         self.told.message = Some(std::mem::take(&mut self.new));
-        // A client that is gone is seen elsewhere.
+        // A disconnected client is noticed elsewhere.
         let _ = self.peer.notify_progress(self.told.clone()).await;
     }
 }
 
-/// What a client gets of a call: a failure is told as the tool's, so that its model reads it and can do better.
+/// Converts an answer for the client. A failure becomes a result of the tool, so that the client's model can read it
+/// and correct its call.
 fn result(answer: Result<ToolOutput, Failure>) -> CallToolResult {
     match answer {
         Ok(ToolOutput { text: None, value }) => CallToolResult::structured(value),
@@ -224,7 +226,7 @@ impl ServerHandler for Handler {
         Ok(ListToolsResult::with_all_items(TOOLS.iter().map(|(_, tool)| tool.clone()).collect()))
     }
 
-    /// Whatever the protocol does not know, and calls without parameters.
+    /// Handles methods that the protocol does not define, and calls without parameters.
     async fn on_custom_request(
         &self,
         request: CustomRequest,
@@ -232,12 +234,10 @@ impl ServerHandler for Handler {
     ) -> Result<CustomResult, ErrorData> {
         let method: String = request.method.chars().take(60).collect();
         Err(match method.as_str() {
-            "tools/call" => ErrorData::invalid_params("the parameters are missing: name a tool", None),
-            _ => ErrorData::new(
-                ErrorCode::METHOD_NOT_FOUND,
-                format!("there is no method {method:?} here"),
-                None,
-            ),
+            "tools/call" => {
+                ErrorData::invalid_params("the parameters are missing: give the name of a tool", None)
+            }
+            _ => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("unknown method {method:?}"), None),
         })
     }
 
@@ -249,7 +249,7 @@ impl ServerHandler for Handler {
         let Some((kind, tool)) = tools::named(&request.name) else {
             let name: String = request.name.chars().take(60).collect();
             let names: Vec<&str> = TOOLS.iter().map(|(_, tool)| tool.name.as_ref()).collect();
-            let message = format!("there is no tool {name:?}; there are {}", names.join(", "));
+            let message = format!("unknown tool {name:?}; the tools are {}", names.join(", "));
             return Err(ErrorData::invalid_params(message, None));
         };
         let arguments = request.arguments.unwrap_or_default();
@@ -258,8 +258,8 @@ impl ServerHandler for Handler {
         }
         tokio::select! {
             biased;
-            // With the call goes its connection, and so its request.
-            () = context.ct.cancelled() => Err(ErrorData::internal_error("it was cancelled", None)),
+            // Dropping the call closes its connection, which cancels the request.
+            () = context.ct.cancelled() => Err(ErrorData::internal_error("the call was cancelled", None)),
             answer = self.call(*kind, arguments, &context) => Ok(result(answer).into()),
         }
     }

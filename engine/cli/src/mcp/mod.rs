@@ -1,8 +1,8 @@
-//! `anneal mcp`: a model as a server of the Model Context Protocol, on stdin and stdout.
+//! Command `anneal mcp`: a model as a server of the Model Context Protocol, on stdin and stdout.
 //!
-//! [`stdio`] reads and writes the messages, [`handler`] answers them, [`tools`] says what can be called. The calls
-//! themselves go to a server as any client's do ([`remote`](crate::remote)): to one that runs elsewhere, or to one in
-//! this process that listens nowhere.
+//! [`stdio`] reads and writes the messages, [`handler`] answers them, and [`tools`] describes the tools. The calls go
+//! to a server like those of any client ([`remote`](crate::remote)): either to a separate server, or to one in this
+//! process that has no socket.
 
 mod handler;
 mod stdio;
@@ -30,14 +30,14 @@ use self::handler::Handler;
 use self::stdio::Stdio;
 use crate::remote::ServerAddress;
 
-/// How long a model may still be loaded when stdin has ended.
+/// Time that loading may still take after stdin has ended.
 const LOADING: Duration = Duration::from_secs(1);
 
-/// Offers the model of `served`, loaded into this process with the settings that `resolve` makes for it, until stdin ends or
-/// a signal comes. `on_ready` is called when it is loaded, `warn` with what the user should know.
+/// Loads the model of `served` into this process, with the settings from `resolve`, and offers it until stdin ends or
+/// a signal arrives. Calls `on_ready` when it is loaded, and `warn` with warnings for the user.
 ///
 /// # Errors
-/// As [`run`]; and where stdin and stdout cannot be used.
+/// The errors of [`run`], and if stdin or stdout cannot be used.
 pub fn own(
     served: &Served,
     resolve: Resolve,
@@ -60,15 +60,15 @@ pub fn own(
         inside: Some(inside),
     };
     run(served, runtime_host, &mut hooks)?;
-    // The last answers.
+    // Waits for the last answers.
     let _ = stop.send(());
-    offering.join().map_err(|_| Error::Serve("its protocol's thread panicked".to_string()))?
+    offering.join().map_err(|_| Error::Serve("the protocol thread panicked".to_string()))?
 }
 
-/// Offers what the server at `place` has, until stdin ends or a signal comes.
+/// Offers the server at `place` until stdin ends or a signal arrives.
 ///
 /// # Errors
-/// Where stdin and stdout cannot be used.
+/// If stdin or stdout cannot be used.
 pub fn connect(place: ServerAddress) -> Result<()> {
     let (stop, stopping) = oneshot::channel();
     let protocol = stdout_of_ours()?;
@@ -85,7 +85,7 @@ pub fn connect(place: ServerAddress) -> Result<()> {
     ended
 }
 
-/// Returns with the first signal that asks for the end.
+/// Returns a future that completes with the first signal that ends the program.
 fn told_to_end() -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -105,7 +105,7 @@ fn told_to_end() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// [`offer`] on a thread of its own, since the server has this one.
+/// Runs [`offer`] in a separate thread, because the server uses this one.
 fn offer_beside(
     place: ServerAddress,
     stopping: oneshot::Receiver<()>,
@@ -116,7 +116,8 @@ fn offer_beside(
     let work = move || {
         let ended = runtime.block_on(offer(place, protocol, stopping));
         runtime.shutdown_background();
-        // Nobody waits for the model any more, and loading cannot be stopped. But one that cannot be had is told of.
+        // Nobody waits for the model any more, and loading cannot be cancelled. A short wait lets a loading error be
+        // reported.
         if ended.is_ok() && !is_ready.load(Ordering::Relaxed) {
             std::thread::sleep(LOADING);
             if !is_ready.load(Ordering::Relaxed) {
@@ -126,24 +127,24 @@ fn offer_beside(
         ended
     };
     let thread = Builder::new().name("mcp".to_string()).spawn(work);
-    thread.map_err(|why| Error::Serve(format!("no thread for the protocol: {why}")))
+    thread.map_err(|why| Error::Serve(format!("cannot start a thread for the protocol: {why}")))
 }
 
 fn runtime() -> Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|why| Error::Serve(format!("no asynchronous runtime: {why}")))
+    runtime.map_err(|why| Error::Serve(format!("cannot start the asynchronous runtime: {why}")))
 }
 
-/// Stdout for the protocol alone: whatever else writes there, a library for one, writes to stderr from now on.
+/// Reserves stdout for the protocol. Other output to stdout, for example of a library, goes to stderr from now on.
 fn stdout_of_ours() -> Result<File> {
     let ours = rustix::io::dup(std::io::stdout()).and_then(|ours| {
         rustix::stdio::dup2_stdout(std::io::stderr())?;
         Ok(File::from(ours))
     });
-    ours.map_err(|why| Error::Serve(format!("stdout cannot be used: {why}")))
+    ours.map_err(|why| Error::Serve(format!("cannot use stdout: {why}")))
 }
 
-/// Speaks the protocol until stdin ends or `stopping` comes.
+/// Runs the protocol until stdin ends or `stopping` is signalled.
 async fn offer(place: ServerAddress, protocol: File, mut stopping: oneshot::Receiver<()>) -> Result<()> {
     let transport = Stdio::start(protocol)?;
     let mut open = transport.open();
@@ -153,16 +154,18 @@ async fn offer(place: ServerAddress, protocol: File, mut stopping: oneshot::Rece
     };
     let serving = match serving {
         Ok(serving) => serving,
-        // Stdin ended before it began.
+        // Stdin ended before the session began.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => {
-            return Err(Error::Serve(format!("the client did not begin as the protocol says: {error}")));
+            return Err(Error::Serve(format!(
+                "the client did not initialize the session correctly: {error}"
+            )));
         }
     };
     let token = serving.cancellation_token();
     tokio::spawn(async move {
         let _ = stopping.await;
-        // What a call was answered with may still be on its way.
+        // The last answers may still be on their way.
         let _ = timeout(stdio::LAST, open.wait_for(HashSet::is_empty)).await;
         token.cancel();
     });

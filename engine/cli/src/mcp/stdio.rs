@@ -1,7 +1,7 @@
-//! Messages on stdin and stdout, a line each.
+//! Transport of messages on stdin and stdout, one per line.
 //!
-//! rmcp has a transport of its own for that. This one answers what is no message with an error where that one is silent,
-//! and lets calls be finished after stdin has ended.
+//! rmcp has its own transport for this. Unlike rmcp's, this one answers invalid messages with an error, and lets
+//! calls finish after stdin has ended.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -18,47 +18,50 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-/// Bytes of the longest message that is read.
+/// Maximum size of a message, in bytes.
 const LONGEST: usize = 16 << 20;
 
-/// Messages that are read before they are looked at.
+/// Maximum number of messages that are read ahead.
 const AHEAD: usize = 16;
 
-/// Calls at a time; further ones are refused.
+/// Maximum number of calls at the same time; further ones are refused.
 const CALLS: usize = 256;
 
-/// How long calls may go on after stdin has ended, or a signal has come.
+/// Maximum time for calls after stdin has ended or a signal has arrived.
 pub const LAST: Duration = Duration::from_secs(30);
 
-/// A line of stdin.
+/// Line of stdin.
 #[derive(Debug, PartialEq)]
 enum InputLine {
     Whole(Vec<u8>),
     TooLong,
 }
 
-/// A message for stdout, and who waits until it is written.
+/// Message for stdout, with the channel that reports the result of the write.
 type Outgoing = (Vec<u8>, oneshot::Sender<io::Result<()>>);
 
-/// The transport.
+/// Transport on stdin and stdout.
 pub struct Stdio {
     lines: mpsc::Receiver<InputLine>,
     out: mpsc::Sender<Outgoing>,
-    /// Requests without an answer yet.
+    /// IDs of requests without an answer.
     open: watch::Sender<HashSet<RequestId>>,
-    /// Whether there was a request with which a session can begin.
+    /// True once a request was received with which a session can begin.
     begun: bool,
-    /// When calls end that go on after stdin.
+    /// Time at which calls are abandoned after the end of stdin.
     until: Option<Instant>,
 }
 
 impl Stdio {
-    /// Begins to read stdin, and to write to `protocol`.
+    /// Starts reading stdin and writing to `protocol`.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
     pub fn start(protocol: File) -> Result<Self> {
         let (read, lines) = mpsc::channel(AHEAD);
         let (out, written) = mpsc::channel(AHEAD);
-        let failed = |why: io::Error| Error::Serve(format!("no thread for the protocol: {why}"));
-        // Neither is waited for at the end: a read from stdin cannot be broken off.
+        let failed = |why: io::Error| Error::Serve(format!("cannot start a thread for the protocol: {why}"));
+        // The threads are not joined at the end, because a read from stdin cannot be interrupted.
         let reading = Builder::new().name("mcp-stdin".to_string());
         reading.spawn(move || read_lines(io::stdin().lock(), &read)).map_err(failed)?;
         let writing = Builder::new().name("mcp-stdout".to_string());
@@ -66,12 +69,12 @@ impl Stdio {
         Ok(Stdio { lines, out, open: watch::Sender::new(HashSet::new()), begun: false, until: None })
     }
 
-    /// Requests without an answer yet.
+    /// Returns the IDs of requests without an answer.
     pub fn open(&self) -> watch::Receiver<HashSet<RequestId>> {
         self.open.subscribe()
     }
 
-    /// What to make of `line`: a message, nothing, or an error for its sender.
+    /// Parses `line` as a message, as nothing, or as an error for its sender.
     fn read(&mut self, line: InputLine) -> Read {
         let wrong = |code: ErrorCode, id: Option<&Value>, message: String| {
             let id = id.filter(|id| is_id(id));
@@ -81,7 +84,7 @@ impl Stdio {
         let bytes = match line {
             InputLine::Whole(bytes) => bytes,
             InputLine::TooLong => {
-                let message = format!("a message has at most {LONGEST} bytes");
+                let message = format!("the message is longer than {LONGEST} bytes");
                 return wrong(ErrorCode::INVALID_REQUEST, None, message);
             }
         };
@@ -90,7 +93,7 @@ impl Stdio {
         }
         let value: Value = match serde_json::from_slice(&bytes) {
             Ok(value) => value,
-            Err(why) => return wrong(ErrorCode::PARSE_ERROR, None, format!("this is not JSON: {why}")),
+            Err(why) => return wrong(ErrorCode::PARSE_ERROR, None, format!("invalid JSON: {why}")),
         };
         let (id, method) = (value.get("id").cloned(), value.get("method").cloned());
         let is_request = value.get("jsonrpc").is_some_and(|version| version == "2.0")
@@ -98,16 +101,16 @@ impl Stdio {
             && method.as_ref().is_some_and(Value::is_string);
         let message: RxJsonRpcMessage<RoleServer> = match serde_json::from_value(value) {
             Ok(message) => message,
-            // A notification is never answered.
+            // Notifications are never answered.
             Err(_) if id.is_none() && method.as_ref().is_some_and(Value::is_string) => return Read::Nothing,
             Err(_) if is_request => {
                 let method = method.as_ref().and_then(Value::as_str).unwrap_or_default();
                 let method: String = method.chars().take(60).collect();
-                let message = format!("the parameters of {method:?} are not as the protocol has them");
+                let message = format!("invalid parameters of {method:?}");
                 return wrong(ErrorCode::INVALID_PARAMS, id.as_ref(), message);
             }
             Err(_) => {
-                let message = "this is no message of JSON-RPC 2.0: one request or notification in a line";
+                let message = "not a JSON-RPC 2.0 message: send one request or notification per line";
                 return wrong(ErrorCode::INVALID_REQUEST, id.as_ref(), message.to_string());
             }
         };
@@ -115,7 +118,8 @@ impl Stdio {
             JsonRpcMessage::Request(request) => {
                 self.begun |= !matches!(request.request, ClientRequest::PingRequest(_));
                 if self.open.borrow().len() >= CALLS {
-                    let message = format!("{CALLS} requests are being answered: wait for one of them");
+                    let message =
+                        format!("too many requests: {CALLS} are being answered; wait for one of them");
                     return wrong(ErrorCode::INTERNAL_ERROR, id.as_ref(), message);
                 }
                 self.open.send_modify(|open| _ = open.insert(request.id.clone()));
@@ -124,34 +128,34 @@ impl Stdio {
                 if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
                     && let Some(id) = &cancelled.params.request_id
                 {
-                    // It gets no answer.
+                    // A cancelled request gets no answer.
                     self.open.send_modify(|open| _ = open.remove(id));
                 }
                 if !self.begun {
                     return Read::Nothing;
                 }
             }
-            // Nothing was asked.
+            // Responses are ignored, because the server sends no requests.
             JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => return Read::Nothing,
         }
         Read::Message(Box::new(message))
     }
 
-    /// Stdin has ended: returns when every request has its answer, or the time for that is over.
+    /// Called when stdin has ended: completes when every request has its answer, or after a time limit.
     async fn finish(&mut self) {
         let until = *self.until.get_or_insert_with(|| Instant::now() + LAST);
         let _ = timeout_at(until, self.open.subscribe().wait_for(HashSet::is_empty)).await;
     }
 }
 
-/// What a line is.
+/// Parsed line.
 enum Read {
     Message(Box<RxJsonRpcMessage<RoleServer>>),
     Wrong(Value),
     Nothing,
 }
 
-/// What a request may be called.
+/// True if `id` is a valid request ID.
 fn is_id(id: &Value) -> bool {
     id.is_string() || id.is_i64() || id.is_u64()
 }
@@ -180,7 +184,7 @@ impl Transport<RoleServer> for Stdio {
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
-            // Whoever reads answers is gone as well.
+            // If nobody reads the answers, the client has ended.
             let line = tokio::select! {
                 line = self.lines.recv() => line,
                 () = self.out.closed() => return None,
@@ -191,7 +195,7 @@ impl Transport<RoleServer> for Stdio {
             };
             match self.read(line) {
                 Read::Message(message) => return Some(*message),
-                // Not waited for: this may be broken off at any time.
+                // Sent in a separate task, because this future may be cancelled at any time.
                 Read::Wrong(error) => {
                     let out = self.out.clone();
                     tokio::spawn(async move { put(&out, &error).await });
@@ -206,7 +210,7 @@ impl Transport<RoleServer> for Stdio {
     }
 }
 
-/// Returns when `message` is written.
+/// Sends `message`, and waits until it is written.
 async fn put(out: &mpsc::Sender<Outgoing>, message: &impl serde::Serialize) -> io::Result<()> {
     let mut bytes = serde_json::to_vec(message)?;
     bytes.push(b'\n');
@@ -275,15 +279,15 @@ mod tests {
     fn what_is_no_message_is_answered_with_an_error() {
         let deep = format!("{{\"a\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
         let cases: [(&[u8], i64, Value, &str); 10] = [
-            (b"x", -32700, Value::Null, "not JSON"),
-            (b"{\"jsonrpc\":\"2.0\"", -32700, Value::Null, "not JSON"),
-            (b"\xff\xfe", -32700, Value::Null, "not JSON"),
+            (b"x", -32700, Value::Null, "invalid JSON"),
+            (b"{\"jsonrpc\":\"2.0\"", -32700, Value::Null, "invalid JSON"),
+            (b"\xff\xfe", -32700, Value::Null, "invalid JSON"),
             (deep.as_bytes(), -32700, Value::Null, "recursion limit"),
-            (b"7", -32600, Value::Null, "no message"),
-            (b"[]", -32600, Value::Null, "no message"),
-            (br#"{"jsonrpc":"1.0","id":3,"method":"ping"}"#, -32600, json!(3), "no message"),
-            (br#"{"jsonrpc":"2.0","id":"a"}"#, -32600, json!("a"), "no message"),
-            (br#"{"jsonrpc":"2.0","id":{"a":1},"method":"ping"}"#, -32600, Value::Null, "no message"),
+            (b"7", -32600, Value::Null, "not a JSON-RPC"),
+            (b"[]", -32600, Value::Null, "not a JSON-RPC"),
+            (br#"{"jsonrpc":"1.0","id":3,"method":"ping"}"#, -32600, json!(3), "not a JSON-RPC"),
+            (br#"{"jsonrpc":"2.0","id":"a"}"#, -32600, json!("a"), "not a JSON-RPC"),
+            (br#"{"jsonrpc":"2.0","id":{"a":1},"method":"ping"}"#, -32600, Value::Null, "not a JSON-RPC"),
             (
                 br#"{"jsonrpc":"2.0","id":4,"method":"tools/call","params":7}"#,
                 -32602,

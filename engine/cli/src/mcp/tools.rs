@@ -1,4 +1,4 @@
-//! What can be called, and with which arguments. Ranges come from what checks the requests.
+//! Tools and their arguments. Ranges come from the code that checks the requests.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use server::embeddings::TEXTS;
 use server::fields::nearest;
 use server::request::{STOP_CHARACTERS, STOPS};
 
-/// Which tool.
+/// Kind of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolKind {
     Generate,
@@ -19,7 +19,7 @@ pub enum ToolKind {
     Info,
 }
 
-/// Every tool, in the order in which they are listed.
+/// All tools, in the order of the listing.
 pub static TOOLS: LazyLock<Vec<(ToolKind, Tool)>> = LazyLock::new(|| {
     vec![
         (ToolKind::Generate, generate()),
@@ -30,15 +30,15 @@ pub static TOOLS: LazyLock<Vec<(ToolKind, Tool)>> = LazyLock::new(|| {
     ]
 });
 
-/// Numbers of the sampler that are offered; a client shows all of a schema to its own model, so there are few.
+/// Sampling parameters that are offered. There are few, because clients show the whole schema to their own model.
 const NUMBERS: [&str; 5] = ["temperature", "top_k", "top_p", "min_p", "repeat_penalty"];
 
-/// The tool called `name`.
+/// Returns the tool with the given name.
 pub fn named(name: &str) -> Option<&'static (ToolKind, Tool)> {
     TOOLS.iter().find(|(_, tool)| tool.name == name)
 }
 
-/// What is wrong with `arguments` of `tool`: those that it does not know. The others are the server's to check.
+/// Returns an error message for unknown `arguments` of `tool`. The server checks the values of known ones.
 pub fn unknown(tool: &Tool, arguments: &JsonObject) -> Option<String> {
     let known = tool.input_schema.get("properties").and_then(Value::as_object)?;
     let names = || known.keys().map(String::as_str);
@@ -46,8 +46,10 @@ pub fn unknown(tool: &Tool, arguments: &JsonObject) -> Option<String> {
     let shown: String = name.chars().take(60).collect();
     Some(match nearest(name, names()) {
         Some(near) => format!("{shown}: unknown argument; did you mean {near}?"),
-        None if known.is_empty() => format!("{shown}: unknown argument; {} takes none", tool.name),
-        None => format!("{shown}: unknown argument; there are {}", names().collect::<Vec<_>>().join(", ")),
+        None if known.is_empty() => format!("{shown}: unknown argument; {} takes no arguments", tool.name),
+        None => {
+            format!("{shown}: unknown argument; the arguments are {}", names().collect::<Vec<_>>().join(", "))
+        }
     })
 }
 
@@ -59,7 +61,7 @@ fn tool(
     output: Option<Value>,
 ) -> Tool {
     let object = |value: Value| std::sync::Arc::new(value.as_object().cloned().unwrap_or_default());
-    // Nothing outside the model's process changes, and nothing outside it is asked.
+    // Tools change nothing outside the model's process and access nothing outside it.
     let hints = ToolAnnotations::with_title(title).read_only(true).open_world(false);
     let tool = Tool::new(name, description, object(input)).with_title(title).with_annotations(hints);
     match output {
@@ -68,17 +70,17 @@ fn tool(
     }
 }
 
-/// An object of `properties`, of which those in `required` are needed.
+/// Returns the schema of an object with `properties`, of which those in `required` are required.
 fn object(properties: Value, required: &[&str]) -> Value {
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }
 
-/// Which model, of a server that has several.
+/// Returns the schema of the argument that chooses a model.
 fn model() -> Value {
-    json!({ "type": "string", "description": "Which model, where there are several: info lists them." })
+    json!({ "type": "string", "description": "Name of the model, if there are several: info lists them." })
 }
 
-/// What generating takes besides the text.
+/// Returns the schema of the arguments of generation: `own` and the common ones.
 fn generating(own: Value) -> Value {
     let number = |parameter: &Parameter| {
         json!({
@@ -91,21 +93,22 @@ fn generating(own: Value) -> Value {
     let stop = json!({ "type": "string", "minLength": 1, "maxLength": STOP_CHARACTERS });
     let mut all: Map<String, Value> = own.as_object().cloned().unwrap_or_default();
     let limits = json!({
-        "max_tokens": { "type": "integer", "minimum": 1, "maximum": u32::MAX, "description": "Most tokens to generate." },
+        "max_tokens": { "type": "integer", "minimum": 1, "maximum": u32::MAX, "description": "Maximum number of \
+                                                                                             tokens to generate." },
         "stop": {
             "anyOf": [stop, { "type": "array", "items": stop, "maxItems": STOPS }],
             "description": "Texts that end the answer and are not part of it.",
         },
         "json_schema": {
             "type": "object",
-            "description": "A JSON schema that the answer must fit. Not together with grammar.",
+            "description": "JSON schema that the answer must match. Excludes grammar.",
         },
-        "grammar": { "type": "string", "description": "A grammar (GBNF) that the answer must follow." },
+        "grammar": { "type": "string", "description": "Grammar (GBNF) that the answer must match." },
         "seed": {
             "type": "integer", "minimum": 0, "maximum": u32::MAX - 1,
-            "description": "Of the random numbers: the same seed gives the same text.",
+            "description": "Seed of the random numbers: the same seed gives the same text.",
         },
-        "timeout_s": { "type": "number", "minimum": 0.001, "description": "Seconds that it may take." },
+        "timeout_s": { "type": "number", "minimum": 0.001, "description": "Time limit in seconds." },
         "model": model(),
     });
     all.extend(limits.as_object().cloned().unwrap_or_default());
@@ -118,14 +121,15 @@ fn generating(own: Value) -> Value {
     Value::Object(all)
 }
 
-/// What comes of generating.
+/// Returns the schema of the result of generation.
 fn generated() -> Value {
     let count = json!({ "type": "integer", "minimum": 0 });
     json!({
         "type": "object",
         "properties": {
             "text": { "type": "string" },
-            "stop": { "type": "string", "description": "Why it ended: end, stop_string, length, context_full, deadline or shutdown." },
+            "stop": { "type": "string", "description": "Reason for the end: end, stop_string, length, context_full, \
+                                                       deadline or shutdown." },
             "stop_string": { "type": ["string", "null"] },
             "seed": count,
             "usage": {
@@ -139,11 +143,13 @@ fn generated() -> Value {
 }
 
 fn generate() -> Tool {
-    let prompt = json!({ "prompt": { "type": "string", "description": "The text to go on from, as it is: no chat template." } });
+    let prompt = json!({ "prompt": { "type": "string", "description": "Text to continue. It is used as it is, \
+                                                                      without a chat template." } });
     tool(
         "generate",
-        "Go on with a text",
-        "Goes on with a text with the local language model, and returns what it adds. For questions and instructions use chat.",
+        "Continue a text",
+        "Continues a text with the local language model, and returns the continuation. Use chat for questions and \
+        instructions.",
         object(generating(prompt), &["prompt"]),
         Some(generated()),
     )
@@ -177,9 +183,9 @@ fn embed() -> Tool {
     let input = json!({
         "texts": {
             "type": "array", "items": text, "minItems": 1, "maxItems": TEXTS,
-            "description": "The texts, each of which gets a vector of length 1.",
+            "description": "Texts. The vector of each text has the length 1.",
         },
-        "timeout_s": { "type": "number", "minimum": 0.001, "description": "Seconds that it may take." },
+        "timeout_s": { "type": "number", "minimum": 0.001, "description": "Time limit in seconds." },
         "model": model(),
     });
     let output = json!({
@@ -192,8 +198,8 @@ fn embed() -> Tool {
     });
     tool(
         "embed",
-        "Make vectors of texts",
-        "Makes a vector of each text with the local model: texts that mean much the same point the same way.",
+        "Embed texts",
+        "Computes a vector for each text with the local model. Texts with similar meanings have similar directions.",
         object(input, &["texts"]),
         Some(output),
     )
@@ -212,7 +218,7 @@ fn tokenize() -> Tool {
     tool(
         "tokenize",
         "Count tokens",
-        "Cuts a text into the local model's tokens, and counts them.",
+        "Splits a text into the local model's tokens, and counts them.",
         object(input, &["text"]),
         Some(output),
     )
@@ -221,8 +227,8 @@ fn tokenize() -> Tool {
 fn info() -> Tool {
     tool(
         "info",
-        "What model this is",
-        "Tells which local model there is, how long its context is, and how busy it is.",
+        "Describe the model",
+        "Describes the local model, the length of its context, and how busy it is.",
         object(json!({}), &[]),
         None,
     )
@@ -237,10 +243,10 @@ mod tests {
         let cases = [
             ("generate", json!({ "prompt": "a", "top_k": 1 }), None),
             ("generate", json!({ "prompt": "a", "max_token": 1 }), Some("did you mean max_tokens?")),
-            // Fields of the server that are not offered here.
+            // Fields of the server that the tool does not offer.
             ("generate", json!({ "prompt": "a", "stream": true }), Some("stream: unknown argument")),
             ("chat", json!({ "messages": [], "tools": [] }), Some("tools: unknown argument")),
-            ("info", json!({ "zzz": 1 }), Some("info takes none")),
+            ("info", json!({ "zzz": 1 }), Some("info takes no arguments")),
         ];
         for (name, arguments, expected) in cases {
             let (_, tool) = named(name).expect("a tool");

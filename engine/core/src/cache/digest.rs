@@ -2,10 +2,10 @@
 
 use build_info::Sha256 as Hex;
 
-/// A SHA-256 digest.
+/// SHA-256 digest.
 pub type Digest = [u8; 32];
 
-/// The first `digits` digits of `digest`.
+/// Returns the first `digits` hexadecimal digits of `digest`.
 pub(super) fn hex(digest: &Digest, digits: usize) -> String {
     Hex::from_bytes(digest).as_str()[..digits].to_string()
 }

@@ -1,8 +1,8 @@
-//! The file of a prompt cache: a head that says what it is of, the tokens, and what the context held of them.
+//! File format of the prompt cache: a head with the key, the tokens, and the context's state for them.
 //!
-//! Everything is little-endian. Nothing of it is believed before its digest was seen, and no length before it was held
-//! against the file's size. A SHA-256 is there for damage, not for malice: whoever may write the file can write a
-//! digest that fits, which is why only files of this user's own are read.
+//! All numbers are little-endian. Nothing is used before its digest is checked, and each length is checked against
+//! the size of the file. The SHA-256 detects damage, not an attack: a program that can write the file can also write
+//! a matching digest. Therefore only files of this user are read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -17,16 +17,16 @@ use super::digest::Digest;
 use super::format::{MAGIC, VERSION};
 use super::key::CacheKey;
 
-/// Bytes before the tokens.
+/// Number of bytes before the tokens.
 const HEAD: usize = 224;
 
-/// Bytes of the head that its digest is over, with the tokens.
+/// Number of bytes of the head that its digest covers, together with the tokens.
 const SIGNED: usize = HEAD - 32;
 
-/// How much is read and hashed at a time, so that it is still in the CPU's cache.
+/// Number of bytes that are read and hashed at a time, so that they are still in the CPU's cache.
 const CHUNK: u64 = 1 << 20;
 
-/// Why a file is of no use.
+/// Reason that a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each says it in its text")]
 pub enum Unfit {
@@ -34,27 +34,27 @@ pub enum Unfit {
     Absent,
     #[error("it is empty")]
     Empty,
-    #[error("it is no regular file")]
+    #[error("it is not a regular file")]
     NotRegular,
-    #[error("it belongs to another user, or others may write it")]
+    #[error("it belongs to another user, or other users may write it")]
     NotOurs,
-    #[error("it is no prompt cache")]
+    #[error("it is not a prompt cache")]
     NoCache,
     #[error("it was written by another version of anneal")]
     Version,
     #[error("it is damaged ({0})")]
     Damaged(&'static str),
-    #[error("it is of another model")]
+    #[error("it belongs to another model")]
     Model,
-    #[error("it is of another build of anneal")]
+    #[error("it belongs to another build of anneal")]
     Build,
     #[error("it was made with other settings (cache types, flash attention, repacking, split layout)")]
     Settings,
-    #[error("it is of another client")]
+    #[error("it belongs to another client")]
     Scope,
-    #[error("it holds {tokens} tokens, and the context {n_ctx}")]
+    #[error("it holds {tokens} tokens, but the context only {n_ctx}")]
     TooLong { tokens: usize, n_ctx: u32 },
-    #[error("there is no memory for its {0}")]
+    #[error("there is not enough memory for its {0}")]
     TooLarge(Bytes),
     #[error("llama.cpp refuses it: {0}")]
     Refused(String),
@@ -62,37 +62,40 @@ pub enum Unfit {
     Io(#[from] io::Error),
 }
 
-/// What stands before the content.
+/// Head of a file, and its tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What it is of.
+    /// Key of the entry.
     pub key: CacheKey,
-    /// The tokens that were evaluated.
+    /// Tokens that were evaluated.
     pub tokens: Vec<Token>,
-    /// Logits after the last of them; 0 or as many as the vocabulary has tokens.
+    /// Number of logits after the last token: 0, or the size of the vocabulary.
     logits: u32,
-    /// Bytes of the state.
+    /// Size of the state in bytes.
     state: u64,
-    /// Digest of logits and state.
+    /// Digest of the logits and the state.
     content: Digest,
 }
 
-/// What a file holds, checked.
+/// Checked content of a file.
 #[derive(Debug)]
 pub struct Content {
-    /// The logits after the last token; empty where they were not kept.
+    /// Logits after the last token; empty if they were not kept.
     pub logits: Vec<f32>,
-    /// What [`Context::save`](llama::Context::save) took.
+    /// State of the context, from [`Context::save`](llama::Context::save).
     pub state: Vec<u8>,
 }
 
 impl Head {
-    /// Size of the whole file.
+    /// Returns the size of the whole file.
     pub fn file_size(&self) -> Bytes {
         Bytes((HEAD + 4 * self.tokens.len()) as u64 + 4 * u64::from(self.logits) + self.state)
     }
 
-    /// Whether it is of what `key` says.
+    /// Checks that the file belongs to `key`.
+    ///
+    /// # Errors
+    /// The first difference.
     pub fn check(&self, key: &CacheKey) -> Result<(), Unfit> {
         match () {
             () if self.key.model != key.model => Err(Unfit::Model),
@@ -122,7 +125,7 @@ impl Head {
     }
 }
 
-/// What a file is to hold, in parts that are written one after the other.
+/// Content of a new file, in parts that are written one after the other.
 #[derive(Debug)]
 pub struct Parts {
     head: Vec<u8>,
@@ -131,7 +134,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// The parts of a file for `tokens`, with the logits after the last one where they are known.
+    /// Makes the parts of a file for `tokens`, with the logits after the last one if they are known.
     pub fn new(key: &CacheKey, tokens: &[Token], logits: &[f32], state: Vec<u8>) -> Self {
         let logits: Vec<u8> = logits.iter().flat_map(|value| value.to_le_bytes()).collect();
         let content = Sha256::new().chain_update(&logits).chain_update(&state).finalize();
@@ -145,18 +148,21 @@ impl Parts {
         Parts { head: head.to_bytes(), logits, state }
     }
 
-    /// All of them in order.
+    /// Returns all parts in order.
     pub fn slices(&self) -> [&[u8]; 3] {
         [&self.head, &self.logits, &self.state]
     }
 
-    /// Their size together.
+    /// Returns the total size of the parts.
     pub fn size(&self) -> Bytes {
         Bytes(self.slices().iter().map(|part| part.len() as u64).sum())
     }
 }
 
-/// Opens the file at `path` and sees that it is one that may be believed. Does not wait for the other end of a pipe.
+/// Opens the file at `path` and checks that this user may trust it. Does not block on a pipe.
+///
+/// # Errors
+/// If it cannot be opened or trusted.
 pub fn open(path: &Path) -> Result<File, Unfit> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
@@ -178,7 +184,10 @@ pub fn open(path: &Path) -> Result<File, Unfit> {
     }
 }
 
-/// Reads the head of `file`, which is at its beginning; the content comes next.
+/// Reads the head of `file` from its beginning. The content follows.
+///
+/// # Errors
+/// If it is not a prompt cache, has another version, or is damaged.
 pub fn read_head(file: &mut File) -> Result<Head, Unfit> {
     let size = file.metadata()?.len();
     let mut head = [0; HEAD];
@@ -188,7 +197,7 @@ pub fn read_head(file: &mut File) -> Result<Head, Unfit> {
         return Err(Unfit::NoCache);
     }
     if there < HEAD {
-        return Err(Unfit::Damaged("it ends too soon"));
+        return Err(Unfit::Damaged("it is truncated"));
     }
     let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     if number(8) != VERSION {
@@ -196,7 +205,7 @@ pub fn read_head(file: &mut File) -> Result<Head, Unfit> {
     }
     let (tokens, logits) = (u64::from(number(12)), number(16));
     let state = u64::from(number(24)) | u64::from(number(28)) << 32;
-    // Neither product can overflow; the sum can.
+    // Neither product can overflow, but the sum can.
     let expected = state.checked_add(HEAD as u64 + 4 * tokens + 4 * u64::from(logits));
     if expected != Some(size) || tokens == 0 {
         return Err(Unfit::Damaged("its length is wrong"));
@@ -205,7 +214,7 @@ pub fn read_head(file: &mut File) -> Result<Head, Unfit> {
     let digest = |at: usize| -> Digest { std::array::from_fn(|index| head[at + index]) };
     let signed = Sha256::new().chain_update(&head[..SIGNED]).chain_update(&bytes).finalize();
     if digest(SIGNED) != <Digest>::from(signed) {
-        return Err(Unfit::Damaged("the digest of its head is wrong"));
+        return Err(Unfit::Damaged("checksum mismatch in its head"));
     }
     let (tokens, _) = bytes.as_chunks::<4>();
     Ok(Head {
@@ -217,7 +226,10 @@ pub fn read_head(file: &mut File) -> Result<Head, Unfit> {
     })
 }
 
-/// Reads what comes after `head`, and sees that it is what was written.
+/// Reads the content that follows `head` and checks its digest.
+///
+/// # Errors
+/// If it is truncated or damaged.
 pub fn read_content(file: &mut File, head: &Head) -> Result<Content, Unfit> {
     let logits = read_exactly(file, 4 * u64::from(head.logits))?;
     let mut hasher = Sha256::new().chain_update(&logits);
@@ -225,14 +237,14 @@ pub fn read_content(file: &mut File, head: &Head) -> Result<Content, Unfit> {
     while (state.len() as u64) < head.state {
         let from = state.len();
         let part = (head.state - from as u64).min(CHUNK);
-        // Into memory that was never written: it is as much as the file, and zeroing it would take as long as hashing.
+        // Reads into uninitialised memory: zeroing a buffer of the file's size would take as long as hashing it.
         if Read::take(&mut *file, part).read_to_end(&mut state)? as u64 != part {
             return Err(ended(io::ErrorKind::UnexpectedEof.into()));
         }
         hasher.update(&state[from..]);
     }
     if <Digest>::from(hasher.finalize()) != head.content {
-        return Err(Unfit::Damaged("the digest of its content is wrong"));
+        return Err(Unfit::Damaged("checksum mismatch in its content"));
     }
     let (logits, _) = logits.as_chunks::<4>();
     Ok(Content { logits: logits.iter().map(|value| f32::from_le_bytes(*value)).collect(), state })
@@ -244,7 +256,7 @@ fn reserved(size: u64) -> Result<Vec<u8>, Unfit> {
     if fits { Ok(bytes) } else { Err(Unfit::TooLarge(Bytes(size))) }
 }
 
-/// `size` bytes, no more than the file has.
+/// Reads `size` bytes, but at most as many as the file has.
 fn read_exactly(file: &mut File, size: u64) -> Result<Vec<u8>, Unfit> {
     let mut bytes = reserved(size)?;
     bytes.resize(size as usize, 0);
@@ -252,10 +264,10 @@ fn read_exactly(file: &mut File, size: u64) -> Result<Vec<u8>, Unfit> {
     Ok(bytes)
 }
 
-/// It was as long as it should be a moment ago.
+/// Converts an error of reading. A file that ends early was truncated after its size was checked.
 fn ended(error: io::Error) -> Unfit {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => Unfit::Damaged("it became shorter"),
+        io::ErrorKind::UnexpectedEof => Unfit::Damaged("it was truncated while it was read"),
         _ => Unfit::Io(error),
     }
 }
@@ -275,7 +287,7 @@ mod tests {
         Parts::new(&key(), &[5, -1, 7], &[0.5, -2.0], (0..=255).collect()).slices().concat()
     }
 
-    /// What is read of a file of `bytes`.
+    /// Reads a file that consists of `bytes`.
     fn read(bytes: &[u8]) -> Result<(Head, Content), Unfit> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("cache");
@@ -335,8 +347,12 @@ mod tests {
         }
         let mut newer = bytes();
         newer[8] += 1;
-        let cases: [(&[u8], &str); 4] =
-            [(b"", "empty"), (b"hello", "no prompt cache"), (&newer, "another version"), (&MAGIC, "damaged")];
+        let cases: [(&[u8], &str); 4] = [
+            (b"", "empty"),
+            (b"hello", "not a prompt cache"),
+            (&newer, "another version"),
+            (&MAGIC, "damaged"),
+        ];
         for (bytes, words) in cases {
             let why = read(bytes).expect_err("it is none").to_string();
             assert!(why.contains(words), "{why}");

@@ -1,7 +1,7 @@
-//! The form of files of the prompt cache.
+//! Identification of prompt cache files.
 
-/// How a file begins.
+/// First bytes of every file.
 pub const MAGIC: [u8; 8] = *b"annealKV";
 
-/// The form of the file.
+/// Version of the file format.
 pub const VERSION: u32 = 2;

@@ -1,4 +1,4 @@
-//! What a prompt cache must have in common with whoever reads it: the model, the build, the settings.
+//! Key of a prompt cache: the model, the build and the settings on which its content depends.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -16,27 +16,27 @@ use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 use crate::tuning;
 
-/// Bytes that are read at the beginning, in the middle and at the end of each tensor.
+/// Number of bytes that are read at the beginning, in the middle and at the end of each tensor.
 const SAMPLE: u64 = 4096;
 
-/// What the K and V of a prompt depend on, besides its tokens.
+/// Everything that the K and V of a prompt depend on, besides its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheKey {
-    /// The model's file.
+    /// Digest of the model's files.
     pub model: Digest,
-    /// The build of this program.
+    /// Digest of the build of this program.
     pub build: Digest,
-    /// The settings.
+    /// Digest of the settings.
     pub settings: Digest,
-    /// The scope of whoever may read it: [`UNSCOPED`], or a keyed digest.
+    /// Scope of the clients that may read the entry: [`UNSCOPED`], or a keyed digest.
     pub scope: Digest,
 }
 
-/// Scope of what `anneal run` keeps, and of requests of the user who runs a server.
+/// Scope of entries of `anneal run`, and of requests by the user who runs the server.
 pub const UNSCOPED: Digest = [0; 32];
 
 impl CacheKey {
-    /// The key of what `model` evaluates, in a context of `n_ctx` tokens.
+    /// Returns the key of what `model` evaluates in a context of `n_ctx` tokens.
     pub fn new(
         digest: &ModelDigest,
         model: &Model,
@@ -53,13 +53,13 @@ impl CacheKey {
         }
     }
 
-    /// The same key in the scope `scope`.
+    /// Returns this key in the scope `scope`.
     #[must_use]
     pub fn in_scope(self, scope: Digest) -> Self {
         CacheKey { scope, ..self }
     }
 
-    /// As the names of files begin.
+    /// Returns the digits with which the names of this key's files begin.
     pub(super) fn short(&self) -> String {
         let all = [&MAGIC[..], &VERSION.to_le_bytes(), &self.model, &self.build];
         let all = [all.concat(), self.settings.to_vec(), self.scope.to_vec()].concat();
@@ -67,7 +67,8 @@ impl CacheKey {
     }
 }
 
-/// The build: the plan it was built by, or else the program itself, since other programs have the same versions.
+/// Returns the identity of the build: its plan or, without a build record, the program's digest, because several
+/// programs have the same versions.
 fn build(runtime_host: &RuntimeHost) -> String {
     let build = tuning::build_of(runtime_host);
     match &runtime_host.build {
@@ -80,9 +81,9 @@ fn of(text: &str) -> Digest {
     Sha256::digest(text).into()
 }
 
-/// Every setting that K and V depend on, be it only for their last bits. Not the size of the context, but for models
-/// that place tokens in another way where it is larger than what they were first trained for. Threads and batches are
-/// left out: they decide how sums are rounded, as what else runs in a server does.
+/// Lists every setting that K and V depend on, even if only in their last bits. The size of the context counts only
+/// if it is above the original training length, where some models compute positions differently. Threads and batches
+/// are left out: like other work in a server, they only change how sums are rounded.
 fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String {
     let architecture = model.metadata("general.architecture").unwrap_or_default();
     let trained = model.metadata(&format!("{architecture}.rope.scaling.original_context_length"));
@@ -91,7 +92,7 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
         (None, rope) if rope.is_empty() => String::new(),
         (digest, rope) => format!(" lora={} rope={rope}", digest.unwrap_or_default()),
     };
-    // Another device rounds otherwise; which kind a worker computes on is not known here.
+    // Devices round differently from each other. The kind of a worker's device is not known here.
     let placed = match model.placed().is_offloaded() {
         false => String::new(),
         true => {
@@ -117,15 +118,15 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
     )
 }
 
-/// What tells a model's file from others without reading all of it.
+/// Digest that identifies a model's files without reading all of their bytes.
 ///
-/// A digest of the size, of the whole header (metadata, vocabulary, names, shapes and types of the tensors), and of 12 KiB
-/// of each tensor. Training, merging and quantising change nearly every number of the tensors that they touch, so that
-/// another file with the same header has another digest. What it does not see is a few numbers changed by hand.
+/// It covers the size, the whole header (metadata, vocabulary, names, shapes and types of the tensors), and 12 KiB of
+/// each tensor. Training, merging and quantising change nearly every number of the affected tensors, so such a file
+/// has another digest even if its header is the same. A few numbers that were edited by hand may go unnoticed.
 #[derive(Clone, Debug)]
 pub struct ModelDigest {
     digest: Digest,
-    /// The files, as they were.
+    /// Paths of the files, with their stamps when they were read.
     stamps: Vec<(PathBuf, Stamp)>,
 }
 
@@ -137,11 +138,11 @@ fn stamp(path: &Path) -> std::io::Result<Stamp> {
 }
 
 impl ModelDigest {
-    /// The digest of the model at `path`, all its parts included. Taken before it is loaded; see
+    /// Computes the digest of the model at `path`, including all its parts, before the model is loaded. See
     /// [`is_unchanged`](Self::is_unchanged).
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If a file cannot be read.
     pub fn of(path: &Path) -> Result<Self> {
         let first = GgufFile::open(path)?;
         let others = first.other_parts()?;
@@ -161,13 +162,13 @@ impl ModelDigest {
         Ok(ModelDigest { digest: hasher.finalize().into(), stamps })
     }
 
-    /// Whether the files are still those that were looked at.
+    /// True if the files have not changed since they were read.
     pub fn is_unchanged(&self) -> bool {
         self.stamps.iter().all(|(path, before)| stamp(path).is_ok_and(|now| now == *before))
     }
 }
 
-/// The header of `file`, and samples of its tensors.
+/// Returns the header of `file` and samples of its tensors.
 fn sample(file: &GgufFile) -> std::io::Result<Vec<u8>> {
     let content = File::open(file.path())?;
     let size = content.metadata()?.len();
@@ -212,7 +213,7 @@ mod tests {
         let copy = folder.path().join("copy.gguf");
         std::fs::write(&copy, &bytes).expect("written");
         assert_eq!(ModelDigest::of(&copy).expect("a model").digest, digest.digest, "a copy is the same");
-        // A byte of the beginning, the middle and the end of every tensor; one of a name.
+        // Changes a byte at the beginning, in the middle and at the end of every tensor, and a byte of a name.
         let name = b"tiny with random weights";
         let name = bytes.windows(name.len()).position(|window| window == name).expect("its name");
         let mut places = vec![name];

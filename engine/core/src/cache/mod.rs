@@ -1,7 +1,7 @@
-//! The prompt cache on the disk: what a context held of a prompt, for the next start.
+//! The prompt cache on the disk: the evaluated state of a prompt, for later runs.
 //!
-//! [`Store`] keeps files and finds them again, [`CacheKey`] says what they are of, [`generate`] is what `anneal run` does with
-//! them. See docs/src/run/prompt-cache.md.
+//! [`Store`] keeps and finds files, [`CacheKey`] identifies their content, and [`generate`] is the part of `anneal
+//! run` that uses them. See docs/src/run/prompt-cache.md.
 
 mod digest;
 pub mod entry;

@@ -1,4 +1,4 @@
-//! Where prompt caches lie: what can be there, and how a file comes there whole or not at all.
+//! Files and folders of prompt caches: checks of their paths, and atomic writes.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
@@ -10,19 +10,19 @@ use base::{Access as Rights, Unfinished};
 use llama::error::{Error, Result};
 use rustix::fs::Access;
 
-/// After which time a file that was begun and never finished is nobody's any more.
+/// Age from which an unfinished temporary file counts as abandoned.
 const LEFT_BEHIND: Duration = Duration::from_secs(600);
 
-/// Sees that a cache can lie at `path`, a file.
+/// Checks that `path` can be the file of a prompt cache.
 ///
 /// # Errors
-/// Where something else is there, or the folder cannot be written.
+/// If something else is at `path`, or the folder cannot be written.
 pub fn check_file(path: &Path, read_only: bool) -> Result<()> {
     let failed = |why: String| Err(Error::Cache { path: path.to_path_buf(), why });
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => return failed("it is a folder".to_string()),
         Ok(found) if !found.is_file() => {
-            return failed("it is there and is no regular file; name another place".to_string());
+            return failed("it is not a regular file; name another place".to_string());
         }
         Err(error) if error.kind() != io::ErrorKind::NotFound => return failed(error.to_string()),
         _ => {}
@@ -35,25 +35,25 @@ pub fn check_file(path: &Path, read_only: bool) -> Result<()> {
     }
 }
 
-/// Sees that caches can lie in the folder `path`, which is made where it is not there.
+/// Checks that the folder `path` can hold prompt caches. Creates it if it does not exist.
 ///
 /// # Errors
-/// Where something else is there, or it cannot be made or written.
+/// If something else is at `path`, or the folder cannot be created or written.
 pub fn check_folder(path: &Path, read_only: bool) -> Result<()> {
     let failed = |why: String| Err(Error::Cache { path: path.to_path_buf(), why });
     match fs::metadata(path) {
         Ok(found) if !found.is_dir() => {
-            return failed("it is there and is no folder; name another place".into());
+            return failed("it is not a folder; choose another path".into());
         }
         Ok(_) if read_only => return Ok(()),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound && read_only => {
-            return failed("there is no such folder, and --prompt-cache-ro makes none".into());
+            return failed("the folder does not exist, and --prompt-cache-ro does not create it".into());
         }
         Err(_) => {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
             if let Err(error) = made {
-                return failed(format!("the folder cannot be made: {error}"));
+                return failed(format!("the folder cannot be created: {error}"));
             }
         }
     }
@@ -66,21 +66,21 @@ fn check_writable(folder: &Path) -> Result<()> {
         Err(why) => Err(Error::Cache {
             path: folder.to_path_buf(),
             why: format!(
-                "nothing can be written into this folder ({}); take another, or --prompt-cache-ro",
+                "the folder cannot be written ({}); choose another, or use --prompt-cache-ro",
                 io::Error::from(why)
             ),
         }),
     }
 }
 
-/// Writes `parts` one after the other to a file beside `path`, for this user alone, and puts it in its place when it is
-/// on the disk: whoever reads `path` meanwhile, or after a crash, finds the old file or the new one. Several may do so at
-/// the same time.
+/// Writes `parts` to a temporary file beside `path`, readable by this user alone. When it is on the disk, the file is
+/// renamed to `path`. A reader, even after a crash, finds either the old file or the new one. Several writers may run
+/// at the same time.
 pub fn write_atomically(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     base::replace_with(path, Rights::Private, |file| parts.iter().try_for_each(|part| file.write_all(part)))
 }
 
-/// Removes what writers of `names` have left behind in `folder` when they were killed.
+/// Removes temporary files for `names` in `folder` that killed writers have left.
 pub fn remove_left_behind(folder: &Path, names: impl Fn(&str) -> bool) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(fs::read(&path).expect("it is there"), b"new content");
         assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o600);
         assert!(write_atomically(&folder.path().join("none/cache"), &[b"x"]).is_err());
-        // What cannot be put in its place goes.
+        // The temporary file is removed if it cannot be renamed.
         assert!(write_atomically(folder.path(), &[b"x"]).is_err());
         let names = fs::read_dir(folder.path()).expect("a folder").count();
         assert_eq!(names, 1, "something was left behind");
@@ -168,12 +168,12 @@ mod tests {
         assert!(status.expect("mkfifo runs").success());
         let cases = [
             (check_file(folder.path(), false), "it is a folder"),
-            (check_file(&pipe, false), "no regular file"),
-            (check_file(Path::new("/dev/null"), false), "no regular file"),
+            (check_file(&pipe, false), "not a regular file"),
+            (check_file(Path::new("/dev/null"), false), "not a regular file"),
             (check_file(&folder.path().join("none/cache"), false), "there is no folder"),
-            (check_folder(&file, false), "it is there and is no folder"),
+            (check_folder(&file, false), "it is not a folder"),
             (check_folder(&folder.path().join("none"), true), "makes none"),
-            (check_folder(&file.join("below"), false), "cannot be made"),
+            (check_folder(&file.join("below"), false), "cannot be created"),
         ];
         for (found, words) in cases {
             let why = found.expect_err("it cannot be used").to_string();

@@ -1,4 +1,4 @@
-//! What tells this program from others where no `build_info.json` does.
+//! Identity of a program without a `build_info.json`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,15 +11,16 @@ use sha2::{Digest as _, Sha256};
 
 use super::digest::{Digest, hex};
 
-/// The SHA-256 of this program's file, and of llama.cpp's libraries where it has such: in hexadecimal digits. Two programs
-/// of the same versions can be built by other compilers and for other processors, and sum up otherwise.
+/// Returns the SHA-256, in hexadecimal digits, of this program's file and of llama.cpp's shared libraries if it has
+/// any. Two programs of the same versions may come from different compilers or target different processors, and then
+/// round differently.
 pub(super) fn digest() -> &'static str {
     static KNOWN: OnceLock<String> = OnceLock::new();
     KNOWN.get_or_init(|| {
         let read = || -> io::Result<Digest> {
             let maps = std::fs::read("/proc/self/maps")?;
             let mut all = Sha256::new();
-            // By this name it is also found when another file has its place by now.
+            // This link leads to the program even if its file was replaced.
             for path in std::iter::once(PathBuf::from("/proc/self/exe")).chain(libraries(&maps)) {
                 all.update(of_file(&path)?);
             }
@@ -27,7 +28,7 @@ pub(super) fn digest() -> &'static str {
         };
         match read() {
             Ok(digest) => hex(&digest, 64),
-            // Nobody else's then.
+            // A unique value, so that no other process has the same identity.
             Err(_) => {
                 let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
                 format!("{} {:?}", std::process::id(), now.unwrap_or_default())
@@ -47,7 +48,7 @@ fn of_file(path: &Path) -> io::Result<Digest> {
     }
 }
 
-/// llama.cpp's libraries among the files in `maps`, as `/proc/self/maps` has them, each once and in the order of their names.
+/// Returns llama.cpp's libraries in `maps`, the content of `/proc/self/maps`, without duplicates and sorted by name.
 fn libraries(maps: &[u8]) -> Vec<PathBuf> {
     let is_ours = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().as_bytes();

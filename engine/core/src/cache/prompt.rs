@@ -1,4 +1,4 @@
-//! Generating with a prompt cache: what `anneal run --prompt-cache` does.
+//! Generation with a prompt cache, for `anneal run --prompt-cache`.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,36 +18,40 @@ use crate::generate::{Generation, Request, Stop, check_prompt, go_on, has_nan, p
 use crate::sequence::Sequence;
 use crate::split::Session;
 
-/// A cache for prompts of one model with one set of settings.
+/// Prompt cache for one model with one set of settings.
 #[derive(Debug)]
 pub struct PromptCache {
     store: Arc<Store>,
     key: CacheKey,
 }
 
-/// What the cache did for a generation.
+/// Use of the cache in a generation.
 #[derive(Clone, Debug, Default)]
 pub struct PromptCacheReport {
-    /// What was read: size of the file, and the time for finding, reading, checking it and putting it into the context.
+    /// Size of the file that was read, and the time to find, read, check and restore it; `None` if there was none.
     pub read: Option<(Bytes, Duration)>,
-    /// What was written: tokens, size, and the time that the thread took for it while tokens were generated.
+    /// Number of tokens and size of the file that was written, and the time of the writing thread, which ran beside
+    /// the generation; `None` if nothing was written.
     pub written: Option<(usize, Bytes, Duration)>,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 impl PromptCache {
-    /// The caches in `store` that are of `key`.
+    /// Returns the cache of the entries in `store` with `key`.
     pub fn new(store: Store, key: CacheKey) -> Self {
         PromptCache { store: Arc::new(store), key }
     }
 }
 
-/// A file that is being written.
+/// Thread that writes a file.
 type Writing = JoinHandle<(std::result::Result<Saved, String>, Duration)>;
 
-/// Generates as [`generate`](crate::generate::generate) does, but begins with what the cache holds of the prompt, and
-/// writes it there when the prompt is evaluated. Nothing that is wrong with the cache ends the generation.
+/// Generates like [`generate`](crate::generate::generate), but restores the longest cached beginning of the prompt,
+/// and caches the prompt when it is evaluated. Failures of the cache become notes and do not end the generation.
+///
+/// # Errors
+/// Those of the generation.
 pub fn generate(
     session: &mut Session,
     chain: &mut Chain,
@@ -60,7 +64,7 @@ pub fn generate(
     let context = session.current();
     context.model().check_length(request.prompt.len(), context.n_ctx())?;
     let prompt = context.model().tokenize(request.prompt)?;
-    // Rows of logits are kept.
+    // The cache needs the row of logits.
     session.sample_on_device(DeviceSampling::Off);
     session.place_sampling(chain)?;
     check_prompt(session.current(), 0, &prompt)?;
@@ -92,18 +96,18 @@ pub fn generate(
     Ok((generation, report))
 }
 
-/// What a session begins with.
+/// State of the session after reading the cache.
 #[derive(Default)]
 struct Begun {
-    /// Tokens of the prompt that it holds. Less than all of them, since the logits of the last one choose the next; or
-    /// all, and these logits.
+    /// Number of prompt tokens that the session holds. If it holds all of them, `row` has the logits of the last
+    /// token; otherwise at least one token is left to evaluate.
     held: usize,
     row: Option<Vec<f32>>,
-    /// Whether the file that was found, if one was, is what its head says.
+    /// False if a file was found and could not be used.
     is_of_use: bool,
 }
 
-/// Puts what the cache holds of `prompt` into the session.
+/// Restores the cached beginning of `prompt` into the session.
 fn begin(
     session: &mut Session,
     cache: &PromptCache,
@@ -139,7 +143,7 @@ fn put(
     session.restore(&loaded.content.state).map_err(|error| refused(error.to_string()))?;
     let context = session.current();
     if !context.holds(0, loaded.tokens.len()) {
-        return Err(refused("its tokens are not where they should be".to_string()));
+        return Err(refused("its tokens are not at their positions".to_string()));
     }
     let row = &loaded.content.logits;
     let whole = loaded.common == prompt.len() && loaded.tokens.len() == prompt.len();
@@ -149,11 +153,11 @@ fn put(
     let keep = loaded.common.min(prompt.len() - 1);
     match context.keep(keep) == keep {
         true => Ok((keep, None)),
-        false => Err(refused("a part of it cannot be forgotten".to_string())),
+        false => Err(refused("a part of it cannot be removed from the context".to_string())),
     }
 }
 
-/// Begins to write what the session holds, unless it is there already.
+/// Starts writing the state of the session, unless the cache has it already.
 fn keep(
     session: &mut Session,
     cache: &PromptCache,
@@ -166,7 +170,7 @@ fn keep(
     let context = session.current();
     let taken = context.logits().map(<[f32]>::to_vec).and_then(|row| Ok((row, context.save()?)));
     let (row, state) = match taken {
-        // A prompt whose logits are no numbers fails, one way or the other.
+        // Logits that are NaN make the generation fail, so nothing is kept.
         Ok((row, _)) if has_nan(&row) => return None,
         Ok(taken) => taken,
         Err(error) => {
@@ -182,7 +186,7 @@ fn keep(
     match Builder::new().name("cache-write".to_string()).spawn(write) {
         Ok(writing) => Some(writing),
         Err(why) => {
-            report.notes.push(format!("the prompt cache is not written: no thread for it: {why}"));
+            report.notes.push(format!("the prompt cache is not written: cannot start a thread: {why}"));
             None
         }
     }

@@ -1,7 +1,8 @@
 //! Random salt of a cache folder, which protects the digests of scopes in it.
 //!
-//! The scope of a client with an API key depends on nothing but the key. Without a salt, a copy of a cache file would let
-//! its reader test guessed keys. The salt is kept in the folder, so that a restarted server finds its entries again.
+//! The scope of a client with an API key depends on nothing but the key. Without a salt, a copy of a cache file would
+//! let its reader test guessed keys. The salt is kept in the folder, so that a restarted server finds its entries
+//! again.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -1,7 +1,8 @@
-//! Prompt caches on the disk: one file, or a folder of them with a bound.
+//! Store of prompt caches on the disk: one file, or a folder of files with a size limit.
 //!
-//! In a folder a file is named after its key, its first tokens and all of them. A prompt finds those that begin as it
-//! does by their names, and opens no others; of those it reads the heads, and the content only of the one it takes.
+//! In a folder, the name of a file consists of the digests of its key, of its first tokens and of all its tokens. The
+//! names alone show which files have the same beginning as a prompt, and no others are opened. Of these only the
+//! heads are read, and the content of the chosen file.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,21 +18,21 @@ use super::entry::{self, Content, Head, Parts, Unfit};
 use super::key::CacheKey;
 use super::{place, salt};
 
-/// Tokens that a prompt must have in common with a file of a folder, and new ones that it must have to be written: fewer
-/// are evaluated nearly as fast.
+/// Number of tokens that a prompt must share with a file in a folder, and number of new tokens from which a prompt is
+/// written. Fewer tokens are evaluated nearly as fast.
 pub const BLOCK: usize = 128;
 
-/// What a folder may take where nothing is said.
+/// Default size limit of a folder.
 pub const DEFAULT_BOUND: Bytes = Bytes::gib(2);
 
-/// A file is read where at least one in so many of its tokens is used: reading one takes a small part of the time of
-/// evaluating one.
+/// Largest number of tokens in a file per token that is used. Reading a token takes a small part of the time of
+/// evaluating it.
 const READ_FOR_ONE: usize = 16;
 
-/// How the names of files in a folder end.
+/// Ending of file names in a folder.
 const ENDING: &str = ".kv";
 
-/// Where caches lie, and what may be done there.
+/// Place of prompt caches, and whether it may be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     place: CacheStorage,
@@ -44,10 +45,10 @@ enum CacheStorage {
     Folder { path: PathBuf, bound: Bytes },
 }
 
-/// A file that begins as a prompt does.
+/// File that shares a beginning with a prompt.
 #[derive(Debug)]
 pub struct CachedPrefix {
-    /// How many tokens of the prompt it holds.
+    /// Number of tokens that the file and the prompt share.
     pub common: usize,
     path: PathBuf,
     file: File,
@@ -55,62 +56,63 @@ pub struct CachedPrefix {
 }
 
 impl CachedPrefix {
-    /// Size of its file.
+    /// Returns the size of the file.
     pub fn size(&self) -> Bytes {
         self.head.file_size()
     }
 }
 
-/// The content of a file, ready to be put into a context.
+/// Content of a file, ready to be restored.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The tokens that it holds.
+    /// Tokens that the file holds.
     pub tokens: Vec<Token>,
-    /// How many of them the prompt begins with.
+    /// Number of tokens that the file and the prompt share.
     pub common: usize,
     /// Logits and state.
     pub content: Content,
     /// Size of the file.
     pub size: Bytes,
-    /// How long reading and checking took.
+    /// Time for reading and checking.
     pub time: Duration,
 }
 
-/// What became of something that was to be kept.
+/// Result of saving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saved {
-    /// It was written.
+    /// The entry was written.
     Written(Bytes),
-    /// All of it, or nearly, is there.
+    /// The store already holds the entry, or nearly all of its tokens.
     Known,
 }
 
 impl Store {
-    /// The file `path`.
+    /// Returns a store that is the single file `path`.
     ///
     /// # Errors
-    /// Where none can be there.
+    /// If `path` cannot be a prompt cache.
     pub fn file(path: &Path, read_only: bool) -> Result<Self> {
         place::check_file(path, read_only)?;
         Ok(Store { place: CacheStorage::File(path.to_path_buf()), read_only })
     }
 
-    /// The folder `path`, which is made where it is not there and holds at most `bound`.
+    /// Returns a store that is the folder `path`, with at most `bound` bytes. Creates the folder if it does not
+    /// exist.
     ///
     /// # Errors
-    /// Where none can be there.
+    /// If `path` cannot be such a folder.
     pub fn folder(path: &Path, bound: Bytes, read_only: bool) -> Result<Self> {
         place::check_folder(path, read_only)?;
         Ok(Store { place: CacheStorage::Folder { path: path.to_path_buf(), bound }, read_only })
     }
 
-    /// What `--prompt-cache PATH` means: a folder where there is one, where `path` ends as one, or where a bound was
-    /// given; else a file.
+    /// Interprets `--prompt-cache PATH`. The store is a folder if `path` is one, if it ends with a slash, or if a
+    /// `bound` is given; otherwise a file.
     ///
     /// # Errors
-    /// Where that cannot be there.
+    /// If the store cannot be at `path`.
     pub fn at(path: &Path, bound: Option<Bytes>, read_only: bool) -> Result<Self> {
         let ends_as_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
         if !path.is_dir() && !ends_as_folder && bound.is_none() {
@@ -120,26 +122,27 @@ impl Store {
             return Err(Error::Cache {
                 path: path.to_path_buf(),
                 why:
-                    "it is a file, and --prompt-cache-size bounds a folder: leave that out, or name a folder"
+                    "it is a file, and --prompt-cache-size limits a folder: remove that flag, or choose a folder"
                         .into(),
             });
         }
         Self::folder(path, bound.unwrap_or(DEFAULT_BOUND), read_only)
     }
 
-    /// Where it is.
+    /// Returns the path of the file or folder.
     pub fn path(&self) -> &Path {
         match &self.place {
             CacheStorage::File(path) | CacheStorage::Folder { path, .. } => path,
         }
     }
 
-    /// Whether nothing is ever written.
+    /// True if nothing is ever written.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Returns `key` in `scope`, as the files of this store name it; `None` if the store cannot have a file of the scope.
+    /// Returns `key` in `scope`, as the files of this store name it; `None` if the store cannot have a file of the
+    /// scope.
     ///
     /// # Errors
     /// A message if the folder's salt cannot be read or created.
@@ -154,8 +157,8 @@ impl Store {
         }
     }
 
-    /// The file that holds the most of `prompt`'s beginning, in a context of `n_ctx` tokens that has the first `have` of
-    /// them. What is wrong with a file is said to `notes`.
+    /// Finds the file that shares the longest beginning with `prompt` and fits a context of `n_ctx` tokens. The
+    /// context already has the first `have` tokens. Problems with files are added to `notes`.
     pub fn find(
         &self,
         key: &CacheKey,
@@ -185,7 +188,7 @@ impl Store {
         (gain >= least && gain.saturating_mul(READ_FOR_ONE) >= tokens).then_some(found)
     }
 
-    /// The best in a folder, of those that fit.
+    /// Finds the best suitable file in a folder.
     fn find_in(
         &self,
         folder: &Path,
@@ -198,14 +201,14 @@ impl Store {
         for path in alike(folder, key, prompt) {
             let found = match look(&path, key, prompt) {
                 Ok(found) => found,
-                // Another process has removed it.
+                // Another process has removed the file.
                 Err(Unfit::Absent) => continue,
                 Err(why) => {
                     self.drop_damaged(&path, &why, notes);
                     continue;
                 }
             };
-            // Another server's, with a larger context.
+            // A server with a larger context wrote this file.
             if found.head.tokens.len() > n_ctx as usize {
                 continue;
             }
@@ -217,13 +220,14 @@ impl Store {
         best
     }
 
-    /// Reads and checks the content of what was found.
+    /// Reads and checks the content of a file that was found.
     pub fn read(&self, mut found: CachedPrefix, notes: &mut Vec<String>) -> Option<Loaded> {
         let start = Instant::now();
         match entry::read_content(&mut found.file, &found.head) {
             Ok(content) => {
                 if let (CacheStorage::Folder { .. }, false) = (&self.place, self.read_only) {
-                    // So that it is not the next to go. Where that fails it goes sooner.
+                    // Marks the file as recently used, so that it is evicted last. A failure only makes the eviction
+                    // earlier.
                     let _ = found.file.set_modified(SystemTime::now());
                 }
                 Some(Loaded {
@@ -242,7 +246,7 @@ impl Store {
         }
     }
 
-    /// Says that the file at `path` is of no use; in a folder it goes.
+    /// Reports that the file at `path` cannot be used, and removes it if it is in a folder.
     pub fn discard(&self, path: &Path, why: &Unfit, notes: &mut Vec<String>) {
         match &self.place {
             CacheStorage::File(path) => notes.push(self.not_used(path, why)),
@@ -253,24 +257,24 @@ impl Store {
     fn not_used(&self, path: &Path, why: &Unfit) -> String {
         let then = match why {
             _ if self.read_only => "",
-            Unfit::NoCache | Unfit::NotOurs | Unfit::NotRegular => ", and is left as it is",
-            _ => "; it is written anew",
+            Unfit::NoCache | Unfit::NotOurs | Unfit::NotRegular => ", and is not changed",
+            _ => "; it is written again",
         };
         format!("the prompt cache {} is not used: {why}{then}", path.display())
     }
 
-    /// A file of a folder that is of no use is in the way of the next one.
+    /// Removes an unusable file from a folder, so that a new one can take its name.
     fn drop_damaged(&self, path: &Path, why: &Unfit, notes: &mut Vec<String>) {
         let ours = matches!(why, Unfit::Damaged(_) | Unfit::NoCache | Unfit::Empty | Unfit::Refused(_));
         let removed = ours && !self.read_only && fs::remove_file(path).is_ok();
-        let then = if removed { "; it is removed" } else { "" };
+        let then = if removed { "; the file is removed" } else { "" };
         notes.push(format!("the prompt cache {} is not used: {why}{then}", path.display()));
     }
 
-    /// Keeps `state`, which is that of `tokens`, and the logits after them where they are given.
+    /// Saves `state`, the state after `tokens`, and the logits of the last token if they are given.
     ///
     /// # Errors
-    /// Why it could not be written, in words.
+    /// The reason that it could not be written.
     pub fn save(
         &self,
         key: &CacheKey,
@@ -292,7 +296,7 @@ impl Store {
         }
     }
 
-    /// Whether what is at `path` is a prompt cache or nothing: a text that was named by mistake is not overwritten.
+    /// Checks that `path` is a prompt cache or does not exist, so that no other file is overwritten.
     fn may_replace(&self, path: &Path) -> std::result::Result<(), String> {
         let found = entry::open(path).and_then(|mut file| entry::read_head(&mut file).map(drop));
         match found {
@@ -324,8 +328,8 @@ impl Store {
         Ok(Saved::Written(parts.size()))
     }
 
-    /// Whether a file that fits a context of `n_ctx` tokens holds `tokens`: in a folder, but for fewer than [`BLOCK`] of
-    /// them. Looks at the heads of those that begin the same.
+    /// True if a file that fits a context of `n_ctx` tokens holds `tokens`; in a folder, up to [`BLOCK`] of them may
+    /// be missing. Reads the heads of the files with the same beginning.
     pub fn holds(&self, key: &CacheKey, tokens: &[Token], n_ctx: u32) -> bool {
         let common = |path: &Path| {
             let found = look(path, key, tokens).ok();
@@ -339,8 +343,8 @@ impl Store {
         }
     }
 
-    /// Removes files that `tokens` go on from: the new one serves whoever they served. Not much shorter ones, which are
-    /// read in a fraction of the time, by prompts that have no more in common.
+    /// Removes files whose tokens are a beginning of `tokens`: the new file serves the same prompts. Files of at most
+    /// half the length stay, because prompts that share no more can read them in a fraction of the time.
     fn remove_superseded(&self, folder: &Path, key: &CacheKey, tokens: &[Token], but: &Path) {
         for path in alike(folder, key, tokens) {
             let Ok(found) = look(&path, key, tokens) else { continue };
@@ -352,7 +356,7 @@ impl Store {
     }
 }
 
-/// Opens the file at `path`, reads its head, and says what `prompt` has in common with it.
+/// Opens the file at `path`, reads its head, and counts the tokens that it shares with `prompt`.
 fn look(path: &Path, key: &CacheKey, prompt: &[Token]) -> std::result::Result<CachedPrefix, Unfit> {
     let mut file = entry::open(path)?;
     let head = entry::read_head(&mut file)?;
@@ -366,7 +370,7 @@ fn digest(tokens: &[Token]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// How the names begin of files of `key` whose first tokens are those of `tokens`.
+/// Returns the beginning of the names of files with `key` and the first tokens of `tokens`.
 fn beginning(key: &CacheKey, tokens: &[Token]) -> String {
     format!("{}-{}-", key.short(), hex(&digest(&tokens[..BLOCK.min(tokens.len())]), 16))
 }
@@ -375,7 +379,7 @@ fn name(key: &CacheKey, tokens: &[Token]) -> String {
     format!("{}{}{ENDING}", beginning(key, tokens), hex(&digest(tokens), 32))
 }
 
-/// Whether `name` is that of a file in a folder of caches.
+/// True if `name` has the form of a file in a cache folder.
 fn is_ours(name: &str) -> bool {
     let parts: Vec<&str> = name.strip_suffix(ENDING).unwrap_or_default().split('-').collect();
     let digits = |text: &&str| text.bytes().all(|c| c.is_ascii_hexdigit());
@@ -383,7 +387,7 @@ fn is_ours(name: &str) -> bool {
     lengths == [16, 16, 32] && parts.iter().all(digits)
 }
 
-/// The files of `folder` that begin as `tokens` do.
+/// Returns the files of `folder` that have the first tokens of `tokens`.
 fn alike(folder: &Path, key: &CacheKey, tokens: &[Token]) -> Vec<PathBuf> {
     if tokens.len() < BLOCK {
         return Vec::new();
@@ -396,11 +400,11 @@ fn alike(folder: &Path, key: &CacheKey, tokens: &[Token]) -> Vec<PathBuf> {
     alike.map(|entry| entry.path()).collect()
 }
 
-/// Removes files of `folder`, those that were used longest ago first, until `more` fits below `bound`.
+/// Removes the least recently used files of `folder` until `more` bytes fit below `bound`.
 fn make_room(folder: &Path, bound: Bytes, more: Bytes) -> std::result::Result<(), String> {
     if more > bound {
         return Err(format!(
-            "the prompt is not kept in {}: it takes {more}, and --prompt-cache-size is {bound}",
+            "the prompt is not cached in {}: it needs {more}, and --prompt-cache-size is {bound}",
             folder.display()
         ));
     }
@@ -434,7 +438,7 @@ fn put(path: &Path, parts: &Parts) -> std::result::Result<(), String> {
 fn not_written(path: &Path, why: &std::io::Error) -> String {
     let mend = match why.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-            "the disk is full; free some space, or keep it elsewhere".to_string()
+            "the disk is full; free some space, or choose another path".to_string()
         }
         _ => why.to_string(),
     };
@@ -451,7 +455,7 @@ mod tests {
         CacheKey { model: [1; 32], build: [2; 32], settings: [3; 32], scope: [4; 32] }
     }
 
-    /// `common` tokens that all have, then `more` of its own.
+    /// Returns `common` tokens that are the same in all tests, then `more` copies of `own`.
     fn tokens(common: usize, own: Token, more: usize) -> Vec<Token> {
         (0..common as Token).chain((0..more as Token).map(|token| 10_000 * own + token)).collect()
     }
@@ -460,7 +464,7 @@ mod tests {
         store.save(&key(), tokens, &[], vec![7; 10 * tokens.len()])
     }
 
-    /// How many tokens of `prompt` the store gives.
+    /// Returns the number of tokens of `prompt` that the store provides, and the notes.
     fn common(store: &Store, prompt: &[Token]) -> (usize, Vec<String>) {
         let mut notes = Vec::new();
         let found = store.find(&key(), prompt, 0, 100_000, &mut notes);
@@ -486,7 +490,7 @@ mod tests {
             (tokens(400, 9, 10), 400),
             (tokens(300, 2, 300), 500),
             (tokens(0, 3, 128), 128),
-            // Too little in common, or too short to be looked for.
+            // Too few tokens in common, or too few to be looked up.
             (tokens(100, 9, 500), 0),
             (tokens(0, 3, 127), 0),
             (tokens(0, 8, 500), 0),
@@ -497,7 +501,7 @@ mod tests {
         let foreign = CacheKey { settings: [9; 32], ..key() };
         let mut notes = Vec::new();
         assert!(store.find(&foreign, &tokens(400, 1, 600), 0, 100_000, &mut notes).is_none());
-        // Not where a context is too small, or a slot has nearly as much.
+        // Nothing is found if the context is too small, or already holds nearly as much.
         let small = store.find(&key(), &tokens(400, 1, 600), 0, 899, &mut notes);
         assert_eq!(small.map(|found| found.common), Some(300), "the one that fits");
         assert!(store.find(&key(), &tokens(400, 1, 600), 880, 100_000, &mut notes).is_none());
@@ -515,7 +519,7 @@ mod tests {
             (tokens(200, 1, 150), false, 1),
             (tokens(180, 1, 0), false, 1),
             (tokens(200, 2, 150), true, 2),
-            // So long that the shorter ones stay.
+            // The new file is so long that the shorter ones stay.
             (tokens(200, 1, 1000), true, 3),
             (tokens(100, 1, 0), false, 3),
         ];
@@ -540,7 +544,7 @@ mod tests {
             let age = Duration::from_secs(1000 - 100 * at as u64);
             file.set_modified(SystemTime::now() - age).expect("a time");
             if at == 2 {
-                // The first is used again.
+                // The first file is used again.
                 assert_eq!(common(&store, &held[0]).0, 200);
             }
             let all: u64 = files(folder.path()).iter().map(|path| size(path)).sum();
@@ -559,7 +563,7 @@ mod tests {
         let store = Store::folder(folder.path(), Bytes::gib(1), false).expect("a folder");
         let reader = Store::folder(folder.path(), Bytes::gib(1), true).expect("a folder");
         let held = tokens(0, 1, 200);
-        // In the head, and at the end.
+        // A byte of the head, and one near the end.
         for at in [150, 2900] {
             save(&store, &held).expect("written");
             let path = folder.path().join(name(&key(), &held));
@@ -570,7 +574,7 @@ mod tests {
             assert!(found == 0 && notes.len() == 1 && notes[0].contains("damaged"), "{notes:?}");
             assert!(path.exists(), "a reader removes nothing");
             let (found, notes) = common(&store, &held);
-            assert!(found == 0 && notes.len() == 1 && notes[0].contains("it is removed"), "{notes:?}");
+            assert!(found == 0 && notes.len() == 1 && notes[0].contains("the file is removed"), "{notes:?}");
             assert!(!path.exists());
         }
     }
@@ -590,13 +594,13 @@ mod tests {
         let foreign = CacheKey { model: [9; 32], ..key() };
         store.save(&foreign, &first, &[], vec![1]).expect("written");
         let (found, notes) = common(&store, &first);
-        assert!(found == 0 && notes[0].contains("another model; it is written anew"), "{notes:?}");
+        assert!(found == 0 && notes[0].contains("another model; it is written again"), "{notes:?}");
 
         fs::write(&path, "a text").expect("written");
         let mode = fs::Permissions::from_mode(0o600);
         fs::set_permissions(&path, mode).expect("a mode");
         let (found, notes) = common(&store, &first);
-        assert!(found == 0 && notes[0].contains("no prompt cache, and is left as it is"), "{notes:?}");
+        assert!(found == 0 && notes[0].contains("no prompt cache, and is not changed"), "{notes:?}");
         assert!(save(&store, &first).is_err());
         assert_eq!(fs::read(&path).expect("it is there"), b"a text");
     }

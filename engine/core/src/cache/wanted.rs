@@ -1,4 +1,4 @@
-//! A prompt cache that was asked for, on its way to be used.
+//! Requested prompt cache, before its model is loaded.
 
 use std::path::Path;
 
@@ -10,7 +10,8 @@ use super::store::Store;
 use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
-/// Where it lies, and what the model is: looked at before the model is loaded, which takes longer.
+/// Store and digest of a requested prompt cache. The digest is computed before the model is loaded, because loading
+/// takes longer, and the files may change meanwhile.
 #[derive(Debug)]
 pub struct PromptCacheRequest {
     store: Store,
@@ -18,20 +19,19 @@ pub struct PromptCacheRequest {
 }
 
 impl PromptCacheRequest {
-    /// The caches in `store` for the model at `path`.
+    /// Requests the cache in `store` for the model at `path`.
     ///
     /// # Errors
-    /// Where the model cannot be read.
+    /// If the model cannot be read.
     pub fn new(store: Store, path: &Path) -> Result<Self> {
         Ok(PromptCacheRequest { store, digest: ModelDigest::of(path)? })
     }
 
-    /// The place, and the key of what `model` evaluates in a context of `n_ctx` tokens; `split` is whether prompts have
-    /// weights of their own.
+    /// Returns the store and the key of what `model` evaluates in a context of `n_ctx` tokens; `split` is true if
+    /// prompts have weights of their own.
     ///
     /// # Errors
-    /// For a model whose context keeps something else than K and V of every token, and for one whose file is another by
-    /// now.
+    /// If the model's context keeps anything but K and V of every token, or if the model's files have changed.
     pub fn open(
         self,
         model: &Model,
@@ -43,8 +43,8 @@ impl PromptCacheRequest {
         let failed = |why: String| Err(Error::Cache { path: self.store.path().to_path_buf(), why });
         if !model.has_plain_cache() {
             return failed(format!(
-                "{} does not keep K and V of every token (a sliding window, or a recurrent state), and only those can be \
-                 kept on the disk",
+                "{} does not keep K and V of every token (it has a sliding window or a recurrent state), so its \
+                 prompts cannot be cached on the disk",
                 model.description()
             ));
         }

@@ -1,4 +1,4 @@
-//! Texts in, embeddings out: what goes into which batch.
+//! Evaluation of texts to embeddings, and their distribution over batches.
 
 use std::sync::Arc;
 
@@ -13,26 +13,27 @@ use crate::core_lock::Seat;
 use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
-/// Most tokens of a batch. llama.cpp keeps a row of logits, as long as the vocabulary, for each of them.
+/// Largest number of tokens of a batch. llama.cpp keeps a row of logits, as long as the vocabulary, for each of them.
 pub const BATCH: u32 = 64;
 
-/// The same for models in which tokens look at what comes after them: a text must be in one batch.
+/// Largest number of tokens of a batch for models without causal attention: the whole text must be in one batch.
 const WHOLE: u32 = 512;
 
-/// Texts in a batch.
+/// Largest number of texts in a batch.
 const TEXTS: u32 = 16;
 
-/// The smallest context.
+/// Size of the smallest context in tokens.
 const LEAST: u32 = 512;
 
-/// Tokens of the longest text that `model` takes in a server whose context holds `n_ctx`.
+/// Returns the number of tokens of the longest text that `model` accepts in a server whose context holds `n_ctx`
+/// tokens.
 pub fn longest(model: &Model, n_ctx: u32) -> usize {
     let trained = Some(model.n_ctx_train()).filter(|trained| *trained > 0).unwrap_or(n_ctx);
     let most = if model.is_causal() { n_ctx } else { WHOLE };
     most.min(trained) as usize
 }
 
-/// The context, as large as the longest text so far needs it.
+/// Evaluator of texts. Its context grows to the size that the longest text so far needs.
 pub struct Evaluator {
     embedding: Embedding,
     pooling: Pooling,
@@ -40,12 +41,15 @@ pub struct Evaluator {
     width: usize,
     is_causal: bool,
     batch: Batch,
-    /// Bytes of its keys and values.
+    /// Size of the keys and values in bytes.
     pub cache: Bytes,
 }
 
 impl Evaluator {
-    /// One for texts of `longest` tokens, with `threads` of another context.
+    /// Makes an evaluator for texts of `longest` tokens, with the `threads` of another context.
+    ///
+    /// # Errors
+    /// If its context does not fit into memory.
     pub fn new(
         model: &Arc<Model>,
         pooling: Pooling,
@@ -63,9 +67,9 @@ impl Evaluator {
             ..context_options(model, settings, true)
         };
         let cache = cache_size(model, &options).unwrap_or(Bytes(0));
-        // What is left now, with the model and its first context in memory.
+        // The memory that is left while the model and its first context are loaded.
         if let Some(available) = RuntimeHost::read().memory().filter(|available| cache > *available) {
-            let mend = "ask for embeddings of shorter texts, or lower -c";
+            let mend = "request embeddings of shorter texts, or lower -c";
             let path = model.path().to_path_buf();
             return Err(Error::TooLarge {
                 path,
@@ -75,7 +79,7 @@ impl Evaluator {
                 mend: mend.to_string(),
             });
         }
-        // A recurrent state is as large for each text as for one.
+        // A recurrent state is as large for each further text as for the first.
         let sequences = if model.has_plain_cache() { TEXTS } else { 1 };
         Ok(Evaluator {
             embedding: Embedding::new(model, &options, sequences, threads)?,
@@ -88,13 +92,17 @@ impl Evaluator {
         })
     }
 
-    /// Whether a text of `tokens` tokens fits.
+    /// True if a text of `tokens` tokens fits.
     pub fn holds(&self, tokens: usize) -> bool {
         tokens <= self.embedding.n_ctx() as usize
     }
 
-    /// The embeddings of `texts`, or of the first ones: between two texts `pause` says whether to leave it at that. `limit`
-    /// says before each batch how many tokens it may have, and why not to go on.
+    /// Returns the embeddings of `texts`, or of the first ones: between two texts, `pause` returns true to stop
+    /// there. Before each batch, `limit` returns the largest number of tokens for it, or the error that ends the
+    /// evaluation.
+    ///
+    /// # Errors
+    /// Those of `limit` and of the evaluation.
     pub fn embed<E: From<Error>>(
         &mut self,
         texts: &[Vec<Token>],
@@ -102,7 +110,7 @@ impl Evaluator {
         mut limit: impl FnMut() -> std::result::Result<u32, E>,
         pause: impl Fn() -> bool,
     ) -> std::result::Result<Vec<Vec<f32>>, E> {
-        // A request that ended in the middle left its tokens there.
+        // A request that was interrupted may have left its tokens.
         self.embedding.clear();
         let most = self.embedding.n_batch();
         let mut found = Vec::with_capacity(texts.len());
@@ -118,7 +126,7 @@ impl Evaluator {
         Ok(found)
     }
 
-    /// Short texts in one batch.
+    /// Evaluates short texts in one batch.
     fn several(&mut self, texts: &[Vec<Token>], turn: &Seat) -> Result<Vec<Vec<f32>>> {
         self.batch.clear();
         for (sequence, text) in texts.iter().enumerate() {
@@ -141,7 +149,7 @@ impl Evaluator {
         Ok(found)
     }
 
-    /// A text that is longer than a batch.
+    /// Evaluates a text that is longer than a batch.
     fn alone<E: From<Error>>(
         &mut self,
         text: &[Token],
@@ -189,7 +197,8 @@ impl Evaluator {
     }
 }
 
-/// How many of the first texts, of these `lengths`, go into a batch of `room` tokens whole; 0 where the first does not.
+/// Returns how many of the first texts, with these `lengths`, fit into a batch of `room` tokens; 0 if the first does
+/// not fit.
 fn together(lengths: impl Iterator<Item = usize>, room: usize, most: usize) -> usize {
     let sums = lengths.scan(0, |sum, length| {
         *sum += length;

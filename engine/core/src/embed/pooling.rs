@@ -1,17 +1,17 @@
-//! How the embeddings of a text's tokens become one.
+//! Pooling: combines the embeddings of a text's tokens into one.
 
 use std::str::FromStr;
 
 use llama::Model;
 
-/// Which tokens' embeddings a text's is made of.
+/// Method of pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// The mean of all.
+    /// Mean of all tokens.
     Mean,
-    /// The first one's.
+    /// First token.
     First,
-    /// The last one's.
+    /// Last token.
     Last,
 }
 
@@ -23,19 +23,22 @@ impl FromStr for Pooling {
             "mean" => Ok(Pooling::Mean),
             "first" => Ok(Pooling::First),
             "last" => Ok(Pooling::Last),
-            _ => Err(format!("{text:?} is no pooling: use mean, first or last")),
+            _ => Err(format!("unknown pooling {text:?}: use mean, first or last")),
         }
     }
 }
 
 impl Pooling {
-    /// What `model` was trained for; the mean where its file does not say.
+    /// Returns the pooling that `model` was trained for; the mean if its file does not say.
+    ///
+    /// # Errors
+    /// If the file names another kind of pooling.
     pub fn of(model: &Model) -> Result<Self, String> {
         let architecture = model.metadata("general.architecture").unwrap_or_default();
         Self::read(model.metadata(&format!("{architecture}.pooling_type")).as_deref())
     }
 
-    /// By llama.cpp's numbers.
+    /// Converts llama.cpp's number of a pooling.
     fn read(number: Option<&str>) -> Result<Self, String> {
         match number {
             None | Some("0" | "1" | "-1") => Ok(Pooling::Mean),
@@ -47,7 +50,7 @@ impl Pooling {
     }
 }
 
-/// The embedding of a text, token by token.
+/// Embedding of a text, summed up token by token.
 #[derive(Debug)]
 pub struct Pool {
     pooling: Pooling,
@@ -56,12 +59,12 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Of no tokens yet.
+    /// Returns the pool of an empty text.
     pub fn new(pooling: Pooling, width: usize) -> Self {
         Pool { pooling, sum: vec![0.0; width], tokens: 0 }
     }
 
-    /// Adds the next token's.
+    /// Adds the embedding of the next token.
     pub fn add(&mut self, row: &[f32]) {
         let counts = match self.pooling {
             Pooling::Mean => true,
@@ -77,7 +80,8 @@ impl Pool {
         }
     }
 
-    /// The embedding, of length 1; `None` where it is no number. The mean and the sum point the same way.
+    /// Returns the embedding, scaled to length 1; `None` if it contains NaN or infinity. Dividing the sum to a mean
+    /// would not change its direction.
     pub fn finish(self) -> Option<Vec<f32>> {
         let length = self.sum.iter().map(|value| value * value).sum::<f64>().sqrt();
         if !length.is_finite() {

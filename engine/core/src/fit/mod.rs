@@ -1,9 +1,10 @@
-//! What a model takes of the memory of each device and of the host, before it is loaded, and how many of its layers find room.
+//! Estimate of the memory that a model needs on each device and on the host, made before it is loaded, and of the
+//! number of layers that fit.
 //!
-//! llama.cpp adds it up itself: a model can be loaded without memory (`no_alloc`), and a context of it made, which then tells
-//! what each kind of buffer would be of: weights as they are laid out there, K and V and recurrent states, and the buffers of
-//! its largest graph. That takes as long as reading the header does, and is exact but for what a device's own library takes
-//! ([`llama::fit::CUDA_RUNTIME`]).
+//! llama.cpp computes the estimate itself. It loads the model without memory (`no_alloc`) and makes a context, which
+//! then reports the size of each kind of buffer: the weights in their layout, K and V and recurrent states, and the
+//! buffers of the largest graph. That takes as long as reading the header. It is exact except for the memory of a
+//! device's own libraries ([`llama::fit::CUDA_RUNTIME`]).
 
 #[cfg(test)]
 mod tests;
@@ -24,14 +25,14 @@ use llama::{Context, Device, Model, ModelOptions};
 use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
-/// What of the memory depends on who uses the model.
+/// Contexts of a model, as far as they affect its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seats {
-    /// Contexts.
+    /// Number of contexts.
     pub contexts: u32,
-    /// Sequences of each.
+    /// Number of sequences in each context.
     pub sequences: u32,
-    /// Rows of logits that a batch may ask for, where there are several sequences.
+    /// Number of rows of logits that a batch may ask for, if there are several sequences.
     pub rows: u32,
 }
 
@@ -41,26 +42,30 @@ impl Default for Seats {
     }
 }
 
-/// A model that is to be estimated.
+/// Model whose memory is estimated.
 pub struct EstimatedModel<'a> {
     checked: &'a Checked,
     settings: &'a Settings,
     seats: Seats,
-    /// The devices that may take layers.
+    /// Devices that may take layers.
     takers: Vec<Device>,
-    /// Their memory, all and free; `None` where one does not tell.
+    /// Total and free memory of each device; `None` if a device does not report it.
     rooms: Vec<Option<(Bytes, Bytes)>>,
-    /// What the host can have.
+    /// Memory that is available on the host.
     host: Option<Bytes>,
-    /// Size of the adapters, which go with the weights.
+    /// Size of the adapters, which lie with the weights.
     adapters: u64,
-    /// Repeating layers.
+    /// Number of repeating layers.
     n_layer: u32,
     is_mixture: bool,
 }
 
 impl<'a> EstimatedModel<'a> {
-    /// The model whose files begin with `parts`, on the devices of `placed`, whose memory is asked for.
+    /// Prepares the estimate of the model with the files `parts` on the devices of `placed`, and reads the devices'
+    /// memory.
+    ///
+    /// # Errors
+    /// If the adapters cannot be read.
     pub fn new(
         parts: &[&GgufFile],
         checked: &'a Checked,
@@ -90,10 +95,10 @@ impl<'a> EstimatedModel<'a> {
         })
     }
 
-    /// What the model takes where it is loaded as `offload` says.
+    /// Estimates the memory that the model takes if it is loaded with `offload`.
     ///
     /// # Errors
-    /// Where llama.cpp refuses the model or the context, or does not tell.
+    /// If llama.cpp refuses the model or the context, or returns no estimate.
     pub fn needs(&self, offload: &Offload) -> Result<Vec<Need>> {
         let options = ModelOptions {
             offload: offload.clone(),
@@ -114,13 +119,13 @@ impl<'a> EstimatedModel<'a> {
         Ok(needs)
     }
 
-    /// Whether the number of layers is to be found.
+    /// True if the number of layers on devices must be found.
     fn is_open(&self) -> bool {
         let by_layer = matches!(self.settings.split_mode.value, SplitMode::Layer | SplitMode::None);
         self.settings.gpu_layers.value == GpuLayers::Auto && by_layer && !self.takers.is_empty()
     }
 
-    /// Finds how many layers find room; `None` where that was not asked for.
+    /// Finds how many layers fit; returns `None` if the settings give the number.
     ///
     /// # Errors
     /// Those of [`needs`](Self::needs).
@@ -156,7 +161,7 @@ impl<'a> EstimatedModel<'a> {
         let missing = missing.map(|missing| Bytes(missing.max(0).unsigned_abs()));
         let offload = match found {
             Some(_) => with(layers, n_cpu_moe),
-            // Not even the buffers for the host's layers: the CPU alone.
+            // Not even the buffers for the host's layers fit, so only the CPU is used.
             None => Offload {
                 gpu_layers: GpuLayers::Some(0),
                 devices: Devices::None,
@@ -174,8 +179,8 @@ impl<'a> EstimatedModel<'a> {
         Ok(Some(LayerPlan { offload, layers, all: self.n_layer + 1, n_cpu_moe, needs, missing, kept }))
     }
 
-    /// In which proportion several devices share layers: by what is free of each beyond what stays so, so that it is the same
-    /// for the estimate and for the load.
+    /// Returns the proportions in which several devices share layers: by the free memory of each, less what it always
+    /// needs. The estimate and the load use the same proportions.
     fn shares(&self, asked: &Offload) -> TensorSplit {
         let given = !asked.tensor_split.0.is_empty();
         if given || self.takers.len() < 2 {
@@ -184,24 +189,24 @@ impl<'a> EstimatedModel<'a> {
         let room = |(device, room): (&Device, &Option<(Bytes, Bytes)>)| {
             let free = room.map_or(0, |(_, free)| free.0);
             let left = free.saturating_sub(asked.fit_target.0).saturating_sub(figures::runtime(device).0);
-            // In MiB, which a float holds exactly.
+            // In MiB, which a float represents exactly.
             (left >> 20) as f32
         };
         TensorSplit::new(self.takers.iter().zip(&self.rooms).map(room).collect()).unwrap_or_default()
     }
 }
 
-/// A context of `model` as those who use it make theirs.
+/// Makes a context of `model` in the same way as its users do.
 fn context(model: &Arc<Model>, settings: &Settings, seats: Seats) -> Result<Context> {
     let options = crate::context_options::context_options(model, settings, true);
     Context::shared_with_rows(model, &options, seats.sequences, seats.rows)
 }
 
-/// What the model at `path` takes as `settings` want it, and what there is of it; and where its layers would go, if that is
-/// found.
+/// Estimates the memory of the model at `path` with `settings`, the memory that is available, and, if the settings
+/// leave it open, the placement of its layers.
 ///
 /// # Errors
-/// Those of reading the file and of what is asked for of devices, and where llama.cpp refuses the model.
+/// If the file cannot be read, the devices are not available, or llama.cpp refuses the model.
 pub fn estimate(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) -> Result<Estimate> {
     let placed = crate::place::place_for(settings)?;
     let (file, others) = crate::model_files::read_files(path)?;
@@ -216,10 +221,10 @@ pub fn estimate(path: &Path, settings: &Settings, runtime_host: &RuntimeHost) ->
     Ok(Estimate { needs, plan, used: Vec::new() })
 }
 
-/// What `model`, which is loaded, and a context of it as `settings` want it really take.
+/// Returns the memory that the loaded `model` and a context with `settings` really take.
 ///
 /// # Errors
-/// Where the context cannot be made, or llama.cpp does not tell.
+/// If the context cannot be made, or llama.cpp does not report its memory.
 pub fn used(
     model: &Arc<Model>,
     settings: &Settings,
@@ -227,7 +232,7 @@ pub fn used(
 ) -> Result<Vec<Need>> {
     let mut taken = context(model, settings, Seats::default())?.taken()?;
     for one in taken.iter_mut().filter(|one| one.is_host && one.weights > 0) {
-        // Of a mapped file the range in which its tensors lie, and with it others'.
+        // A mapped file counts with the whole range that contains its tensors, and so with others between them.
         let mapped = report
             .weights
             .iter()

@@ -10,12 +10,13 @@ use super::{EstimatedModel, Seats, context};
 use crate::runtime_host::RuntimeHost;
 use crate::settings::{Requested, Settings};
 
-/// What `choose` finds where a layer takes 10 without its experts, which take 90, beside buffers of 50; and how often it looked.
+/// Returns the result of `choose` and the number of estimates it made. Each layer takes 10 without its experts, the
+/// experts of a layer take 90, and buffers take 50.
 fn found(room: i64, n_layer: u32, is_mixture: bool, asked: CpuMoe) -> (Option<(u32, u32)>, u32) {
     let mut looks = 0;
     let mut excess = |layers: u32, n_cpu_moe: u32| -> Result<i64, Infallible> {
         looks += 1;
-        // llama.cpp counts from the last one, experts from the first.
+        // llama.cpp counts layers from the last one, and experts from the first.
         let first = (n_layer + 1).saturating_sub(layers);
         let with_experts = (first.max(n_cpu_moe)..n_layer).count() as i64;
         Ok(50 + i64::from(layers) * 10 + with_experts * 90 - room)
@@ -27,28 +28,28 @@ fn found(room: i64, n_layer: u32, is_mixture: bool, asked: CpuMoe) -> (Option<(u
 #[test]
 fn layers_go_whole_and_experts_stay_first() {
     let auto = CpuMoe::Auto;
-    // 32 layers and an output: 330 and 2880 of experts beside 50.
+    // 32 layers and an output: 330, and 2880 for experts, in addition to 50.
     let cases = [
         (5000, false, auto, Some((33, 0))),
         (5000, true, auto, Some((33, 0))),
         (3260, true, auto, Some((33, 0))),
-        // One byte less than all of it.
+        // One byte less than everything needs.
         (3259, true, auto, Some((33, 1))),
         (3259, false, auto, Some((32, 0))),
-        // The experts of 10 layers have room beside all the rest.
+        // The experts of 10 layers fit in addition to the rest.
         (50 + 330 + 900, true, auto, Some((33, 22))),
         (50 + 330, true, auto, Some((33, 32))),
-        // Not even all layers without their experts.
+        // Not even all layers without their experts fit.
         (50 + 329, true, auto, Some((32, 32))),
         (50 + 110, true, auto, Some((11, 32))),
         (50, true, auto, Some((0, 32))),
         (49, true, auto, None),
         (49, false, auto, None),
-        // Dense: the output, then layer by layer.
+        // Dense: first the output, then layer by layer.
         (60, false, auto, Some((1, 0))),
         (159, false, auto, Some((1, 0))),
         (160, false, auto, Some((2, 0))),
-        // What is asked for stays.
+        // A requested number stays.
         (5000, true, CpuMoe::Some(4), Some((33, 4))),
         (5000, true, CpuMoe::All, Some((33, 32))),
         (50 + 110, true, CpuMoe::All, Some((11, 32))),
@@ -62,7 +63,7 @@ fn layers_go_whole_and_experts_stay_first() {
     assert_eq!(found(5000, 32, false, auto).1, 1, "what fits whole is looked at once");
 }
 
-/// The CPU takes what was estimated for one sequence, for several, and for several contexts.
+/// The CPU takes as much as estimated for one sequence, for several, and for several contexts.
 #[test]
 fn contexts_of_several_sequences_are_estimated_as_they_are_made() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -121,7 +122,7 @@ fn the_device_with_the_least_room_decides() {
         figures::lack(&needs).as_deref(),
         Some(
             "CUDA1 would need 901 MiB (901 MiB of weights, 0 B of cache, 0 B for computing), and 900 MiB are free; \
-             --gpu-layers auto takes as many layers as find room"
+             --gpu-layers auto uses as many layers as fit"
         )
     );
     assert_eq!(figures::lack(&needs[..1]), None);
@@ -133,7 +134,7 @@ fn the_device_with_the_least_room_decides() {
         figures::lack_beside_weights(&[loaded]).as_deref(),
         Some(
             "CUDA0 would need 310 MiB (250 MiB of cache, 60 MiB for computing) beside 900 MiB of weights, and 300 MiB are free; \
-             --gpu-layers auto takes as many layers as find room"
+             --gpu-layers auto uses as many layers as fit"
         )
     );
 }
@@ -155,17 +156,17 @@ fn a_plan_says_what_and_why() {
         (plan(22, 0, None, one()), "22 of 29 layers on CUDA0: 7.1 GiB of 7.6 GiB free, 512 MiB kept"),
         (
             plan(29, 20, None, one()),
-            "all 29 layers on CUDA0 but for the experts of the first 20, which stay on the host: 7.1 GiB of 7.6 GiB free, \
+            "all 29 layers on CUDA0 except the experts of the first 20, which stay on the host: 7.1 GiB of 7.6 GiB free, \
              512 MiB kept",
         ),
         (
             plan(29, 28, None, two()),
-            "all 29 layers on RPC0, CUDA0 but for their experts, which stay on the host: 1 GiB of 2 GiB free and 2 GiB \
+            "all 29 layers on RPC0, CUDA0 except their experts, which stay on the host: 1 GiB of 2 GiB free and 2 GiB \
              of 4 GiB free, 512 MiB kept on each",
         ),
         (
             plan(0, 0, Some(300), one()),
-            "0 of 29 layers on CUDA0: 300 MiB more would have to be free for one, 512 MiB kept",
+            "0 of 29 layers on CUDA0: one layer needs 300 MiB more free memory, 512 MiB kept",
         ),
     ];
     for (plan, words) in cases {
@@ -202,7 +203,7 @@ fn what_several_devices_hold_together_is_shared_and_nobody_elses() {
         (nameless[0].weights_bytes.0, nameless[1].weights_bytes.0, nameless[2].weights_bytes.0),
         (501, 501, 0)
     );
-    // Of one that nobody here has the host has it, as before: it is told, and not lost.
+    // A device that is not in the list counts as the host, so that its memory is still reported.
     let other = figures::add_up(&[taken("CUDA7", false, 9)], &takers, 1, 0);
     assert_eq!(other[2].weights_bytes.0, 9);
 }

@@ -1,5 +1,5 @@
-//! No silent fallback: a build that was made for a GPU, or a user who asks for one, is told where there is none, and why,
-//! rather than served by the CPU.
+//! Detection of a missing GPU. If a build was made for a GPU, or the user asks for one, and none is available, Anneal
+//! reports that with the reason instead of silently computing on the CPU.
 
 mod reasons;
 
@@ -24,20 +24,20 @@ use crate::runtime_host::RuntimeHost;
 use crate::settings::{Settings, Source};
 pub use reasons::{Evidence, reasons};
 
-/// What a build promises, what came up of it, and why not more did.
+/// Devices that a build promises, those that are available, and the reasons for a difference.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GpuState {
-    /// What the build was made for, by its record: `CUDA 13.5 for 89-real`.
+    /// Description of the GPUs that the build was made for, from its record, such as `CUDA 13.5 for 89-real`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub promised: Option<String>,
-    /// The devices that came up, by their descriptions.
+    /// Descriptions of the available devices.
     pub devices: Vec<String>,
-    /// Why there is none, where one was promised: what is wrong and what mends it, the likeliest first.
+    /// Reasons that a promised device is missing, with remedies, the likeliest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<Reason>,
 }
 
-/// Looks at what came up. Where a promised device did not, the driver is asked, which can take seconds.
+/// Reads the available devices. If a promised one is missing, asks the driver, which can take seconds.
 pub fn state(runtime_host: &RuntimeHost) -> GpuState {
     let devices = placement::devices();
     let promised = runtime_host.build.as_ref().and_then(|(_, build)| promised_device(build));
@@ -48,7 +48,7 @@ pub fn state(runtime_host: &RuntimeHost) -> GpuState {
     GpuState { promised: promised.map(|promise| promise.to_string()), devices, reasons }
 }
 
-/// Sees, before `path` is loaded, that there is a device where `settings` require one.
+/// Checks, before `path` is loaded, that a device is available if `settings` require one.
 ///
 /// # Errors
 /// [`Error::NoGpu`]
@@ -56,7 +56,11 @@ pub fn require_device(path: &Path, settings: &Settings, runtime_host: &RuntimeHo
     require_device_for(&format!("run {}", path.display()), settings, runtime_host)
 }
 
-/// The same for whoever cannot `what`, after "cannot".
+/// Checks like [`require_device`] for another operation than loading. `what` names the operation, in words that
+/// follow "cannot".
+///
+/// # Errors
+/// [`Error::NoGpu`]
 pub fn require_device_for(what: &str, settings: &Settings, runtime_host: &RuntimeHost) -> Result<()> {
     if settings.require_gpu.value == RequireGpu::No {
         warn_of_lost_promise(settings, runtime_host);
@@ -65,7 +69,7 @@ pub fn require_device_for(what: &str, settings: &Settings, runtime_host: &Runtim
     let promised = runtime_host.build.as_ref().and_then(|(_, build)| promised_device(build));
     let devices = came_up(settings);
     if !devices.is_empty() {
-        // A worker's, say, is a device as well; that the own one is missing would go unnoticed.
+        // A worker's device is a device as well, and would hide that the machine's own GPU is missing.
         let is_unasked = settings.devices.value == Devices::Auto;
         if promised.is_some() && is_unasked && !devices.iter().any(|device| device.backend == "CUDA") {
             let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
@@ -74,17 +78,17 @@ pub fn require_device_for(what: &str, settings: &Settings, runtime_host: &Runtim
                 .next()
                 .map_or(String::new(), |why| why.to_string());
             llama::notice::warn(&format!(
-                "no CUDA device came up, and {} takes its place: {why}",
+                "no CUDA device is available, and {} is used instead: {why}",
                 names.join(", ")
             ));
         }
         return Ok(());
     }
-    let what = format!("cannot {what}: no GPU came up, and {}", wanted(settings, runtime_host));
+    let what = format!("cannot {what}: no GPU is available, and {}", wanted(settings, runtime_host));
     Err(refusal(&what, reasons(&Evidence::gather(runtime_host)), ON_THE_CPU))
 }
 
-/// Devices that `settings` may use. Others are not tried: CUDA would make a context on them.
+/// Returns the devices that `settings` may use. Others are not touched, because CUDA would make a context on them.
 fn came_up(settings: &Settings) -> Vec<Device> {
     let mut devices = llama::devices();
     devices.retain(|device| match &settings.devices.value {
@@ -94,7 +98,7 @@ fn came_up(settings: &Settings) -> Vec<Device> {
     devices
 }
 
-/// Says once that the CPU computes what a program for NVIDIA's GPUs was started for: without its record nothing promises one, and
+/// Warns once if a program for NVIDIA GPUs computes on the CPU. Without a build record nothing promises a GPU, so
 /// nothing is refused.
 fn warn_of_lost_promise(settings: &Settings, runtime_host: &RuntimeHost) {
     static ONCE: Once = Once::new();
@@ -109,14 +113,15 @@ fn warn_of_lost_promise(settings: &Settings, runtime_host: &RuntimeHost) {
             let why = reasons(&Evidence::gather(runtime_host)).into_iter().next();
             let why = why.map_or(String::new(), |why| format!(" ({why})"));
             llama::notice::warn(&format!(
-                "this program is for NVIDIA's GPUs, and none came up{why}: the CPU computes. That is refused where build_info.json \
-                 lies beside the program as its build made it, or with --require-gpu"
+                "this program was built for NVIDIA GPUs, and none is available{why}: the CPU computes instead. With the \
+                 build's build_info.json beside the program, or with --require-gpu, that is an error"
             ));
         });
     }
 }
 
-/// Sees, before `path` is loaded as `plan` says, that at least a layer finds room on a device where `settings` require one.
+/// Checks, before `path` is loaded according to `plan`, that at least one layer fits on a device if `settings`
+/// require one.
 ///
 /// # Errors
 /// [`Error::NoGpu`]
@@ -131,16 +136,17 @@ pub fn require_room(
     }
     let (devices, path) = (placement::described(&came_up(settings)).join(", "), path.display());
     let what = format!(
-        "cannot run {path}: {devices} came up and has no room for a layer, and {}",
+        "cannot run {path}: {devices} has no room for a layer, and {}",
         wanted(settings, runtime_host)
     );
-    let mend = "end what else is on it (`nvidia-smi` shows that), lower -c and -ub, make the cache smaller with -ctk q8_0 \
+    let mend = "end other processes on the GPU (`nvidia-smi` lists them), lower -c and -ub, make the cache smaller \
+                with -ctk q8_0 \
                 -ctv q8_0, take a smaller quantisation, or keep less free with --fit-target";
     Err(refusal(&what, vec![Reason::new(plan.to_string(), mend)], ON_THE_CPU))
 }
 
-/// Sees that `model` is where `settings` require it to be: a part of it on devices, or (`full`) all of its layers, its cache and
-/// every operation that generates a token, for which a token is evaluated in a context of its own.
+/// Checks that `model` uses devices as `settings` require: a part of it, or with `full` all of its layers, its cache
+/// and every operation of decode. For `full`, a token is evaluated in a context of its own.
 ///
 /// # Errors
 /// [`Error::NoGpu`], and those of that evaluation.
@@ -153,15 +159,12 @@ pub fn require(model: &Arc<Model>, settings: &Settings, runtime_host: &RuntimeHo
     let path = model.path().display();
     let wanted = wanted(settings, runtime_host);
     if model.on_devices() == 0 {
-        let what = format!(
-            "cannot run {path}: {} came up, and nothing of the model lies there, and {wanted}",
-            devices()
-        );
+        let what = format!("cannot run {path}: no part of the model is on {}, and {wanted}", devices());
         let none = format!("all {} of weights are on the host", Bytes(model.size()));
-        let more = "let layers go to the device with --gpu-layers, as many as its memory holds, and leave out --devices none";
+        let more = "put layers on the device with --gpu-layers, as many as fit, and remove --devices none";
         return Err(refusal(&what, vec![Reason::new(none, more)], ON_THE_CPU));
     }
-    // Embeddings have no decode: where their weights lie is all there is to see.
+    // Embeddings have no decode, so only the place of the weights is checked.
     if require != RequireGpu::Full || !model.is_causal() {
         return Ok(());
     }
@@ -172,18 +175,18 @@ pub fn require(model: &Arc<Model>, settings: &Settings, runtime_host: &RuntimeHo
     }
     let layers = report.layers;
     let what = format!(
-        "cannot run {path}: {} came up with {} of {} layers, and {wanted}",
+        "cannot run {path}: {} has only {} of {} layers, and {wanted}",
         devices(),
         layers.on_devices,
         layers.all
     );
     let reasons = faults.into_iter().map(|fault| Reason::new(fault.what, fault.mend)).collect();
-    let leave = "--require-gpu takes it in part there, --require-gpu=no leaves it to the CPU";
+    let leave = "--require-gpu accepts a part of the model on the GPU, --require-gpu=no allows the CPU alone";
     Err(refusal(&what, reasons, leave))
 }
 
-/// Says, before the model of `parts` is loaded, that cuBLAS is not here where its prompts will take it: ggml ends the process when
-/// it first multiplies with it.
+/// Warns, before the model in `parts` is loaded, if its prompts will need cuBLAS and cuBLAS is missing: ggml ends the
+/// process at the first multiplication with it.
 pub fn warn_of_cublas(parts: &[&GgufFile], placed: &Placed, settings: &Settings, runtime_host: &RuntimeHost) {
     let is_here = placed.takers.iter().any(|device| device.backend == "CUDA");
     let cuda = runtime_host.build.as_ref().and_then(|(_, build)| build.cuda.as_ref());
@@ -191,13 +194,15 @@ pub fn warn_of_cublas(parts: &[&GgufFile], placed: &Placed, settings: &Settings,
     let Some(what) = takes_cublas(parts, settings.flash_attention.value, &cuda.mul_mat) else { return };
     if let Some(why) = llama::missing_cublas() {
         llama::notice::warn(&format!(
-            "cuBLAS is not here ({why}), and {what} take it: a prompt of more than a few tokens will end the program. Install it \
-             (package nvidia-cublas of pip, or libcublas of NVIDIA's packages) and name its folder in LD_LIBRARY_PATH"
+            "cuBLAS is missing ({why}), and {what} need it: a prompt of more than a few tokens will end the program. \
+             Install it (pip package nvidia-cublas, or NVIDIA's package libcublas) and add its folder to \
+             LD_LIBRARY_PATH"
         ));
     }
 }
 
-/// What of the model in `parts` is multiplied by cuBLAS where there are many tokens: see `ggml_cuda_mul_mat` of ggml-cuda.cu.
+/// Describes the tensors in `parts` that cuBLAS multiplies with in large batches: see `ggml_cuda_mul_mat` in
+/// ggml-cuda.cu. Returns `None` if there are none.
 fn takes_cublas(parts: &[&GgufFile], flash_attention: FlashAttention, mul_mat: &str) -> Option<String> {
     if mul_mat == "cublas" {
         return Some("this build's matrices".to_string());
@@ -210,10 +215,10 @@ fn takes_cublas(parts: &[&GgufFile], flash_attention: FlashAttention, mul_mat: &
     Some(format!("matrices that are not quantised ({} is {})", printable(&first.name), first.kind))
 }
 
-/// Whether states are multiplied with a tensor, and it is not quantised. Embeddings are looked up; those that serve as the output
-/// as well are quantised where all else is.
+/// True if the tensor is a factor of a matrix product and is not quantised. Embeddings are only looked up; embeddings
+/// that also serve as the output are quantised if the other tensors are.
 fn is_float_product(name: &str, dims: &[u64], kind: GgmlType) -> bool {
-    // Of recurrent layers, which llama.cpp never quantises: states are convolved with them.
+    // Tensors of recurrent layers, which llama.cpp never quantises and uses for convolutions.
     let is_convolved = ["ssm_conv1d", "shortconv.conv", "ssm_a"].iter().any(|part| name.contains(part));
     !is_convolved
         && dims.get(1).is_some_and(|rows| *rows > 1)
@@ -221,26 +226,26 @@ fn is_float_product(name: &str, dims: &[u64], kind: GgmlType) -> bool {
         && !kind.is_quantised()
 }
 
-/// Who wants a GPU, after "and".
+/// Describes what requires the GPU, in words that follow "and".
 fn wanted(settings: &Settings, runtime_host: &RuntimeHost) -> String {
     let promised =
         runtime_host.build.as_ref().and_then(|(path, build)| Some((path, promised_device(build)?)));
     let what = match settings.require_gpu.value {
-        RequireGpu::Full => "--require-gpu=full wants all of it on one",
-        _ => "--require-gpu wants one",
+        RequireGpu::Full => "--require-gpu=full needs the whole model on one",
+        _ => "--require-gpu needs one",
     };
     match (settings.require_gpu.source, promised) {
         (Source::BuildInfo, Some((path, promise))) => {
-            format!("this build was made for one ({promise}, says {})", path.display())
+            format!("this build was made for one ({promise}, according to {})", path.display())
         }
         _ => what.to_string(),
     }
 }
 
-/// A refusal; `leave` is what lets it run all the same.
+/// Makes the error of a missing GPU; `leave` says how to run without one.
 fn refusal(what: &str, reasons: Vec<Reason>, leave: &str) -> Error {
     Error::NoGpu { what: format!("{what}; {leave}"), because: Reason::chain(reasons).map(Box::new) }
 }
 
-/// What lets it run without a GPU.
-const ON_THE_CPU: &str = "--require-gpu=no leaves it to the CPU";
+/// Remedy: the flag that allows a run without a GPU.
+const ON_THE_CPU: &str = "--require-gpu=no allows the CPU";

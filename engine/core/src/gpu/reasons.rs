@@ -1,4 +1,4 @@
-//! Why no GPU came up: what ggml said, what the driver tells and what the build needs, put together.
+//! Reasons that no GPU is available, derived from ggml's messages, the driver and the needs of the build.
 
 use build_info::device::{Cuda, driver_at_least};
 use build_info::{Bytes, promised_device};
@@ -7,28 +7,29 @@ use llama::error::GpuReason as Reason;
 
 use crate::runtime_host::RuntimeHost;
 
-/// Below this a context of CUDA alone does not fit: it takes 200 to 600 MiB, by the card and the kernels that are loaded.
+/// Free memory below which not even a CUDA context fits: it takes 200 to 600 MiB, depending on the GPU and the
+/// kernels that are loaded.
 const LEAST_MEMORY: Bytes = Bytes::mib(600);
 
-/// All that is known when no device came up.
+/// Everything that is known if no device is available.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    /// What the build needs, if it was made for CUDA.
+    /// CUDA version and architectures that the build needs; `None` if it was not made for CUDA.
     pub cuda: Option<Cuda>,
-    /// Backends that are part of the program.
+    /// Backends that the program contains.
     pub backends: Vec<String>,
-    /// What they said at their start.
+    /// Messages of the backends at start-up.
     pub log: Vec<String>,
-    /// Why devices that they list cannot be used.
+    /// Reasons that listed devices cannot be used.
     pub faults: Vec<String>,
-    /// What NVIDIA's driver tells.
+    /// State of NVIDIA's driver.
     pub driver: Driver,
-    /// What is to be said of it, each with its mend: among them what `CUDA_VISIBLE_DEVICES` hides.
+    /// Warnings with remedies, among them the GPUs that `CUDA_VISIBLE_DEVICES` hides.
     pub warnings: Vec<String>,
 }
 
 impl Evidence {
-    /// What this machine tells. The driver is asked, which can take seconds.
+    /// Collects the evidence on this machine. Asks the driver, which can take seconds.
     pub fn gather(runtime_host: &RuntimeHost) -> Self {
         Self {
             backends: llama::backends(),
@@ -38,53 +39,54 @@ impl Evidence {
         }
     }
 
-    /// What the record of the build and the machine behind `root` tell.
+    /// Collects the evidence from the build record and the machine at `root`.
     pub(super) fn of(runtime_host: &RuntimeHost, root: &host::Root) -> Self {
         let cuda = runtime_host.build.as_ref().and_then(|(_, build)| promised_device(build));
         let (driver, warnings) = host::driver(root);
         Self { cuda: cuda.map(|promise| promise.cuda.clone()), driver, warnings, ..Self::default() }
     }
 
-    /// Whether the program could use an NVIDIA GPU at all.
+    /// True if the program can use NVIDIA GPUs at all.
     fn can_use_cuda(&self) -> bool {
         self.cuda.is_some() || self.backends.iter().any(|name| name == "CUDA")
     }
 }
 
-/// What CUDA's runtime says (`cudaGetErrorString`), and what mends it.
+/// Messages of the CUDA runtime (`cudaGetErrorString`), with their remedies.
 const SAID: [(&str, &str); 11] = [
     (
         "driver version is insufficient",
-        "the driver is older than this build's toolkit, or there is none: `nvidia-smi` shows the newest CUDA that it knows",
+        "the driver is older than this build's toolkit, or missing: `nvidia-smi` shows the newest CUDA version that \
+         it supports",
     ),
     (
         "no CUDA-capable device",
-        "`nvidia-smi -L` lists what the driver has; in a container, start it with `docker run --gpus all`; look at \
+        "`nvidia-smi -L` lists the driver's GPUs; start a container with `docker run --gpus all`; check \
          CUDA_VISIBLE_DEVICES",
     ),
     (
         "busy or unavailable",
-        "another process has the GPU for itself, or nobody may compute on it: `nvidia-smi` shows who, and `sudo nvidia-smi \
-         -c 0` lets several share it",
+        "another process has exclusive use of the GPU, or its compute mode is \"prohibited\": `nvidia-smi` shows \
+         which, and `sudo nvidia-smi -c 0` lets several processes share it",
     ),
     (
         "holds code for",
-        "`anneal info` names the card's architecture: build for it with `cargo xtask build-cuda --cuda-arch …`",
+        "`anneal info` shows the GPU's architecture: build for it with `cargo xtask build-cuda --cuda-arch …`",
     ),
     (
         "unsupported toolchain",
-        "the driver is too old to translate this build's PTX: update it, or build a binary for the card with `cargo xtask \
-         build-cuda`",
+        "the driver is too old to translate this build's PTX: update it, or build a binary for the GPU with `cargo \
+         xtask build-cuda`",
     ),
-    ("out of memory", "others take the GPU's memory: `nvidia-smi` shows who; end them, or wait"),
+    ("out of memory", "other processes use the GPU's memory: `nvidia-smi` lists them; end them, or wait"),
     (
         "forward compatibility was attempted",
-        "a compatibility package's libcuda stands before the driver's, and this GPU does not take it: take its folder off \
-         LD_LIBRARY_PATH (`ldconfig -p | grep libcuda`)",
+        "a compatibility package's libcuda is loaded before the driver's, and this GPU does not support it: remove \
+         its folder from LD_LIBRARY_PATH (`ldconfig -p | grep libcuda`)",
     ),
     (
         "unsupported display driver",
-        "libcuda and the loaded driver are of different versions: restart the machine, or the container",
+        "libcuda and the loaded driver have different versions: restart the machine, or the container",
     ),
     (
         "system not yet initialized",
@@ -100,35 +102,36 @@ const SAID: [(&str, &str); 11] = [
     ),
 ];
 
-/// Why no device came up, the likeliest first; never nothing.
+/// Returns the reasons that no device is available, the likeliest first; there is always at least one.
 pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
     let mut reasons = Vec::new();
     if !evidence.can_use_cuda() {
         let backends = evidence.backends.join(", ");
-        let what = format!("this build computes on the CPU alone (its backends: {backends})");
+        let what = format!("this build supports only the CPU (its backends: {backends})");
         let found = match evidence.driver.cards.first() {
             Some(card) => format!("; this machine has {}", card.gpu.name),
             None => String::new(),
         };
         let mend = match evidence.backends.iter().any(|name| name == "RPC") {
             true => {
-                "name workers on other machines with --rpc, build one for the GPU with `cargo xtask build-cuda`, or leave out \
-                     --require-gpu"
+                "use workers on other machines with --rpc, make a GPU build with `cargo xtask build-cuda`, or remove \
+                 --require-gpu"
             }
-            false => "build one for the GPU with `cargo xtask build-cuda`, or leave out --require-gpu",
+            false => "make a GPU build with `cargo xtask build-cuda`, or remove --require-gpu",
         };
         return vec![Reason::new(what + &found, mend)];
     }
     let driver = &evidence.driver;
     if !driver.is_loaded && driver.cards.is_empty() {
         reasons.push(Reason::new(
-            "no NVIDIA driver is loaded on this machine (neither /proc/driver/nvidia/version nor /dev/nvidiactl is there)",
-            "install or load it (`sudo modprobe nvidia`); in a container, start it with `docker run --gpus all`; on a \
-             machine without such a GPU take a build for its CPU, as `cargo xtask build-native` makes",
+            "no NVIDIA driver is loaded on this machine (neither /proc/driver/nvidia/version nor /dev/nvidiactl \
+             exists)",
+            "install or load it (`sudo modprobe nvidia`); start a container with `docker run --gpus all`; on a \
+             machine without an NVIDIA GPU, use a CPU build (`cargo xtask build-native`)",
         ));
     }
     reasons.extend(evidence.cuda.as_ref().and_then(|cuda| too_old(cuda, driver)));
-    // They say what is hidden, refused or lost, each with its mend.
+    // These warnings name hidden, refused or lost GPUs, with remedies.
     reasons.extend(evidence.warnings.iter().map(|warning| Reason::new(warning.as_str(), "")));
     for card in &driver.cards {
         reasons.extend(of_card(card, evidence.cuda.as_ref()));
@@ -138,7 +141,7 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
         reasons.push(Reason::new(fault.as_str(), known.map_or("", |(_, mend)| mend)));
     }
     for line in &evidence.log {
-        // CUDA's runtime without a driver calls it too old; what is said above is truer.
+        // Without a driver, the CUDA runtime calls the driver too old. The reason found above is more accurate.
         let is_clear = reasons.iter().any(|reason| reason.what.contains("driver"));
         let known = SAID.iter().find(|(words, _)| line.contains(words));
         let mend = match known {
@@ -146,19 +149,21 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
             Some((_, mend)) => mend,
             None => "",
         };
-        reasons.push(Reason::new(format!("ggml said: {}", llama::error::readable(line)), mend));
+        reasons.push(Reason::new(format!("ggml reported: {}", llama::error::readable(line)), mend));
     }
     if reasons.is_empty() {
         reasons.push(Reason::new(
-            "neither the driver nor ggml says what is wrong",
-            "`nvidia-smi` shows whether other programs can use the GPU, `anneal info` and --verbose what this one sees",
+            "neither the driver nor ggml reports a reason",
+            "`nvidia-smi` shows if other programs can use the GPU; `anneal info` and --verbose show what this \
+             program detects",
         ));
     }
     reasons
 }
 
-/// Within one major of CUDA every driver runs what every toolkit made; a newer major needs a newer driver (CUDA compatibility
-/// guide, "minor version compatibility", whose table names the drivers).
+/// Returns a reason if the driver is too old. Within a major version of CUDA, every driver runs the output of every
+/// toolkit; a newer major version needs a newer driver (CUDA compatibility guide, "minor version compatibility", with
+/// a table of drivers).
 fn too_old(cuda: &Cuda, driver: &Driver) -> Option<Reason> {
     let (major, (knows, minor)) = (cuda.major()?, driver.cuda?);
     if knows >= major {
@@ -168,7 +173,7 @@ fn too_old(cuda: &Cuda, driver: &Driver) -> Option<Reason> {
     let least = driver_at_least(major).unwrap_or("of that CUDA");
     Some(Reason::new(
         format!(
-            "the NVIDIA driver {version} knows CUDA {knows}.{minor}, and this build was made with toolkit {}",
+            "the NVIDIA driver {version} supports CUDA {knows}.{minor}, and this build was made with toolkit {}",
             cuda.toolkit
         ),
         format!(
@@ -178,19 +183,21 @@ fn too_old(cuda: &Cuda, driver: &Driver) -> Option<Reason> {
     ))
 }
 
-/// What keeps a program off one card.
+/// Returns the reasons that a program cannot use one GPU.
 fn of_card(card: &Card, cuda: Option<&Cuda>) -> Vec<Reason> {
     let name = &card.gpu.name;
     let mut reasons = Vec::new();
     match card.mode {
         ComputeMode::Shared => {}
         ComputeMode::Prohibited => reasons.push(Reason::new(
-            format!("nobody may compute on {name}: its compute mode is \"prohibited\""),
-            "`sudo nvidia-smi -c 0` lets everybody",
+            format!("no process may compute on {name}: its compute mode is \"prohibited\""),
+            "`sudo nvidia-smi -c 0` allows it",
         )),
         ComputeMode::Exclusive => reasons.push(Reason::new(
-            format!("{name} is for one process at a time (compute mode \"exclusive process\"), and another may have it"),
-            "`nvidia-smi` shows which; end it, wait, or let several share the GPU with `sudo nvidia-smi -c 0`",
+            format!("{name} serves one process at a time (compute mode \"exclusive process\"), and another process \
+                     may use it"),
+            "`nvidia-smi` lists processes; end the other one, wait, or let several share the GPU with `sudo \
+             nvidia-smi -c 0`",
         )),
     }
     if let Some(used) = card.used {
@@ -198,10 +205,10 @@ fn of_card(card: &Card, cuda: Option<&Cuda>) -> Vec<Reason> {
         if card.gpu.memory.0 > 0 && free < LEAST_MEMORY {
             reasons.push(Reason::new(
                 format!(
-                    "{name} has {free} of {} free, and a program needs some {LEAST_MEMORY} before any model",
+                    "{name} has {free} of {} free, and a program needs about {LEAST_MEMORY} before it loads a model",
                     card.gpu.memory
                 ),
-                "`nvidia-smi` shows who has it; end them, or wait",
+                "`nvidia-smi` lists the processes that use it; end them, or wait",
             ));
         }
     }
@@ -212,7 +219,7 @@ fn of_card(card: &Card, cuda: Option<&Cuda>) -> Vec<Reason> {
     {
         reasons.push(Reason::new(
             format!(
-                "{name} has compute capability {major}.{minor}, and this build holds code for {} alone",
+                "{name} has compute capability {major}.{minor}, and this build has code only for {}",
                 cuda.architectures.join(", ")
             ),
             format!("build for it with `cargo xtask build-cuda --cuda-arch {major}{minor}`"),

@@ -1,4 +1,4 @@
-//! Reasons, with a driver that answers by a script and lines as CUDA's runtime says them.
+//! Tests of the reasons, with a scripted driver and messages in the form of the CUDA runtime's.
 
 use build_info::BuildInfo;
 use host::Root;
@@ -13,7 +13,7 @@ use crate::settings::{Requested, Settings, Source};
 
 const CARD: &str = "device\n name NVIDIA GeForce RTX 4060 Ti\n uuid GPU-aa\n capability 8 9\n total 16380\n";
 
-/// What `anneal` finds beside it in a build for CUDA 13.5 and an RTX 4060 Ti.
+/// Returns the runtime host of a build for CUDA 13.5 and an RTX 4060 Ti.
 fn cuda_build() -> RuntimeHost {
     let path =
         std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/builds/cuda-4060ti.json"));
@@ -21,7 +21,7 @@ fn cuda_build() -> RuntimeHost {
     RuntimeHost { build: Some((path.to_path_buf(), build)), ..RuntimeHost::default() }
 }
 
-/// A machine with a driver that answers by `script`; without one, without a driver.
+/// Machine whose driver answers by `script`; without a script there is no driver.
 struct Machine {
     folder: tempfile::TempDir,
     fake: Option<Fake>,
@@ -37,7 +37,7 @@ impl Machine {
         Self { folder, fake: script.map(Fake::new) }
     }
 
-    /// What is known where CUDA_VISIBLE_DEVICES is `visible` and ggml said `line`.
+    /// Returns the evidence if `CUDA_VISIBLE_DEVICES` is `visible` and ggml logged `line`.
     fn evidence(&self, visible: Option<&str>, line: &str) -> Evidence {
         let mut root = Root::at(self.folder.path(), "x86_64").with_cuda(visible, None);
         if let Some(fake) = &self.fake {
@@ -48,14 +48,15 @@ impl Machine {
     }
 }
 
-/// As ggml-cuda logs it.
+/// Formats a message like ggml-cuda's log.
 fn said(what: &str) -> String {
     format!("ggml_cuda_init: failed to initialize CUDA: {what}")
 }
 
 #[test]
 fn each_reason_is_said_with_its_mend_and_the_likeliest_first() {
-    /// The driver's script, CUDA_VISIBLE_DEVICES, what CUDA says, words of the first reason, how many there are.
+    /// The driver's script, `CUDA_VISIBLE_DEVICES`, CUDA's message, words of the first reason, and the number of
+    /// reasons.
     type Case<'a> = (Option<&'a str>, Option<&'a str>, &'a str, &'a [&'a str], usize);
     let old = format!("driver 550.54.14\ncuda 12040\n{CARD}");
     let now = format!("driver 580.95.05\ncuda 13000\n{CARD}");
@@ -65,7 +66,7 @@ fn each_reason_is_said_with_its_mend_and_the_likeliest_first() {
     let pascal =
         "driver 580.95.05\ncuda 13000\ndevice\n name GTX 1080\n uuid GPU-b\n capability 6 1\n total 8192\n";
     let cases: [Case<'_>; 12] = [
-        // Without a driver CUDA's runtime says that it is too old.
+        // Without a driver, the CUDA runtime reports that the driver is too old.
         (
             None,
             None,
@@ -77,14 +78,14 @@ fn each_reason_is_said_with_its_mend_and_the_likeliest_first() {
             Some(&old),
             None,
             "CUDA driver version is insufficient for CUDA runtime version",
-            &["550.54.14 knows CUDA 12.4", "toolkit 13.5", "580.65.06 or later"],
+            &["550.54.14 supports CUDA 12.4", "toolkit 13.5", "580.65.06 or later"],
             2,
         ),
         (
             Some(&now),
             Some(""),
             "no CUDA-capable device is detected",
-            &["CUDA_VISIBLE_DEVICES is set and empty", "unset it"],
+            &["CUDA_VISIBLE_DEVICES is empty", "unset it"],
             2,
         ),
         (Some(&now), Some("7"), "invalid device ordinal", &["no GPU 7", "nvidia-smi -L"], 2),
@@ -92,10 +93,10 @@ fn each_reason_is_said_with_its_mend_and_the_likeliest_first() {
             Some(&exclusive),
             None,
             "CUDA-capable device(s) is/are busy or unavailable",
-            &["for one process at a time", "nvidia-smi", "-c 0"],
+            &["serves one process at a time", "nvidia-smi", "-c 0"],
             2,
         ),
-        (Some(&prohibited), None, "", &["nobody may compute on NVIDIA GeForce RTX 4060 Ti", "-c 0"], 1),
+        (Some(&prohibited), None, "", &["no process may compute on NVIDIA GeForce RTX 4060 Ti", "-c 0"], 1),
         (Some(&full), None, "out of memory", &["180 MiB of 16 GiB free", "nvidia-smi"], 2),
         (Some(pascal), None, "", &["compute capability 6.1", "89-real", "--cuda-arch 61"], 1),
         (Some("init 18\n"), None, "initialization error", &["version mismatch", "restart the machine"], 2),
@@ -104,10 +105,10 @@ fn each_reason_is_said_with_its_mend_and_the_likeliest_first() {
             Some(&now),
             None,
             "unknown error",
-            &["ggml said: failed to initialize CUDA: unknown error", "nvidia-uvm"],
+            &["ggml reported: failed to initialize CUDA: unknown error", "nvidia-uvm"],
             1,
         ),
-        (Some(&now), None, "", &["neither the driver nor ggml says", "nvidia-smi"], 1),
+        (Some(&now), None, "", &["neither the driver nor ggml reports", "nvidia-smi"], 1),
     ];
     for (script, visible, words_of_cuda, words, count) in cases {
         let line = if words_of_cuda.is_empty() { String::new() } else { said(words_of_cuda) };
@@ -115,7 +116,7 @@ fn each_reason_is_said_with_its_mend_and_the_likeliest_first() {
         let first = found[0].to_string();
         assert!(words.iter().all(|word| first.contains(word)), "{script:?} {visible:?}: {first}");
         assert_eq!(found.len(), count, "{found:?}");
-        // What ggml said is always there.
+        // ggml's message is always included.
         let told = found.iter().any(|reason| reason.what.contains(words_of_cuda));
         assert!(told, "{words_of_cuda}: {found:?}");
     }
@@ -125,7 +126,7 @@ fn each_reason_is_said_with_its_mend_and_the_likeliest_first() {
 fn a_driver_of_the_same_major_is_not_too_old() {
     let machine = Machine::new(Some(&format!("driver 580.65.06\ncuda 13000\n{CARD}")));
     let found = reasons(&machine.evidence(None, &said("unknown error")));
-    assert!(found.iter().all(|reason| !reason.what.contains("knows CUDA")), "{found:?}");
+    assert!(found.iter().all(|reason| !reason.what.contains("supports CUDA")), "{found:?}");
 }
 
 #[test]
@@ -137,7 +138,10 @@ fn a_build_without_cuda_says_so_and_names_the_card() {
     let found = reasons(&evidence);
     let [only] = &found[..] else { panic!("{found:?}") };
     let text = only.to_string();
-    assert!(text.contains("CPU alone") && text.contains("4060 Ti") && text.contains("build-cuda"), "{text}");
+    assert!(
+        text.contains("only the CPU") && text.contains("4060 Ti") && text.contains("build-cuda"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -146,7 +150,7 @@ fn a_device_that_is_listed_and_cannot_be_used_is_told_of_with_its_mend() {
     let cases = [
         ("CUDA0: CUDA-capable device(s) is/are busy or unavailable", "-c 0"),
         ("CUDA0: out of memory", "end them, or wait"),
-        ("CUDA0: it has compute capability 6.1, and this build holds code for 89-real alone", "--cuda-arch"),
+        ("CUDA0: it has compute capability 6.1, and this build holds code for 89-real only", "--cuda-arch"),
         ("CUDA0: the provided PTX was compiled with an unsupported toolchain.", "update it"),
     ];
     for (fault, mend) in cases {
@@ -163,7 +167,7 @@ fn what_takes_cublas_is_seen_in_the_models_matrices() {
     let cases = [
         ("blk.0.attn_q.weight", &[64, 64][..], "q8_0", false),
         ("blk.0.attn_q.weight", &[64, 64], "f16", true),
-        // The router of a mixture whose experts are quantised.
+        // Router of a mixture whose experts are quantised.
         ("blk.0.ffn_gate_inp.weight", &[64, 8], "f32", true),
         ("blk.0.attn_norm.weight", &[64], "f32", false),
         ("token_embd.weight", &[64, 512], "f16", false),
@@ -199,7 +203,7 @@ fn reasons_are_an_errors_causes() {
 
 #[test]
 fn a_build_for_a_gpu_requires_one_unless_it_is_told_not_to() {
-    // Whether the build promises one, the flag, what counts, where it is from.
+    // Cases: true if the build promises a GPU; the flag; the resulting value; its source.
     let cases = [
         (false, None, RequireGpu::No, Source::Default),
         (true, None, RequireGpu::Yes, Source::BuildInfo),
@@ -207,7 +211,7 @@ fn a_build_for_a_gpu_requires_one_unless_it_is_told_not_to() {
         (true, Some(RequireGpu::Full), RequireGpu::Full, Source::Flag),
         (false, Some(RequireGpu::Yes), RequireGpu::Yes, Source::Flag),
     ];
-    // Who wants the CPU does not have to say so twice.
+    // A request for the CPU needs no second flag.
     let for_cpu = [
         Requested { gpu_layers: Some(GpuLayers::Some(0)), ..Requested::default() },
         Requested { devices: Some(Devices::None), ..Requested::default() },

@@ -1,7 +1,7 @@
-//! Where a model computes: each operation of its graphs, its weights and its cache, on which device or on the host.
+//! Placement of a model: the device, or the host, that computes each operation and holds each weight and the cache.
 //!
-//! llama.cpp falls back to the CPU without a word, layer by layer and operation by operation. What it did is seen in a run of
-//! its own, in which its scheduler is asked about every operation ([`observe`]); what was seen becomes a [`PlacementReport`].
+//! llama.cpp falls back to the CPU without a message, layer by layer and operation by operation. A separate run asks
+//! its scheduler about every operation ([`observe`]), and a [`PlacementReport`] sums up the result.
 
 mod report;
 mod text;
@@ -21,14 +21,14 @@ use crate::threads;
 
 pub use report::{Fault, HostOps, Layers, Phase, PlacementReport, Share, Stored, TensorRole, Why};
 
-/// Tokens of the prompt. More than the 32 from which on devices take over products whose weights lie on the host
-/// (`GGML_OP_OFFLOAD_MIN_BATCH`), so that what is seen is what a real prompt gets.
+/// Number of prompt tokens. It is above 32 (`GGML_OP_OFFLOAD_MIN_BATCH`), the batch size from which devices take over
+/// products with weights in the host's memory, so that the run behaves like a real prompt.
 pub const PROMPT: u32 = 64;
 
-/// Evaluates a prompt and a token of `model`, as `settings` want it, and tells where.
+/// Evaluates a prompt and a token of `model` with `settings` and reports the placement.
 ///
 /// # Errors
-/// Those of making a context and of evaluating; models that make no text are refused.
+/// Those of making a context and of evaluating. Models that generate no text are refused.
 pub fn observe(
     model: &Arc<Model>,
     settings: &Settings,
@@ -41,7 +41,7 @@ pub fn observe(
     Ok(PlacementReport::new(&seen, &[("prefill", prompt), ("decode", 1)], devices()))
 }
 
-/// The same of a token alone, for whoever only wants to know whether all is where it should be.
+/// Reports the placement of a single token only, for callers that check decode.
 ///
 /// # Errors
 /// Those of [`observe`].
@@ -55,18 +55,18 @@ pub fn observe_decode(
     Ok(PlacementReport::new(&seen, &[("decode", 1)], described(&model.placed().takers)))
 }
 
-/// The devices that came up, by name and description: `CUDA0 (NVIDIA H200)`.
+/// Returns the available devices by name and description, such as `CUDA0 (NVIDIA H200)`.
 pub fn devices() -> Vec<String> {
     let devices = llama::devices().into_iter().filter(|device| device.kind == DeviceKind::Gpu);
     described(&llama::usable(devices.collect()))
 }
 
-/// The same of `devices`.
+/// Describes each of `devices` by name and description.
 pub fn described(devices: &[Device]) -> Vec<String> {
     devices.iter().map(|device| format!("{} ({})", device.name, device.description)).collect()
 }
 
-/// Evaluates as many tokens as `phases` say, one phase after the other.
+/// Evaluates the number of tokens of each phase, one phase after the other.
 fn run(
     model: &Arc<Model>,
     options: &ContextOptions,
@@ -77,7 +77,7 @@ fn run(
     crate::context_options::check_generates(model)?;
     let mut watch = Watch::new(model, options)?;
     threads::attach(watch.context(), settings, runtime_host.host.as_ref())?;
-    // Any tokens: where they are computed depends on how many they are.
+    // The choice of tokens does not matter: the placement depends only on their number.
     let first = model.begin_token().unwrap_or(0);
     for (phase, count) in phases.iter().enumerate() {
         let tokens: Vec<Token> = vec![first; *count as usize];

@@ -1,4 +1,4 @@
-//! What was seen, added up.
+//! Report of where a model computes, summed up from one observed run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,164 +7,164 @@ use llama::{Buffer, GraphsSeen, Kept, Operation};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The name of what is no device.
+/// Name of the host in a report.
 const HOST: &str = "host";
 
-/// Where a model's weights and cache lie and where its operations are computed.
+/// Placement of a model's weights, cache and operations.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacementReport {
-    /// The devices that came up, by their descriptions; none where everything is the host's.
+    /// Descriptions of the available devices; empty if the host does everything.
     pub devices: Vec<String>,
-    /// How many layers have all their weights on devices.
+    /// Number of layers that have all their weights on devices.
     pub layers: Layers,
-    /// Weights, by kind of buffer.
+    /// Weights, by buffer type.
     pub weights: Vec<Stored>,
-    /// K, V and recurrent state, by kind of buffer.
+    /// K, V and recurrent state, by buffer type.
     pub cache: Vec<Stored>,
-    /// The phases that were run.
+    /// Phases of the observed run.
     pub phases: Vec<Phase>,
-    /// What decode computes on the host, and why.
+    /// Decode operations that the host computes, with the reasons.
     pub host_ops: Vec<HostOps>,
 }
 
-/// Layers by where their weights lie; the input's embeddings are none.
+/// Layers by the place of their weights. The input embeddings do not count as a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Layers {
-    /// All of their weights on devices.
+    /// Number of layers whose weights are all on devices.
     pub on_devices: usize,
-    /// All of them, the output counted as one.
+    /// Number of all layers, including the output as one.
     pub all: usize,
 }
 
-/// What lies in one kind of buffer.
+/// Tensors in one type of buffer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stored {
     /// `host`, or ggml's name of the device.
     pub device: String,
-    /// ggml's name of the kind of buffer.
+    /// ggml's name of the buffer type.
     pub buffer: String,
-    /// Whether it lies in the host's memory.
+    /// True if the buffer is in the host's memory.
     pub host: bool,
-    /// All of it.
+    /// Size of all its tensors.
     pub bytes: Bytes,
-    /// How many tensors.
+    /// Number of tensors.
     pub tensors: usize,
-    /// The same by what it is of.
+    /// Size by role.
     pub kinds: BTreeMap<TensorRole, Bytes>,
-    /// Layers that it is of.
+    /// Layers that the tensors belong to.
     pub layers: BTreeSet<u32>,
 }
 
-/// What weights and caches are of.
+/// Role of a weight or a cache tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorRole {
-    /// Embeddings of tokens, of which a token reads one row.
+    /// Token embeddings, of which each token reads one row.
     Embedding,
     /// Projections of attention.
     Attention,
     /// The feed-forward part.
     FeedForward,
-    /// Experts of a mixture, of which a token reads some.
+    /// Experts of a mixture, of which each token reads some.
     Experts,
     /// Norms.
     Norm,
-    /// The matrix that logits come from.
+    /// Matrix that computes the logits.
     Output,
-    /// Adapters.
+    /// LoRA adapters.
     Adapter,
-    /// Keys.
+    /// Keys of the KV cache.
     K,
-    /// Values.
+    /// Values of the KV cache.
     V,
     /// State of recurrent layers.
     Recurrent,
-    /// Anything else.
+    /// All other tensors.
     Other,
 }
 
-/// A phase of the run.
+/// Placement in one phase of the observed run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Phase {
-    /// `prefill` or `decode`.
+    /// Name of the phase: `prefill` or `decode`.
     pub phase: &'static str,
-    /// Tokens that were evaluated at once.
+    /// Number of tokens in the batch.
     pub tokens: u32,
-    /// Operations.
+    /// Number of operations.
     pub ops: usize,
-    /// Pieces of the graph that one device computes after the other.
+    /// Number of parts of the graph (splits of ggml's scheduler) that devices compute one after the other.
     pub splits: usize,
-    /// Tensors that were copied from one device, or the host, to another.
+    /// Number of tensors that were copied between devices, or between a device and the host.
     pub copies: usize,
-    /// Their size.
+    /// Size of the copied tensors.
     pub copied_bytes: Bytes,
-    /// The same by device.
+    /// Shares of the devices and of the host.
     pub devices: Vec<Share>,
 }
 
-/// A device's share of a phase.
+/// One device's share of a phase.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Share {
     /// `host`, or ggml's name of the device.
     pub device: String,
-    /// Whether it is the host.
+    /// True for the host.
     pub host: bool,
-    /// Operations.
+    /// Number of operations.
     pub ops: usize,
-    /// Pieces of the graph.
+    /// Number of splits of the graph.
     pub splits: usize,
-    /// Bytes of results.
+    /// Size of the results in bytes.
     pub bytes: Bytes,
-    /// Bytes of weights that are read.
+    /// Size of the weights that are read, in bytes.
     pub weight_bytes: Bytes,
 }
 
-/// Operations of decode that are computed on the host.
+/// Decode operations of one kind that the host computes for one reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HostOps {
-    /// Their kind, by ggml's name.
+    /// ggml's name of the operation.
     pub op: String,
-    /// Why they are there.
+    /// Reason that the host computes them.
     pub why: Why,
-    /// How many.
+    /// Number of operations.
     pub ops: usize,
-    /// Layers that they are of.
+    /// Layers that the operations belong to.
     pub layers: BTreeSet<u32>,
-    /// Bytes of weights that they read for each token.
+    /// Bytes of weights that the operations read for each token.
     pub weight_bytes: Bytes,
-    /// Bytes that are copied for them to the host for each token.
+    /// Bytes that are copied to the host for these operations, for each token.
     pub copied_bytes: Bytes,
 }
 
-/// Why an operation is computed on the host.
+/// Reason that the host computes an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// It looks up embeddings, which llama.cpp always leaves to the CPU: no fault.
+    /// The operation looks up embeddings, which llama.cpp always leaves to the CPU. This is normal.
     InputLayer,
-    /// No device came up.
+    /// No device is available.
     NoDevice,
-    /// Its weights lie there.
+    /// The weights of the operation are in the host's memory.
     Weights,
-    /// Its part of the cache lies there.
+    /// The cache of the operation is in the host's memory.
     Cache,
-    /// The weights of its layer lie there, and so what it works on.
+    /// The weights of its layer, and therefore its inputs, are in the host's memory.
     Layer,
-    /// The device has no kernel for it, or its inputs come from the host.
+    /// The device has no kernel for the operation, or its inputs come from the host.
     Unsupported,
 }
 
-/// What keeps the host in the way of decode.
+/// Reason that decode depends on the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
-    /// What it is.
+    /// Description of the fault.
     pub what: String,
-    /// What to do.
+    /// Remedy for the user.
     pub mend: &'static str,
 }
 
 impl PlacementReport {
-    /// Adds up what was `seen` of phases with these names and numbers of tokens, on a machine with these `devices`.
+    /// Sums up what was `seen` in phases with these names and numbers of tokens, on a machine with these `devices`.
     pub fn new(seen: &GraphsSeen, phases: &[(&'static str, u32)], devices: Vec<String>) -> Self {
         let of = |is_cache: bool| stored(seen, |held| held.is_cache == is_cache);
         let numbered = phases.iter().enumerate();
@@ -179,32 +179,34 @@ impl PlacementReport {
         }
     }
 
-    /// Whether anything lies or is computed on a device.
+    /// True if a device holds or computes anything.
     pub fn uses_devices(&self) -> bool {
         let held = self.weights.iter().chain(&self.cache).any(|stored| !stored.host);
         held || self.phases.iter().flat_map(|phase| &phase.devices).any(|share| !share.host)
     }
 
-    /// As it stands in JSON: with its faults, so that nobody has to find them a second time.
+    /// Returns the report as JSON, with its faults, so that a reader need not derive them.
     pub fn to_json(&self) -> Value {
         let mut value = json!(self);
         value["faults"] = json!(self.faults());
         value
     }
 
-    /// What keeps the host in the way of decode; nothing where devices hold and compute all but the input's embeddings.
+    /// Returns the faults: everything that makes decode depend on the host. Empty if devices hold and compute
+    /// everything except the input embeddings.
     pub fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         if let Some((bytes, what)) = on_host(&self.weights) {
             faults.push(Fault {
-                what: format!("{bytes} of weights lie on the host ({what})"),
-                mend: "let more layers go to devices with --gpu-layers, or take a smaller quantisation or a larger GPU",
+                what: format!("{bytes} of weights are on the host ({what})"),
+                mend: "put more layers on devices with --gpu-layers, or use a smaller quantisation or a larger GPU",
             });
         }
         if let Some((bytes, what)) = on_host(&self.cache) {
             faults.push(Fault {
-                what: format!("{bytes} of KV cache lie on the host ({what})"),
-                mend: "leave out --no-kv-offload, let more layers go to devices with --gpu-layers, or make the cache smaller with \
+                what: format!("{bytes} of KV cache are on the host ({what})"),
+                mend: "remove --no-kv-offload, put more layers on devices with --gpu-layers, or make the cache \
+                       smaller with \
                        -c or -ctk q8_0 -ctv q8_0",
             });
         }
@@ -218,14 +220,14 @@ impl PlacementReport {
             let operations = if count == 1 { "operation of decode is" } else { "operations of decode are" };
             faults.push(Fault {
                 what: format!("{count} {operations} computed on the host ({})", names.join(", ")),
-                mend: "`anneal info --placement` shows each, with its reason",
+                mend: "`anneal info --placement` lists them, with reasons",
             });
         }
         faults
     }
 }
 
-/// What lies on the host, all together, but for the input's embeddings: its size and what it is of.
+/// Returns the total size of the tensors on the host, without the input embeddings, and a description of them.
 fn on_host(all: &[Stored]) -> Option<(Bytes, String)> {
     let (mut bytes, mut kinds, mut layers) = (0, BTreeSet::new(), BTreeSet::new());
     for stored in all.iter().filter(|stored| stored.host) {
@@ -238,7 +240,7 @@ fn on_host(all: &[Stored]) -> Option<(Bytes, String)> {
     (bytes > 0).then(|| (Bytes(bytes), of_what(&kinds, &layers)))
 }
 
-/// The layers that weights or caches are of, and the output where it is among them; else their kinds.
+/// Describes weights or caches by their layers and the output; if they belong to no layer, by their roles.
 fn of_what(kinds: &BTreeSet<TensorRole>, layers: &BTreeSet<u32>) -> String {
     let mut words = Vec::new();
     if !layers.is_empty() {
@@ -250,7 +252,7 @@ fn of_what(kinds: &BTreeSet<TensorRole>, layers: &BTreeSet<u32>) -> String {
 }
 
 impl TensorRole {
-    /// In words.
+    /// Returns the reason in words.
     pub fn name(self) -> &'static str {
         match self {
             TensorRole::Embedding => "embeddings",
@@ -267,7 +269,7 @@ impl TensorRole {
         }
     }
 
-    /// Of a tensor, by the names that GGUF and llama.cpp give.
+    /// Derives the role of a tensor from the name that GGUF or llama.cpp gives it.
     fn of(held: &Kept) -> Self {
         let name = held.name.as_str();
         if held.is_cache {
@@ -294,14 +296,14 @@ impl TensorRole {
     }
 }
 
-/// Tensors of which a token takes one row.
+/// True for tensors of which each token takes one row.
 fn is_embedding(name: &str) -> bool {
     ["token_embd.", "per_layer_token_embd.", "position_embd.", "token_types."]
         .iter()
         .any(|begin| name.starts_with(begin))
 }
 
-/// The layer in `blk.3.attn_q.weight` and `cache_k_l3`.
+/// Returns the layer in names like `blk.3.attn_q.weight` and `cache_k_l3`.
 fn layer_of(held: &Kept) -> Option<u32> {
     match held.is_cache {
         true => held.name.rsplit_once("_l")?.1.split(' ').next()?.parse().ok(),
@@ -309,7 +311,7 @@ fn layer_of(held: &Kept) -> Option<u32> {
     }
 }
 
-/// The layer in `Qcur-3` and `Qcur-3 (view)`.
+/// Returns the layer in names like `Qcur-3` and `Qcur-3 (view)`.
 fn layer_of_result(name: &str) -> Option<u32> {
     name.split(' ').next()?.rsplit_once('-')?.1.parse().ok()
 }
@@ -327,10 +329,11 @@ fn place(seen: &GraphsSeen, index: usize) -> &Buffer {
     seen.buffers.get(index).unwrap_or(&NOWHERE)
 }
 
-/// What each of what is held is of.
+/// Returns the role of each held tensor.
 fn kinds(seen: &GraphsSeen) -> Vec<TensorRole> {
     let mut kinds: Vec<TensorRole> = seen.held.iter().map(TensorRole::of).collect();
-    // An output without a matrix of its own multiplies with the embeddings, of which it may have a copy by the same name.
+    // A model whose output has no matrix of its own multiplies with the embeddings, of which a second copy with the
+    // same name may exist.
     for index in seen.ops.iter().filter(|op| op.op == "MUL_MAT").flat_map(|op| &op.held) {
         if kinds.get(*index) == Some(&TensorRole::Embedding) {
             kinds[*index] = TensorRole::Output;
@@ -363,17 +366,17 @@ fn stored(seen: &GraphsSeen, wanted: impl Fn(&Kept) -> bool) -> Vec<Stored> {
         stored.kinds.entry(kind).or_default().0 += held.bytes;
         stored.layers.extend(layer_of(held));
     }
-    // Devices first, the largest first.
+    // Devices come before the host, and larger sizes before smaller ones.
     all.sort_by_key(|stored| (stored.host, std::cmp::Reverse(stored.bytes)));
     all
 }
 
-/// Whether any weight of each layer lies on the host; of `None`, the output.
+/// Maps each layer to true if any of its weights is on the host. The key of the output is `None`.
 fn host_layers(seen: &GraphsSeen) -> BTreeMap<Option<u32>, bool> {
     let mut on_host: BTreeMap<Option<u32>, bool> = BTreeMap::new();
     for (held, kind) in seen.held.iter().zip(kinds(seen)).filter(|(held, _)| !held.is_cache) {
         let layer = layer_of(held);
-        // What is neither a layer's nor the output's is the input's, or every layer's (rope_freqs).
+        // Tensors of neither a layer nor the output belong to the input, or to every layer (`rope_freqs`).
         if layer.is_none() && kind != TensorRole::Output && !held.name.starts_with("output") {
             continue;
         }
@@ -382,7 +385,7 @@ fn host_layers(seen: &GraphsSeen) -> BTreeMap<Option<u32>, bool> {
     on_host
 }
 
-/// A layer counts where all of its weights are on devices; the output is one, as in llama.cpp's own count.
+/// Counts the layers whose weights are all on devices. The output counts as one layer, as in llama.cpp's own count.
 fn layers(seen: &GraphsSeen) -> Layers {
     let on_host = host_layers(seen);
     Layers { on_devices: on_host.values().filter(|on_host| !**on_host).count(), all: on_host.len() }
@@ -456,7 +459,7 @@ fn host_ops(seen: &GraphsSeen, decode: usize, no_device: bool) -> Vec<HostOps> {
 fn why(seen: &GraphsSeen, op: &Operation, no_device: bool, is_host_layer: bool) -> Why {
     let held = || op.held.iter().filter_map(|index| seen.held.get(*index));
     let looks_up = op.op == "GET_ROWS" && held().any(|held| is_embedding(&held.name));
-    // What llama.cpp does with the rows before the first layer: it scales them, and calls the result so.
+    // llama.cpp scales the embedding rows before the first layer and gives the result this name.
     if looks_up || op.name == "embd" || op.name.starts_with("inp_") {
         return Why::InputLayer;
     }
@@ -471,7 +474,7 @@ fn why(seen: &GraphsSeen, op: &Operation, no_device: bool, is_host_layer: bool) 
     }
 }
 
-/// `0-3, 7`.
+/// Formats layers as ranges, such as `0-3, 7`.
 pub(super) fn layer_list(layers: &BTreeSet<u32>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for &layer in layers {

@@ -1,4 +1,4 @@
-//! Reports of graphs as llama.cpp makes them, with a GPU that is not here.
+//! Reports on graphs like llama.cpp's, with a GPU that this machine does not have.
 
 use build_info::Bytes;
 use llama::{Buffer, GraphsSeen, Kept, Operation};
@@ -17,11 +17,11 @@ fn places() -> Vec<Buffer> {
         buffer: buffer.to_string(),
         is_host,
     };
-    // Pinned memory calls itself the GPU's, and the CPU computes there.
+    // Pinned memory carries the GPU's name, but the CPU computes on it.
     vec![place("CPU", "CPU_Mapped", true), place("CUDA0", "CUDA0", false), place("CUDA0", "CUDA_Host", true)]
 }
 
-/// A graph that is being made.
+/// Graph under construction.
 #[derive(Default)]
 struct Graph {
     seen: GraphsSeen,
@@ -58,13 +58,13 @@ impl Graph {
         self.seen.ops.last_mut().expect("one")
     }
 
-    /// The rows of the token embeddings, on the host as always.
+    /// Adds the lookup of the token embeddings, which is always on the host.
     fn input(&mut self) {
         let embeddings = self.held("token_embd.weight", HOST, 1000);
         self.op("GET_ROWS", "embd", PINNED, &[embeddings]).weight_bytes = 10;
     }
 
-    /// A layer whose weights lie at `weights`, whose cache lies at `cache` and whose attention is computed at `attention`.
+    /// Adds a layer with its weights at `weights`, its cache at `cache` and its attention computed at `attention`.
     fn layer(&mut self, layer: u32, weights: usize, cache: usize, attention: usize) {
         let norm = self.held(&format!("blk.{layer}.attn_norm.weight"), weights, 4);
         self.op("RMS_NORM", &format!("norm-{layer}"), weights, &[]);
@@ -101,7 +101,7 @@ fn a_model_that_is_all_on_a_gpu_has_no_fault() {
     assert_eq!(report.faults(), []);
     assert_eq!(report.to_json()["faults"], json!([]));
     assert_eq!((report.layers.on_devices, report.layers.all), (4, 4));
-    // The input layer is said, and is none.
+    // The input layer is reported, but is not a fault.
     let [input] = &report.host_ops[..] else { panic!("{:?}", report.host_ops) };
     assert_eq!((input.why, input.ops, input.weight_bytes), (Why::InputLayer, 1, Bytes(10)));
     let [decode] = &report.phases[..] else { panic!("{:?}", report.phases) };
@@ -118,7 +118,8 @@ fn a_model_that_is_all_on_a_gpu_has_no_fault() {
 
 #[test]
 fn what_lands_on_the_host_is_told_with_its_reason() {
-    // What goes wrong; why, operations of it, layers, words of a fault.
+    // Function that makes the fault; the expected reason, the number of its operations, its layers, and words of the
+    // fault.
     type Make = fn(&mut Graph);
     type Case<'a> = (&'a str, Make, &'a [(Why, &'a str, usize)], &'a [&'a str]);
     let cases: [Case<'_>; 4] = [
@@ -130,7 +131,7 @@ fn what_lands_on_the_host_is_told_with_its_reason() {
                 graph.output(GPU);
             },
             &[(Why::Weights, "MUL_MAT", 2), (Why::Cache, "FLASH_ATTN_EXT", 2), (Why::Layer, "RMS_NORM", 2)],
-            &["1.4 KiB of weights lie on the host (layers 1-2)", "400 B of KV cache", "12 operations"],
+            &["1.4 KiB of weights are on the host (layers 1-2)", "400 B of KV cache", "12 operations"],
         ),
         (
             "the cache",
@@ -139,7 +140,7 @@ fn what_lands_on_the_host_is_told_with_its_reason() {
                 graph.output(GPU);
             },
             &[(Why::Cache, "SET_ROWS", 2), (Why::Cache, "FLASH_ATTN_EXT", 2)],
-            &["400 B of KV cache lie on the host (layers 0-1)", "4 operations"],
+            &["400 B of KV cache are on the host (layers 0-1)", "4 operations"],
         ),
         (
             "attention that the device has no kernel for",
@@ -157,7 +158,7 @@ fn what_lands_on_the_host_is_told_with_its_reason() {
                 graph.output(HOST);
             },
             &[(Why::Weights, "MUL_MAT", 1)],
-            &["904 B of weights lie on the host (norms, output)", "2 operations"],
+            &["904 B of weights are on the host (norms, output)", "2 operations"],
         ),
     ];
     for (what, make, expected, words) in cases {
@@ -184,12 +185,12 @@ fn what_lands_on_the_host_is_told_with_its_reason() {
 
 #[test]
 fn an_output_that_shares_its_matrix_with_the_input_is_the_outputs() {
-    // Where the output is, and how many layers with it are on devices.
+    // Place of the output, and the expected numbers of layers on devices and of faults.
     for (place, on_devices, faults) in [(GPU, 2, 0), (HOST, 1, 2)] {
         let mut graph = Graph::new();
         graph.input();
         graph.layer(0, GPU, GPU, GPU);
-        // llama.cpp gives it a copy of the same name where it is on a device.
+        // On a device, llama.cpp makes a copy with the same name.
         let matrix = graph.held("token_embd.weight", place, 1000);
         graph.op("MUL_MAT", "result_output", place, &[matrix]);
         let report = graph.report();
@@ -215,12 +216,12 @@ fn splits_and_copies_are_counted_by_phase() {
     let report =
         PlacementReport::new(&graph.seen, &[("prefill", 64), ("decode", 1)], vec!["NVIDIA H200".to_string()]);
     let splits: Vec<usize> = report.phases.iter().map(|phase| phase.splits).collect();
-    // The input, a layer on the GPU, one on the host, the output.
+    // The splits are the input, a layer on the GPU, one on the host, and the output.
     assert_eq!(splits, [4, 4]);
     let copied: Vec<(usize, u64)> =
         report.phases.iter().map(|phase| (phase.copies, phase.copied_bytes.0)).collect();
     assert_eq!(copied, [(0, 0), (2, 77)]);
-    // Of both phases the weights are the same.
+    // Both phases use the same weights.
     let weights: u64 = report.weights.iter().map(|stored| stored.bytes.0).sum();
     assert_eq!(weights, 1000 + 2 * 704 + 904);
     let host = report.weights.iter().find(|stored| stored.host).expect("the host's");
@@ -238,5 +239,8 @@ fn without_devices_everything_is_the_hosts_and_it_is_said() {
     assert!(!report.uses_devices());
     assert!(report.host_ops.iter().all(|ops| matches!(ops.why, Why::NoDevice | Why::InputLayer)));
     let text = report.to_string();
-    assert!(text.contains("none: everything is on the host") && text.contains("No device came up"), "{text}");
+    assert!(
+        text.contains("none: everything is on the host") && text.contains("No device is available"),
+        "{text}"
+    );
 }

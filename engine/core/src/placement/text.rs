@@ -1,4 +1,4 @@
-//! A report in words, for a terminal.
+//! Text of a placement report, for a terminal.
 
 use std::fmt::{self, Write};
 
@@ -12,11 +12,7 @@ impl fmt::Display for PlacementReport {
         };
         writeln!(f, "devices   {devices}")?;
         let layers = self.layers;
-        writeln!(
-            f,
-            "layers    {} of {} on devices, the output counted as one",
-            layers.on_devices, layers.all
-        )?;
+        writeln!(f, "layers    {} of {} on devices, including the output", layers.on_devices, layers.all)?;
         stored(f, "weights", &self.weights)?;
         stored(f, "cache", &self.cache)?;
         self.phases.iter().try_for_each(|phase| one_phase(f, phase))?;
@@ -79,7 +75,8 @@ fn verdict(f: &mut fmt::Formatter<'_>, report: &PlacementReport) -> fmt::Result 
     if report.devices.is_empty() {
         return writeln!(
             f,
-            "\nNo device came up, so all of it runs on the CPU. Where there should be one, `anneal info` says why it is not."
+            "\nNo device is available, so the CPU computes everything. `anneal info` shows why an expected device is \
+             missing."
         );
     }
     writeln!(f, "\non the host in decode")?;
@@ -87,8 +84,8 @@ fn verdict(f: &mut fmt::Formatter<'_>, report: &PlacementReport) -> fmt::Result 
         let (operations, looks) = if input == 1 { ("operation", "looks") } else { ("operations", "look") };
         writeln!(
             f,
-            "  {input} {operations} of the input layer, which {looks} up a row of the token embeddings: llama.cpp always \
-             leaves that to the CPU, and it costs next to nothing"
+            "  {input} {operations} of the input layer, which {looks} up a row of the token embeddings: llama.cpp \
+             always leaves that to the CPU, and it costs almost no time"
         )?;
     }
     for ops in &wrong {
@@ -96,7 +93,7 @@ fn verdict(f: &mut fmt::Formatter<'_>, report: &PlacementReport) -> fmt::Result 
     }
     match (wrong.is_empty(), report.faults().is_empty()) {
         (true, true) => writeln!(f, "  nothing else: the whole decode path is on devices"),
-        _ => report.faults().iter().try_for_each(|fault| writeln!(f, "  in all: {}", fault.what)),
+        _ => report.faults().iter().try_for_each(|fault| writeln!(f, "  total: {}", fault.what)),
     }
 }
 
@@ -107,22 +104,23 @@ fn one_fault(ops: &HostOps) -> String {
     };
     let copied = match ops.copied_bytes.0 {
         0 => String::new(),
-        _ => format!("; {} are copied to the host for it, for each token", ops.copied_bytes),
+        _ => format!("; {} are copied to the host for it per token", ops.copied_bytes),
     };
     let why = match ops.why {
         Why::InputLayer => "the input layer",
-        Why::NoDevice => "no device came up",
+        Why::NoDevice => "no device is available",
         Why::Weights => {
-            "its weights lie on the host, so each token waits for the CPU to read them: more --gpu-layers, if memory allows"
+            "its weights are on the host, so each token waits for the CPU to read them: raise --gpu-layers, if \
+             memory allows"
         }
-        Why::Layer => "the weights of its layer lie on the host, and so what it works on",
+        Why::Layer => "the weights of its layer are on the host, and therefore its inputs",
         Why::Cache => {
-            "its part of the KV cache lies on the host, where it is read or copied from for each token, the more the longer \
-             the text: put it on the device, if need be with a smaller -c or -ctk q8_0 -ctv q8_0"
+            "its part of the KV cache is on the host, where it is read or copied for each token, and more with each \
+             token of text: put it on the device, if necessary with a smaller -c or -ctk q8_0 -ctv q8_0"
         }
         Why::Unsupported => {
-            "the device has no kernel for it, or what it works on comes from the host: the device waits for the CPU each \
-             time; other types of cache, or -fa on or off, may have one"
+            "the device has no kernel for it, or its inputs come from the host, so the device waits for the CPU each \
+             time: another cache type, or -fa on or off, may have a kernel"
         }
     };
     let read = match ops.weight_bytes.0 {

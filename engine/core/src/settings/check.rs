@@ -1,4 +1,4 @@
-//! What cannot be meant is told before anything is loaded.
+//! Checks of the requested values, made before anything is loaded.
 
 use llama::MAX_THREADS;
 use llama::error::{Error, Result};
@@ -8,13 +8,16 @@ use llama::options::{FlashAttention, MAX_CTX, SplitLayout, SplitMode};
 use super::options::Requested;
 use crate::runtime_host::RuntimeHost;
 
-/// Whether every value can be meant.
+/// Checks that every value is valid by itself and together with the others.
+///
+/// # Errors
+/// If a value is invalid, or excludes another.
 pub fn check(requested: &Requested) -> Result<()> {
     for (flag, threads) in [("-t", requested.decode_threads), ("-tb", requested.prefill_threads)] {
         if let Some(threads) = threads.filter(|threads| !(1..=MAX_THREADS).contains(threads)) {
             return usage(format!(
-                "{flag} {threads}: llama.cpp works with 1 to {MAX_THREADS} threads; leave it out to take what the \
-                 machine offers"
+                "{flag} {threads}: llama.cpp supports 1 to {MAX_THREADS} threads; omit the flag to use the machine's \
+                 cores"
             ));
         }
     }
@@ -33,26 +36,27 @@ pub fn check(requested: &Requested) -> Result<()> {
     }
     if requested.split_layout == Some(SplitLayout::On) && requested.repack == Some(false) {
         return usage(
-            "--split-layout on with --no-repack: the split layout generates with repacked weights; leave one of them out"
+            "--split-layout on with --no-repack: the split layout generates with repacked weights; remove one of the \
+             two"
                 .to_string(),
         );
     }
     if requested.split_from == Some(0) {
-        return usage("--split-from 0: a prompt has 1 token or more".to_string());
+        return usage("--split-from 0: a prompt has at least 1 token".to_string());
     }
     let type_v = requested.type_v.unwrap_or_default();
     if requested.flash_attention == Some(FlashAttention::Off) && type_v.is_quantised() {
         return usage(format!(
-            "-fa off with -ctv {type_v}: llama.cpp reads a quantised V cache only with flash attention; leave out \
-             -fa off, or use -ctv f16"
+            "-fa off with -ctv {type_v}: llama.cpp reads a quantised V cache only with flash attention; remove -fa \
+             off, or use -ctv f16"
         ));
     }
     if requested.flash_attention == Some(FlashAttention::Off)
         && requested.split_mode == Some(SplitMode::Tensor)
     {
         return usage(
-            "-fa off with --split-mode tensor: llama.cpp shares attention among devices with flash attention alone; leave one of \
-             them out"
+            "-fa off with --split-mode tensor: llama.cpp splits attention over devices only with flash attention; \
+             remove one of the two"
                 .to_string(),
         );
     }
@@ -68,7 +72,7 @@ pub fn check(requested: &Requested) -> Result<()> {
     let fractions = [("--top-p", requested.top_p), ("--min-p", requested.min_p)];
     for (flag, value) in fractions {
         if let Some(value) = value.filter(|value| !(0.0..=1.0).contains(value)) {
-            return usage(format!("{flag} {value}: a probability lies between 0 and 1"));
+            return usage(format!("{flag} {value}: a probability is between 0 and 1"));
         }
     }
     if let Some(value) = requested.temperature.filter(|value| !(0.0..=100.0).contains(value)) {
@@ -77,7 +81,7 @@ pub fn check(requested: &Requested) -> Result<()> {
     Ok(())
 }
 
-/// What is asked for of devices.
+/// Returns the requested placement on devices.
 fn offload(requested: &Requested) -> Offload {
     Offload {
         split_mode: requested.split_mode.unwrap_or_default(),
@@ -87,14 +91,17 @@ fn offload(requested: &Requested) -> Offload {
     }
 }
 
-/// Only CPUs that this process may use can be bound to; llama.cpp would warn and go on unbound.
+/// Checks that this process may use all the requested CPUs; llama.cpp would only warn, and continue without binding.
+///
+/// # Errors
+/// If a CPU is not available.
 pub(super) fn cpus(requested: &Requested, runtime_host: &RuntimeHost) -> Result<()> {
     let allowed = runtime_host.host.as_ref().map_or(&[][..], |host| &host.limits.affinity);
     match requested.cpus.iter().flatten().find(|cpu| !allowed.is_empty() && !allowed.contains(cpu)) {
         None => Ok(()),
         Some(cpu) => {
             let allowed: Vec<String> = allowed.iter().map(u32::to_string).collect();
-            usage(format!("--cpu-list {cpu}: this process may use the CPUs {}", allowed.join(",")))
+            usage(format!("--cpu-list {cpu}: this process may only use the CPUs {}", allowed.join(",")))
         }
     }
 }

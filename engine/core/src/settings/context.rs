@@ -8,8 +8,8 @@ use llama::rope::trained_context;
 use super::resolved::Settings;
 use super::source::Source;
 
-/// Returns a warning if `settings` ask for a longer context than the model at `path` was trained for. Returns nothing if the
-/// file cannot be read: its load reports that.
+/// Returns a warning if `settings` ask for a longer context than the model at `path` was trained for. Returns nothing
+/// if the file cannot be read: its load reports that.
 pub fn context_warning(path: &Path, settings: &Settings) -> Option<String> {
     let asked = settings.n_ctx.value;
     if settings.n_ctx.source == Source::Default || asked == 0 {
@@ -22,8 +22,8 @@ pub fn context_warning(path: &Path, settings: &Settings) -> Option<String> {
         let by = f64::from(asked) / f64::from(trained);
         let by = (by * 100.0).ceil() / 100.0;
         format!(
-            "-c {asked}: the model was trained for {trained} tokens, and what is beyond {} is often nonsense; lower -c, or \
-             stretch it with --rope-scaling yarn --rope-scale {by}",
+            "-c {asked}: the model was trained for {trained} tokens, and text beyond {} tokens is often nonsense; \
+             lower -c, or scale positions with --rope-scaling yarn --rope-scale {by}",
             reach as u64
         )
     })

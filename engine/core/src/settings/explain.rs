@@ -1,4 +1,4 @@
-//! Every setting with its value and where it came from, in words.
+//! Every setting with its value and its source, as text.
 
 use std::fmt;
 
@@ -12,19 +12,21 @@ use super::source::{Setting, Source};
 /// One line of `info --explain`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explained {
-    /// The setting, as its flag is called.
+    /// Name of the setting: that of its flag.
     pub name: &'static str,
-    /// Its value.
+    /// Value of the setting.
     pub value: String,
-    /// Where it came from.
+    /// Source of the value.
     pub source: Source,
 }
 
 impl Settings {
     fn blas_threads_in_words(&self) -> String {
         match (&self.blas, self.blas_threads.value) {
-            (None, _) => "no BLAS in this build".to_string(),
-            (Some(blas), _) if !blas.threads_obeyed => "llama.cpp's, not settable in this build".to_string(),
+            (None, _) => "none in this build".to_string(),
+            (Some(blas), _) if !blas.threads_obeyed => {
+                "as llama.cpp, cannot be set in this build".to_string()
+            }
             (_, 0) => "as many as the phase has".to_string(),
             (_, threads) => threads.to_string(),
         }
@@ -32,8 +34,8 @@ impl Settings {
 
     fn split_layout_in_words(&self) -> &'static str {
         match self.split_layout.value {
-            // What would make it `on` is a measurement on this machine.
-            SplitLayout::Auto => "auto: off, no tuning record says that it is faster",
+            // Only a measurement on this machine turns it on.
+            SplitLayout::Auto => "auto: off, because no tuning record shows that it is faster",
             SplitLayout::On => "on",
             SplitLayout::Off => "off",
         }
@@ -43,7 +45,7 @@ impl Settings {
         Some(self.variant.rope.words()).filter(|words| !words.is_empty()).unwrap_or("the model's".to_string())
     }
 
-    /// Every setting, its value and its source.
+    /// Returns every setting with its value and its source.
     pub fn explain(&self) -> Vec<Explained> {
         fn line<T>(name: &'static str, setting: &Setting<T>, value: impl fmt::Display) -> Explained {
             Explained { name, value: value.to_string(), source: setting.source }

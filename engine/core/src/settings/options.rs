@@ -1,4 +1,4 @@
-//! Options of the engine: the values that were asked for, and one table of flags, keys, ranges, defaults and help texts.
+//! Options of the engine: the requested values, and one table of flags, keys, ranges, defaults and help texts.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use super::source::{Setting, Source};
 use crate::option::{self, Bare, DefaultValue, Flag, Form, Group, Key, OptionSpec, Slot, Value};
 use crate::{parsed, slot};
 
-/// Values that were asked for by flags or in a configuration file; `None` where nothing was.
+/// Values that flags or a configuration file request; `None` for every option that is not given.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "the table of options explains them")]
 pub struct Requested {
@@ -63,12 +63,12 @@ pub struct Requested {
     pub variant: Variant,
     /// Names of the options whose values come from a configuration file. The others come from flags.
     pub from_file: BTreeSet<&'static str>,
-    /// Program that loads a model for a trial before this process does: see [`crate::trial`].
+    /// Program that loads a model in a trial before this process loads it: see [`crate::trial`].
     pub trial_program: Option<PathBuf>,
 }
 
 impl Requested {
-    /// These values, with those of `other` where nothing was asked for.
+    /// Returns these values, completed with those of `other`.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         let mut own = self.clone();
@@ -80,41 +80,41 @@ impl Requested {
         own
     }
 
-    /// Origin of a value that was asked for as the option `name`.
+    /// Returns the source of the requested option `name`.
     pub(super) fn source(&self, name: &'static str) -> Source {
         debug_assert!(OPTIONS.iter().any(|option| option.name == name), "{name} is no option");
         if self.from_file.contains(name) { Source::ConfigFile } else { Source::Flag }
     }
 
-    /// `value`, asked for as the option `name`, with its origin.
+    /// Returns `value`, requested as the option `name`, with its source.
     pub(super) fn asked<T>(&self, name: &'static str, value: Option<T>) -> Option<Setting<T>> {
         value.map(|value| Setting::new(value, self.source(name)))
     }
 }
 
-/// Threads that can be asked for, in words.
-pub const THREADS: &str = "1 to 512, or leave it out to take what the machine offers";
+/// Description of the valid numbers of threads.
+pub const THREADS: &str = "1 to 512, or omit it for the machine's cores";
 
-/// Sizes of a batch that can be asked for, in words.
+/// Description of the valid batch sizes.
 pub const BATCH: &str = "1 to 1048576";
 
-/// Values of `--poll` that can be asked for, in words.
+/// Description of the valid values of `--poll`.
 pub const POLL: &str = "0 (sleep) to 100 (spin)";
 
-/// Tokens of the largest batch.
+/// Size of the largest batch, in tokens.
 pub const MAX_BATCH: u32 = 1 << 20;
 
 const OF_MODEL: Key = Key::MODEL;
 const LATER: &str = "the build's, else auto";
 const MODELS: &str = "the model's";
 
-/// Every option of the engine, in the order of help texts and of the printed configuration.
+/// Every option of the engine, in the order of the help texts and of the printed configuration.
 #[rustfmt::skip]
 pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "lora", flag: Flag::value("FILE[:SCALE]"), key: OF_MODEL, group: Group::Adapters,
         default: DefaultValue::depends("none", "[\"adapter.gguf:1.0\"]"),
-        help: "LoRA adapter in GGUF form, and its scale, 1 as it was trained; the flag can be repeated",
+        help: "LoRA adapter in GGUF format, with an optional scale (1 as trained); the flag can be repeated",
         value: Value::Text(Form::Repeated("files, as [\"adapter.gguf\"]"), |all, text| {
             all.variant.adapters.push(text.parse()?);
             Ok(())
@@ -132,61 +132,61 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
         slot: slot!(load_mode),
     },
     OptionSpec {
-        name: "repack", flag: Flag::Off("Leave the weights as they are in the file: less memory, slower decode, and prefill often faster: measure"), key: OF_MODEL, group: Group::Loading,
+        name: "repack", flag: Flag::Off("Keep the weights in the file's layout: less memory and slower decode, but often faster prefill"), key: OF_MODEL, group: Group::Loading,
         default: DefaultValue::Truth(true),
         help: "Repack weights for the CPU's kernels",
         value: Value::Truth(|all, value| all.repack = Some(value)),
         slot: slot!(repack),
     },
     OptionSpec {
-        name: "tiled", flag: Flag::Off("Leave out ggml's tiled kernels, which evaluate prompts on weights that are not repacked"), key: Key::NONE, group: Group::Loading,
+        name: "tiled", flag: Flag::Off("Do not use ggml's tiled kernels, which evaluate prompts on weights that are not repacked"), key: Key::NONE, group: Group::Loading,
         default: DefaultValue::Truth(true),
         help: "Use ggml's tiled kernels for prompts on weights that are not repacked",
         value: Value::Truth(|all, value| all.tiled = Some(value)),
         slot: slot!(tiled),
     },
     OptionSpec {
-        name: "huge-pages", flag: Flag::Off("Do not ask for huge pages, in a build that does"), key: Key::NONE, group: Group::Loading,
+        name: "huge-pages", flag: Flag::Off("Do not request huge pages, in a build that supports them"), key: Key::NONE, group: Group::Loading,
         default: DefaultValue::Truth(true),
-        help: "Ask for huge pages, in a build that does",
+        help: "Request huge pages, in a build that supports them",
         value: Value::Truth(|all, value| all.huge_pages = Some(value)),
         slot: slot!(huge_pages),
     },
     OptionSpec {
         name: "cpu-variant", flag: Flag::value("NAME"), key: Key::NONE, group: Group::Loading,
         default: DefaultValue::depends("the best that run here", "\"haswell\""),
-        help: "Load these kernels of those that lie beside the program, in a build that has some (`anneal info` lists them)",
+        help: "Name of the kernels to load, in a build with several sets (`anneal info` lists them)",
         value: Value::Text(Form::Word, parsed!(cpu_variant)),
         slot: slot!(cpu_variant),
     },
     OptionSpec {
         name: "split-layout", flag: Flag::value("WHEN"), key: Key::NONE, group: Group::Split,
         default: DefaultValue::Text("auto"),
-        help: "Evaluate prompts with the weights as they are in the file and generate with repacked ones: auto (where a measurement on this machine has shown that it is faster), on or off",
+        help: "Evaluate prompts with the weights in the file's layout and generate with repacked ones: auto (if a measurement on this machine has shown that it is faster), on or off",
         value: Value::Text(Form::Word, parsed!(split_layout)),
         slot: slot!(split_layout),
     },
     OptionSpec {
         name: "split-from", flag: Flag::value("N"), key: Key::NONE, group: Group::Split,
         default: DefaultValue::Number(DEFAULT_SPLIT_FROM as f64),
-        help: "Tokens of the shortest prompt that the split layout is used for",
+        help: "Length in tokens from which prompts use the split layout",
         value: Value::Whole { least: 1, most: u32::MAX, range: "1 or more", set: |all, value| all.split_from = Some(value) },
         slot: slot!(split_from),
     },
     OptionSpec {
         name: "rope-scaling", flag: Flag::value("HOW"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "\"yarn\""),
-        help: "How positions are scaled: none, linear or yarn",
+        help: "Method of scaling positions: none, linear or yarn",
         value: Value::Text(Form::Word, parsed!(variant.rope.scaling)),
         slot: slot!(variant.rope.scaling),
     },
     OptionSpec {
         name: "rope-scale", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "2.0"),
-        help: "Factor by which the context is longer than the one that the model was trained for",
+        help: "Factor by which the context exceeds the model's training length",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.scale = Some(value as f32) },
         slot: Slot {
-            // Two ways to give one factor.
+            // `--rope-scale` and `--rope-freq-scale` set the same factor.
             is_set: |all| all.variant.rope.factor().is_some(),
             copy: |own, other| {
                 own.variant.rope.scale = other.variant.rope.scale;
@@ -204,10 +204,10 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "rope-freq-scale", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "0.5"),
-        help: "Factor that positions are multiplied with: 1 / --rope-scale; give one of them",
+        help: "Factor by which positions are multiplied: 1 / --rope-scale; use only one of the two",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.freq_scale = Some(value as f32) },
         slot: Slot {
-            // Two ways to give one factor.
+            // `--rope-scale` and `--rope-freq-scale` set the same factor.
             is_set: |all| all.variant.rope.factor().is_some(),
             copy: |own, other| {
                 own.variant.rope.scale = other.variant.rope.scale;
@@ -218,7 +218,7 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "yarn-orig-ctx", flag: Flag::value("N"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "4096"),
-        help: "YaRN: tokens that the model was trained for",
+        help: "YaRN: training length of the model in tokens",
         value: Value::Whole { least: 1, most: u32::MAX, range: "1 or more", set: |all, value| all.variant.rope.yarn_orig_ctx = Some(value) },
         slot: slot!(variant.rope.yarn_orig_ctx),
     },
@@ -232,42 +232,42 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "yarn-attn-factor", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "1.0"),
-        help: "YaRN: factor that attention is multiplied with; only with --yarn-ext-factor 0",
+        help: "YaRN: factor by which attention is multiplied; only with --yarn-ext-factor 0",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.yarn_attn_factor = Some(value as f32) },
         slot: slot!(variant.rope.yarn_attn_factor),
     },
     OptionSpec {
         name: "yarn-beta-fast", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "32.0"),
-        help: "YaRN: turns above which a frequency stays as it is",
+        help: "YaRN: number of rotations above which a frequency is not scaled",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.yarn_beta_fast = Some(value as f32) },
         slot: slot!(variant.rope.yarn_beta_fast),
     },
     OptionSpec {
         name: "yarn-beta-slow", flag: Flag::value("X"), key: OF_MODEL, group: Group::Rope,
         default: DefaultValue::depends(MODELS, "1.0"),
-        help: "YaRN: turns below which a frequency is scaled in full",
+        help: "YaRN: number of rotations below which a frequency is fully scaled",
         value: Value::Number { least: f32::MIN_POSITIVE as f64, most: f32::MAX as f64, range: "a number above 0", set: |all, value| all.variant.rope.yarn_beta_slow = Some(value as f32) },
         slot: slot!(variant.rope.yarn_beta_slow),
     },
     OptionSpec {
         name: "ctx-size", flag: Flag::short('c', "N"), key: OF_MODEL, group: Group::Context,
         default: DefaultValue::Number(DEFAULT_CTX as f64),
-        help: "Tokens that the context holds, for all slots of a server together",
-        value: Value::Whole { least: 0, most: MAX_CTX, range: "1 to 268435456, or 0 for what the model was trained for", set: |all, value| all.n_ctx = Some(value) },
+        help: "Size of the context in tokens, shared by all slots of a server",
+        value: Value::Whole { least: 0, most: MAX_CTX, range: "1 to 268435456, or 0 for the model's training length", set: |all, value| all.n_ctx = Some(value) },
         slot: slot!(n_ctx),
     },
     OptionSpec {
         name: "batch-size", flag: Flag::short('b', "N"), key: OF_MODEL, group: Group::Context,
         default: DefaultValue::Number(DEFAULT_BATCH as f64),
-        help: "Tokens evaluated in one call",
+        help: "Most tokens evaluated in one call",
         value: Value::Whole { least: 1, most: MAX_BATCH, range: BATCH, set: |all, value| all.n_batch = Some(value) },
         slot: slot!(n_batch),
     },
     OptionSpec {
         name: "ubatch-size", flag: Flag::aliased("N", &["ub"]), key: OF_MODEL, group: Group::Context,
         default: DefaultValue::Number(DEFAULT_UBATCH as f64),
-        help: "Tokens evaluated in one graph",
+        help: "Most tokens evaluated in one graph",
         value: Value::Whole { least: 1, most: MAX_BATCH, range: BATCH, set: |all, value| all.n_ubatch = Some(value) },
         slot: slot!(n_ubatch),
     },
@@ -295,21 +295,21 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "threads", flag: Flag::short('t', "N"), key: OF_MODEL, group: Group::Threads,
         default: DefaultValue::depends("the tuning record's, else the policy's share of the cores", "2"),
-        help: "Threads that generate tokens",
+        help: "Number of threads that generate tokens",
         value: Value::Whole { least: 1, most: MAX_THREADS, range: THREADS, set: |all, value| all.decode_threads = Some(value) },
         slot: slot!(decode_threads),
     },
     OptionSpec {
         name: "threads-batch", flag: Flag::aliased("N", &["tb"]), key: OF_MODEL, group: Group::Threads,
         default: DefaultValue::depends("--threads if given, else every core", "2"),
-        help: "Threads that evaluate prompts, and several requests at once",
+        help: "Number of threads that evaluate prompts, and several requests at once",
         value: Value::Whole { least: 1, most: MAX_THREADS, range: THREADS, set: |all, value| all.prefill_threads = Some(value) },
         slot: slot!(prefill_threads),
     },
     OptionSpec {
         name: "policy", flag: Flag::value("POLICY"), key: OF_MODEL, group: Group::Placement,
         default: DefaultValue::Text("balanced"),
-        help: "Share of the cores that decode takes: max, balanced, shared or debug",
+        help: "Share of the cores that decode uses: max, balanced, shared or debug",
         value: Value::Text(Form::Word, parsed!(policy)),
         slot: slot!(policy),
     },
@@ -333,28 +333,28 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "blas-threads", flag: Flag::value("N"), key: Key::NONE, group: Group::Placement,
         default: DefaultValue::Number(DEFAULT_BLAS_THREADS as f64),
-        help: "Threads of the BLAS library in a build that has one",
+        help: "Number of threads of the BLAS library, in a build that has one",
         value: Value::Whole { least: 0, most: MAX_THREADS, range: "1 to 512, or 0 for as many as the phase has", set: |all, value| all.blas_threads = Some(value) },
         slot: slot!(blas_threads),
     },
     OptionSpec {
         name: "poll", flag: Flag::value("N"), key: OF_MODEL, group: Group::Threads,
         default: DefaultValue::Number(DEFAULT_POLL as f64),
-        help: "How eagerly threads wait for work",
+        help: "Polling level of threads that wait for work",
         value: Value::Whole { least: 0, most: 100, range: POLL, set: |all, value| all.poll = Some(value) },
         slot: slot!(poll),
     },
     OptionSpec {
         name: "gpu-layers", flag: Flag::aliased("N", &["ngl"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends(LATER, "\"auto\""),
-        help: "Layers on devices beside the CPU, from the last one on: a number, all, or auto (as many as find room)",
+        help: "Number of layers on devices, counted from the last: a number, all, or auto (as many as fit)",
         value: Value::Text(Form::NumberOrWord("a number of layers, \"all\" or \"auto\""), parsed!(gpu_layers)),
         slot: slot!(gpu_layers),
     },
     OptionSpec {
         name: "n-cpu-moe", flag: Flag::aliased("N", &["ncmoe"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends(LATER, "\"auto\""),
-        help: "Layers of a mixture of experts, from the first one on, whose experts stay in the host's memory: a number, all, or auto (as many as must, with --gpu-layers auto; else none)",
+        help: "Number of layers of a mixture of experts, counted from the first, whose experts stay in the host's memory: a number, all, or auto (as many as do not fit on devices with --gpu-layers auto, else none)",
         value: Value::Text(Form::NumberOrWord("a number of layers, \"all\" or \"auto\""), parsed!(n_cpu_moe)),
         slot: slot!(n_cpu_moe),
     },
@@ -368,56 +368,56 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     OptionSpec {
         name: "devices", flag: Flag::aliased("LIST", &["device", "dev"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::Text("auto"),
-        help: "Devices that may take layers, in this order, as `anneal info` names them: CUDA0,CUDA1, or none, or auto (all)",
+        help: "Devices that may take layers, in this order, by their names in `anneal info`, such as CUDA0,CUDA1; or none, or auto (all)",
         value: Value::Text(Form::List("devices, as [\"CUDA0\"], or \"none\", or \"auto\""), parsed!(devices)),
         slot: slot!(devices),
     },
     OptionSpec {
         name: "split-mode", flag: Flag::aliased("HOW", &["sm"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::Text("layer"),
-        help: "How several devices share a model: none (one has all of it), layer, row or tensor",
+        help: "Method of splitting a model over several devices: none (one device has all of it), layer, row or tensor",
         value: Value::Text(Form::Word, parsed!(split_mode)),
         slot: slot!(split_mode),
     },
     OptionSpec {
         name: "tensor-split", flag: Flag::aliased("LIST", &["ts"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends("by their free memory", "[3.0, 1.0]"),
-        help: "Share of the model that each device takes, in proportion, as 3,1",
+        help: "Proportions of the model on each device, such as 3,1",
         value: Value::Text(Form::Numbers, parsed!(tensor_split)),
         slot: slot!(tensor_split),
     },
     OptionSpec {
         name: "main-gpu", flag: Flag::aliased("N", &["mg"]), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::Number(0.0),
-        help: "With --split-mode none: the device that has all of the model",
-        value: Value::Whole { least: 0, most: 15, range: "0 to 15, its place among the devices", set: |all, value| all.main_gpu = Some(value) },
+        help: "With --split-mode none: index of the device that takes the whole model",
+        value: Value::Whole { least: 0, most: 15, range: "0 to 15", set: |all, value| all.main_gpu = Some(value) },
         slot: slot!(main_gpu),
     },
     OptionSpec {
         name: "kv-offload", flag: Flag::OnOff { alias: Some("kvo"), off_alias: Some("nkvo"), off_help: "Keep K and V in the host's memory" }, key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends("the build's, else true", "true"),
-        help: "Keep K and V on the devices that have their layers",
+        help: "Keep K and V on the devices of their layers",
         value: Value::Truth(|all, value| all.kv_offload = Some(value)),
         slot: slot!(kv_offload),
     },
     OptionSpec {
-        name: "op-offload", flag: Flag::OnOff { alias: None, off_alias: None, off_help: "Let devices compute only on what lies in their own memory" }, key: OF_MODEL, group: Group::Devices,
+        name: "op-offload", flag: Flag::OnOff { alias: None, off_alias: None, off_help: "Let devices compute only with weights in their own memory" }, key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends("the build's, else true", "true"),
-        help: "Let devices also compute on weights in the host's memory, for prompts",
+        help: "For prompts, let devices also compute with weights in the host's memory",
         value: Value::Truth(|all, value| all.op_offload = Some(value)),
         slot: slot!(op_offload),
     },
     OptionSpec {
         name: "rpc", flag: Flag::value("HOST:PORT,…"), key: OF_MODEL, group: Group::Devices,
         default: DefaultValue::depends("none", "[\"10.0.0.2:50052\"]"),
-        help: "Workers on other machines (`anneal worker`) whose devices take layers as well; in a build with RPC",
+        help: "Workers on other machines (`anneal worker`) whose devices also take layers; in a build with RPC",
         value: Value::Text(Form::List("workers, as [\"10.0.0.2:50052\"]"), parsed!(workers)),
         slot: slot!(workers),
     },
     OptionSpec {
         name: "require-gpu", flag: Flag::Value { short: None, aliases: &[], metavar: "yes|full|no", bare: Some(Bare::AfterEquals("yes")) }, key: Key::SERVER, group: Group::RequireGpu,
         default: DefaultValue::depends("yes in a build for a GPU, else no", "\"no\""),
-        help: "Refuse to run, with exit code 69, if no GPU came up or nothing of the model is on one; full: if a layer, a part of the KV cache or an operation that generates tokens is on the host. `anneal info --placement` shows where they are",
+        help: "Refuse to run, with exit code 69, if no GPU is available or none holds a part of the model; full: also if a layer, a part of the KV cache or an operation of decode is on the host. `anneal info --placement` shows the placement",
         value: Value::Text(Form::Word, parsed!(require_gpu)),
         slot: slot!(require_gpu),
     },
@@ -451,30 +451,33 @@ pub static OPTIONS: &[OptionSpec<Requested>] = &[
     },
     OptionSpec {
         name: "seed", flag: Flag::value("N"), key: OF_MODEL.reloaded(), group: Group::Sampling,
-        default: DefaultValue::depends("random, another for each request", "1"),
+        default: DefaultValue::depends("random for each request", "1"),
         help: "Seed; the same seed on the same build and threads gives the same text",
-        value: Value::Whole { least: 0, most: u32::MAX - 1, range: "0 to 4294967294, or leave it out for a random one", set: |all, value| all.seed = Some(value) },
+        value: Value::Whole { least: 0, most: u32::MAX - 1, range: "0 to 4294967294, or omit it for a random seed", set: |all, value| all.seed = Some(value) },
         slot: slot!(seed),
     },
     OptionSpec {
         name: "greedy", flag: Flag::Switch, key: Key::NONE, group: Group::Sampling,
         default: DefaultValue::Truth(false),
-        help: "Always take the most likely token",
+        help: "Always choose the likeliest token",
         value: Value::Truth(|all, value| all.greedy = Some(value)),
         slot: slot!(greedy),
     },
     OptionSpec {
         name: "device-sampling", flag: Flag::Value { short: None, aliases: &[], metavar: "MODE", bare: Some(Bare::NextArgument("on")) }, key: OF_MODEL, group: Group::Sampling,
         default: DefaultValue::Text("auto"),
-        help: "Let the device that computes the logits choose by them, as far as it can, so that a GPU sends a token in place of a row of logits: auto (where that is not the CPU), on (also on the CPU) or off",
+        help: "Sample tokens on the device that computes the logits, as far as possible, so that a GPU sends a token instead of a row of logits: auto (if the device is not the CPU), on (also on the CPU) or off",
         value: Value::Text(Form::WordOrTruth, parsed!(device_sampling)),
         slot: slot!(device_sampling),
     },
 ];
 
-/// `0-3,8` as numbers, sorted, each once.
+/// Parses a list like `0-3,8` into sorted numbers without duplicates.
+///
+/// # Errors
+/// The valid values, if the list is invalid.
 fn cpu_list(text: &str) -> Result<Vec<u32>, String> {
-    let wrong = || format!("{text:?} is no list of CPUs: write it as 0-3,8");
+    let wrong = || format!("{text:?} is not a list of CPUs: use the form 0-3,8");
     let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
     let mut cpus = Vec::new();
     for part in text.split(',') {
@@ -529,7 +532,7 @@ mod tests {
         file.from_file.extend(["poll", "ctx-size", "rope-freq-scale"]);
         let both = flags.or(&file);
         assert_eq!((both.poll, both.n_ctx), (Some(1), Some(512)));
-        // The two ways to give a factor are one.
+        // `--rope-scale` and `--rope-freq-scale` set the same factor, so either flag overrides both keys of the file.
         assert_eq!((both.variant.rope.scale, both.variant.rope.freq_scale), (Some(2.0), None));
         assert_eq!((both.source("poll"), both.source("ctx-size")), (Source::Flag, Source::ConfigFile));
     }

@@ -1,4 +1,4 @@
-//! What the profile of a build wants of its program: before the defaults, and after all else.
+//! Settings that the profile of a build recommends. They override the defaults and nothing else.
 
 use build_info::promised_device;
 use llama::offload::{CpuMoe, Devices, GpuLayers};
@@ -9,7 +9,7 @@ use super::options::Requested;
 use super::source::{Setting, Source};
 use crate::runtime_host::RuntimeHost;
 
-/// What the build's profile wants: see [`build_info::Defaults`].
+/// Returns the settings that the build's profile recommends: see [`build_info::Defaults`].
 pub(super) fn wanted(
     requested: &Requested,
     tuned: &Requested,
@@ -25,24 +25,24 @@ pub(super) fn wanted(
         flash_attention: defaults.flash_attention.map(FlashAttention::from),
         ..Requested::default()
     };
-    // Of all that a profile can want, this alone may go against something else that is asked for.
+    // Flash attention is the only setting of a profile that can contradict a requested one.
     let others = Requested { flash_attention: None, ..wanted.clone() };
     match check(&requested.or(tuned).or(&wanted)) {
         Ok(()) => wanted,
         Err(why) => {
             let (what, left) = match check(&requested.or(tuned).or(&others)) {
-                Ok(()) => ("flash attention as", others),
-                Err(_) => ("the defaults that", Requested::default()),
+                Ok(()) => ("flash attention", others),
+                Err(_) => ("the defaults", Requested::default()),
             };
             warnings.push(format!(
-                "{what} this build's profile wants it does not go with what was asked for and is left out: {why}"
+                "{what} of this build's profile: not used, because it contradicts the requested settings: {why}"
             ));
             left
         }
     }
 }
 
-/// A build that was made for a GPU requires one, unless it is told not to, or it or its profile leaves it alone.
+/// Returns the GPU requirement. A GPU build requires a GPU unless the user, the build or its profile says otherwise.
 pub(super) fn require_gpu(
     requested: &Requested,
     wanted: &Requested,

@@ -1,4 +1,4 @@
-//! Resolves what is asked for on the machine and the build at hand.
+//! Resolution of the requested values for this machine and this build.
 
 use build_info::Defaults;
 use gguf::memory::CTX_STEP;
@@ -18,12 +18,18 @@ use crate::option::{Group, OptionSpec};
 use crate::runtime_host::RuntimeHost;
 
 impl Settings {
-    /// Resolves what was asked for on the machine and the build at hand.
+    /// Resolves the requested values for this machine and this build.
+    ///
+    /// # Errors
+    /// If a value is invalid or unavailable here.
     pub fn resolve(requested: &Requested, runtime_host: &RuntimeHost) -> Result<Self> {
         Self::resolve_tuned(requested, None, runtime_host)
     }
 
-    /// The same with what was found by tuning, which counts where nothing was asked for.
+    /// Resolves like [`resolve`](Self::resolve), with tuned values for everything that was not requested.
+    ///
+    /// # Errors
+    /// Those of [`resolve`](Self::resolve).
     pub fn resolve_tuned(
         requested: &Requested,
         tuned: Option<&Requested>,
@@ -43,7 +49,7 @@ impl Settings {
             let held = asked.next_multiple_of(CTX_STEP);
             if held != asked {
                 warnings.push(format!(
-                    "-c {asked}: llama.cpp makes contexts in steps of {CTX_STEP} tokens, so this one holds {held}"
+                    "-c {asked}: llama.cpp makes contexts in steps of {CTX_STEP} tokens, so this one has {held}"
                 ));
             }
             held
@@ -184,7 +190,7 @@ impl Settings {
     }
 }
 
-/// Origin of RoPE scaling: the configuration file, if any of its options comes from there.
+/// Returns the source of RoPE scaling: the configuration file if any of its options comes from there.
 fn rope_source(requested: &Requested) -> Source {
     let is_in_file = |option: &OptionSpec<Requested>| {
         option.group == Group::Rope && requested.from_file.contains(option.name)
@@ -192,7 +198,7 @@ fn rope_source(requested: &Requested) -> Source {
     if OPTIONS.iter().any(is_in_file) { Source::ConfigFile } else { Source::Flag }
 }
 
-/// Which kernels are loaded: the variable goes before the record, too.
+/// Returns the name of the kernels to load. The environment variable also overrides the tuning record.
 fn cpu_variant(
     requested: &Requested,
     tuned: &Requested,
@@ -207,11 +213,11 @@ fn cpu_variant(
     }
 }
 
-/// Whether the tiled kernels run: ggml's own variable goes before the record.
+/// Returns true if the tiled kernels are used. ggml's own variable overrides the tuning record.
 fn tiled(requested: &Requested, tuned: &Requested, runtime_host: &RuntimeHost) -> Setting<bool> {
     let variable = runtime_host.environment.tiled.as_deref().filter(|_| requested.tiled.is_none());
     match variable {
-        // As C's atoi reads it.
+        // ggml parses the variable with C's `atoi`.
         Some(value) => {
             let is_number = value.trim().parse::<i64>();
             Setting::new(is_number.is_ok_and(|number| number != 0), Source::Environment)

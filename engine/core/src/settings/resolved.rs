@@ -1,4 +1,4 @@
-//! Every setting with its value and its origin.
+//! Every setting with its value and its source.
 
 use std::path::PathBuf;
 
@@ -14,46 +14,46 @@ use sampling::SamplingOptions;
 use super::source::{Setting, Source};
 use crate::runtime_host::Blas;
 
-/// Everything resolved.
+/// Resolved settings of the engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// What the user should know before it runs.
+    /// Warnings for the user, to be printed before the run.
     pub warnings: Vec<String>,
-    /// Share of the cores that decode takes.
+    /// Share of the cores that decode uses.
     pub policy: Setting<Policy>,
-    /// Threads that generate tokens.
+    /// Number of threads for decode.
     pub decode_threads: Setting<u32>,
-    /// Threads that evaluate the prompt.
+    /// Number of threads for prefill.
     pub prefill_threads: Setting<u32>,
-    /// Whether threads are bound to CPUs.
+    /// Binding of threads to CPUs.
     pub affinity: Setting<Affinity>,
     /// Logical CPUs for the threads, one of each core.
     pub cpus: Setting<Vec<u32>>,
-    /// How eagerly threads wait for work, 0 to 100.
+    /// Polling level of waiting threads: 0 sleeps, 100 spins.
     pub poll: Setting<u32>,
-    /// Threads of the BLAS library; 0 is as many as the phase has.
+    /// Number of threads of the BLAS library; 0 uses as many as the phase has.
     pub blas_threads: Setting<u32>,
-    /// The BLAS library itself, if one is linked.
+    /// BLAS library that is linked; `None` without one.
     pub blas: Option<Blas>,
-    /// Tokens the context holds; 0 is what the model was trained for.
+    /// Size of the context in tokens; 0 uses the model's training length.
     pub n_ctx: Setting<u32>,
-    /// Tokens in one call.
+    /// Most tokens in one call (`-b`).
     pub n_batch: Setting<u32>,
-    /// Tokens in one graph.
+    /// Most tokens in one graph (`--ubatch-size`).
     pub n_ubatch: Setting<u32>,
-    /// How the weights come into memory.
+    /// Method of loading the weights into memory.
     pub load_mode: Setting<LoadMode>,
-    /// Whether weights may be rearranged for the CPU's kernels.
+    /// True if weights may be repacked for the CPU's kernels.
     pub repack: Setting<bool>,
-    /// Whether ggml's tiled kernels serve weights that are not rearranged.
+    /// True if ggml's tiled kernels compute with weights that are not repacked.
     pub tiled: Setting<bool>,
-    /// Whether large buffers ask for huge pages, in a build that can.
+    /// True if large buffers request huge pages, in a build that supports them.
     pub huge_pages: Setting<bool>,
-    /// Kernels to load, in a build that has them beside it; the best that run here if none.
+    /// Name of the kernels to load, in a build with several sets; `None` loads the best set for this CPU.
     pub cpu_variant: Setting<Option<String>>,
-    /// Whether prefill gets weights of its own, as they are in the file.
+    /// Use of a second copy of the weights, in the file's layout, for prefill.
     pub split_layout: Setting<SplitLayout>,
-    /// Tokens of the shortest prompt that goes to them.
+    /// Number of tokens of the shortest prompt that the second copy evaluates.
     pub split_from: Setting<u32>,
     /// Type of the K cache.
     pub type_k: Setting<KvType>,
@@ -61,84 +61,84 @@ pub struct Settings {
     pub type_v: Setting<KvType>,
     /// Flash attention.
     pub flash_attention: Setting<FlashAttention>,
-    /// How many layers go to devices.
+    /// Number of layers on devices.
     pub gpu_layers: Setting<GpuLayers>,
-    /// Of how many layers of a mixture the experts stay in the host's memory.
+    /// Number of layers whose experts stay in the host's memory, in a mixture of experts.
     pub n_cpu_moe: Setting<CpuMoe>,
-    /// Memory that stays free on each device where the number of layers is found.
+    /// Memory that stays free on each device when the number of layers is chosen automatically.
     pub fit_target: Setting<Bytes>,
-    /// Which devices may take them.
+    /// Devices that may take layers.
     pub devices: Setting<Devices>,
-    /// How several devices share a model.
+    /// Method of splitting a model over several devices.
     pub split_mode: Setting<SplitMode>,
-    /// In which proportion.
+    /// Proportions of the devices' shares of a model.
     pub tensor_split: Setting<TensorSplit>,
-    /// The device that has all layers, where they do not share it.
+    /// Index of the device that takes all layers if they are not split.
     pub main_gpu: Setting<u32>,
-    /// Whether K and V are where their layers are.
+    /// True if K and V lie on the devices of their layers.
     pub kv_offload: Setting<bool>,
-    /// Whether devices also compute on weights in the host's memory.
+    /// True if devices also compute with weights in the host's memory.
     pub op_offload: Setting<bool>,
     /// Workers whose devices are used.
     pub workers: Setting<Workers>,
-    /// What is refused where no GPU does the work.
+    /// Amount of GPU use below which a run is refused.
     pub require_gpu: Setting<RequireGpu>,
-    /// Whether ggml launches CUDA graphs; none where the build has no CUDA.
+    /// True if ggml launches CUDA graphs; `None` in a build without CUDA.
     pub cuda_graphs: Option<Setting<bool>>,
-    /// Whether it makes one kernel of several operations there; none as well.
+    /// True if ggml fuses several operations into one CUDA kernel; `None` in a build without CUDA.
     pub cuda_fusion: Option<Setting<bool>>,
-    /// How the thread that waits for a GPU does that; none as well.
+    /// Way in which a thread waits for a GPU; `None` in a build without CUDA.
     pub cuda_wait: Option<Setting<CudaWait>>,
-    /// The most likely token, always.
+    /// True if the likeliest token is always chosen.
     pub greedy: Setting<bool>,
     /// Temperature.
     pub temperature: Setting<f32>,
-    /// Candidates kept.
+    /// Number of candidates that top-k keeps.
     pub top_k: Setting<u32>,
-    /// Probability mass kept.
+    /// Probability mass that top-p keeps.
     pub top_p: Setting<f32>,
-    /// Least probability kept, relative to the best.
+    /// Least probability that min-p keeps, relative to that of the likeliest token.
     pub min_p: Setting<f32>,
-    /// Seed; `None` draws one at each start.
+    /// Seed; `None` draws a new one at each start.
     pub seed: Setting<Option<u32>>,
-    /// Whether the device that computes the logits also chooses by them.
+    /// Use of the device that computes the logits for sampling too.
     pub device_sampling: Setting<DeviceSampling>,
-    /// How the model differs from its file.
+    /// Adapters and RoPE scaling, in which the model differs from its file.
     pub variant: Variant,
-    /// Origin of the adapters, if there are any.
+    /// Source of the adapters, if there are any.
     pub adapters_from: Source,
-    /// Origin of the RoPE scaling, if it is not the model's.
+    /// Source of the RoPE scaling, if it is not the model's own.
     pub rope_from: Source,
-    /// An `anneal` that tries a model in a process of its own before it is loaded here: see [`crate::trial`]. The program
-    /// itself needs none.
+    /// Program `anneal` that loads a model in a process of its own before it is loaded here: see [`crate::trial`].
+    /// `None` in `anneal` itself, which runs its own trials.
     pub trial_program: Option<PathBuf>,
-    /// What bounded the threads, in words.
+    /// Description of what limited the number of threads.
     pub bound_by: String,
 }
 
-/// Context size where nothing is asked for: room for a conversation, memory that a small machine has (the
-/// trained size of new models can need tens of gigabytes).
+/// Default size of the context in tokens. It is enough for a conversation and fits into the memory of a small
+/// machine; the training length of new models can need tens of gigabytes.
 pub const DEFAULT_CTX: u32 = 4096;
 
-/// Shortest prompt for a split layout where nothing else is asked for: the cost of handing the sequence over is nearly
-/// all in proportion to its length, as the gain is, so this only keeps it away from where neither matters.
+/// Default number of tokens of the shortest prompt for a split layout. Both the cost of moving the sequence and the
+/// gain are nearly proportional to the length, so the limit only excludes prompts for which neither matters.
 pub const DEFAULT_SPLIT_FROM: u32 = 64;
 
-/// Eagerness of waiting threads where nothing is asked for: llama.cpp's default.
+/// Default polling level of waiting threads: llama.cpp's default.
 pub const DEFAULT_POLL: u32 = 50;
 
-/// Tokens in one call where nothing is asked for: llama.cpp's default.
+/// Default number of tokens in one call: llama.cpp's default.
 pub const DEFAULT_BATCH: u32 = 2048;
 
-/// Tokens in one graph where nothing is asked for: llama.cpp's default.
+/// Default number of tokens in one graph: llama.cpp's default.
 pub const DEFAULT_UBATCH: u32 = 512;
 
-/// Threads of the BLAS library where none are asked for. ggml's own threads have taken the cores, and wait for
-/// their next part by spinning: see docs/src/build/blas.md.
+/// Default number of threads of the BLAS library. ggml's own threads already occupy the cores, and spin while they
+/// wait for their next part: see docs/src/build/blas.md.
 pub const DEFAULT_BLAS_THREADS: u32 = 1;
 
 impl Settings {
-    /// How to load a model.
+    /// Returns the options for loading a model.
     pub fn model_options(&self) -> ModelOptions {
         ModelOptions {
             load_mode: self.load_mode.value,
@@ -149,12 +149,13 @@ impl Settings {
         }
     }
 
-    /// True if the kernel can drop the weights' pages and read them again: they are mapped, and not copied by repacking.
+    /// True if the kernel can drop the weights' pages and read them again: they are mapped, and not copied by
+    /// repacking.
     pub fn weights_are_pageable(&self) -> bool {
         self.load_mode.value == LoadMode::Mmap && !self.repack.value
     }
 
-    /// Which devices take which layers.
+    /// Returns the placement of layers on devices.
     pub fn offload(&self) -> Offload {
         Offload {
             gpu_layers: self.gpu_layers.value,
@@ -170,13 +171,13 @@ impl Settings {
         }
     }
 
-    /// The same for `model`, which is loaded. Where all of its layers, their caches and the output are on devices, one thread hands
-    /// them their work, in both phases: others would wait for it, at a barrier after each operation that is left here. Threads that
-    /// were asked for or measured stay.
+    /// Returns the settings for the loaded `model`. If all of its layers, their caches and the output are on devices,
+    /// one thread is enough in both phases to start the devices' work. More threads would only wait at a barrier
+    /// after each operation on the host. Requested or measured threads stay.
     #[must_use]
     pub fn for_model(&self, model: &Model) -> Settings {
         let mut own = self.clone();
-        // Experts that stay here are multiplied by all threads.
+        // All threads multiply with the experts on the host.
         let experts_here = model.placed().n_cpu_moe.of(model.n_layer()) > 0;
         if model.makes_logits_on_device() && self.kv_offload.value && !experts_here {
             own.dispatch_alone();
@@ -185,7 +186,7 @@ impl Settings {
     }
 
     pub(super) fn dispatch_alone(&mut self) {
-        // A share of the cores that was asked for is a number of threads that was asked for.
+        // A requested share of the cores counts as a requested number of threads.
         if self.policy.source != Source::Default {
             return;
         }
@@ -197,7 +198,7 @@ impl Settings {
         }
     }
 
-    /// How to choose tokens, as far as the settings know of it.
+    /// Returns the sampling options that are part of the settings.
     pub fn sampling_options(&self) -> SamplingOptions {
         let mut options = SamplingOptions {
             temperature: self.temperature.value,

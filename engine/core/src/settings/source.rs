@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Where a value came from.
+/// Source of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -12,17 +12,17 @@ pub enum Source {
     Flag,
     /// Set in the configuration file.
     ConfigFile,
-    /// What `anneal tune` found for this model on this machine.
+    /// Found by `anneal tune` for this model on this machine.
     TuningRecord,
-    /// `build_info.json`.
+    /// Recorded in `build_info.json`.
     BuildInfo,
-    /// A variable of the environment.
+    /// Set by an environment variable.
     Environment,
-    /// Computed from the machine as it is now.
+    /// Computed from the live host.
     LiveHost,
-    /// All layers and the output are on devices: the host only hands them their work.
+    /// Follows from the placement: all layers and the output are on devices, and the host only starts their work.
     AllLayersOnDevices,
-    /// Built in.
+    /// Built-in default.
     Default,
 }
 
@@ -42,18 +42,18 @@ impl fmt::Display for Source {
 }
 
 impl Source {
-    /// True if the user asked for the value: by a flag, in the configuration file, or in the environment.
+    /// True if the user requested the value: by a flag, in the configuration file, or in the environment.
     pub fn is_asked(self) -> bool {
         matches!(self, Source::Flag | Source::ConfigFile | Source::Environment)
     }
 }
 
-/// A value and where it came from.
+/// Value of a setting with its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting<T> {
-    /// The value.
+    /// Value that is used.
     pub value: T,
-    /// Where it came from.
+    /// Source of the value.
     pub source: Source,
 }
 
@@ -62,7 +62,7 @@ impl<T> Setting<T> {
         Self { value, source }
     }
 
-    /// What the build's profile wants, where nothing but the default counts.
+    /// Returns the value of the build's profile, if there is one and the current value is only the default.
     pub(super) fn or_profile(self, wanted: Option<T>) -> Self {
         match (self.source, wanted) {
             (Source::Default, Some(value)) => Self::new(value, Source::BuildInfo),
@@ -70,17 +70,17 @@ impl<T> Setting<T> {
         }
     }
 
-    /// What a variable of the environment says, if it says something.
+    /// Returns the value of an environment variable if it is set, else the current value.
     pub(super) fn unless(self, variable: Option<T>) -> Self {
         variable.map_or(self, |value| Self::new(value, Source::Environment))
     }
 
-    /// The value that was asked for, else `default`.
+    /// Returns the requested value, else `default`.
     pub(super) fn or_default(asked: Option<Self>, default: T) -> Self {
         asked.unwrap_or(Self::new(default, Source::Default))
     }
 
-    /// The value that was asked for, else the tuning record's value, else `default`.
+    /// Returns the requested value, else that of the tuning record, else `default`.
     pub(super) fn pick(asked: Option<Self>, tuned: Option<T>, default: T) -> Self {
         match (asked, tuned) {
             (None, Some(value)) => Self::new(value, Source::TuningRecord),

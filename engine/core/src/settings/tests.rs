@@ -26,14 +26,14 @@ fn runtime_host(cpus: u32) -> RuntimeHost {
 #[test]
 fn blas_threads_are_one_unless_told_otherwise_and_say_so() {
     let linked = |threads_obeyed| Some(Blas { library: "OpenBLAS 0.3.21".to_string(), threads_obeyed });
-    let none = "no BLAS in this build";
+    let none = "none in this build";
     let cases = [
         (None, None, none, Source::Default),
         (Some(2), None, none, Source::Flag),
         (None, linked(true), "1", Source::Default),
         (Some(2), linked(true), "2", Source::Flag),
         (Some(0), linked(true), "as many as the phase has", Source::Flag),
-        (Some(2), linked(false), "llama.cpp's, not settable in this build", Source::Flag),
+        (Some(2), linked(false), "as llama.cpp, cannot be set in this build", Source::Flag),
     ];
     for (blas_threads, blas, value, source) in cases {
         let requested = Requested { blas_threads, ..Requested::default() };
@@ -144,7 +144,7 @@ fn what_the_profile_wants_counts_before_the_default_alone() {
         Settings::resolve_tuned(flags, tuned, &runtime_host).expect("valid")
     };
     let none = Requested::default();
-    // Without the table, as older records are: as before there was one.
+    // Older records do not have the table. They are read as before it existed.
     let older = of(&build, &none, None);
     assert_eq!((older.gpu_layers.value, older.gpu_layers.source), (GpuLayers::Auto, Source::Default));
     assert_eq!(older.require_gpu.value, RequireGpu::Yes);
@@ -188,10 +188,10 @@ fn what_the_profile_wants_counts_before_the_default_alone() {
     assert_eq!((settings.gpu_layers.value, settings.gpu_layers.source), (GpuLayers::Some(5), Source::Flag));
     assert_eq!((settings.kv_offload.value, settings.kv_offload.source), (true, Source::Flag));
     assert_eq!(settings.op_offload.source, Source::BuildInfo);
-    // What was asked for is an error without a device, what a profile wants is not.
+    // Without a device, a request of the user is an error, and a wish of the profile is not.
     assert!(profile.offload().is_default && !settings.offload().is_default);
 
-    // A quantised V cache takes flash attention.
+    // A quantised V cache needs flash attention.
     let flags = Requested { type_v: Some(KvType::Q8_0), ..Requested::default() };
     let settings = of(&build, &flags, None);
     assert_eq!(is(&settings.flash_attention), (FlashAttention::Auto, Source::Default));
@@ -218,7 +218,7 @@ fn what_was_tuned_does_not_count_where_the_model_lies_elsewhere() {
         let settings =
             Settings::resolve_tuned(flags, Some(&tuned), &RuntimeHost { build, ..runtime_host(4) })
                 .expect("valid");
-        let left = settings.warnings.iter().any(|why| why.contains("tuning record is left out"));
+        let left = settings.warnings.iter().any(|why| why.contains("tuning record is not used"));
         assert_eq!(left, settings.n_ubatch.source == Source::Default, "{:?}", settings.warnings);
         left
     };
@@ -238,7 +238,7 @@ fn what_was_tuned_does_not_count_where_the_model_lies_elsewhere() {
     ];
     for (flags, left) in cases {
         assert_eq!(of(Some(&build), &flags), left, "{flags:?}");
-        // A build for the CPU alone puts it nowhere else.
+        // A build for the CPU alone cannot place layers anywhere else.
         assert!(!of(None, &flags), "{flags:?}");
     }
 }

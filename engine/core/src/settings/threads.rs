@@ -1,4 +1,4 @@
-//! How many threads work, on which CPUs.
+//! Number of threads, and the CPUs that they run on.
 
 use build_info::{Policy, ThreadBudget, threads};
 use llama::MAX_THREADS;
@@ -10,28 +10,28 @@ use super::source::{Setting, Source};
 use crate::asked_threads::{self, Asked};
 use crate::runtime_host::RuntimeHost;
 
-/// What was found of threads.
+/// Resolved settings of the threads.
 pub(super) struct Threads {
     pub policy: Setting<Policy>,
     pub decode: Setting<u32>,
     pub prefill: Setting<u32>,
     pub affinity: Setting<Affinity>,
     pub cpus: Setting<Vec<u32>>,
-    /// What bounded them, in words.
+    /// Description of what limited the number of threads.
     pub bound_by: String,
 }
 
-/// Threads of both phases, as they were asked for, measured, or fit the machine.
+/// Resolves the threads of both phases: requested, else measured, else computed from the machine.
 ///
 /// # Errors
-/// When `ANNEAL_THREADS` cannot be meant.
+/// If `ANNEAL_THREADS` is invalid.
 pub(super) fn resolve(
     requested: &Requested,
     tuned: &Requested,
     runtime_host: &RuntimeHost,
     warnings: &mut Vec<String>,
 ) -> Result<Threads> {
-    // A policy or a number that was asked for goes before the environment.
+    // A requested policy or number of threads overrides the environment.
     let asked_threads = asked_threads::read(runtime_host.environment.threads.as_deref())?
         .filter(|_| requested.policy.is_none() && requested.decode_threads.is_none());
     let policy = match asked_threads {
@@ -43,10 +43,10 @@ pub(super) fn resolve(
         Some((decode, prefill)) => (decode, prefill, Source::BuildInfo),
         None => (budget.decode, budget.prefill, budget_source),
     };
-    // More threads than CPUs to run on would only wait for each other.
+    // More threads than CPUs would only wait for each other.
     let room = requested.cpus.as_ref().map_or(MAX_THREADS, |cpus| cpus.len().max(1) as u32);
     let (decode, prefill) = (decode.min(room), prefill.min(room));
-    // A policy that was asked for is a number of threads that was asked for.
+    // A requested policy counts as a requested number of threads.
     let tuned_threads = |threads: Option<u32>| {
         let is_free = requested.policy.is_none() && policy.source != Source::Environment;
         threads.filter(|_| is_free).map(|threads| threads.min(room))
@@ -76,18 +76,18 @@ pub(super) fn resolve(
         Some(cpus) => Setting::new(cpus.clone(), requested.source("cpu-list")),
         None => Setting::new(budget.cpus, budget_source),
     };
-    // A list of CPUs says that threads shall be bound to them.
+    // A list of CPUs implies that threads are bound to them.
     let affinity = match (requested.affinity, &requested.cpus) {
         (None, Some(_)) => Setting::new(Affinity::On, requested.source("cpu-list")),
         (asked, _) => Setting::pick(requested.asked("affinity", asked), tuned.affinity, Affinity::default()),
     };
-    // More threads than cores that were measured to be faster are no mistake.
+    // More threads than cores are fine if they were measured to be faster.
     let unmeasured = [&decode_threads, &prefill_threads];
     let unmeasured = unmeasured.iter().filter(|threads| threads.source != Source::TuningRecord);
     let most = unmeasured.map(|threads| threads.value).max().unwrap_or(0);
     if most > budget.cores {
         warnings.push(format!(
-            "{most} threads on {} usable cores ({}): they will wait for each other and may be many times slower",
+            "{most} threads on {} usable cores ({}): they wait for each other, which can be many times slower",
             budget.cores, budget.bound_by
         ));
     }
@@ -101,7 +101,7 @@ pub(super) fn resolve(
     })
 }
 
-/// The thread budget of the live host; without one, of the build host; without either, one thread.
+/// Returns the thread budget of the live host; without one, that of the build host; without either, one thread.
 fn budget(runtime_host: &RuntimeHost, policy: Policy) -> (ThreadBudget, Source) {
     match (&runtime_host.host, &runtime_host.build) {
         (Some(host), _) => (threads::budget(host, policy), Source::LiveHost),
@@ -113,8 +113,8 @@ fn budget(runtime_host: &RuntimeHost, policy: Policy) -> (ThreadBudget, Source) 
     }
 }
 
-/// The threads that `build_info.json` recommends for decode and prefill, where it speaks of this machine as it
-/// is now and of this policy; never more than the live budget.
+/// Returns the threads that `build_info.json` recommends for decode and prefill, at most the live budget. Returns
+/// `None` if the record is about another machine, another state of this machine or another policy.
 fn recorded_threads(runtime_host: &RuntimeHost, policy: Policy, budget: &ThreadBudget) -> Option<(u32, u32)> {
     let (_, build) = runtime_host.build.as_ref()?;
     if policy != Policy::Balanced || !(runtime_host.is_build_host() || runtime_host.host.is_none()) {

@@ -1,4 +1,4 @@
-//! What tuning found, and whether it counts beside what is asked for.
+//! Values of the tuning record, and the conditions under which they are used.
 
 use llama::error::{Error, Result};
 use llama::offload::{CpuMoe, GpuLayers, Workers};
@@ -8,7 +8,8 @@ use super::options::Requested;
 use super::resolved::Settings;
 use crate::runtime_host::RuntimeHost;
 
-/// Whether `tuned` counts. It was measured on this machine alone, with the model where the build puts it by itself.
+/// True if `tuned` is used. It was measured without workers, with the model placed as the build places it by default.
+/// Adds the reason to `warnings` if it is not used.
 pub(super) fn counts(
     tuned: &Requested,
     requested: &Requested,
@@ -16,23 +17,23 @@ pub(super) fn counts(
     warnings: &mut Vec<String>,
 ) -> bool {
     let reason = if requested.workers.as_ref().is_some_and(|Workers(workers)| !workers.is_empty()) {
-        Some("the tuning record is left out: it was measured without workers (--rpc)".to_string())
+        Some("the tuning record is not used: it was measured without workers (--rpc)".to_string())
     } else if let Some(flag) = moved(requested, runtime_host) {
         Some(format!(
-            "the tuning record is left out: it was measured without {flag}, which puts the model elsewhere"
+            "the tuning record is not used: it was measured without {flag}, which changes the placement of the model"
         ))
     } else {
         let together = check(&requested.or(tuned)).err();
-        together.map(|why| {
-            format!("the tuning record does not go with what was asked for and is left out: {why}")
-        })
+        together
+            .map(|why| format!("the tuning record contradicts the requested settings and is not used: {why}"))
     };
     let counts = reason.is_none();
     warnings.extend(reason);
     counts
 }
 
-/// The flag that puts layers, caches or operations elsewhere than a build for GPUs puts them by itself.
+/// Returns the flag that moves layers, caches or operations away from where a GPU build places them by default, if
+/// one does.
 fn moved(requested: &Requested, runtime_host: &RuntimeHost) -> Option<&'static str> {
     let (_, build) = runtime_host.build.as_ref().filter(|(_, build)| build.cuda.is_some())?;
     fn other<T: PartialEq>(asked: &Option<T>, own: Option<T>, default: T) -> bool {
@@ -56,16 +57,16 @@ fn moved(requested: &Requested, runtime_host: &RuntimeHost) -> Option<&'static s
 }
 
 impl Settings {
-    /// Sees that what was found by tuning goes with what was asked for; [`resolve_tuned`](Self::resolve_tuned) leaves it
-    /// out where it does not.
+    /// Checks that the tuned values are compatible with the requested ones. [`resolve_tuned`](Self::resolve_tuned)
+    /// leaves the tuned ones out if they are not.
     ///
     /// # Errors
-    /// What does not go together.
+    /// If two values are incompatible.
     pub fn goes_with(requested: &Requested, tuned: &Requested) -> Result<()> {
         check(requested)?;
         check(&requested.or(tuned)).map_err(|why| {
             Error::Usage(format!(
-                "the tuning record does not go with what was asked for: {why}; leave one of them out"
+                "the tuning record contradicts the requested settings: {why}; remove one of the two"
             ))
         })
     }

@@ -1,4 +1,4 @@
-//! Drafts of a smaller model: what it finds likeliest, as long as it is sure.
+//! Drafts of a smaller model: its likeliest tokens, for as long as their probability is high enough.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use crate::model;
 use crate::runtime_host::RuntimeHost;
 use crate::settings::{Setting, Settings, Source};
 
-/// How many tokens one vocabulary may have more than the other: some are filled up to a round number.
+/// Number of tokens by which two vocabularies may differ in size: some are padded to a round number.
 const MORE: u32 = 128;
 
-/// A small model with a context of its own, of as many sequences as the large one's. Its threads are those of the large one,
-/// which waits meanwhile.
+/// Small model with a context of its own, which has as many sequences as the large model's. It uses the threads of
+/// the large model, which waits meanwhile.
 pub struct DraftModel {
     context: Context,
     batch: Batch,
-    /// The tokens that each sequence of the context holds.
+    /// Tokens that each sequence of the context holds.
     held: Vec<Vec<Token>>,
-    /// Tokens that the large model has too.
+    /// Number of tokens that both vocabularies share.
     shared: u32,
     least_p: f32,
 }
 
 impl DraftModel {
-    /// Loads the model at `path` for drafts of what `target` says, whose context is `beside`. It uses at most `threads`
-    /// of its threads, and drafts as long as its best token has at least the probability `least_p`.
+    /// Loads the model at `path` to draft for `target`, whose context is `beside`. It uses at most `threads` of the
+    /// target's threads, and drafts while its best token has at least the probability `least_p`.
     ///
     /// # Errors
-    /// Where it cannot be loaded, where its memory cannot take tokens back, or where its tokens are not `target`'s.
+    /// If it cannot be loaded, if its memory cannot remove tokens, or if its vocabulary is not that of `target`.
     pub fn open(
         path: &Path,
         beside: &Context,
@@ -45,12 +45,12 @@ impl DraftModel {
         Self::beside(&draft, beside, threads, least_p, settings, runtime_host)
     }
 
-    /// Loads the model at `path`, with as many of its layers on devices as find room there beside `contexts` contexts for
-    /// drafts of what is evaluated in such of `n_ctx` cells and `sequences` sequences. Adapters and the scaling of positions
-    /// are the large model's, and no matter here.
+    /// Loads the model at `path`, with as many of its layers on devices as fit. Room is left for `contexts` draft
+    /// contexts, each for a large context of `n_ctx` cells and `sequences` sequences. Adapters and RoPE scaling
+    /// belong to the large model and are not applied.
     ///
     /// # Errors
-    /// Where it cannot be loaded, or its memory cannot take tokens back.
+    /// If it cannot be loaded, or its memory cannot remove tokens.
     pub fn load(
         path: &Path,
         n_ctx: u32,
@@ -66,10 +66,10 @@ impl DraftModel {
         Ok(draft)
     }
 
-    /// The same as [`open`](Self::open) with a model that is loaded.
+    /// Makes a draft model of a loaded model: see [`open`](Self::open).
     ///
     /// # Errors
-    /// Where its tokens are not those of the large model, or its context does not fit into memory.
+    /// If its vocabulary is not that of the large model, or its context does not fit into memory.
     pub fn beside(
         draft: &Arc<Model>,
         beside: &Context,
@@ -82,7 +82,7 @@ impl DraftModel {
         let sequences = beside.sequences();
         let mut options = crate::context_options::context_options(draft, settings, true);
         options.n_ctx = cells(beside.n_ctx(), sequences);
-        let mend = "lower -c, take a smaller draft model, or leave --draft-model out";
+        let mend = "lower -c, use a smaller draft model, or remove --draft-model";
         let mut context =
             crate::context::context_of(draft, &options, settings, runtime_host, mend, sequences, sequences)?;
         context.share_threads(beside);
@@ -90,7 +90,7 @@ impl DraftModel {
         if let Some(threads) = threads {
             if threads == 0 || threads > decode {
                 return Err(Error::Usage(format!(
-                    "--draft-threads {threads}: use 1 to {decode}, the threads of the large model, which waits meanwhile"
+                    "--draft-threads {threads}: use 1 to {decode}, the number of threads of the large model"
                 )));
             }
             context.set_threads(threads, threads.min(prefill));
@@ -99,24 +99,27 @@ impl DraftModel {
         Ok(DraftModel { context, batch: Batch::default(), held, shared, least_p })
     }
 
-    /// Threads for single tokens and for batches from now on.
+    /// Sets the number of threads for decode and for prefill.
     pub fn set_threads(&mut self, decode: u32, prefill: u32) {
         self.context.set_threads(decode, prefill);
     }
 
-    /// Forgets what `sequence` holds beyond what it has in common with `tokens`, so that it never holds more than the large
-    /// model's does.
+    /// Removes the tokens of `sequence` after its common prefix with `tokens`, so that it never holds more than the
+    /// large model's sequence.
     pub fn trim(&mut self, sequence: SequenceId, tokens: &[Token]) {
         self.keep(sequence, tokens);
     }
 
-    /// Tokens of `tokens`, the text of `sequence`, that it has yet to evaluate.
+    /// Returns the number of `tokens`, the text of `sequence`, that are not evaluated yet.
     pub fn behind(&self, sequence: SequenceId, tokens: &[Token]) -> usize {
         tokens.len() - self.common(sequence, tokens)
     }
 
-    /// Evaluates up to `most` of the tokens that [`behind`](Self::behind) counts, but the last, whose logits are for a
-    /// draft.
+    /// Evaluates up to `most` of the tokens that [`behind`](Self::behind) counts. The last token is left for the
+    /// draft, which needs its logits.
+    ///
+    /// # Errors
+    /// Those of the evaluation.
     pub fn catch_up(&mut self, sequence: SequenceId, tokens: &[Token], most: usize) -> Result<()> {
         let Some((_, before)) = tokens.split_last().filter(|_| self.knows(tokens)) else { return Ok(()) };
         let from = self.keep(sequence, before);
@@ -124,16 +127,19 @@ impl DraftModel {
         self.evaluate(sequence, &before[from..to]).map(drop)
     }
 
-    /// Up to `most` tokens that may follow `tokens`, the text of `sequence`.
+    /// Drafts up to `most` tokens that may follow `tokens`, the text of `sequence`.
+    ///
+    /// # Errors
+    /// Those of the evaluation.
     pub fn draft(&mut self, sequence: SequenceId, tokens: &[Token], most: usize) -> Result<Vec<Token>> {
         let mut draft = Vec::new();
-        // Beyond its end it is of no use any more.
+        // Beyond the end of its context the draft model cannot draft.
         let room = (self.context.n_ctx() as usize).saturating_sub(tokens.len());
         let most = most.min(room);
         let Some((_, before)) = tokens.split_last().filter(|_| most > 0 && self.knows(tokens)) else {
             return Ok(draft);
         };
-        // The last is evaluated in any case: its logits are wanted.
+        // The last token is always evaluated, because its logits are needed.
         let kept = self.keep(sequence, before);
         let mut row = self.evaluate(sequence, &tokens[kept..])?;
         while let Some(last) = row {
@@ -150,7 +156,7 @@ impl DraftModel {
         Ok(draft)
     }
 
-    /// Whether all of `tokens` are tokens of this model too.
+    /// True if this model has all of `tokens` in its vocabulary.
     fn knows(&self, tokens: &[Token]) -> bool {
         tokens.iter().all(|token| token.cast_unsigned() < self.shared)
     }
@@ -160,7 +166,7 @@ impl DraftModel {
         held.iter().zip(tokens).take_while(|(held, token)| held == token).count()
     }
 
-    /// Forgets what `sequence` holds and `tokens` do not begin with; says how many of them it holds.
+    /// Removes the tokens of `sequence` after its common prefix with `tokens`; returns the length of the prefix.
     fn keep(&mut self, sequence: SequenceId, tokens: &[Token]) -> usize {
         let common = self.common(sequence, tokens);
         if common == self.held[sequence as usize].len() {
@@ -179,8 +185,8 @@ impl DraftModel {
         0
     }
 
-    /// Evaluates `tokens` after what `sequence` holds; the row of the last one's logits, or nothing where there is no room
-    /// for them.
+    /// Evaluates `tokens` after those that `sequence` holds. Returns the row of the last token's logits, or `None` if
+    /// there is no room.
     fn evaluate(&mut self, sequence: SequenceId, tokens: &[Token]) -> Result<Option<i32>> {
         let mut row = None;
         for part in tokens.chunks(self.context.n_batch().max(1) as usize) {
@@ -191,8 +197,8 @@ impl DraftModel {
             }
             match self.context.decode_batch(&mut self.batch) {
                 Ok(Decoded::Done) => self.held[sequence as usize].extend(part),
-                // Only where what it holds lies scattered: there are as many cells as all of them need. Texts are only worth
-                // time.
+                // There are enough cells, so this happens only if the free ones are fragmented. Texts that are
+                // dropped only cost time to evaluate again.
                 Ok(Decoded::NoRoom) => {
                     for sequence in 0..self.context.sequences() {
                         self.empty(sequence);
@@ -200,7 +206,7 @@ impl DraftModel {
                     return Ok(None);
                 }
                 Err(error) => {
-                    // What of it was evaluated is not known.
+                    // After an error, the number of evaluated tokens is unknown.
                     self.empty(sequence);
                     return Err(error);
                 }
@@ -210,37 +216,40 @@ impl DraftModel {
     }
 }
 
-/// Cells of a context for drafts of what is evaluated in one of `n_ctx`: each sequence holds what the large model's does, and a
-/// draft.
+/// Returns the number of cells of a draft context for a large context of `n_ctx` cells: each sequence holds the large
+/// model's tokens and a draft.
 fn cells(n_ctx: u32, sequences: u32) -> u32 {
     let more = if sequences > 1 { sequences.saturating_mul(super::options::MOST + 1) } else { 0 };
     n_ctx.saturating_add(more)
 }
 
-/// The large model's `settings` as they are for the draft model: its context is not of the size that the large one's was asked
-/// for, nor cut to what the small model was trained for.
+/// Adapts the large model's `settings` to the draft model: its context has its own size, and is not limited to the
+/// draft model's training length.
 fn settings_beside(settings: &Settings, n_ctx: u32, sequences: u32) -> Settings {
     let n_ctx = Setting { value: cells(n_ctx, sequences), source: Source::LiveHost };
     Settings { variant: Variant::default(), n_ctx, ..settings.clone() }
 }
 
-/// Refuses a model whose memory cannot take tokens back.
+/// Refuses a model whose memory cannot remove tokens.
 pub(super) fn check_memory(model: &Model) -> Result<()> {
     if model.can_take_back() {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "speculative decoding with {}: this model keeps a state that all tokens change (it is recurrent, or in part), and \
-         a draft that turns out wrong could not be taken out of it again; leave --speculative out",
+        "speculative decoding with {}: this model has a recurrent state, from which the tokens of a rejected draft \
+         cannot be removed; remove --speculative",
         model.path().display()
     )))
 }
 
-/// How many tokens two vocabularies have in common, from the first on; an error where others differ.
+/// Returns the number of tokens that two vocabularies share, counted from the first.
+///
+/// # Errors
+/// If tokens other than padding differ.
 fn shared_tokens(target: &Arc<Model>, draft: &Arc<Model>) -> Result<u32> {
     let refuse = |why: String| {
         Err(Error::Usage(format!(
-            "--draft-model {}: its vocabulary is not that of {}: {why}; take a smaller model of the same family",
+            "--draft-model {}: its vocabulary differs from that of {}: {why}; use a smaller model of the same family",
             draft.path().display(),
             target.path().display()
         )))
@@ -253,7 +262,7 @@ fn shared_tokens(target: &Arc<Model>, draft: &Arc<Model>) -> Result<u32> {
         return refuse(format!("it has {small} tokens, not {large}"));
     }
     if draft.begin_token() != target.begin_token() {
-        return refuse("texts begin with another token".to_string());
+        return refuse("its begin token is another".to_string());
     }
     let shared = large.min(small);
     let (mut one, mut other) = (Vec::new(), Vec::new());
@@ -270,7 +279,7 @@ fn shared_tokens(target: &Arc<Model>, draft: &Arc<Model>) -> Result<u32> {
     Ok(shared)
 }
 
-/// The likeliest token, and how likely it is.
+/// Returns the likeliest token and its probability.
 fn best(logits: &[f32]) -> (Token, f32) {
     let (mut at, mut greatest) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {
@@ -296,11 +305,11 @@ mod tests {
         let sum = 1.0 + 2.0 * 2.0_f32.exp() + (-1.0_f32).exp();
         assert_eq!(token, 1);
         assert!((p - 2.0_f32.exp() / sum).abs() < 1e-6, "{p}");
-        // What is no number is never sure.
+        // NaN never counts as sure.
         assert!(best(&[f32::NAN, 1.0]).1.is_nan());
     }
 
-    /// What `--gpu-layers auto` leaves room for, on the host here.
+    /// Checks the memory that `--gpu-layers auto` reserves, here on the host.
     #[test]
     fn its_context_takes_what_was_estimated_before_it_was_loaded() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -329,7 +338,7 @@ mod tests {
             let needs = subject.and_then(|subject| subject.needs(&own.offload())).expect("an estimate");
             let (cache, compute): (u64, u64) = taken(&mut draft.context);
             assert_eq!((needs[0].cache_bytes.0, needs[0].compute_bytes.0), (cache, compute), "{sequences}");
-            // More than the large one's, whose model is the same.
+            // The draft context is larger than the large model's, although both models are the same.
             assert_eq!(draft.context.n_ctx() > large.n_ctx(), sequences > 1);
         }
     }

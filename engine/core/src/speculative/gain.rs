@@ -1,35 +1,36 @@
-//! Whether drafts pay: the time of steps with them against that of steps without, in the same text.
+//! Decision whether drafts pay off: compares the time per token of steps with drafts to that of steps without, in the
+//! same text.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Steps without a draft that are measured before the first draft.
+/// Number of steps without a draft that are measured before the first draft.
 pub(super) const FIRST: usize = 8;
 
-/// The last of them that count: a longer context is slower.
+/// Number of recent steps without a draft that count. Older ones had a shorter context, and so were faster.
 const RECENT: usize = 16;
 
-/// Tokens after which one step goes without a draft, so that there is something to compare with.
+/// Number of tokens after which one step runs without a draft, to renew the comparison.
 const AGAIN: usize = 32;
 
-/// Tokens of steps with drafts that are judged together.
+/// Number of tokens of steps with drafts that are judged together.
 const WINDOW: usize = 32;
 
-/// Windows in a row that must be lost: one may be the machine's fault.
+/// Number of consecutive losing windows that turn drafts off: a disturbance of the machine may cause a single one.
 const LOSSES: u32 = 2;
 
-/// Tells the time.
+/// Source of the current time.
 pub type Clock = Box<dyn Fn() -> Instant + Send>;
 
-/// Why there are no more drafts.
+/// Measured loss, because of which drafts were turned off.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loss {
-    /// Tokens generated until then.
+    /// Number of tokens generated until then.
     pub after: usize,
-    /// Tokens a second with drafts, in the last window.
+    /// Tokens per second with drafts, in the last window.
     pub with: f64,
-    /// Without.
+    /// Tokens per second without drafts.
     pub without: f64,
 }
 
@@ -40,25 +41,25 @@ impl fmt::Display for Loss {
     }
 }
 
-/// What was measured.
+/// Measured times of steps with and without drafts.
 pub struct Gain {
     clock: Clock,
     began: Option<Instant>,
     recent: VecDeque<Duration>,
     plain_steps: u32,
     plain_time: Duration,
-    /// Tokens since the last step without a draft.
+    /// Number of tokens since the last step without a draft.
     since: usize,
     tokens: usize,
     window: (usize, Duration),
-    /// What was spent for drafts outside of steps, and has yet to be counted.
+    /// Time that was spent on drafts outside of steps and is not counted yet.
     debt: Duration,
     lost: u32,
     loss: Option<Loss>,
 }
 
 impl Gain {
-    /// Returns a judge of drafts that measures by `clock`.
+    /// Returns a new comparison that measures with `clock`.
     pub fn new(clock: Clock) -> Self {
         Gain {
             clock,
@@ -75,38 +76,38 @@ impl Gain {
         }
     }
 
-    /// Whether the next step may have a draft.
+    /// True if the next step may have a draft.
     pub fn lets_draft(&self) -> bool {
         self.loss.is_none() && self.recent.len() >= FIRST && self.since < AGAIN
     }
 
-    /// Why there are no more drafts, if there are none.
+    /// Returns the loss that turned drafts off; `None` while they are on.
     pub fn loss(&self) -> Option<Loss> {
         self.loss
     }
 
-    /// Tokens a second of all steps without a draft.
+    /// Returns the tokens per second over all steps without a draft.
     pub fn without(&self) -> Option<f64> {
         (self.plain_steps > 0 && !self.plain_time.is_zero())
             .then(|| f64::from(self.plain_steps) / self.plain_time.as_secs_f64())
     }
 
-    /// A step begins.
+    /// Starts the time of a step.
     pub fn begin(&mut self) {
         self.began = Some((self.clock)());
     }
 
-    /// Counts `time` that was spent for drafts outside of steps: in reading a text that is drafted for.
+    /// Counts `time` that was spent on drafts outside of steps, such as evaluating a prompt with the draft model.
     pub fn charge(&mut self, time: Duration) {
         self.debt += time;
     }
 
-    /// It has no draft, and looking for one took no time.
+    /// Ends a step without a draft, in which looking for one took no time.
     pub fn end_plain(&mut self) {
         self.end_plain_of(1);
     }
 
-    /// The same of a step that gave `tokens` tokens, one for each of several texts.
+    /// Ends a step without a draft that generated `tokens` tokens, one for each of several texts.
     pub fn end_plain_of(&mut self, tokens: usize) {
         let Some(time) = self.took() else { return };
         let time = time / u32::try_from(tokens.max(1)).unwrap_or(u32::MAX);
@@ -120,7 +121,7 @@ impl Gain {
         self.recent.push_back(time);
     }
 
-    /// It had one, or looking for one took time, and gave `tokens` tokens.
+    /// Ends a step that had a draft, or spent time looking for one, and generated `tokens` tokens.
     pub fn end_drafted(&mut self, tokens: usize) {
         let Some(time) = self.took() else { return };
         self.tokens += tokens;
@@ -131,7 +132,7 @@ impl Gain {
             return;
         }
         self.window = (0, Duration::ZERO);
-        // As much again at most: what was spent once is to be earned by many steps.
+        // At most doubles the time of the window: a cost that occurred once is spread over many steps.
         let paid = self.debt.min(time);
         self.debt -= paid;
         let time = time + paid;
@@ -147,7 +148,7 @@ impl Gain {
         Some((self.clock)().saturating_duration_since(self.began.take()?))
     }
 
-    /// Of the recent steps without a draft: one that was disturbed does not count.
+    /// Returns the median time of the recent steps without a draft, so that a single disturbed step does not count.
     fn median(&self) -> Duration {
         let mut times: Vec<Duration> = self.recent.iter().copied().collect();
         times.sort_unstable();
@@ -162,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// A clock that stands still until it is told to go on.
+    /// Returns a comparison with a clock that advances only when told to.
     fn gain() -> (Gain, impl Fn(u64)) {
         let (now, begin) = (Arc::new(AtomicU64::new(0)), Instant::now());
         let hands = Arc::clone(&now);
@@ -172,8 +173,8 @@ mod tests {
         })
     }
 
-    /// Steps until `tokens` tokens are there: one without a draft takes 100 µs, one with a draft gives `each` tokens in
-    /// `cost` µs.
+    /// Runs steps until `tokens` tokens are generated. A step without a draft takes 100 µs; one with a draft
+    /// generates `each` tokens in `cost` µs.
     fn run(gain: &mut Gain, wait: &impl Fn(u64), tokens: usize, each: usize, cost: u64) -> usize {
         let mut drafted = 0;
         let end = gain.tokens + tokens;
@@ -201,7 +202,8 @@ mod tests {
 
     #[test]
     fn what_is_spent_outside_of_steps_counts() {
-        // Three tokens in 200 µs, where 300 are taken without: a window of 33 tokens takes 2,200 and earns 1,100.
+        // A step gives three tokens in 200 µs, which would take 300 µs without drafts: a window of 33 tokens takes
+        // 2,200 µs and gains 1,100 µs.
         for (cost, lost) in [(0, false), (3_000, false), (10_000, true)] {
             let (mut gain, wait) = gain();
             run(&mut gain, &wait, 500, 3, 200);

@@ -1,4 +1,4 @@
-//! The second half of a generation, with drafts.
+//! Second half of a generation, with drafts.
 
 use std::time::Instant;
 
@@ -12,11 +12,12 @@ use super::speculator::{Drafter, Speculator};
 use crate::generation::{Generation, Stop, Teller};
 use crate::sequence::Sequence;
 
-/// How many of the largest differences that a look found a token must be ahead to be chosen by a batch: the difference
-/// is one logit's, and both of two may be off; and what the context holds was rounded so as well.
+/// Factor on the largest logit difference that was measured between a batch and single tokens. A token is chosen from
+/// a batch only if it leads by more than that: both logits of a comparison may be off, and the cache holds values
+/// that were rounded differently as well.
 const AHEAD: f32 = 4.0;
 
-/// The same as [`crate::generate::go_on`], with drafts: `token`, the first, is chosen already and not told yet.
+/// Generates like [`crate::generate::go_on`], with drafts. The first token, `token`, is chosen but not reported yet.
 pub fn go_on(
     sequence: &mut impl Sequence,
     chain: &mut Chain,
@@ -59,9 +60,9 @@ fn text(
         if interrupted() {
             return Ok(Stop::Interrupted);
         }
-        // Always where single tokens go: a draft is no prompt.
+        // A draft is no prompt, so the decode context always evaluates it.
         let context = sequence.context_for(1)?;
-        // The last is still to be evaluated.
+        // The last token is not evaluated yet.
         let made = tokens.len() - 1 - begin;
         let held = context.held();
         let room = (context.n_ctx() as usize).saturating_sub(held);
@@ -72,7 +73,7 @@ fn text(
             Ok(None) => {}
             Ok(Some(stop)) => return Ok(stop),
             Err(Error::Interrupted) => {
-                // What no one chose must not stay.
+                // Draft tokens that were not accepted must not stay in the context.
                 let context = sequence.current();
                 if context.held() > held {
                     context.keep(held);
@@ -84,8 +85,8 @@ fn text(
     }
 }
 
-/// Evaluates the last of `tokens`, with a draft if one is to be had, and chooses what follows. `made` of the tokens
-/// before it were generated; `room` is how many can be evaluated.
+/// Evaluates the last of `tokens`, with a draft if there is one, and chooses the tokens that follow. `made` of the
+/// tokens before it were generated; `room` is the number of tokens that can be evaluated.
 #[expect(clippy::too_many_arguments, reason = "a generation is that much")]
 fn step(
     context: &mut Context,
@@ -111,7 +112,7 @@ fn step(
     if let (Some(_), Drafter::Model(model)) = (found, &mut speculator.drafter)
         && model.behind(ALONE, tokens) > super::options::MOST as usize + 1
     {
-        // A prompt is no step: it would look like a loss.
+        // Evaluating a prompt is not a step: it would count as a loss.
         let start = Instant::now();
         model.catch_up(ALONE, tokens, usize::MAX)?;
         speculator.report.prompt += start.elapsed();
@@ -137,7 +138,7 @@ fn step(
     verify(context, chain, speculator, tokens, &draft, found, generation, teller)
 }
 
-/// Tells `token`, and makes it the last of `tokens` unless that was the end.
+/// Reports `token` and appends it to `tokens`, unless the generation ends with it.
 fn tell(
     token: Token,
     chain: &Chain,
@@ -152,7 +153,8 @@ fn tell(
     Ok(stop)
 }
 
-/// Evaluates the last of `tokens` and `draft` after it, and takes as much of it as would have been chosen, and one more.
+/// Evaluates the last of `tokens` and `draft` after it. Accepts the drafted tokens that would have been chosen
+/// anyway, and one more.
 #[expect(clippy::too_many_arguments, reason = "a generation is that much")]
 fn verify(
     context: &mut Context,
@@ -173,7 +175,7 @@ fn verify(
         let token = match choice {
             Some(token) => token,
             None => {
-                // Too near to tell: by the token alone, as without a draft.
+                // The lead is too small to decide, so the token is evaluated alone, as without a draft.
                 speculator.report.near_ties += 1;
                 context.keep(held + told);
                 context.decode(&batch[told..=told])?;
@@ -188,14 +190,14 @@ fn verify(
             break (stop, told - usize::from(!is_drafted));
         }
     };
-    // As without a draft: all but the token that was chosen last.
+    // As without a draft, the context holds all tokens except the last chosen one.
     context.keep((held + told).min(context.held()));
     speculator.gain.end_drafted(told);
     speculator.learn(draft.len(), accepted);
     Ok(stop)
 }
 
-/// The token by row `at` of the last batch; `None` where rounding could have another one chosen.
+/// Returns the token that row `at` of the last batch chooses; `None` if rounding could change the choice.
 fn choose(
     context: &mut Context,
     chain: &mut Chain,
@@ -205,7 +207,7 @@ fn choose(
     let row = context.logits_at(at as i32)?;
     let token = chain.choose(row)?;
     match found {
-        // Drawn tokens have no margin that could be looked at.
+        // Sampled tokens have no margin to compare with, so only the likeliest token can be decided here.
         BatchComparison::Differs(worst) if chain.takes_best() => {
             let mut less = row.to_vec();
             if let Some(logit) = usize::try_from(token).ok().and_then(|token| less.get_mut(token)) {
@@ -218,7 +220,7 @@ fn choose(
 }
 
 impl Speculator {
-    /// As much of `draft` as makes a batch of a width that was looked at.
+    /// Shortens `draft` so that the batch has a width that was compared with single tokens.
     fn cut(
         &self,
         mut draft: Vec<Token>,

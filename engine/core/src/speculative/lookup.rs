@@ -1,30 +1,32 @@
-//! Prompt lookup: what followed when the last tokens of a sequence stood there before.
+//! Prompt lookup: drafts the tokens that followed an earlier occurrence of the last tokens.
 
 use std::collections::HashMap;
 
 use llama::Token;
 
-/// How many of the last tokens are looked for, the longest first: what followed more of the same is likelier to follow.
+/// Numbers of last tokens that are looked up, the longest first: a longer match predicts the following tokens better.
 const SIZES: [usize; 3] = [4, 3, 2];
 
-/// Tokens in a row, behind the others' places empty.
+/// Consecutive tokens; the places after a shorter sequence are -1.
 type Gram = [Token; 4];
 
-/// Where each few tokens of a sequence stood last.
+/// Index of the last place of each short sequence of tokens.
 #[derive(Debug, Default)]
 pub struct Lookup {
-    /// For each of [`SIZES`]: the place after them.
+    /// Place after the last occurrence of each sequence, one map for each of [`SIZES`].
     ends: [HashMap<Gram, usize>; SIZES.len()],
-    /// How many tokens of the sequence are in there.
+    /// Number of tokens that are indexed.
     read: usize,
 }
 
 impl Lookup {
-    /// Up to `most` tokens that may follow `tokens`, a sequence that only grows; none where its end is new.
+    /// Drafts up to `most` tokens that may follow `tokens`, a sequence that only grows. Returns none if its end did
+    /// not occur before.
     ///
-    /// Where what followed is the end itself, as in a list whose items repeat, it is followed around.
+    /// If the tokens that followed reach the end of the sequence, as in a list of repeated items, the draft repeats
+    /// them.
     pub fn draft(&mut self, tokens: &[Token], most: usize) -> Vec<Token> {
-        // What ends with the last token has nothing after it yet.
+        // A match that ends with the last token has no tokens after it yet.
         self.read_to(tokens, tokens.len().saturating_sub(1));
         let found = SIZES.iter().zip(&self.ends).find_map(|(&size, ends)| ends.get(&gram(tokens, size)?));
         let Some(&from) = found else { return Vec::new() };
@@ -44,7 +46,7 @@ impl Lookup {
     }
 }
 
-/// The last `size` of `tokens`.
+/// Returns the last `size` of `tokens`.
 fn gram(tokens: &[Token], size: usize) -> Option<Gram> {
     let mut gram = [-1; 4];
     gram[..size].copy_from_slice(&tokens[tokens.len().checked_sub(size)?..]);
@@ -61,14 +63,14 @@ mod tests {
             (&[], 4, &[]),
             (&[1], 4, &[]),
             (&[1, 2, 3, 4], 4, &[]),
-            // One token alone is no match.
+            // A single token is no match.
             (&[1, 2, 3, 1], 4, &[]),
             (&[1, 2, 3, 4, 5, 1, 2], 3, &[3, 4, 5]),
-            // The latest of equals.
+            // Of matches of equal length, the latest counts.
             (&[1, 2, 7, 1, 2, 8, 1, 2], 1, &[8]),
-            // The longer match, though it is older.
+            // The longer match counts, although it is older.
             (&[9, 1, 2, 7, 3, 1, 2, 8, 9, 1, 2], 1, &[7]),
-            // On around the end.
+            // The draft continues after the end by repeating.
             (&[5, 6, 5, 6], 5, &[5, 6, 5, 6, 5]),
             (&[7, 7, 7], 3, &[7, 7, 7]),
         ];

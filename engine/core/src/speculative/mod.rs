@@ -1,13 +1,13 @@
-//! Speculative decoding: several tokens that may follow are evaluated together, and those stay that would have been
-//! chosen.
+//! Speculative decoding: several drafted tokens are evaluated together, and those that would have been chosen are
+//! kept.
 //!
-//! A draft comes from the text itself ([`lookup`]) or from a smaller model ([`draft_model`]). The model evaluates it in
-//! one batch, and the [`Chain`](sampling::Chain) chooses at each place as it would have without: as long as it
-//! chooses what was drafted, the next place is valid too. The first other token ends it, and what was evaluated after it
-//! is taken back.
+//! A draft comes from the text itself ([`lookup`]) or from a smaller model ([`draft_model`]). The model evaluates it
+//! in one batch, and the [`Chain`](sampling::Chain) chooses at each position as it would without a draft. As long as
+//! the chosen token equals the drafted one, the next position is valid too. The first different token ends the draft,
+//! and the tokens after it are removed from the context.
 //!
-//! That gives the same tokens if a batch gives the same logits as single tokens do, to the last bit. Some kernels do and
-//! some do not, so it is looked at ([`sameness`]), and where it differs nothing is drafted unless `near` was asked for.
+//! That gives the same text if a batch gives the same logits as single tokens do, bit for bit. This depends on the
+//! kernels, so both are compared ([`sameness`]). Where they differ, nothing is drafted unless `near` is set.
 
 mod draft_model;
 mod gain;

@@ -7,27 +7,27 @@ use llama::options::Drafts;
 
 use super::sameness::WIDTHS;
 
-/// Most tokens of a draft.
+/// Largest number of tokens of a draft.
 pub const MOST: u32 = WIDTHS[WIDTHS.len() - 1] as u32 - 1;
 /// Default of [`SpeculativeOptions::most`].
 pub const DEFAULT_MOST: u32 = 7;
 /// Default of [`SpeculativeOptions::least_p`].
 pub const DEFAULT_LEAST_P: f32 = 0.75;
 
-/// What is asked for.
+/// Requested options of speculative decoding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpeculativeOptions {
-    /// Where drafts come from.
+    /// Source of the drafts.
     pub drafts: Drafts,
-    /// The smaller model.
+    /// Path of the smaller model.
     pub model: Option<PathBuf>,
-    /// Most tokens of a draft, 1 to [`MOST`].
+    /// Largest number of tokens of a draft, 1 to [`MOST`].
     pub most: u32,
-    /// Threads of the smaller model; without it as many as the large one's.
+    /// Number of threads of the smaller model; `None` uses as many as the large model.
     pub threads: Option<u32>,
     /// Least probability of a token that the smaller model drafts.
     pub least_p: f32,
-    /// Whether it drafts also where a batch rounds otherwise than single tokens do.
+    /// True if drafts are used even where a batch rounds differently from single tokens.
     pub near: bool,
 }
 
@@ -45,7 +45,7 @@ impl Default for SpeculativeOptions {
 }
 
 impl SpeculativeOptions {
-    /// Refuses what cannot be meant.
+    /// Checks that the options are valid and compatible.
     ///
     /// # Errors
     /// [`Error::Usage`].
@@ -59,10 +59,10 @@ impl SpeculativeOptions {
         }
         match (self.drafts, &self.model) {
             (Drafts::Model, None) => {
-                refuse("--speculative model: name the smaller model with --draft-model FILE".to_string())
+                refuse("--speculative model: give the smaller model with --draft-model FILE".to_string())
             }
             (Drafts::Lookup, Some(model)) => refuse(format!(
-                "--draft-model {} with --speculative lookup: give one of them",
+                "--draft-model {} with --speculative lookup: use only one of the two",
                 model.display()
             )),
             _ => Ok(()),

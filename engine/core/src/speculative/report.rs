@@ -1,4 +1,4 @@
-//! What drafts brought, for a user to read.
+//! Report on the drafts of a text, for the user.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,44 +8,46 @@ use serde_json::{Value, json};
 
 use super::gain::Loss;
 
-/// What became of the drafts of a text.
+/// Statistics of the drafts of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftReport {
-    /// Where they came from.
+    /// Source of the drafts.
     pub drafts: Drafts,
-    /// Batches with a draft.
+    /// Number of batches with a draft.
     pub steps: usize,
-    /// Tokens that were drafted.
+    /// Number of drafted tokens.
     pub drafted: usize,
-    /// Of these, those that were chosen.
+    /// Number of drafted tokens that were accepted.
     pub accepted: usize,
-    /// Places where two tokens were too near to each other to decide by a batch, and one was evaluated alone.
+    /// Number of positions at which two tokens were too close to decide from a batch, so that the token was evaluated
+    /// alone.
     pub near_ties: usize,
-    /// Time for looking whether batches give the same bits.
+    /// Time for comparing batches with single tokens.
     pub looking: Duration,
     /// Time in which the smaller model evaluated the prompt.
     pub prompt: Duration,
-    /// Tokens a second of the steps without a draft.
+    /// Tokens per second of the steps without a draft.
     pub without: Option<f64>,
-    /// Tokens a second of all together.
+    /// Tokens per second of all steps.
     pub with: Option<f64>,
-    /// Why it turned itself off, if it did.
+    /// Loss that turned drafts off; `None` if they stayed on.
     pub loss: Option<Loss>,
-    /// Why it did not draft, or not everywhere.
+    /// Reason that nothing was drafted, or not everywhere.
     pub paused: Option<&'static str>,
 }
 
-/// Said where a batch gives other bits.
-pub const DIFFERS: &str = "here a batch of tokens rounds otherwise than single tokens do, and nothing was drafted where it \
-     does: for weights that are quantised -ctk bf16 -ctv bf16 mends that where it is not set, and --draft-near drafts all the same";
+/// Message for a model and CPU on which a batch gives different logits.
+pub const DIFFERS: &str = "here a batch of tokens rounds differently from single tokens, and nothing was drafted \
+                           where it does: for quantised weights, -ctk bf16 -ctv bf16 fixes that, and --draft-near \
+                           drafts anyway";
 
-/// Said of a mixture of experts.
-pub const MIXTURE: &str = "in a mixture of experts a batch may round otherwise than single tokens do, and nothing was drafted: \
-     --draft-near drafts all the same";
+/// Message for a mixture of experts.
+pub const MIXTURE: &str = "in a mixture of experts, a batch may round differently from single tokens, and nothing \
+                           was drafted: --draft-near drafts anyway";
 
-/// Said by a server, which goes on without drafts.
-pub const NOT_TAKEN_BACK: &str = "this model keeps a state that all tokens change (it is recurrent, or in part), a draft that \
-     turns out wrong could not be taken out of it again, and nothing is drafted";
+/// Message of a server, which continues without drafts.
+pub const NOT_TAKEN_BACK: &str = "this model has a recurrent state, from which the tokens of a rejected draft cannot \
+                                  be removed, so nothing is drafted";
 
 impl DraftReport {
     pub(super) fn new(drafts: Drafts) -> Self {
@@ -64,17 +66,18 @@ impl DraftReport {
         }
     }
 
-    /// Share of the drafted tokens that were chosen.
+    /// Returns the share of the drafted tokens that were accepted.
     pub fn acceptance(&self) -> Option<f64> {
         (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
     }
 
-    /// Speed of the whole, looking and drafting included, over that of the steps without a draft.
+    /// Returns the speed of all steps, including the time for comparing and drafting, divided by that of the steps
+    /// without a draft.
     pub fn gain(&self) -> Option<f64> {
         self.with.zip(self.without).map(|(with, without)| with / without)
     }
 
-    /// For a result in JSON.
+    /// Returns the report as JSON.
     pub fn to_json(&self) -> Value {
         let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
         json!({

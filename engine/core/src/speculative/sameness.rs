@@ -1,50 +1,55 @@
-//! Whether a batch of tokens gives the bits that the same tokens give one by one: looked at, not believed.
+//! Comparison of the logits of a batch with those of the same tokens evaluated one by one.
 //!
-//! Kernels sum up in another order for another number of rows, and attention over a long context is cut otherwise for a
-//! single token. Which of them a model runs depends on the build, the CPU, the layout of the weights, the types of the
-//! cache and how full it is. So tokens that were generated one by one are evaluated once more as a batch, and the logits
-//! of both compared bit for bit; once for each width, and again whenever the context has become twice as long.
+//! Kernels sum in a different order for a different number of rows, and attention over a long context is split
+//! differently for a single token. The kernels that a model uses depend on the build, the CPU, the layout of the
+//! weights, the types of the cache and its fill level. So tokens that were generated one by one are evaluated again
+//! as a batch, and the logits are compared bit for bit. This happens once for each width, and again whenever the
+//! context has doubled in length.
 
 use std::collections::HashMap;
 
 use llama::error::Result;
 use llama::{Context, Token};
 
-/// Tokens of a batch that verifies a draft, the draft's and the one before it. Few widths, since each is looked at.
+/// Batch sizes that verify a draft: the draft's tokens and the one before it. There are few, because each must be
+/// compared.
 pub const WIDTHS: [usize; 4] = [2, 4, 8, 16];
 
-/// Cells of the smallest graph: llama.cpp's steps.
+/// Number of cells of the smallest graph: llama.cpp grows the cache in steps of this size.
 const CELLS: usize = 256;
 
-/// What a look at a batch found.
+/// Result of comparing a batch with single tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BatchComparison {
-    /// The same bits.
+    /// All bits are the same.
     Same,
-    /// Others; how far the logits were from each other at most.
+    /// Bits differ; holds the largest difference of two logits.
     Differs(f32),
 }
 
-/// What is known of each width at each length of the context.
+/// Known results for each width and each length of the context.
 #[derive(Debug, Default)]
 pub struct Sameness {
     known: HashMap<(usize, u32), BatchComparison>,
 }
 
 impl Sameness {
-    /// What is known of batches of `width` tokens after `held` others.
+    /// Returns the known result for batches of `width` tokens after `held` other tokens.
     pub fn of(&self, width: usize, held: usize) -> Option<BatchComparison> {
         self.known.get(&(width, length(held + width))).copied()
     }
 
-    /// Whether a batch of `width` tokens after `held` others makes the context one of another length. What is known of
-    /// one length says nothing of the other, and it cannot be looked at before it is there.
+    /// True if a batch of `width` tokens after `held` others moves the context into another class of length. A result
+    /// for one length says nothing about another, and cannot be measured before the context has that length.
     pub fn is_between(width: usize, held: usize) -> bool {
         length(held) != length(held + width)
     }
 
-    /// Looks at it by the last tokens that `context` holds, `tokens`, which were evaluated one by one, and are again
-    /// afterwards.
+    /// Compares a batch with single tokens, using `tokens`, the last ones that `context` holds. They were evaluated
+    /// one by one, and are evaluated one by one again afterwards.
+    ///
+    /// # Errors
+    /// Those of the evaluation.
     pub fn look(&mut self, context: &mut Context, tokens: &[Token]) -> Result<BatchComparison> {
         let (width, held) = (tokens.len(), context.held());
         let before = held - width;
@@ -64,20 +69,21 @@ impl Sameness {
         Ok(found)
     }
 
-    /// Notes what `rows` say of batches of `width` tokens after `held` others: each as a part of a batch and alone.
+    /// Records the result of `rows` for batches of `width` tokens after `held` others. Each row is a pair: as part of
+    /// a batch, and alone.
     pub fn learn(&mut self, width: usize, held: usize, rows: Vec<(Vec<f32>, Vec<f32>)>) -> BatchComparison {
         let found = rows.iter().map(|(one, other)| compare(one, other)).fold(BatchComparison::Same, worse);
         self.known.insert((width, length(held + width)), found);
         found
     }
 
-    /// Whether anything was found to differ.
+    /// True if any comparison found a difference.
     pub fn any_differs(&self) -> bool {
         self.known.values().any(|found| matches!(found, BatchComparison::Differs(_)))
     }
 }
 
-/// A number for each doubling of the context.
+/// Returns the class of length: it increases each time that the context doubles.
 fn length(tokens: usize) -> u32 {
     tokens.next_multiple_of(CELLS).ilog2()
 }

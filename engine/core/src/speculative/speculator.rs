@@ -1,4 +1,4 @@
-//! Drafts for one sequence, and what is known of them.
+//! Drafts for one sequence, and the measurements that control them.
 
 use std::time::Instant;
 
@@ -15,33 +15,35 @@ use super::sameness::{BatchComparison, Sameness, WIDTHS};
 use crate::runtime_host::RuntimeHost;
 use crate::settings::Settings;
 
-/// Where drafts come from.
+/// Source of drafts.
 pub(super) enum Drafter {
     Lookup(Lookup),
     Model(Box<DraftModel>),
 }
 
-/// Drafts for one sequence, and what is known of them.
+/// Drafts for one sequence, and the measurements that control them.
 pub struct Speculator {
     pub(super) drafter: Drafter,
     pub(super) most: usize,
     pub(super) near: bool,
-    /// A mixture sends each token to other matrices: that one batch had the same bits says nothing of the next.
+    /// True for a mixture of experts. It sends each token to other matrices, so a batch with the same bits says
+    /// nothing about the next batch.
     pub(super) is_mixture: bool,
     pub(super) sameness: Sameness,
     pub(super) gain: Gain,
-    /// Which of [`WIDTHS`] the next draft is for.
+    /// Index in [`WIDTHS`] for the next draft.
     pub(super) reach: usize,
-    /// Tokens that come before the next prompt.
+    /// Tokens that precede the next prompt.
     pub(super) before: Vec<Token>,
     pub(super) report: DraftReport,
 }
 
 impl Speculator {
-    /// Drafts as `options` want them for what is evaluated in `context`; `None` where they are off.
+    /// Makes drafts with `options` for the tokens that `context` evaluates; returns `None` if drafts are off.
     ///
     /// # Errors
-    /// Options that [`SpeculativeOptions::check`] refuses, a model that cannot take tokens back, and those of [`DraftModel::open`].
+    /// If [`SpeculativeOptions::check`] refuses the options, or the model cannot remove tokens; and those of
+    /// [`DraftModel::open`].
     pub fn new(
         options: &SpeculativeOptions,
         context: &Context,
@@ -84,12 +86,12 @@ impl Speculator {
         }
     }
 
-    /// Names the tokens that the sequence holds before the next prompt; without it there are none.
+    /// Sets the tokens that the sequence holds before the next prompt. Without a call there are none.
     pub fn after(&mut self, tokens: &[Token]) {
         self.before = tokens.to_vec();
     }
 
-    /// Begins a new text: what is known of the machine stays.
+    /// Begins a new text. What is known about the machine stays.
     pub(super) fn begin(&mut self, prompt: &[Token]) -> Vec<Token> {
         self.report = DraftReport::new(self.report.drafts);
         if let Drafter::Lookup(lookup) = &mut self.drafter {
@@ -100,9 +102,9 @@ impl Speculator {
         tokens
     }
 
-    /// The width of the next batch, after `held` tokens of which the last `pure` were evaluated one by one, and with room
-    /// for `room` more: the widest that is allowed and of which something is known, or the one that is to be looked at
-    /// first. `None` where there is none.
+    /// Returns the width of the next batch, after `held` tokens, of which the last `pure` were evaluated one by one,
+    /// and with room for `room` more. That is the widest permitted width with a known result, or the one to compare
+    /// first. `None` if there is none.
     pub(super) fn width(
         &self,
         held: usize,
@@ -118,7 +120,7 @@ impl Speculator {
         })
     }
 
-    /// A draft was evaluated.
+    /// Updates the width after a draft was evaluated.
     pub(super) fn learn(&mut self, drafted: usize, accepted: usize) {
         self.report.steps += 1;
         self.report.drafted += drafted;
@@ -127,7 +129,8 @@ impl Speculator {
     }
 }
 
-/// Why nothing can be drafted for `model` whatever drafts, if that is so; `near` where other bits will do.
+/// Returns the reason that nothing can be drafted for `model` by any method; `None` if drafts are possible. `near`
+/// accepts different bits.
 pub fn impossible(model: &Model, near: bool) -> Option<&'static str> {
     match (model.can_take_back(), near || !is_mixture(model)) {
         (false, _) => Some(NOT_TAKEN_BACK),
@@ -136,7 +139,7 @@ pub fn impossible(model: &Model, near: bool) -> Option<&'static str> {
     }
 }
 
-/// Whether the model chooses among several matrices for each token.
+/// True if the model is a mixture of experts.
 fn is_mixture(model: &Model) -> bool {
     let experts = model
         .metadata("general.architecture")
@@ -144,7 +147,7 @@ fn is_mixture(model: &Model) -> bool {
     experts.is_some_and(|experts| experts.trim() != "0")
 }
 
-/// Which of [`WIDTHS`] comes after a draft of `drafted` tokens of which `accepted` were chosen.
+/// Returns the next index in [`WIDTHS`] after a draft of `drafted` tokens, of which `accepted` were accepted.
 pub fn reach_after(reach: usize, drafted: usize, accepted: usize) -> usize {
     match (accepted == drafted, accepted * 2 < drafted) {
         (true, _) => (reach + 1).min(WIDTHS.len() - 1),

@@ -1,4 +1,4 @@
-//! With drafts the tokens are those without, whatever chooses them.
+//! Tests that drafts do not change the text, whatever the sampler.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -28,7 +28,7 @@ const PROMPTS: [&str; 6] = [
     "x",
 ];
 
-/// The tiny model with weights of `seed`.
+/// Returns the tiny model with weights of `seed`.
 fn tiny(seed: u64) -> PathBuf {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     static WRITING: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -46,7 +46,7 @@ fn seed() -> u64 {
     synth::SynthOptions::new(Preset::Tiny).seed
 }
 
-/// Settings of one thread, which share the machine with other tests, with a cache of `kind`.
+/// Returns settings with one thread, because other tests run at the same time, and a cache of `kind`.
 fn settings(kind: KvType, n_ctx: u32) -> Settings {
     let requested = Requested {
         decode_threads: Some(1),
@@ -69,7 +69,7 @@ fn session(settings: &Settings) -> Session {
     Layouts::from(the_model()).session(settings, &RuntimeHost::default(), false).expect("a context")
 }
 
-/// Drafts that are never found to lose: the clock stands still.
+/// Stops the clock, so that drafts are never judged to lose.
 fn never_losing(options: &SpeculativeOptions, session: &mut Session, settings: &Settings) {
     let runtime_host = RuntimeHost::default();
     session.speculate(options, settings, &runtime_host).expect("drafts");
@@ -88,13 +88,13 @@ fn generated(session: &mut Session, sampling: &SamplingOptions, prompt: &str, n:
     (generation, session.current().held())
 }
 
-/// Whether a batch rounds otherwise than single tokens do on this CPU, and nothing was drafted for it, as `report` says:
-/// a Zen 4 does so, an Intel with AMX does not. Then there is nothing to be said of drafts but that the text is the same.
+/// True if `report` says that nothing was drafted because a batch rounds differently from single tokens on this CPU.
+/// A Zen 4 does so, an Intel with AMX does not. Then only the equality of the text can be tested.
 fn cannot_draft_here(report: &DraftReport) -> bool {
     report.drafted == 0 && report.paused == Some(report::DIFFERS)
 }
 
-/// Every way of choosing that keeps a state or looks at one.
+/// Returns every kind of sampler that keeps a state or reads one.
 fn ways() -> Vec<(&'static str, SamplingOptions)> {
     let greedy = || SamplingOptions { temperature: 0.0, ..SamplingOptions::default() }.with_seed(1);
     let drawn = || SamplingOptions { temperature: 1.2, top_k: 0, ..SamplingOptions::default() }.with_seed(7);
@@ -119,7 +119,7 @@ fn ways() -> Vec<(&'static str, SamplingOptions)> {
     ]
 }
 
-/// Drafts of the text itself, of the model itself, and of one that knows nothing.
+/// Returns drafters that use the text itself, the model itself, and a model with unrelated weights.
 fn drafters(most: u32) -> [SpeculativeOptions; 3] {
     let of = |seed| SpeculativeOptions {
         drafts: Drafts::Model,
@@ -166,7 +166,7 @@ fn tokens_are_those_without_drafts_whatever_chooses_them() {
         );
     }
     let accepted = drafting.map(|(_, _, accepted)| accepted);
-    // It was not all in vain: nothing would be shown by that.
+    // The test shows something only if drafts were accepted.
     assert!(accepted[0] > 100 && accepted[1] > 300, "{accepted:?}");
 }
 
@@ -187,8 +187,8 @@ fn a_model_that_drafts_for_itself_is_nearly_always_right() {
     assert!(report.steps < 30, "{report:?}");
 }
 
-/// Beyond 256 tokens attention over a cache in f16 is cut otherwise for a single token: nothing may be drafted there, and
-/// the text is the same all the same. In bf16 it is not.
+/// Beyond 256 tokens, attention over an f16 cache is split differently for a single token. Nothing may be drafted
+/// there, and the text stays the same. In bf16 there is no such difference.
 #[test]
 fn a_long_text_is_the_same_and_drafted_where_bits_are() {
     let prompt = "The smith brings the steel slowly to a red heat. ".repeat(4);
@@ -203,7 +203,8 @@ fn a_long_text_is_the_same_and_drafted_where_bits_are() {
             assert_eq!((found.tokens, also_held), (expected.tokens, held), "{kind}");
             let report = found.speculation.expect("a report");
             assert_eq!(report.near_ties, 0, "{report:?}");
-            // How much is repeated is this model's affair; with a draft of its own it is next to all, see above.
+            // The number of repetitions depends on the model. A model that drafts for itself accepts nearly all
+            // tokens, as tested above.
             let drafted = report.accepted > 0 || cannot_draft_here(&report);
             assert!(way > 0 || drafted, "{kind}: {report:?}");
         }
@@ -266,12 +267,13 @@ fn near_drafts_decide_close_choices_alone() {
 fn it_turns_itself_off_when_the_clock_says_that_it_loses() {
     let settings = settings(KvType::F16, 512);
     let mut drafting = session(&settings);
-    // Wherever a batch rounds otherwise too: what is drafted is wrong in any case.
+    // `near` drafts even where a batch rounds differently: these drafts are wrong in any case.
     let options = SpeculativeOptions { near: true, ..drafters(7)[2].clone() };
     drafting.speculate(&options, &settings, &RuntimeHost::default()).expect("drafts");
     let mut speculator = drafting.take_speculator().expect("drafts");
-    // Each look at the clock is a millisecond later: every step takes as long, whatever it gives. Drafts that know
-    // nothing give a token a step, or little more; so the clock runs five times as fast while they are drafted.
+    // Each reading of the clock is a millisecond later, so every step takes equally long, whatever it generates.
+    // Drafts of unrelated weights give little more than one token per step, so the clock runs five times as fast
+    // during those drafts.
     let ticks = std::sync::atomic::AtomicU64::new(0);
     let begin = Instant::now();
     speculator.gain = Gain::new(Box::new(move || {
@@ -298,7 +300,7 @@ fn another_vocabulary_is_refused() {
         SpeculativeOptions { drafts: Drafts::Model, model: Some(other), ..SpeculativeOptions::default() };
     let why =
         drafting.speculate(&options, &settings, &RuntimeHost::default()).err().map(|error| error.to_string());
-    assert!(why.as_deref().is_some_and(|why| why.contains("its vocabulary is not that of")), "{why:?}");
+    assert!(why.as_deref().is_some_and(|why| why.contains("its vocabulary differs from that of")), "{why:?}");
     let options = SpeculativeOptions { threads: Some(2), ..drafters(7)[1].clone() };
     let why =
         drafting.speculate(&options, &settings, &RuntimeHost::default()).err().map(|error| error.to_string());
@@ -314,9 +316,9 @@ fn what_cannot_be_meant_is_refused() {
         (SpeculativeOptions { least_p: f32::NAN, ..lookup() }, "--draft-p-min NaN"),
         (
             SpeculativeOptions { drafts: Drafts::Model, ..SpeculativeOptions::default() },
-            "name the smaller model",
+            "give the smaller model",
         ),
-        (SpeculativeOptions { model: Some("m.gguf".into()), ..lookup() }, "give one of them"),
+        (SpeculativeOptions { model: Some("m.gguf".into()), ..lookup() }, "use only one of the two"),
     ];
     for (options, expected) in cases {
         let why = options.check().err().map(|error| error.to_string()).unwrap_or_default();

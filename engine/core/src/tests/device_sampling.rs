@@ -1,4 +1,4 @@
-//! Whether a device draws as often as it should. To llama.cpp the CPU is a device too.
+//! Test that a device draws tokens with the right probabilities. For llama.cpp the CPU is a device too.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::settings::{Requested, Settings};
 
 const DRAWS: usize = 1500;
 
-/// How often each of `likely` was drawn after one prompt, on the device.
+/// Returns how often the device drew each of `likely` after one prompt.
 fn counts(context: &mut Context, options: &SamplingOptions, likely: &[Candidate]) -> Vec<usize> {
     let mut chain = Chain::new(options, &Arc::clone(context.model())).expect("a chain");
     chain.place(context, ALONE).expect("samplers");
@@ -35,7 +35,7 @@ fn chi_square(counts: &[usize], likely: &[Candidate]) -> f64 {
     counts.iter().zip(expected).map(|(count, expected)| (*count as f64 - expected).powi(2) / expected).sum()
 }
 
-/// The tiny model and a context of it.
+/// Returns the tiny model and a context of it.
 fn tiny() -> (tempfile::TempDir, Arc<Model>, Context) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("tiny.gguf");
@@ -58,7 +58,7 @@ fn a_device_draws_by_the_probabilities_that_the_host_finds() {
         chain.sample(&mut context, -1).expect("a token");
         chain.candidates().to_vec()
     };
-    // The first leaves eight tokens; the second cuts by all there is.
+    // The first options leave eight tokens; the second apply every kind of cut.
     let flat = SamplingOptions {
         top_k: 8,
         top_p: 1.0,
@@ -80,26 +80,26 @@ fn a_device_draws_by_the_probabilities_that_the_host_finds() {
     assert_eq!(flat_likely.len(), 8);
     assert!((3..20).contains(&cut_likely.len()), "{cut_likely:?}");
     let flat_counts = counts(&mut context, &flat, &flat_likely);
-    // One in a thousand is greater, with 7 degrees of freedom.
+    // Critical value for 7 degrees of freedom: one in a thousand results is larger.
     let bound = 24.32;
     let chi = chi_square(&flat_counts, &flat_likely);
     assert!(chi < bound, "{chi}: {flat_counts:?}");
-    // It would be seen if the temperature were another.
+    // The test would detect a different temperature.
     let chi = chi_square(&flat_counts, &wrong_likely);
     assert!(chi > 2.0 * bound, "{chi}");
     let cut_counts = counts(&mut context, &cut, &cut_likely);
-    // 99.9 % by Wilson and Hilferty's formula.
+    // 99.9 % quantile by the approximation of Wilson and Hilferty.
     let free = (cut_likely.len() - 1) as f64;
     let bound = free * (1.0 - 2.0 / (9.0 * free) + 3.0902 * (2.0 / (9.0 * free)).sqrt()).powi(3);
     let chi = chi_square(&cut_counts, &cut_likely);
     assert!(chi < bound, "{chi} of {bound}: {cut_counts:?}");
-    // The same seed again, the same draws; another seed, others.
+    // The same seed draws the same tokens, and another seed draws others.
     assert_eq!(counts(&mut context, &flat, &flat_likely), flat_counts);
     let other = SamplingOptions { seed: Some(9), ..flat };
     assert_ne!(counts(&mut context, &other, &flat_likely), flat_counts);
 }
 
-/// `many` tokens of a text that goes on with each.
+/// Generates `many` tokens, each of which is evaluated before the next.
 fn text(chain: &mut Chain, context: &mut Context, many: usize) -> Vec<Token> {
     let mut next = || {
         let token = chain.sample_of(context, ALONE, -1).expect("a token");
@@ -109,7 +109,7 @@ fn text(chain: &mut Chain, context: &mut Context, many: usize) -> Vec<Token> {
     (0..many).map(|_| next()).collect()
 }
 
-/// What a server does with a request that gives its slot to another, and with a slot's next request.
+/// Covers a server that preempts a request, and the next request in the same slot.
 #[test]
 fn a_text_goes_on_with_the_samplers_of_another_place() {
     let (_folder, model, mut context) = tiny();
@@ -137,13 +137,13 @@ fn a_text_goes_on_with_the_samplers_of_another_place() {
     for options in [options, partly] {
         let mut chain = begin(&options, &mut context);
         let whole = text(&mut chain, &mut context, 24);
-        // Another seed needs no other graph; its state is another.
+        // Another seed needs the same graph with another state.
         let other = SamplingOptions { seed: Some(6), ..options.clone() };
         let mut chain = begin(&other, &mut context);
         assert_ne!(text(&mut chain, &mut context, 24), whole);
         let mut chain = begin(&options, &mut context);
         let mut parts = text(&mut chain, &mut context, 10);
-        // Its place is another's for a while; the last token is evaluated again in the new one.
+        // Another request takes the slot for a while. Afterwards the last token is evaluated again in the new slot.
         let mut guest = Chain::new(&other, &model).expect("a chain");
         guest.place(&mut context, ALONE).expect("samplers");
         chain.place(&mut context, ALONE).expect("samplers");

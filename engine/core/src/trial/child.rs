@@ -1,4 +1,4 @@
-//! The parent's side: starts a child, asks it, and finds out how it died.
+//! Parent side of a trial: starts a child process, sends it requests, and determines the reason if it ends.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -15,24 +15,25 @@ use super::request::{COMMAND, TrialRequest, TrialVerdict};
 use super::worker;
 use crate::child_process::{LastWords, death, lines};
 
-/// Lines of its stderr that are looked at when it has died.
+/// Number of last lines on stderr that are searched for the reason of a child's end.
 const LAST_WORDS: usize = 12;
 /// Interval between two checks for an interrupt by the user.
 const GLANCE: Duration = Duration::from_millis(20);
 /// Time that a child may take to end after it closed its output.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// Beginning of the line on stderr that reports an abort of llama.cpp: see `give_up` of the shim.
+/// Beginning of the line on stderr that reports an abort of llama.cpp: see `give_up` of the shim
+/// (vendor/llama-link/csrc/shim.cpp).
 const CAUSE: &str = "caused by: ";
-/// Part of the shim's message if memory or threads were short.
+/// Part of the shim's message for a lack of memory or threads.
 const OF_MEMORY: &str = "it could not have the memory or the threads";
-/// Part of the message about a mapped file that became shorter.
+/// Part of the shim's message for a mapped file that became shorter.
 const OF_FILE: &str = "a part of the mapped model file cannot be read";
 
-/// A process that makes trials, one after the other, until one ends it. It is killed when this is dropped.
+/// Child process that runs trials, one after the other, until one of them ends it. It is killed when this is dropped.
 pub struct Child {
     child: std::process::Child,
-    /// Closed by dropping it.
+    /// Input of the child, which is closed by dropping it.
     stdin: ChildStdin,
     answers: Receiver<String>,
     last_words: LastWords,
@@ -41,14 +42,14 @@ pub struct Child {
 /// Reason that a child gave no answer. The child takes no more requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It ended, or had to be ended.
+    /// The child ended, or was killed.
     Died {
         /// Description of the end, in words that follow "its trial load".
         how: String,
         /// Cause of the end.
         cause: Cause,
     },
-    /// This process was told to end.
+    /// The user interrupted this process.
     Interrupted,
 }
 
@@ -60,7 +61,7 @@ impl Drop for Child {
 }
 
 impl Child {
-    /// Starts `program`, an `anneal`.
+    /// Starts `program`, an `anneal` executable, as a child.
     ///
     /// # Errors
     /// Those of the system.
@@ -71,7 +72,7 @@ impl Child {
             command.env_remove(name);
         });
         let mut child = command
-            // No GPU: its memory may be taken, and a fault there would reach others.
+            // The child uses no GPU: its memory may be full, and a fault on it would affect other processes.
             .env("CUDA_VISIBLE_DEVICES", "")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -94,14 +95,16 @@ impl Child {
         }
     }
 
-    /// Asks for one trial and waits for its end, for `patience` at most.
+    /// Requests a trial and waits for its result, for at most `patience`.
     ///
     /// # Errors
-    /// If there is no answer. Then the child is dead, or of no use.
+    /// If there is no answer. The child is then dead or unusable.
     pub fn ask(&mut self, request: &TrialRequest, patience: Duration) -> Result<TrialVerdict, End> {
         let begun = Instant::now();
-        let line = serde_json::to_string(request)
-            .map_err(|why| End::Died { how: format!("cannot be asked for: {why}"), cause: Cause::Machine })?;
+        let line = serde_json::to_string(request).map_err(|why| End::Died {
+            how: format!("could not be requested: {why}"),
+            cause: Cause::Machine,
+        })?;
         if writeln!(self.stdin, "{line}").and_then(|()| self.stdin.flush()).is_err() {
             return Err(self.end());
         }
@@ -119,7 +122,7 @@ impl Child {
                     let _ = self.child.kill();
                     let seconds = patience.as_secs();
                     return Err(End::Died {
-                        how: format!("took longer than {seconds} s and was ended"),
+                        how: format!("took longer than {seconds} s and was killed"),
                         cause: Cause::Machine,
                     });
                 }
@@ -150,16 +153,17 @@ impl Child {
     }
 }
 
-/// True for variables that a child does not inherit: Anneal's own. The request holds all settings that change what is loaded:
-/// kernels, repacking, threads, adapters and RoPE scaling. A variable must not change them again.
+/// True for variables that a child does not inherit: Anneal's own. The request contains all settings that change the
+/// load (kernels, repacking, threads, adapters and RoPE scaling), and a variable must not change them again.
 ///
-/// The child inherits the variables of llama.cpp ([`changes_llama_cpp`]), of the system and of its libraries: the load has them.
+/// The child inherits the variables of llama.cpp ([`changes_llama_cpp`]), of the system and of its libraries, as the
+/// load does.
 fn is_removed(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"ANNEAL_") && name != worker::TEST
 }
 
-/// True for variables by which llama.cpp chooses kernels and layouts, such as `GGML_CPU_TILED_MM`: a verdict holds for their
-/// values alone.
+/// True for variables by which llama.cpp chooses kernels and layouts, such as `GGML_CPU_TILED_MM`: a verdict holds
+/// for their values alone.
 pub(super) fn changes_llama_cpp(name: &OsStr) -> bool {
     [&b"GGML_"[..], b"LLAMA_"].iter().any(|prefix| name.as_bytes().starts_with(prefix))
 }
@@ -185,14 +189,14 @@ fn told(status: ExitStatus, said: &[String]) -> End {
     let last = said.last().map_or(String::new(), |last| format!("; its last message: {last}"));
     // See `worker::allow_time`.
     if status.signal().is_some_and(|signal| signal == Signal::XCPU.as_raw()) {
-        let how = format!("needed more CPU time than a file of its size may{last}");
+        let how = format!("needed more CPU time than is allowed for a file of its size{last}");
         return End::Died { how, cause: Cause::CpuTime };
     }
-    // The file causes memory faults and their like. Other signals come from outside, and an illegal instruction comes from
-    // a CPU that lacks what the program needs.
+    // A file can cause these faults. Other signals come from outside. An illegal instruction means that the CPU lacks
+    // a feature that the program needs.
     let is_fault = matches!(status.signal(), Some(6 | 7 | 8 | 11));
-    // A panic: see `cli::main`.
-    let is_panic = all.contains("anneal made a mistake");
+    // Message of a panic: see `cli::main`.
+    let is_panic = all.contains("internal error");
     let cause = if is_fault || is_panic { Cause::File } else { Cause::Machine };
     End::Died { how: format!("{}{last}", death(status)), cause }
 }
@@ -233,14 +237,14 @@ mod tests {
             ),
             (
                 "kill -KILL $$",
-                "was killed (signal 9): by the kernel for want of memory, if nobody else did",
+                "was killed (signal 9), probably by the kernel because of too little memory",
                 Cause::Machine,
             ),
-            ("kill -XCPU $$", "needed more CPU time than a file of its size may", Cause::CpuTime),
+            ("kill -XCPU $$", "needed more CPU time than is allowed for a file of its size", Cause::CpuTime),
             ("kill -TERM $$", "crashed (signal 15)", Cause::Machine),
             ("exit 3", "ended with exit code 3", Cause::Machine),
             ("echo walked", "answered nonsense: expected value at line 1 column 1", Cause::Machine),
-            ("sleep 60", "took longer than 1 s and was ended", Cause::Machine),
+            ("sleep 60", "took longer than 1 s and was killed", Cause::Machine),
         ];
         for (script, how, cause) in cases {
             assert_eq!(end_of(script), End::Died { how: how.to_string(), cause }, "{script}");

@@ -15,16 +15,17 @@ use sha2::{Digest as _, Sha256};
 use super::child;
 use super::request::TrialRequest;
 
-/// Most bytes of a header that are digested. The largest real headers, with 262,144 tokens, have about 15 MiB.
+/// Largest number of bytes of a header that are digested. The largest real headers, with 262,144 tokens, have about
+/// 15 MiB.
 const LONGEST_HEADER: u64 = 256 << 20;
 
-/// Version of the trial. Raise it when a trial does more than before.
+/// Version of the trial. Increase it when a trial checks more than before.
 const VERSION: u32 = 2;
 
 /// Returns the digest of everything that a verdict depends on; `None` if a file cannot be read.
 ///
-/// To digest the weights at every start takes too long. Size, device, inode and the times of the last change, in nanoseconds,
-/// stand for them: no user can set the time of an inode's last change.
+/// Digesting the weights at every start would take too long. Instead, the digest contains the file's size, device,
+/// inode and times of the last change in nanoseconds. No user can set the time of an inode's last change.
 pub(super) fn of(
     parts: &[&GgufFile],
     variant: &Variant,
@@ -33,7 +34,7 @@ pub(super) fn of(
 ) -> Option<String> {
     let mut all = Sha256::new();
     all.update(VERSION.to_le_bytes());
-    // Another build may fail where this one does not.
+    // A file that one build can load may make another build fail.
     all.update(llama::llama_version());
     all.update(env!("CARGO_PKG_VERSION"));
     put_stamp(&mut all, program)?;
@@ -51,7 +52,7 @@ pub(super) fn of(
     Some(Hex::from_bytes(&digest).as_str().to_string())
 }
 
-/// Puts the header of a file and its stamp.
+/// Adds the header of a file and its stamp to the digest.
 fn put_file(all: &mut Sha256, file: &GgufFile) -> Option<()> {
     put_stamp(all, file.path())?;
     let header = file.tensors().iter().map(|tensor| tensor.offset).min().unwrap_or(LONGEST_HEADER);
@@ -65,7 +66,7 @@ fn put_file(all: &mut Sha256, file: &GgufFile) -> Option<()> {
     }
 }
 
-/// Puts the variables that change what llama.cpp does.
+/// Adds the variables that change what llama.cpp does to the digest.
 fn put_variables(all: &mut Sha256, variables: impl Iterator<Item = (OsString, OsString)>) {
     let mut relevant: Vec<_> = variables.filter(|(name, _)| child::changes_llama_cpp(name)).collect();
     relevant.sort();
@@ -126,7 +127,7 @@ mod tests {
         }
         fs::write(&program, "another").expect("written");
         seen.push(of(&path, &same).expect("a key"));
-        // A weight is another, and the time of the last change is put back.
+        // Changes a weight and resets the file's modification time.
         let modified = fs::metadata(&path).and_then(|found| found.modified()).expect("a time");
         let mut bytes = fs::read(&path).expect("a model");
         *bytes.last_mut().expect("a byte") ^= 1;

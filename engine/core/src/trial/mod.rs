@@ -1,11 +1,12 @@
-//! Trial loads: a file that this machine does not know is loaded first by a child process that may die of it.
+//! Trial loads: a file that is new to this machine is first loaded by a child process, which may crash.
 //!
-//! llama.cpp asserts what it does not expect of a model, and an assertion, like a memory fault, ends the process. The
-//! pre-check (crate `gguf`) refuses what is known to lead there. A trial load catches the rest: a short-lived child, the
-//! program itself, loads the file on the CPU and runs a token. Its end is an error of this load and of nothing else.
-//! A verdict is kept ([`verdicts`]), so that a known file costs nothing.
+//! llama.cpp asserts its expectations of a model, and a failed assertion or a memory fault ends the process. The
+//! pre-check (crate `gguf`) refuses files that are known to cause this. A trial load catches the others: a
+//! short-lived child process of the same program loads the file on the CPU and evaluates a token. If the child ends,
+//! only this load fails. The verdict is kept ([`verdicts`]), so that a known file needs no further trial.
 //!
-//! The order of the checks, and what they cannot catch, is in `docs/src/develop/containment.md`.
+//! The order of the checks, and the faults that they cannot catch, are described in
+//! `docs/src/develop/containment.md`.
 
 mod child;
 mod key;
@@ -30,33 +31,35 @@ use crate::settings::Settings;
 pub use child::{Child, End};
 pub use request::COMMAND;
 
-/// Total size of a model's files up to which a trial also repacks the weights and evaluates a prompt and an embedding.
-/// Larger models are mapped, and evaluate a single token: that reads the weights once, which loading does anyway.
+/// Largest total size of a model's files for which a trial also repacks the weights and evaluates a prompt and an
+/// embedding. A larger model is mapped, and only one token is evaluated. This reads the weights once, as the load
+/// does anyway.
 const SMALL: u64 = 256 << 20;
 
-/// Longest trial of an empty file, and the bytes that each further second allows: a slow disk is no reason to refuse.
+/// Longest time of a trial of an empty file, and number of bytes for which each further second is allowed. The limits
+/// are generous, because a slow disk must not make a load fail.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOWEST_READ: u64 = 10 << 20;
 
-/// Most threads of a trial: the stack of each counts against the child's memory.
+/// Largest number of threads of a trial, because each thread's stack counts against the child's memory limit.
 const MOST_THREADS: u32 = 16;
 
 /// Treatment of a load if no child can be started, or if the child lacked memory or time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
-    /// The load goes on, after one warning: if it ends the process, nobody else is concerned.
+    /// The load continues after one warning: if it ends the process, no other client is affected.
     Warn,
     /// The load is refused: the process serves others.
     Refuse,
 }
 
-/// Program that runs the trials of this process, and what happens if it cannot be started.
+/// Program that runs the trials of this process, and the treatment of a load if the program cannot be started.
 static PROGRAM: OnceLock<(PathBuf, Fallback)> = OnceLock::new();
 
-/// Makes this program the one that runs its own trials. The first call counts.
+/// Makes this process run its trials with its own program. The first call counts.
 pub fn use_this_program(fallback: Fallback) {
-    // The link leads to the program even if its file was replaced or removed since the start. Without /proc the name that
-    // it was started by has to do.
+    // The link leads to the program even if its file was replaced or removed since the start. Without /proc, the name
+    // by which the program was started is used.
     let link = PathBuf::from("/proc/self/exe");
     let named = || std::env::args_os().next().map(PathBuf::from).filter(|name| name.components().count() > 1);
     let found = || std::env::current_exe().ok().or_else(named);
@@ -64,23 +67,25 @@ pub fn use_this_program(fallback: Fallback) {
     let _ = PROGRAM.set((program.unwrap_or_default(), fallback));
 }
 
-/// The program for trials of loads with `settings`; `None` if loads are not tried in this process.
+/// Returns the program for trials of loads with `settings`; `None` if this process does not run trials.
 fn program(settings: Option<&Settings>) -> Option<(&Path, Fallback)> {
     let own = PROGRAM.get().map(|(program, fallback)| (program.as_path(), *fallback));
     let given = settings.and_then(|settings| settings.trial_program.as_deref());
     given.map(|program| (program, Fallback::Refuse)).or(own)
 }
 
-/// Checks the model in `parts` before it is loaded with `settings`, and tries it unless its verdict is known.
+/// Checks the model in `parts` before it is loaded with `settings`. Runs a trial unless the verdict is known.
 ///
 /// # Errors
-/// [`Error::BadModel`] if the pre-check refuses it, [`Error::Trial`] if the child ended or took too long, [`Error::Load`] and
-/// [`Error::Adapter`] if llama.cpp refused the files, [`Error::Changed`] if they changed meanwhile.
+/// - [`Error::BadModel`] if the pre-check refuses the model
+/// - [`Error::Trial`] if the child ended or took too long
+/// - [`Error::Load`] and [`Error::Adapter`] if llama.cpp refused the files
+/// - [`Error::Changed`] if the files changed during the trial
 pub fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
-    // No child is needed for what is known to be wrong.
+    // Files that are known to be invalid need no child.
     let checked = gguf::check::model(parts)?;
     let Some(program) = program(Some(settings)) else { return Ok(checked) };
-    // The child needs kernels as well: their absence is an error with words of its own.
+    // The child needs kernels as well. If they are missing, this call reports it with a specific error.
     llama::start(false);
     llama::kernels::load()?;
     let small = size(parts) <= SMALL;
@@ -97,10 +102,11 @@ pub fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
     Ok(checked)
 }
 
-/// Tries the model in `parts` before it is quantised.
+/// Runs a trial of the model in `parts` before it is quantised.
 ///
 /// # Errors
-/// [`Error::Trial`] if the child ended or took too long. A refusal is none: llama.cpp repeats it with the quantiser's words.
+/// [`Error::Trial`] if the child ended or took too long. A refusal by llama.cpp is not an error here, because the
+/// quantisation reports it with its own message.
 pub fn of_quantising(parts: &[GgufFile]) -> Result<()> {
     let Some(program) = program(None) else { return Ok(()) };
     let parts: Vec<&GgufFile> = parts.iter().collect();
@@ -115,7 +121,7 @@ fn paths(parts: &[&GgufFile]) -> Vec<PathBuf> {
     parts.iter().map(|part| part.path().to_path_buf()).collect()
 }
 
-/// Size of the files; one that cannot be seen counts as empty, and whoever opens it says why.
+/// Returns the size of the files. A file that cannot be read counts as empty; opening it later reports the error.
 fn size(parts: &[&GgufFile]) -> u64 {
     parts.iter().filter_map(|part| fs::metadata(part.path()).ok()).map(|found| found.len()).sum()
 }
@@ -145,14 +151,14 @@ fn of(
         Ok(answer) => answer,
         Err(End::Interrupted) => return Err(Error::Interrupted),
         Err(End::Died { how, cause: Cause::File }) => TrialVerdict::Died { how },
-        // The load itself would take as long, or never end.
+        // The load itself would take as long, or would never end.
         Err(End::Died { how, cause: cause @ Cause::CpuTime }) => {
             return Err(Error::Trial { path, how, is_known: false, cause });
         }
         Err(End::Died { how, cause }) => return without(&path, how, cause, fallback),
     };
     tracing::debug!(model = %path.display(), ?answer, "tried");
-    // What was tried must be what was seen, and what will be loaded.
+    // The files must be the same before and after the trial.
     if key() != before {
         return Err(Error::Changed { path });
     }
@@ -165,7 +171,7 @@ fn of(
     judge(&path, &request, answer, false)
 }
 
-/// Turns a verdict into the result of the load.
+/// Converts a verdict to the result of the load.
 fn judge(path: &Path, request: &TrialRequest, answer: TrialVerdict, is_known: bool) -> Result<()> {
     let path = path.to_path_buf();
     match answer {
@@ -182,8 +188,9 @@ fn judge(path: &Path, request: &TrialRequest, answer: TrialVerdict, is_known: bo
     }
 }
 
-/// Handles a trial of `path` without a verdict: it ended as `how` describes, and the file is not the reason. The load
-/// itself says what is wrong, if anything is, and in a command its end concerns nobody else.
+/// Handles a trial of `path` that gave no verdict, for a reason other than the file; `how` describes its end. With
+/// [`Fallback::Warn`] the load continues: it reports a fault of the file itself, and in a command a crash affects no
+/// one else.
 fn without(path: &Path, how: String, cause: Cause, fallback: Fallback) -> Result<()> {
     static WARNED: AtomicBool = AtomicBool::new(false);
     match fallback {

@@ -1,4 +1,4 @@
-//! Requests to a trial's child and its answers: one line of JSON each.
+//! Requests to the child of a trial and its answers, each as one line of JSON.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,31 +8,31 @@ use llama::rope::Rope;
 use llama::variant::{Adapter, Variant};
 use serde::{Deserialize, Serialize};
 
-/// The hidden command that makes a process a trial's child.
+/// Hidden command that makes a process the child of trials.
 pub const COMMAND: &str = "__trial";
 
-/// One trial.
+/// Request for one trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialRequest {
-    /// All parts of the model.
+    /// Paths of all parts of the model.
     #[serde(with = "raw_paths")]
     pub files: Vec<PathBuf>,
-    /// Adapters that are loaded with it.
+    /// Adapters that are loaded with the model.
     pub adapters: Vec<RawAdapter>,
-    /// RoPE scaling of its contexts.
+    /// RoPE scaling of the contexts.
     pub rope: Rope,
     /// Work that the trial does with the model.
     pub purpose: Purpose,
     /// True if weights are repacked.
     pub repack: bool,
-    /// Threads that compute.
+    /// Number of threads.
     pub threads: u32,
-    /// Kernels to load, in a build that has them beside it; the best that run here if none.
+    /// Name of the kernels to load, in a build with several sets; `None` loads the best set for this CPU.
     pub cpu_variant: Option<String>,
 }
 
 impl TrialRequest {
-    /// Makes a trial of the model in `files` alone, on one thread, with every step.
+    /// Makes a request for the model in `files` without adapters, on one thread, with every step.
     pub fn new(files: Vec<PathBuf>) -> Self {
         TrialRequest {
             files,
@@ -45,7 +45,7 @@ impl TrialRequest {
         }
     }
 
-    /// Returns adapters and RoPE scaling, as a model takes them.
+    /// Returns the adapters and the RoPE scaling as a [`Variant`].
     pub(super) fn variant(&self) -> Variant {
         let adapters = self.adapters.iter().map(|raw| Adapter { path: raw.path(), scale: raw.scale });
         Variant { adapters: adapters.collect(), rope: self.rope }
@@ -64,7 +64,7 @@ pub enum Purpose {
     Quantise,
 }
 
-/// An adapter, whose path need not be UTF-8.
+/// Adapter with its scale. The path need not be UTF-8.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RawAdapter {
     path: Vec<u8>,
@@ -72,7 +72,7 @@ pub struct RawAdapter {
 }
 
 impl RawAdapter {
-    /// Path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(OsString::from_vec(self.path.clone()))
     }
@@ -92,12 +92,12 @@ pub enum TrialVerdict {
     Ran,
     /// llama.cpp refused it with an error.
     Refused {
-        /// Step at which llama.cpp refused it.
+        /// Step at which llama.cpp refused the files.
         stage: TrialStage,
-        /// The error.
+        /// Error message of llama.cpp.
         why: String,
     },
-    /// The child ended; only its parent can tell.
+    /// The child ended. Only its parent can make this verdict.
     Died {
         /// Description of the end.
         how: String,
@@ -105,7 +105,7 @@ pub enum TrialVerdict {
 }
 
 impl TrialVerdict {
-    /// True if another trial of the same file would end the same way: it is not for want of memory.
+    /// True if another trial of the same file would end the same way, because the cause is not a lack of memory.
     pub fn is_final(&self) -> bool {
         match self {
             TrialVerdict::Refused { why, .. } => !["memory", "alloc"].iter().any(|word| why.contains(word)),
@@ -120,13 +120,13 @@ impl TrialVerdict {
 pub enum TrialStage {
     /// Loading the model.
     Load,
-    /// Loading an adapter, by its place in the list.
+    /// Loading the adapter with this index.
     Adapter(usize),
-    /// Anything after that.
+    /// Any later step.
     Run,
 }
 
-/// Paths as bytes, since names need not be UTF-8.
+/// Serialisation of paths as bytes, because names need not be UTF-8.
 mod raw_paths {
     use serde::{Deserializer, Serializer};
 

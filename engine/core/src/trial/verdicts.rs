@@ -1,4 +1,4 @@
-//! Verdicts of trials that are kept: in this process, and in the state folder.
+//! Verdicts of trials, kept in this process and in the state folder.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
@@ -11,9 +11,9 @@ use super::request::TrialVerdict;
 use crate::cache::entry;
 use crate::cache::place::{remove_left_behind, write_atomically};
 
-/// Most verdicts that are kept. The oldest are removed first.
+/// Largest number of verdicts that are kept. The oldest are removed first.
 const MOST: usize = 1024;
-/// Most bytes of a verdict's file.
+/// Largest size of a verdict's file in bytes.
 const LONGEST: u64 = 64 << 10;
 
 /// Verdicts that this process knows, with or without a state folder.
@@ -31,7 +31,7 @@ pub(super) fn find(key: &String) -> Option<TrialVerdict> {
     Some(answer)
 }
 
-/// Keeps `answer` under `key`. If it cannot be written, this process alone keeps it.
+/// Keeps `answer` under `key`. If the file cannot be written, only this process keeps it.
 pub(super) fn keep(key: &str, answer: &TrialVerdict) {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(HashMap::new);
@@ -48,7 +48,7 @@ fn folder() -> Option<PathBuf> {
     Some(host::state::folder()?.join("trials"))
 }
 
-/// Reads a verdict that this user alone could write: another user's could call a bad file good.
+/// Reads a verdict from a file that only this user can write: a verdict of another user could call a bad file good.
 fn read(path: &Path) -> Option<TrialVerdict> {
     let file = entry::open(path).ok()?;
     serde_json::from_slice(&base::to_end(file, LONGEST).ok()?).ok()
@@ -66,7 +66,7 @@ fn write(folder: &Path, key: &str, answer: &TrialVerdict, most: usize) {
     remove_oldest(folder, most);
 }
 
-/// True if `name` is that of a verdict: a digest.
+/// True if `name` is the file name of a verdict: a digest.
 fn is_key(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -113,7 +113,7 @@ mod tests {
             fs::write(trials.join(key(5)), damaged).expect("written");
             assert_eq!(read(&trials.join(key(5))), None, "{damaged:?}");
         }
-        // If the folder cannot be made, only this process keeps the verdict.
+        // If the folder cannot be created, only this process keeps the verdict.
         write(&trials.join("notes/below"), &key(1), &TrialVerdict::Ran, 3);
     }
 

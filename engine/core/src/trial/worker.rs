@@ -1,4 +1,4 @@
-//! The child's side: `anneal __trial` loads what it is asked to load, and answers if it is still alive.
+//! Child side of a trial: `anneal __trial` loads the requested files, and answers if it does not crash.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -18,33 +18,33 @@ use rustix::process::{
 
 use super::request::{Purpose, TrialRequest, TrialStage, TrialVerdict};
 
-/// Memory besides the mapped file: vocabulary, cache, graphs, and repacked weights of a small model. llama.cpp trusts the
-/// sizes in a file, and may fill all that it allocates.
+/// Memory limit in addition to the mapped file, for vocabulary, cache, graphs, and the repacked weights of a small
+/// model. llama.cpp trusts the sizes in a file, and may fill all the memory that it allocates.
 const MEMORY: u64 = 4 << 30;
 
-/// Seconds of CPU for an empty file, and the bytes that each further second allows.
+/// CPU seconds for an empty file, and number of bytes for which each further second is allowed.
 const CPU_SECONDS: u64 = 30;
 const BYTES_PER_SECOND: u64 = 50 << 20;
 
-/// Tokens of the context and of a batch.
+/// Number of tokens of the context and of a batch.
 const N_CTX: u32 = 256;
 const N_BATCH: u32 = 32;
 
-/// Most tokens whose text is asked for. They are spread over a larger vocabulary.
+/// Largest number of tokens that are converted to text. They are spread evenly over a larger vocabulary.
 const PIECES: usize = 32_768;
 
 /// Text with every class of characters that pre-tokenizers distinguish.
 const TEXT: &str =
     "Hello, wörld! It's 12345 o'clock.\n\n\t漢字 かな 한글 🙂 e\u{301} <s></s><|im_start|>  x = (a+b);\r\n";
 
-/// Variable for tests: a file of this name fails an assertion in the child, and nowhere else.
+/// Environment variable for tests. A file with the name in it fails an assertion in the child, and nowhere else.
 pub(super) const TEST: &str = "ANNEAL_TEST_TRIAL_ABORTS";
 
-/// Answers requests, a line each, until stdin ends.
+/// Answers requests, one per line, until stdin ends.
 pub fn serve() -> ExitCode {
     restrain();
     llama::start(false);
-    // The last line tells where a memory fault was.
+    // The last line shows where a memory fault happened.
     llama::log_to(|level, line| {
         if level != LogLevel::Debug {
             let _ = writeln!(io::stderr(), "{line}");
@@ -62,31 +62,32 @@ pub fn serve() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Restricts this process, so that a broken one does no harm. Ignores restrictions that the system refuses.
+/// Restricts this process, so that a file that exploits a fault can do little harm. Restrictions that the system does
+/// not support are ignored.
 fn restrain() {
     llama::close_inherited();
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    // No core file, not even by a program that the kernel would start for it.
+    // No core dump, not even by a program that the kernel would start for it.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     limit(Resource::Core, 0);
     limit(Resource::Data, MEMORY);
-    // If memory is short, this process and not its parent is to go.
+    // If memory is short, the kernel should kill this process rather than its parent.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
 
-/// Lowers a limit.
+/// Lowers a resource limit.
 fn limit(resource: Resource, to: u64) {
     let now = getrlimit(resource);
     let current = now.maximum.map_or(to, |most| most.min(to));
     let _ = setrlimit(resource, Rlimit { current: Some(current), maximum: now.maximum });
 }
 
-/// Allows as much time of the CPU as a trial of `request` may take, beside what was used before.
+/// Allows the CPU time that a trial of `request` may take, in addition to the time that is already used.
 fn allow_time(request: &TrialRequest) {
     let files = request.files.iter().filter_map(|path| std::fs::metadata(path).ok());
     let bytes: u64 = files.map(|found| found.len()).sum();
     let used = host::process::own_cpu_time().as_secs();
-    // Threads use it together.
+    // All threads share the limit.
     let allowed = (CPU_SECONDS + bytes / BYTES_PER_SECOND).saturating_mul(request.threads.max(1).into());
     limit(Resource::Cpu, used.saturating_add(allowed));
 }
@@ -94,7 +95,7 @@ fn allow_time(request: &TrialRequest) {
 fn answer(request: &TrialRequest) -> TrialVerdict {
     allow_time(request);
     let Some(path) = request.files.first() else {
-        return TrialVerdict::Refused { stage: TrialStage::Load, why: "no file was named".to_string() };
+        return TrialVerdict::Refused { stage: TrialStage::Load, why: "no file was given".to_string() };
     };
     if std::env::var_os(TEST).is_some_and(|name| path.file_name() == Some(&name)) {
         llama::fail_assertion();
@@ -129,7 +130,7 @@ fn attempt(path: &Path, request: &TrialRequest) -> Result<()> {
         ..ModelOptions::default()
     };
     let model = Model::load_as(&gguf::check::open(path)?, &options, &request.variant())?;
-    // The load refuses it: there is nothing to run.
+    // The load refuses such a model, so there is nothing to run.
     if !model.is_decoder_only() {
         return Ok(());
     }
@@ -150,7 +151,7 @@ fn attempt(path: &Path, request: &TrialRequest) -> Result<()> {
 }
 
 fn run(model: &Arc<Model>, context: &mut Context, options: &ContextOptions, purpose: Purpose) -> Result<()> {
-    // The last one has the last row of the embeddings.
+    // The last token reads the last row of the embeddings.
     let last = model.n_vocab().saturating_sub(1).min(i32::MAX.unsigned_abs()).cast_signed();
     let causal = model.is_causal();
     if purpose == Purpose::All {
@@ -173,7 +174,7 @@ fn run(model: &Arc<Model>, context: &mut Context, options: &ContextOptions, purp
     }
 }
 
-/// Tokenizes a text and asks for the texts of tokens. A text that cannot be tokenized is no error of the load.
+/// Tokenizes a text and converts tokens to text. A text that cannot be tokenized is not an error of the load.
 fn speak(model: &Model) -> Result<()> {
     if !model.has_vocabulary() {
         return Ok(());

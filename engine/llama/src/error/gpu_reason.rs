@@ -1,28 +1,28 @@
-//! Reasons why no GPU does the work, as a chain of causes.
+//! Reasons that no GPU does the work, as a chain of causes.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// A fault that keeps a GPU from being used, and its remedy.
+/// Fault that keeps a GPU from being used, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuReason {
-    /// What is wrong.
+    /// Description of the fault.
     pub what: String,
-    /// What to do.
+    /// Remedy.
     pub mend: String,
-    /// The next one, in an error's chain.
+    /// Next fault in the chain.
     #[serde(skip)]
     next: Option<Box<GpuReason>>,
 }
 
 impl GpuReason {
-    /// Returns the fault `what`, which `mend` removes.
+    /// Returns the fault `what` with the remedy `mend`.
     pub fn new(what: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { what: what.into(), mend: mend.into(), next: None }
     }
 
-    /// Links `reasons` so that each is the cause of the one before it: all of them are printed with an error.
+    /// Links `reasons` so that each is the cause of the one before it. All of them are then printed with the error.
     pub fn chain(reasons: Vec<GpuReason>) -> Option<GpuReason> {
         let link = |next: Option<GpuReason>, reason: GpuReason| {
             Some(GpuReason { next: next.map(Box::new), ..reason })

@@ -1,11 +1,12 @@
 //! Causes of a trial load that ended without an answer.
 
-/// Cause of a trial that ended without an answer, as far as the parent can tell.
+/// Cause of a trial that ended without an answer, as far as the parent can determine it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrialCause {
     /// The file: every further trial would end the same way.
     File,
-    /// The file needs more CPU time than its size explains, often without end. On a slower machine a good file might, too.
+    /// Too much CPU time for the size of the file, often without end. On a slower machine, a good file might need as
+    /// much.
     CpuTime,
     /// A lack of memory, threads or elapsed time, or a signal from outside.
     Machine,
@@ -14,19 +15,19 @@ pub enum TrialCause {
 }
 
 impl TrialCause {
-    /// Advice for the user.
+    /// Returns the hint for the user.
     pub fn hint(self) -> &'static str {
         match self {
             TrialCause::File => {
-                "the file is damaged or malicious, or this build cannot run it: get it again from a source that you \
-                 trust, or try another build; to have the same file tried again, `touch` it"
+                "the file is damaged or malicious, or this build cannot run it: download it again from a source that you \
+                 trust, or try another build; to try the same file again, `touch` it"
             }
             TrialCause::CpuTime => {
-                "the file is probably damaged or malicious: get it again from a source that you trust"
+                "the file is probably damaged or malicious: download it again from a source that you trust"
             }
             TrialCause::Program => {
-                "the file itself may be good: see that the program is there and may be run, and that memory and processes \
-                 are free; the library takes another program from `Options::trial_program`"
+                "the file itself may be good: check that the program exists and is executable, and that memory and processes \
+                 are free; in the library, `Options::trial_program` sets another program"
             }
             TrialCause::Machine => {
                 "the file itself may be good: try again when more memory and processes are free"

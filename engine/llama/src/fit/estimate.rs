@@ -1,4 +1,4 @@
-//! Estimates of memory, and what was then used.
+//! Estimates of memory, compared with the memory that was then used.
 
 use build_info::Bytes;
 use serde::Serialize;
@@ -6,35 +6,35 @@ use serde::Serialize;
 use super::need::Need;
 use super::plan::LayerPlan;
 
-/// What a model is estimated to take, and what it then took.
+/// Estimated memory of a model, and the memory that it then used.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// Device by device, the host last.
+    /// Estimates by device, with the host last.
     pub needs: Vec<Need>,
-    /// Where its layers go and why, if that was found.
+    /// Distribution of the layers and its reason; `None` if it was not searched.
     pub plan: Option<LayerPlan>,
-    /// What it then took; empty where that was not looked at.
+    /// Memory that was then used, by device; empty if it was not read.
     pub used: Vec<Need>,
 }
 
-/// An estimate beside what was taken.
+/// An estimate and the memory that was used.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// What was estimated.
+    /// Estimate of one device.
     #[serde(flatten)]
     pub need: Need,
-    /// Everything that was estimated.
+    /// Estimated total.
     pub needed_bytes: Bytes,
-    /// What the buffers then took.
+    /// Memory that the buffers used; `None` if it was not read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<Bytes>,
-    /// By how much more than was estimated of the buffers, in percent of it.
+    /// Difference between the used and the estimated buffers, in percent of the estimate; positive if more was used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub difference_percent: Option<f64>,
 }
 
 impl Estimate {
-    /// Each estimate beside what was taken.
+    /// Pairs each estimate with the memory that was used.
     pub fn compared(&self) -> Vec<Compared> {
         let one = |need: &Need| {
             let used = self.used.iter().find(|used| used.device == need.device).map(Need::buffers);
@@ -49,7 +49,7 @@ impl Estimate {
     }
 }
 
-/// By how many percent of `estimated` `used` is more, to a hundredth.
+/// Returns the excess of `used` over `estimated` in percent of `estimated`, rounded to a hundredth.
 fn percent(estimated: u64, used: u64) -> f64 {
     let more = used as f64 - estimated as f64;
     let percent = if estimated == 0 && used == 0 { 0.0 } else { more / (estimated.max(1) as f64) * 100.0 };

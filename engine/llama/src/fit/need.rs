@@ -1,81 +1,85 @@
-//! What is taken of each device and of the host.
+//! Memory needed on each device and on the host.
 
 use build_info::Bytes;
 use serde::Serialize;
 
 use crate::devices::Device;
 
-/// What CUDA's libraries take of a GPU beside the buffers of llama.cpp, once the device is there: the workspace of cuBLAS, 32 MiB
-/// on Hopper and 4 MiB before (NVIDIA's cuBLAS reference, `cublasSetWorkspace`), CUDA graphs, and the pool from which ggml-cuda
-/// takes what it quantises and unpacks for a product. An assumption, on the safe side for models whose largest matrix has
-/// fewer than 50 M values; it was not measured here.
+/// Estimated memory that CUDA's libraries take of a GPU in addition to llama.cpp's buffers. It contains:
 ///
-/// The context of CUDA itself, 200 to 600 MiB, is not among it: ggml asks the driver for free memory from within that context,
-/// so that what is free is without it.
+/// - the workspace of cuBLAS, 32 MiB on Hopper and 4 MiB before (NVIDIA's cuBLAS reference, `cublasSetWorkspace`);
+/// - CUDA graphs;
+/// - the pool in which ggml-cuda quantises and unpacks the operands of a product.
+///
+/// The value is an assumption, on the safe side for models whose largest matrix has fewer than 50 M values. It was
+/// not measured.
+///
+/// The context of CUDA itself, 200 to 600 MiB, is not included: ggml asks the driver for free memory from within that
+/// context, so that the free memory already excludes it.
 pub const CUDA_RUNTIME: Bytes = Bytes::mib(128);
 
-/// The name of what is no device.
+/// Name of the host in reports, where a device would have its own name.
 const HOST: &str = "host";
 
-/// What is taken of one kind of buffer, in bytes.
+/// Memory in one kind of buffer, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Whose it is, by ggml's name: `CUDA0`.
+    /// ggml's name of the device, such as `CUDA0`.
     pub device: String,
-    /// ggml's name of the kind: `CUDA0`, `CUDA_Host`, `CPU_Mapped`.
+    /// ggml's name of the kind of buffer: `CUDA0`, `CUDA_Host`, `CPU_Mapped`.
     pub buffer: String,
-    /// Whether it lies in the host's memory.
+    /// True if the buffer lies in the host's memory.
     pub is_host: bool,
-    /// Of weights. A mapped file counts with all that lies between its first and last tensor of the kind.
+    /// Bytes of weights. A mapped file counts everything from its first to its last tensor of this kind.
     pub weights: u64,
-    /// Of K, V and recurrent state.
+    /// Bytes of K, V and recurrent state.
     pub cache: u64,
-    /// Of graphs.
+    /// Bytes of compute buffers for graphs.
     pub compute: u64,
 }
 
-/// What a model takes of one device, or of the host.
+/// Memory that a model needs on one device, or on the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Need {
     /// `host`, or ggml's name of the device.
     pub device: String,
-    /// Whether it is the host.
+    /// True for the host.
     pub host: bool,
-    /// Weights, as they are laid out there; adapters included.
+    /// Weights in the layout of the device, including adapters.
     pub weights_bytes: Bytes,
     /// K, V and recurrent states.
     pub cache_bytes: Bytes,
     /// Buffers of the largest graph.
     pub compute_bytes: Bytes,
-    /// What the device's own libraries take besides: [`CUDA_RUNTIME`]. Part of no buffer, so it is estimated only.
+    /// Memory of the device's own libraries: [`CUDA_RUNTIME`]. It is part of no buffer, so it is always an estimate.
     pub runtime_bytes: Bytes,
-    /// All memory of the device; `None` of the host, and where a device does not tell.
+    /// Total memory of the device; `None` for the host, and for a device that does not report it.
     #[serde(rename = "memory_total_bytes", skip_serializing_if = "Option::is_none")]
     pub total: Option<Bytes>,
-    /// What is free of it; of the host, what this process can have.
+    /// Free memory of the device; for the host, the memory that this process can allocate.
     #[serde(rename = "memory_free_bytes", skip_serializing_if = "Option::is_none")]
     pub free: Option<Bytes>,
 }
 
 impl Need {
-    /// All buffers: without what the device's libraries take.
+    /// Sum of all buffers, without the memory of the device's libraries.
     pub fn buffers(&self) -> Bytes {
         Bytes(self.weights_bytes.0.saturating_add(self.cache_bytes.0).saturating_add(self.compute_bytes.0))
     }
 
-    /// Everything.
+    /// Sum of the buffers and the memory of the device's libraries.
     pub fn all(&self) -> Bytes {
         Bytes(self.buffers().0.saturating_add(self.runtime_bytes.0))
     }
 }
 
-/// What the libraries of `device` take besides buffers.
+/// Memory that the libraries of `device` take in addition to the buffers.
 pub fn runtime(device: &Device) -> Bytes {
     if device.backend == "CUDA" { CUDA_RUNTIME } else { Bytes(0) }
 }
 
-/// What is `taken` by the device that it is of: each of `takers`, in their order, then the host. `contexts` like the one that
-/// was asked, and `adapters`, bytes which are shared as weights are.
+/// Sums `taken` by device: each of `takers`, in their order, then the host. The cache and compute bytes are those of
+/// one context and are multiplied by `contexts`. The `adapters` bytes are distributed in proportion to the weights.
 pub fn add_up(taken: &[Taken], takers: &[Device], contexts: u32, adapters: u64) -> Vec<Need> {
     let named = |device: &Device| Need {
         device: device.name.clone(),
@@ -98,9 +102,9 @@ pub fn add_up(taken: &[Taken], takers: &[Device], contexts: u32, adapters: u64) 
     needs
 }
 
-/// Whose `one` is, by their places among `takers` and the host behind them. What several devices hold together, where each has a
-/// part of each layer, is taken to be shared alike. ggml-backend-meta.cpp calls it `Meta(CUDA0,CUDA1)`, or `Meta()`, since it moves
-/// the list before it reads it.
+/// Returns the owners of `one` as indices into `takers`, where `takers.len()` is the host. A buffer that several
+/// devices share, because each has a part of each layer, counts as shared equally. ggml-backend-meta.cpp names such a
+/// buffer `Meta(CUDA0,CUDA1)`, or `Meta()`, because it moves the list before it reads it.
 fn owners(one: &Taken, takers: &[Device]) -> Vec<usize> {
     let names: Vec<&str> = match one.device.strip_prefix("Meta(").and_then(|rest| rest.strip_suffix(')')) {
         Some("") => takers.iter().map(|taker| taker.name.as_str()).collect(),
@@ -113,7 +117,7 @@ fn owners(one: &Taken, takers: &[Device]) -> Vec<usize> {
     if places.is_empty() { vec![takers.len()] } else { places }
 }
 
-/// Which device has too little room, in words; `None` where each has enough, or does not tell.
+/// Describes the devices that have too little memory; `None` if each has enough or does not report its memory.
 pub fn lack(needs: &[Need]) -> Option<String> {
     short(needs, Need::all, |need| {
         let (weights, cache, compute) = (need.weights_bytes, need.cache_bytes, need.compute_bytes);
@@ -121,7 +125,7 @@ pub fn lack(needs: &[Need]) -> Option<String> {
     })
 }
 
-/// The same of a context alone, of a model whose weights are there already.
+/// Does the same as [`lack`] for a context alone, when the weights are loaded already.
 pub fn lack_beside_weights(needs: &[Need]) -> Option<String> {
     let beside = |need: &Need| Bytes(need.cache_bytes.0.saturating_add(need.compute_bytes.0));
     short(needs, beside, |need| {
@@ -130,7 +134,7 @@ pub fn lack_beside_weights(needs: &[Need]) -> Option<String> {
     })
 }
 
-/// Devices of which less is free than is `wanted` of them, each with that `told`, and what mends it.
+/// Describes each device whose free memory is less than `wanted`, by the text `told`, followed by the remedy.
 fn short(needs: &[Need], wanted: impl Fn(&Need) -> Bytes, told: impl Fn(&Need) -> String) -> Option<String> {
     let of = |need: &Need| {
         let free = need.free.filter(|free| !need.host && wanted(need) > *free)?;
@@ -138,11 +142,12 @@ fn short(needs: &[Need], wanted: impl Fn(&Need) -> Bytes, told: impl Fn(&Need) -
     };
     let short: Vec<String> = needs.iter().filter_map(of).collect();
     (!short.is_empty())
-        .then(|| format!("{}; --gpu-layers auto takes as many layers as find room", short.join("; ")))
+        .then(|| format!("{}; --gpu-layers auto uses as many layers as fit", short.join("; ")))
 }
 
-/// By how many bytes the device with the least room lacks it, where `kept` bytes of each stay free; negative where there is
-/// more. A device that does not tell its memory is taken to have enough, and so is the host, whose pages the kernel can move.
+/// Returns the number of bytes by which the fullest device exceeds its memory if `kept` bytes of each device stay
+/// free. The result is negative if there is room left. Devices that do not report their memory count as large enough,
+/// and so does the host, whose pages the kernel can move.
 pub fn excess(needs: &[Need], kept: Bytes) -> i64 {
     let of = |need: &Need| {
         let free = need.free.filter(|_| !need.host)?;

@@ -1,36 +1,36 @@
-//! The layers that go to devices.
+//! Distribution of layers over the devices and the host.
 
 use build_info::Bytes;
 
 use super::need::Need;
 use crate::offload::{CpuMoe, Offload};
 
-/// Where the layers of a model go, found by what fits.
+/// Layers of a model on devices, as found by the search for what fits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerPlan {
-    /// What was asked for, with numbers in place of `auto`.
+    /// Offload settings of the request, with numbers in place of `auto`.
     pub offload: Offload,
-    /// Layers on devices, the output counted as one.
+    /// Number of layers on devices; the output counts as one.
     pub layers: u32,
-    /// All of them.
+    /// Number of all layers, including the output.
     pub all: u32,
-    /// Layers whose experts stay on the host.
+    /// Number of layers whose experts stay on the host.
     pub n_cpu_moe: u32,
-    /// What it takes.
+    /// Memory needed on each device and on the host.
     pub needs: Vec<Need>,
-    /// Where no layer finds room: what is missing for one.
+    /// Memory missing for the first layer; `None` if at least one layer fits.
     pub missing: Option<Bytes>,
     /// Memory that stays free on each device.
     pub kept: Bytes,
 }
 
 impl LayerPlan {
-    /// True if as much of the model is on devices as can be, with the experts of `n_cpu_moe` layers on the host.
+    /// True if as much of the model as possible is on devices, with the experts of `n_cpu_moe` layers on the host.
     pub fn is_whole(&self, n_cpu_moe: CpuMoe) -> bool {
         self.layers == self.all && self.n_cpu_moe == n_cpu_moe.of(self.all - 1)
     }
 
-    /// The most that contexts are to take of a device, which what is loaded before them must leave free.
+    /// Largest memory that contexts will take of a device. Everything that is loaded before them must leave it free.
     pub fn awaited(&self) -> Bytes {
         let contexts = self.needs.iter().filter(|need| !need.host);
         let contexts = contexts.map(|need| need.cache_bytes.0 + need.compute_bytes.0 + need.runtime_bytes.0);

@@ -1,13 +1,14 @@
-//! How many layers find room: the search, whatever the memory is of.
+//! Search for the number of layers that fit, independent of the kind of memory.
 
 use crate::offload::CpuMoe;
 
-/// How many of `n_layer` layers and the output go to devices, and of how many layers the experts stay on the host; `None` where
-/// not even the buffers fit with which devices would help the host.
+/// Returns how many of the `n_layer` layers and the output go to devices, and for how many layers the experts stay on
+/// the host. `None` if not even the buffers fit with which devices would help the host.
 ///
-/// `excess` tells by how many bytes so many layers, with the experts of so many on the host, are too much. All layers come
-/// first, since each that stays on the host has the device wait for the CPU at every token. Of a mixture the experts stay before
-/// anything else does: they are most of the bytes, and a token reads few of them.
+/// `excess` returns by how many bytes a number of layers, with the experts of a number of layers on the host, exceeds
+/// the memory. The search prefers all layers on devices, because for each layer on the host the device waits for the
+/// CPU at every token. In a mixture of experts, experts stay on the host before anything else: they hold most of the
+/// bytes, and a token reads few of them.
 pub fn choose<E>(
     n_layer: u32,
     is_mixture: bool,
@@ -37,15 +38,15 @@ pub fn choose<E>(
     Ok(Some((border(ends, &mut |layers| excess(layers, n_cpu_moe))?, n_cpu_moe)))
 }
 
-/// The last number that fits on the way from one that does to one that does not, each with its excess. Memory goes nearly in
-/// proportion, so the next one to be looked at lies where a straight line has the border; that takes two or three looks where
-/// halving takes six.
+/// Returns the last number that fits, between one that does and one that does not, each given with its excess. Memory
+/// is nearly proportional to the number, so the next number to try is where a straight line crosses zero. That takes
+/// two or three tries where bisection takes six.
 fn border<E>(
     ends: ((u32, i64), (u32, i64)),
     excess: &mut impl FnMut(u32) -> Result<i64, E>,
 ) -> Result<u32, E> {
     let ((mut fits, mut room), (mut fails, mut lack)) = ends;
-    // Where the line errs on one side again and again, halving is at least sure.
+    // If the line errs on the same side repeatedly, bisection is guaranteed to end.
     let mut looks = 0;
     while fits.abs_diff(fails) > 1 {
         let between = fits.abs_diff(fails);

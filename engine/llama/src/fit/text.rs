@@ -1,4 +1,4 @@
-//! In words.
+//! Text of estimates and plans.
 
 use std::fmt;
 
@@ -19,12 +19,12 @@ impl fmt::Display for LayerPlan {
         match self.n_cpu_moe {
             0 => {}
             _ if layers == 0 => {}
-            n if n == repeating => write!(f, " but for their experts, which stay on the host")?,
-            n => write!(f, " but for the experts of the first {n}, which stay on the host")?,
+            n if n == repeating => write!(f, " except their experts, which stay on the host")?,
+            n => write!(f, " except the experts of the first {n}, which stay on the host")?,
         }
         if let Some(missing) = self.missing {
             let each = if names.len() > 1 { " on each" } else { "" };
-            return write!(f, ": {missing} more would have to be free for one, {} kept{each}", self.kept);
+            return write!(f, ": one layer needs {missing} more free memory, {} kept{each}", self.kept);
         }
         let room = devices.iter().filter_map(|need| Some(format!("{} of {} free", need.all(), need.free?)));
         let room: Vec<String> = room.collect();
@@ -62,7 +62,7 @@ impl fmt::Display for Estimate {
                 _ => writeln!(f)?,
             }
         }
-        // What was taken had room.
+        // Memory that was used had room by definition.
         let lack = need::lack(&self.needs).filter(|_| !is_used);
         match (&self.plan, lack) {
             (Some(plan), _) => writeln!(f, "{:9} {plan}", ""),

@@ -1,24 +1,24 @@
-//! What can be asked for, by the words of flags and configurations.
+//! Offload settings of a request, parsed from flags and configuration files.
 
 use std::fmt;
 use std::str::FromStr;
 
 use build_info::defaults::Layers;
 
-/// How many layers of a model go to devices, counted from the last one; the output counts as one more.
+/// Number of layers that go to devices, counted from the last one; the output counts as one more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuLayers {
-    /// As many as find room on the devices that there are: see `fit` of the engine.
+    /// As many layers as fit on the available devices: see `fit` of the engine.
     #[default]
     Auto,
-    /// All; an error where there is no device.
+    /// All layers; an error if there is no device.
     All,
-    /// So many; an error where there is no device and it is not 0.
+    /// This number of layers; an error if it is not 0 and there is no device.
     Some(u32),
 }
 
 impl GpuLayers {
-    /// The number as llama.cpp takes it: a negative one is all.
+    /// Number in llama.cpp's form, where a negative number means all.
     pub fn number(self) -> i32 {
         match self {
             GpuLayers::Auto | GpuLayers::All => -1,
@@ -26,7 +26,7 @@ impl GpuLayers {
         }
     }
 
-    /// How many of a model with `layers` layers and an output.
+    /// Number of layers for a model with `layers` layers and an output.
     pub fn of(self, layers: u32) -> u32 {
         match self {
             GpuLayers::Auto | GpuLayers::All => layers.saturating_add(1),
@@ -61,34 +61,34 @@ impl FromStr for GpuLayers {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "auto" => Ok(GpuLayers::Auto),
-            // As llama.cpp's tools spell it.
+            // llama.cpp's tools spell it so.
             "all" | "-1" => Ok(GpuLayers::All),
             _ => match text.parse::<u32>() {
                 Ok(layers) if layers <= i32::MAX.cast_unsigned() => Ok(GpuLayers::Some(layers)),
-                _ => Err(format!("{text:?} is no number of layers: use 0 or more, all or auto")),
+                _ => Err(format!("{text:?} is not a number of layers: use 0 or more, all or auto")),
             },
         }
     }
 }
 
-/// Of how many layers of a mixture, counted from the first one, the experts stay in the host's memory, while the rest of the
-/// layer is where layers go: of the experts a token reads a few, and of all else everything.
+/// Number of layers of a mixture of experts, counted from the first one, whose experts stay in the host's memory. The
+/// rest of such a layer goes where the layer goes. A token reads only a few of the experts, but everything else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuMoe {
-    /// As many as must, so that all layers find room, where the number of layers is `auto`; else none.
+    /// As many as necessary for all layers to fit, if the number of layers is `auto`; otherwise none.
     #[default]
     Auto,
-    /// All.
+    /// All layers.
     All,
-    /// So many.
+    /// This number of layers.
     Some(u32),
 }
 
-/// The experts' matrices, as llama.cpp's own tools match them (`LLM_FFN_EXPS_REGEX` of common/common.h).
+/// Pattern of the experts' matrices, as in llama.cpp's own tools (`LLM_FFN_EXPS_REGEX` of common/common.h).
 const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
 
 impl CpuMoe {
-    /// How many of a model with `layers` layers; none where that is still to be found.
+    /// Number of layers for a model with `layers` layers; 0 for `auto`, before the search for what fits.
     pub fn of(self, layers: u32) -> u32 {
         match self {
             CpuMoe::Auto => 0,
@@ -97,12 +97,12 @@ impl CpuMoe {
         }
     }
 
-    /// Patterns of the names of tensors that stay.
+    /// Patterns of the names of the tensors that stay on the host.
     pub fn patterns(self) -> Vec<String> {
         match self {
             CpuMoe::Auto => Vec::new(),
             CpuMoe::All => vec![EXPERTS.to_string()],
-            // llama.cpp compiles each for every tensor: one pattern for all layers.
+            // llama.cpp compiles each pattern for every tensor, so there is one pattern for all layers.
             CpuMoe::Some(0) => Vec::new(),
             CpuMoe::Some(some) => {
                 let layers: Vec<String> = (0..some.min(MOST_LAYERS)).map(|layer| layer.to_string()).collect();
@@ -112,7 +112,7 @@ impl CpuMoe {
     }
 }
 
-/// More than any model has (llama.cpp's `LLAMA_MAX_LAYERS` is 512).
+/// Upper limit of the number of layers in a model (llama.cpp's `LLAMA_MAX_LAYERS` is 512).
 const MOST_LAYERS: u32 = 512;
 
 impl fmt::Display for CpuMoe {
@@ -144,21 +144,21 @@ impl FromStr for CpuMoe {
             "all" => Ok(CpuMoe::All),
             _ => match text.parse::<u32>() {
                 Ok(layers) if layers <= i32::MAX.cast_unsigned() => Ok(CpuMoe::Some(layers)),
-                _ => Err(format!("{text:?} is no number of layers: use 0 or more, all or auto")),
+                _ => Err(format!("{text:?} is not a number of layers: use 0 or more, all or auto")),
             },
         }
     }
 }
 
-/// Which devices may take layers.
+/// Devices that may take layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Devices {
-    /// The GPUs that there are, and those of workers.
+    /// All GPUs of this machine and of workers.
     #[default]
     Auto,
-    /// None: the CPU computes alone.
+    /// No device: the CPU computes alone.
     None,
-    /// These, by name, in this order.
+    /// The devices with these names, in this order.
     Named(Vec<String>),
 }
 
@@ -184,7 +184,7 @@ impl FromStr for Devices {
         let names: Vec<String> = text.split(',').map(|name| name.trim().to_string()).collect();
         if names.iter().any(String::is_empty) {
             return Err(format!(
-                "{text:?} is no list of devices: write their names as CUDA0,CUDA1, or none, or auto; `anneal info` \
+                "{text:?} is not a list of devices: use names like CUDA0,CUDA1, or none, or auto; `anneal info` \
                  lists them"
             ));
         }
@@ -195,20 +195,20 @@ impl FromStr for Devices {
     }
 }
 
-/// The proportion in which devices share layers; empty where nothing is asked for.
+/// Proportions in which devices share layers; empty for the default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TensorSplit(pub Vec<f32>);
 
 impl TensorSplit {
-    /// A proportion.
+    /// Checks and wraps the proportions `shares`.
     ///
     /// # Errors
-    /// In words, where a share is no positive number or zero, or all are zero.
+    /// The reason, as text, if a share is negative or not a number, or if all are zero.
     pub fn new(shares: Vec<f32>) -> Result<Self, String> {
         let possible = |share: &f32| share.is_finite() && *share >= 0.0;
         match shares.iter().all(possible) && shares.iter().any(|share| *share > 0.0) {
             true => Ok(TensorSplit(shares)),
-            false => Err("use a number for each device, 0 or more and not all 0, as 3,1".to_string()),
+            false => Err("use a number for each device, 0 or more and not all 0, as in 3,1".to_string()),
         }
     }
 }
@@ -227,12 +227,12 @@ impl FromStr for TensorSplit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // llama.cpp's tools take a slash too.
+        // llama.cpp's tools also accept a slash.
         let shares = text.split([',', '/']).map(|share| share.trim().parse::<f32>());
         let shares: Result<Vec<f32>, _> = shares.collect();
         match shares {
             Ok(shares) => TensorSplit::new(shares).map_err(|why| format!("{text:?}: {why}")),
-            Err(_) => Err(format!("{text:?} is no proportion: write a number for each device, as 3,1")),
+            Err(_) => Err(format!("{text:?} is not a proportion: use a number for each device, as in 3,1")),
         }
     }
 }

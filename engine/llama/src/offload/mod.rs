@@ -1,5 +1,5 @@
-//! Which devices compute beside the CPU, and which layers of a model they take: what can be asked for, and what becomes of
-//! it on the devices that there are.
+//! Devices that compute beside the CPU, and the layers of a model that they take: the settings, and their resolution
+//! on the available devices.
 
 mod ask;
 mod place;
@@ -15,34 +15,34 @@ use build_info::Bytes;
 
 use crate::options::SplitMode;
 
-/// What stays free on each device unless told otherwise: for what other programs take meanwhile, a screen for one, and for
-/// what the estimate does not know. llama.cpp's tools keep 1024 MiB (`--fit-target`), from a number of layers that they reckon
-/// likewise; on a card of 8 GiB that is four layers of an 8B model.
+/// Memory that stays free on each device by default. It is for other programs, such as the screen, and for errors of
+/// the estimate. llama.cpp's tools keep 1024 MiB (`--fit-target`), with a similar estimate; on a GPU with 8 GiB, the
+/// difference is four layers of an 8B model.
 pub const DEFAULT_FIT_TARGET: Bytes = Bytes::mib(512);
 
-/// What is asked for, of one model.
+/// Offload settings of one model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offload {
-    /// How many layers go to devices.
+    /// Number of layers that go to devices.
     pub gpu_layers: GpuLayers,
-    /// Whether it is a default of the build's profile, which is no error where there is no device: whether one is required is
-    /// another question.
+    /// True if the number is a default of the build profile. A default is no error if there is no device;
+    /// [`RequireGpu`](crate::options::RequireGpu) decides that separately.
     pub is_default: bool,
-    /// Of how many layers of a mixture the experts stay on the host.
+    /// Number of layers of a mixture of experts whose experts stay on the host.
     pub n_cpu_moe: CpuMoe,
-    /// What stays free on each device, where the number of layers is found.
+    /// Memory that stays free on each device when the number of layers is `auto`.
     pub fit_target: Bytes,
-    /// Which devices may take them.
+    /// Devices that may take layers.
     pub devices: Devices,
-    /// How several devices share them.
+    /// Method by which several devices share the layers.
     pub split_mode: SplitMode,
-    /// In which proportion; by the free memory of each where nothing is asked for.
+    /// Proportions in which devices share the layers; by default, in proportion to their free memory.
     pub tensor_split: TensorSplit,
-    /// The one device of [`SplitMode::None`], by its place among those that may take layers.
+    /// Index of the one device of [`SplitMode::None`] among those that may take layers.
     pub main_gpu: u32,
-    /// Whether devices also compute on weights that lie in the host's memory.
+    /// True if devices also compute on weights that lie in the host's memory.
     pub op_offload: bool,
-    /// Workers on other machines, whose devices are used like those of this one.
+    /// Workers on other machines, whose devices are used like local ones.
     pub workers: Workers,
 }
 
@@ -64,15 +64,15 @@ impl Default for Offload {
 }
 
 impl Offload {
-    /// Sees that what is asked for can be meant together, whatever the devices are.
+    /// Checks that the settings can be combined, on any machine.
     ///
     /// # Errors
-    /// In words, what does not go together and what to leave out.
+    /// The settings that conflict, as text, and which of them to leave out.
     pub fn check(&self) -> Result<(), String> {
         let one = self.split_mode == SplitMode::None;
         if one && !self.tensor_split.0.is_empty() {
             return Err(format!(
-                "--tensor-split {} with --split-mode none, which puts all layers on one device: leave one of them out",
+                "--tensor-split {} with --split-mode none, which puts all layers on one device: remove one of them",
                 self.tensor_split
             ));
         }

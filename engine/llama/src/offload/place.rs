@@ -1,4 +1,4 @@
-//! What becomes of what is asked for: the devices that take layers.
+//! Resolution of the offload settings: the devices that take layers.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -13,11 +13,11 @@ use crate::error::{Error, Result};
 use crate::notice;
 use crate::options::SplitMode;
 
-/// Connects with the workers that `offload` names, and finds the devices that it means.
+/// Connects to the workers that `offload` names, and finds the devices for its settings.
 ///
 /// # Errors
-/// [`Error::Worker`] where a worker cannot be used, [`Error::Usage`] where a device is not there or what is asked for needs
-/// one and there is none.
+/// [`Error::Worker`] if a worker cannot be used. [`Error::Usage`] if a named device does not exist, or if the
+/// settings need a device and there is none.
 pub fn place(offload: &Offload) -> Result<Placed> {
     offload.check().map_err(Error::Usage)?;
     let own_workers = worker::connect(&offload.workers)?;
@@ -29,7 +29,7 @@ pub fn place(offload: &Offload) -> Result<Placed> {
     choose(offload, &usable, worker::any() || !faulty.is_empty()).map_err(Error::Usage)
 }
 
-/// Says which devices are left out, and why; once, since a place is asked for again and again.
+/// Logs the devices that are left out, and why. It logs them once, because `place` is called repeatedly.
 fn tell(faulty: &[(Device, String)]) {
     static TOLD: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,23 +40,23 @@ fn tell(faulty: &[(Device, String)]) {
     }
 }
 
-/// Those of `devices` that can be used; which are left out, and why, is said.
+/// Returns those of `devices` that can be used. Logs the others with the reason.
 pub fn without_faulty(devices: Vec<Device>) -> Vec<Device> {
     let faulty = devices.iter().filter_map(|device| Some((device.clone(), device.fault()?)));
     tell(&faulty.collect::<Vec<_>>());
     usable(devices)
 }
 
-/// Devices by whether they can be used.
+/// Usable and faulty devices.
 #[derive(Debug, Default)]
 struct Tried {
     usable: Vec<Device>,
-    /// Each with the reason.
+    /// Devices that cannot be used, each with the reason.
     faulty: Vec<(Device, String)>,
 }
 
-/// Those of `all` that can be used, and those that cannot, each with its `fault`. Only those that `offload` may use are tried:
-/// CUDA makes a context on each.
+/// Divides `all` into devices that can be used and those that cannot, each with its `fault`. Only devices that
+/// `offload` may use are tried, because CUDA creates a context on each.
 fn tried(
     offload: &Offload,
     all: Vec<Device>,
@@ -72,14 +72,14 @@ fn tried(
         let is_wanted = !is_idle(offload) && may_use(&offload.devices, &device);
         match is_wanted.then(|| fault(&device)).flatten() {
             None => tried.usable.push(device),
-            // What is asked for by its name is not left out unasked.
+            // A device that the user named is never left out silently.
             Some(why) if matches!(offload.devices, Devices::Named(_)) => {
                 return Err(format!("--devices {}: it cannot be used: {why}", device.name));
             }
-            // It would be the next one's.
+            // Leaving this one out would shift the indices of the next ones.
             Some(why) if by_number.is_some() => {
                 return Err(format!(
-                    "{} counts devices, and {} cannot be used: {why}; name those that can with --devices",
+                    "{} refers to devices by index, and {} cannot be used: {why}\nhint: name the usable devices with --devices",
                     by_number.unwrap_or_default(),
                     device.name
                 ));
@@ -90,7 +90,7 @@ fn tried(
     Ok(tried)
 }
 
-/// Whether a model may lie on `device` where `devices` are asked for.
+/// True if a model with the setting `devices` may use `device`.
 pub fn may_use(devices: &Devices, device: &Device) -> bool {
     let is_called = |name: &String| {
         device.name.eq_ignore_ascii_case(name)
@@ -104,12 +104,13 @@ pub fn may_use(devices: &Devices, device: &Device) -> bool {
         }
 }
 
-/// Whether devices neither take a layer nor compute on the host's weights.
+/// True if devices neither take a layer nor compute on the host's weights.
 fn is_idle(offload: &Offload) -> bool {
     offload.gpu_layers.number() == 0 && !offload.op_offload
 }
 
-/// The same among `all`, which are those that this model may use; `exact` where there are others that it may not.
+/// Does the same as [`place`] with the devices `all`, which this model may use. `exact` is true if other devices
+/// exist that it may not use.
 fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result<Placed, String> {
     let gpus: Vec<Device> = all.iter().filter(|device| device.kind == DeviceKind::Gpu).cloned().collect();
     let takers = match &offload.devices {
@@ -122,23 +123,24 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
     let wanted = needs_a_device(offload);
     if let Some(flag) = wanted.filter(|_| takers.is_empty()) {
         return Err(match (&offload.devices, gpus.is_empty()) {
-            (Devices::None, _) => format!("{flag} with --devices none: leave one of them out"),
+            (Devices::None, _) => format!("{flag} with --devices none: remove one of them"),
             (_, true) if has_cuda() => format!(
-                "{flag}: no GPU came up, and `anneal info` says why; leave it out, or name workers on other machines with --rpc"
+                "{flag}: no GPU could be initialised; `anneal info` shows the reason\nhint: remove {flag}, or use workers on other \
+                 machines with --rpc"
             ),
             (_, true) => format!(
-                "{flag}: there is no device beside the CPU in this build on this machine; leave it out, build with \
-                 `cargo xtask build-cuda` for an NVIDIA GPU, or name workers on other machines with --rpc"
+                "{flag}: this build finds no device except the CPU on this machine\nhint: remove {flag}, build with \
+                 `cargo xtask build-cuda` for an NVIDIA GPU, or use workers on other machines with --rpc"
             ),
-            (_, false) => format!("{flag}: no device was chosen; `anneal info` lists those there are"),
+            (_, false) => format!("{flag}: no device was chosen; `anneal info` lists the available ones"),
         });
     }
     if let Some(device) =
         takers.iter().find(|taker| offload.split_mode == SplitMode::Row && taker.is_remote())
     {
         return Err(format!(
-            "--split-mode row: {} is a worker's, and llama.cpp cannot give rows of a matrix to one; --split-mode layer and tensor \
-             share with workers, and --devices leaves them out",
+            "--split-mode row: {} belongs to a worker, and llama.cpp cannot split rows of a matrix over workers\nhint: use \
+             --split-mode layer or tensor, or exclude the workers with --devices",
             device.name
         ));
     }
@@ -146,7 +148,7 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
     let taking = takers.len();
     if shares > taking && shares > 0 {
         return Err(format!(
-            "--tensor-split {} has {shares} shares, and layers go to {taking} {}: {}",
+            "--tensor-split {} has {shares} shares, but layers go to {taking} {}: {}",
             offload.tensor_split,
             if taking == 1 { "device" } else { "devices" },
             listed(&takers)
@@ -162,7 +164,7 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
     }
     if taking > MAX_DEVICES {
         return Err(format!(
-            "{taking} devices: llama.cpp takes {MAX_DEVICES} at most; choose some with --devices"
+            "{taking} devices: llama.cpp supports at most {MAX_DEVICES}; choose some with --devices"
         ));
     }
     let idle = is_idle(offload);
@@ -177,12 +179,12 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
     })
 }
 
-/// Whether the program was made for NVIDIA's GPUs.
+/// True if the program was built for NVIDIA's GPUs.
 fn has_cuda() -> bool {
     crate::system::backends().iter().any(|name| name == "CUDA")
 }
 
-/// What asks for a device, if anything does.
+/// Setting that needs a device, if there is one.
 fn needs_a_device(offload: &Offload) -> Option<String> {
     match offload.gpu_layers {
         _ if offload.is_default => {}
@@ -202,8 +204,8 @@ fn needs_a_device(offload: &Offload) -> Option<String> {
     }
 }
 
-/// The order in which llama.cpp takes devices by itself: those of workers first, then this machine's; GPUs that share the
-/// CPU's memory only where there are no others.
+/// Default order of llama.cpp: devices of workers first, then local ones. GPUs that share the CPU's memory are used
+/// only if there are no others.
 fn usual(gpus: Vec<Device>) -> Vec<Device> {
     let (remote, here): (Vec<Device>, Vec<Device>) = gpus.into_iter().partition(Device::is_remote);
     let apart = here.iter().any(|device| !device.shares_memory);
@@ -211,7 +213,7 @@ fn usual(gpus: Vec<Device>) -> Vec<Device> {
     remote.into_iter().chain(here).collect()
 }
 
-/// The device called `name`; a worker's also by the address of the worker, where it has one device.
+/// Finds the device called `name`. A worker with a single device is also found by its address.
 fn find(name: &str, gpus: &[Device], all: &[Device]) -> std::result::Result<Device, String> {
     if let Some(device) = gpus.iter().find(|device| device.name.eq_ignore_ascii_case(name)) {
         return Ok(device.clone());
@@ -225,15 +227,15 @@ fn find(name: &str, gpus: &[Device], all: &[Device]) -> std::result::Result<Devi
     }
     if all.iter().any(|device| device.name.eq_ignore_ascii_case(name)) {
         return Err(format!(
-            "--devices {name}: layers that go to no other device are on the CPU anyway; --devices none is the CPU alone"
+            "--devices {name}: the CPU always computes the layers that no other device takes; use --devices none for the CPU \
+             alone"
         ));
     }
     Err(match gpus.is_empty() {
         true => format!(
-            "--devices {name}: there is no device beside the CPU in this build on this machine; `anneal info` shows what \
-             it found"
+            "--devices {name}: this build finds no device except the CPU on this machine; `anneal info` lists what it found"
         ),
-        false => format!("--devices {name}: there is no such device; there are {}", listed(gpus)),
+        false => format!("--devices {name}: no such device; the devices are {}", listed(gpus)),
     })
 }
 
@@ -244,7 +246,7 @@ fn listed(devices: &[Device]) -> String {
     }
 }
 
-/// Bytes of the weights in `parts`, the files of one model, that stay in the host's memory.
+/// Size of the weights in `parts`, the files of one model, that stay in the host's memory.
 pub fn local_weights(parts: &[&GgufFile], placed: &Placed) -> Bytes {
     let n_layer = parts.first().and_then(|first| n_layer(first));
     let Some(n_layer) = n_layer.filter(|_| placed.is_offloaded()) else {
@@ -252,7 +254,7 @@ pub fn local_weights(parts: &[&GgufFile], placed: &Placed) -> Bytes {
         return Bytes(sizes.fold(0, u64::saturating_add));
     };
     let first = (n_layer + 1).saturating_sub(placed.layers_of(n_layer));
-    // The embeddings of tokens are looked up on the host; the output is beyond the last layer.
+    // Token embeddings are looked up on the host; the output follows the last layer.
     let stays = |name: &str| match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
         Some((layer, own)) => layer.parse::<u32>().is_ok_and(|layer| {
             layer < first || (layer < placed.n_cpu_moe.of(n_layer) && own.contains("exps."))
@@ -264,7 +266,7 @@ pub fn local_weights(parts: &[&GgufFile], placed: &Placed) -> Bytes {
     Bytes(sizes.fold(0, u64::saturating_add))
 }
 
-/// How many layers the model that begins with `file` has.
+/// Number of layers of the model whose first file is `file`.
 pub fn n_layer(file: &GgufFile) -> Option<u32> {
     match file.get("general.architecture") {
         Some(Value::Scalar(Scalar::String(name))) => file.u32(&format!("{name}.block_count")),
@@ -331,7 +333,7 @@ mod tests {
     fn layers_go_to_workers_first_and_to_what_was_chosen() {
         let placed = choose(&Offload::default(), &machine(), false).expect("valid");
         assert_eq!((names(&placed), placed.list.as_ref()), (vec!["RPC0", "CUDA0", "CUDA1"], None));
-        // Another model of the process has a worker that is not this one's.
+        // Another model of the process has a worker that this model does not use.
         let placed = choose(&Offload::default(), &machine()[..3], true).expect("valid");
         assert_eq!(names(&placed), ["CUDA0", "CUDA1"]);
         assert_eq!(placed.list.as_ref().map(Vec::len), Some(2));
@@ -341,7 +343,7 @@ mod tests {
         let none = Offload { devices: Devices::None, ..Offload::default() };
         let placed = choose(&none, &machine(), false).expect("valid");
         assert_eq!((placed.list.as_ref().map(Vec::len), placed.is_offloaded()), (Some(0), false));
-        // Neither a layer nor an operation: the weights may be repacked.
+        // Neither a layer nor an operation is on a device, so the weights may be repacked.
         let idle = Offload { gpu_layers: GpuLayers::Some(0), op_offload: false, ..Offload::default() };
         assert_eq!(choose(&idle, &machine(), false).expect("valid").list.as_ref().map(Vec::len), Some(0));
     }
@@ -358,8 +360,8 @@ mod tests {
         assert_eq!(refused, "--devices CUDA0: it cannot be used: busy or unavailable");
         let second = Offload { main_gpu: 1, split_mode: SplitMode::None, ..Offload::default() };
         let refused = tried(&second, machine(), busy).expect_err("another card would be the second");
-        assert!(refused.starts_with("--main-gpu 1 counts devices, and CUDA0 cannot be used"), "{refused}");
-        // Nobody makes a context on a card that is not asked for.
+        assert!(refused.starts_with("--main-gpu 1 refers to devices by index, and CUDA0 cannot be used"), "{refused}");
+        // No context is created on a GPU that is not requested.
         let idle = Offload { gpu_layers: GpuLayers::Some(0), op_offload: false, ..Offload::default() };
         let none = Offload { devices: Devices::None, ..Offload::default() };
         for (offload, asked) in [(named("CUDA1"), vec!["CUDA1"]), (idle, vec![]), (none, vec![])] {
@@ -407,7 +409,7 @@ mod tests {
             (
                 Offload { devices: named(&["CUDA7"]), ..Offload::default() },
                 machine(),
-                "there are CUDA0, CUDA1, RPC0",
+                "the devices are CUDA0, CUDA1, RPC0",
             ),
             (
                 Offload { tensor_split: split("1,1,1,1"), ..Offload::default() },
@@ -457,7 +459,7 @@ mod tests {
             .sum();
         assert_eq!(local(GpuLayers::Some(0)), all);
         assert_eq!(local(GpuLayers::Auto), embeddings);
-        // The output alone, then layer by layer.
+        // First the output alone, then layer by layer.
         let steps: Vec<u64> = (0..=5).map(|layers| local(GpuLayers::Some(layers))).collect();
         assert!(steps.windows(2).all(|pair| pair[0] > pair[1]), "{steps:?}");
         assert_eq!((steps[5], n_layer(&file)), (embeddings, Some(4)));

@@ -1,7 +1,7 @@
-//! Workers on other machines: their addresses, and whether what answers there can be used.
+//! Workers on other machines: their addresses, and a check that they can be used.
 //!
-//! ggml's client ends the process where a worker is not there, and waits for ever where it serves somebody else; so each is
-//! asked first, in its own protocol, with a limit of time.
+//! ggml's client ends the process if a worker does not answer, and waits forever while the worker serves another
+//! client. So Anneal first asks each worker, in the worker's own protocol, with a time limit.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -13,25 +13,25 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::{devices, kernels, system};
 
-/// Where `anneal worker` listens unless told otherwise, as llama.cpp's own server does.
+/// Default port of `anneal worker`, the same as that of llama.cpp's own server.
 pub const DEFAULT_PORT: u16 = 50052;
 
-/// Why nothing can be done with workers in a build without.
-pub const NO_RPC: &str = "this build of llama.cpp has no RPC in it; `native` and `portable` have it, and `rpc = true` in a profile";
+/// Message for workers in a build without RPC.
+pub const NO_RPC: &str = "this build of llama.cpp has no RPC in it; use the profile `native` or `portable`, or `rpc = true` in another profile";
 
-/// How long a machine may take to answer: the other side of the earth is a third of a second away.
+/// Time limit for an answer. A round trip to the other side of the earth takes a third of a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The command by which a client of ggml's RPC begins, `RPC_CMD_HELLO`; it is the same in every version.
+/// First command of a client in ggml's RPC, `RPC_CMD_HELLO`; the same in every version.
 const HELLO: u8 = 14;
 
-/// Bytes of the client's capabilities in it; none are claimed.
+/// Size of the client's capabilities in that command, in bytes; Anneal claims none.
 const HELLO_SIZE: usize = 24;
 
-/// Bytes of the answer: the version, a byte to fill up, and the worker's capabilities.
+/// Size of the answer in bytes: the version, a padding byte and the worker's capabilities.
 const ANSWER_SIZE: usize = 28;
 
-/// The address of a worker.
+/// Address of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Worker {
     host: String,
@@ -39,16 +39,16 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Whether what is said to it stays on this machine, as far as its name tells.
+    /// True if the connection stays on this machine, judged by the host name.
     pub fn is_on_this_machine(&self) -> bool {
         self.host == "localhost" || self.host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback())
     }
 
-    /// Where it is.
+    /// Resolves the address.
     fn address(&self) -> std::result::Result<SocketAddrV4, String> {
         let found = (self.host.as_str(), self.port).to_socket_addrs().map_err(|why| {
             format!(
-                "no address is known for {}: {why}; check the name, or give the address itself",
+                "cannot resolve {}: {why}\nhint: check the name, or give the address itself",
                 self.host
             )
         })?;
@@ -57,7 +57,7 @@ impl Worker {
             SocketAddr::V6(_) => None,
         });
         v4.into_iter().next().ok_or_else(|| {
-            format!("{} has no IPv4 address, and llama.cpp reaches workers by IPv4 alone", self.host)
+            format!("{} has no IPv4 address, and llama.cpp connects to workers over IPv4 only", self.host)
         })
     }
 }
@@ -72,10 +72,10 @@ impl FromStr for Worker {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let how = || format!("{text:?} is no address of a worker: write it as 10.0.0.2:{DEFAULT_PORT}");
+        let how = || format!("{text:?} is not an address of a worker: use a form like 10.0.0.2:{DEFAULT_PORT}");
         if text.starts_with('[') || text.matches(':').count() > 1 {
             return Err(format!(
-                "{text:?}: llama.cpp reaches workers by IPv4 alone; give an IPv4 address or a name"
+                "{text:?}: llama.cpp connects to workers over IPv4 only; use an IPv4 address or a name"
             ));
         }
         let (host, port) = match text.split_once(':') {
@@ -110,39 +110,39 @@ impl FromStr for Workers {
 }
 
 impl Workers {
-    /// The workers `all`.
+    /// Checks and wraps the workers `all`.
     ///
     /// # Errors
-    /// In words, where one is named twice or there are more than llama.cpp takes.
+    /// The reason, as text, if a worker is named twice or there are more than llama.cpp supports.
     pub fn new(all: Vec<Worker>) -> std::result::Result<Self, String> {
         if let Some((_, twice)) = all.iter().enumerate().find(|(at, one)| all[..*at].contains(one)) {
             return Err(format!("{twice} is named twice: name each worker once"));
         }
         match all.len() > devices::MAX_DEVICES {
-            true => Err(format!("{} workers: llama.cpp takes {} at most", all.len(), devices::MAX_DEVICES)),
+            true => Err(format!("{} workers: llama.cpp supports at most {}", all.len(), devices::MAX_DEVICES)),
             false => Ok(Workers(all)),
         }
     }
 
-    /// What the user should know before prompts go to them.
+    /// Warning to show before prompts are sent to the workers; `None` if there is nothing to warn of.
     pub fn warning(&self) -> Option<String> {
         let far: Vec<String> =
             self.0.iter().filter(|one| !one.is_on_this_machine()).map(Worker::to_string).collect();
         let (are, them) = if far.len() == 1 { ("is", "it") } else { ("are", "them") };
         (!far.is_empty()).then(|| {
             format!(
-                "{} {are} not on this machine: weights and what is computed of prompts and answers go to {them} unencrypted, \
-                 and nobody proves who they are; use workers in a network of your own alone",
+                "{} {are} not on this machine: weights, prompts and answers reach {them} unencrypted and without \
+                 authentication; use workers only in a network that you trust",
                 far.join(", ")
             )
         })
     }
 }
 
-/// A worker whose devices llama.cpp has.
+/// A worker whose devices were added to llama.cpp.
 struct Known {
     worker: Worker,
-    /// As ggml was told of it.
+    /// Endpoint as it was passed to ggml.
     endpoint: String,
 }
 
@@ -152,34 +152,34 @@ fn known() -> std::sync::MutexGuard<'static, Vec<Known>> {
     KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Whether any worker's devices are known to llama.cpp.
+/// True if llama.cpp has the devices of at least one worker.
 pub fn any() -> bool {
     !known().is_empty()
 }
 
-/// The worker behind ggml's name of it, as it was given.
+/// Returns the address of a worker as the user gave it, from ggml's name `endpoint`.
 pub fn spoken(endpoint: &str) -> String {
     let known = known();
     let found = known.iter().find(|known| known.endpoint == endpoint);
     found.map_or_else(|| endpoint.to_string(), |known| known.worker.to_string())
 }
 
-/// Whether the worker behind ggml's name of it is called `name`.
+/// True if the worker with ggml's name `endpoint` is called `name`.
 pub fn is_called(endpoint: &str, name: &str) -> bool {
     name.parse::<Worker>()
         .is_ok_and(|asked| endpoint == asked.to_string() || spoken(endpoint) == asked.to_string())
 }
 
-/// Makes the devices of `workers` known to llama.cpp; those of workers that are known already stay as they are. Returns
-/// ggml's names of them.
+/// Adds the devices of `workers` to llama.cpp. Workers that were added before stay as they are. Returns ggml's names
+/// of the workers.
 ///
 /// # Errors
-/// [`Error::Usage`] in a build without RPC, [`Error::Worker`] where one cannot be used.
+/// [`Error::Usage`] in a build without RPC, [`Error::Worker`] if a worker cannot be used.
 pub fn connect(workers: &Workers) -> Result<Vec<String>> {
     if workers.0.is_empty() {
         return Ok(Vec::new());
     }
-    // The CPU's kernels have their place in llama.cpp's list before them.
+    // The CPU's kernels must precede the workers in llama.cpp's list.
     system::start(false);
     kernels::load()?;
     let Some(version) = devices::rpc_version() else {
@@ -198,7 +198,7 @@ pub fn connect(workers: &Workers) -> Result<Vec<String>> {
         let endpoint = address.to_string();
         if known.iter().any(|known| known.endpoint == endpoint) {
             return Err(Error::Usage(format!(
-                "--rpc {workers}: {worker} is the same as another: name each worker once"
+                "--rpc {workers}: {worker} has the same address as another: name each worker once"
             )));
         }
         devices::add_worker(&endpoint, &worker.to_string()).map_err(failed)?;
@@ -208,47 +208,48 @@ pub fn connect(workers: &Workers) -> Result<Vec<String>> {
     Ok(endpoints)
 }
 
-/// Whether a worker answers at `address` and speaks the protocol of `version` (major, minor); else why not, and what to do.
+/// Checks that a worker answers at `address` and speaks the protocol of `version` (major, minor). The error says why
+/// not, and what to do.
 ///
-/// The connection is closed before ggml opens its own, since ggml takes none that is open: a client that comes between the two
-/// is served first, and ggml waits for its end without a limit.
+/// The connection is closed before ggml opens its own, because a worker accepts only one at a time. If another client
+/// connects in between, the worker serves it first, and ggml waits for its end without a limit.
 fn ask(address: SocketAddrV4, version: (u8, u8)) -> std::result::Result<(), String> {
     let mut stream = TcpStream::connect_timeout(&address.into(), PATIENCE).map_err(|why| match why.kind() {
         io::ErrorKind::ConnectionRefused => format!(
-            "nothing listens there; start `anneal worker --listen {address}` on that machine"
+            "nothing listens there\nhint: start `anneal worker --listen {address}` on that machine"
         ),
         io::ErrorKind::TimedOut => format!(
-            "the machine did not answer within {} s: check the address, that it runs, and what its firewall lets in",
+            "the machine did not answer within {} s\nhint: check the address, the machine and its firewall",
             PATIENCE.as_secs()
         ),
         _ => format!("cannot connect: {why}"),
     })?;
     let answer = hello(&mut stream).map_err(|why| match why.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
-            "it took the connection and said nothing for {} s: a worker serves one client at a time, and has another; or \
-             what listens there is no worker",
+            "it accepted the connection but did not answer within {} s: the worker is serving another client (a worker serves \
+             one client at a time), or the program there is not a worker",
             PATIENCE.as_secs()
         ),
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            "what listens there is no worker, or one of a llama.cpp that is much older or newer, or a worker of another user of \
-             that machine; start `anneal worker` of this version there, as the user who connects"
+            "the program there is not a worker, or it uses a much older or newer llama.cpp, or it belongs to another user of \
+             that machine\nhint: start `anneal worker` of this version there, as the user who connects"
                 .to_string()
         }
-        _ => format!("it does not speak: {why}"),
+        _ => format!("cannot read its answer: {why}"),
     })?;
-    // As ggml's client compares them.
+    // Compared in the same way as ggml's client does.
     let (major, minor) = answer;
     match major == version.0 && minor <= version.1 {
         true => Ok(()),
         false => Err(format!(
-            "it speaks version {major}.{minor} of the protocol, and this program {}.{}: use builds of the same llama.cpp on \
-             both sides",
+            "it speaks version {major}.{minor} of the protocol, and this program {}.{}\nhint: use builds of the same \
+             llama.cpp on both sides",
             version.0, version.1
         )),
     }
 }
 
-/// The version that the worker at the other end of `stream` says.
+/// Reads the version that the worker at the other end of `stream` reports.
 fn hello(stream: &mut TcpStream) -> io::Result<(u8, u8)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -308,7 +309,7 @@ mod tests {
         assert!(words.starts_with("box:50052, 10.0.0.2:9 are not on this machine"), "{words}");
     }
 
-    /// What `ask` says of a listener that answers with `answer` and closes; of one that is gone without.
+    /// Returns the result of `ask` for a listener that sends `answer` and closes, or closes at once if there is none.
     fn asked(answer: Option<&[u8]>) -> std::result::Result<(), String> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let SocketAddr::V4(address) = listener.local_addr().expect("an address") else { unreachable!() };
@@ -341,7 +342,7 @@ mod tests {
             (Some(version(7, 1)), "version 7.1"),
             (Some(b"HTTP/1.1 400 Bad Request".to_vec()), "no worker"),
             (Some(Vec::new()), "no worker"),
-            (None, "nothing listens there; start `anneal worker --listen 127.0.0.1:"),
+            (None, "nothing listens there\nhint: start `anneal worker --listen 127.0.0.1:"),
         ];
         for (answer, words) in cases {
             let found = asked(answer.as_deref()).expect_err(words);

@@ -1,4 +1,4 @@
-//! What is added to the logits of single tokens.
+//! Biases, which are added to the logits of single tokens.
 
 use serde_json::Value;
 
@@ -6,19 +6,19 @@ use super::options::{refuse, shortened, whole};
 use crate::error::{Error, Result};
 use crate::token::Token;
 
-/// What is added to the logit of a token.
+/// Bias of a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bias {
-    /// The token.
+    /// Token whose logit changes.
     pub token: Token,
-    /// What is added; minus infinity bans it.
+    /// Value to add to the logit; minus infinity bans the token.
     pub bias: f32,
 }
 
 const RANGE: &str = "a bias of -1000 to 1000, or -inf to ban the token";
 
 impl Bias {
-    /// Whether it can be meant.
+    /// Checks that the bias is a number or minus infinity.
     pub(super) fn check(&self) -> Result<()> {
         let Bias { token, bias } = *self;
         if token < 0 {
@@ -30,10 +30,10 @@ impl Bias {
         }
     }
 
-    /// Reads `15043+1`, `15043-0.5` or `15043-inf`, as llama.cpp writes it.
+    /// Parses `15043+1`, `15043-0.5` or `15043-inf`, the notation of llama.cpp.
     ///
     /// # Errors
-    /// What to write instead.
+    /// The expected notation, as text.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
         let wrong = || format!("write TOKEN+BIAS or TOKEN-BIAS, as in 15043+1 or 15043-inf, with {RANGE}");
         let sign = text.find(['+', '-']).ok_or_else(wrong)?;
@@ -47,7 +47,7 @@ impl Bias {
     }
 }
 
-/// Reads OpenAI's `{"15043": -100}` and llama-server's `[[15043, -1.0], [2, false]]`; `false` bans.
+/// Parses OpenAI's `{"15043": -100}` and llama-server's `[[15043, -1.0], [2, false]]`; `false` bans a token.
 pub(super) fn from_json(value: &Value) -> Result<Vec<Bias>> {
     let biases: Option<Vec<Bias>> = match value {
         Value::Object(biases) => biases.iter().map(|(token, bias)| one(token.parse().ok()?, bias)).collect(),

@@ -1,60 +1,62 @@
-//! What of a chain the device that computes the logits can do: llama.cpp's backend samplers, as far as they go.
+//! Steps of a chain that the device which computes the logits can do, with llama.cpp's backend samplers.
 //!
-//! A device does the first steps, up to one that it has not; the host does the others, in the same order. So a plan is a list
-//! of steps and how many of them the device has.
+//! A device does the first steps, up to the first one that it does not support. The host does the others, in the same
+//! order. So a plan is a list of steps and the number of steps on the device.
 
 use serde::Serialize;
 
 use super::options::SamplingOptions;
 
-/// What is done to logits, in this order, until a token is chosen.
+/// Steps from logits to a token, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SamplingStep {
-    /// A grammar or a schema: what it forbids is left out before all else.
+    /// Grammar or schema: removes forbidden tokens, before all other steps.
     Grammar,
-    /// Added to the logits of single tokens.
+    /// Adds biases to the logits of single tokens.
     LogitBias,
-    /// On tokens that were seen.
+    /// Penalises tokens that occurred before.
     Penalties,
-    /// On repetitions.
+    /// Penalises repetitions of sequences (DRY).
     Dry,
-    /// Keeps what is near the best.
+    /// Keeps tokens whose logit is within n standard deviations of the best.
     TopNSigma,
-    /// Keeps the most likely ones.
+    /// Keeps the k most likely tokens.
     TopK,
-    /// Keeps what surprises as expected.
+    /// Keeps tokens whose information content is near the expected one (locally typical sampling).
     Typical,
-    /// Keeps the most likely ones up to a sum.
+    /// Keeps the most likely tokens up to a sum of probabilities.
     TopP,
-    /// Keeps what is likely beside the best.
+    /// Keeps tokens whose probability is at least a share of the best one's.
     MinP,
-    /// Takes the likely ones away.
+    /// Removes the most likely tokens above a threshold (XTC).
     Xtc,
-    /// Divides the logits.
+    /// Divides the logits by the temperature.
     Temperature,
-    /// Draws with a surprise that is kept near a target.
+    /// Draws a token, with the surprise kept near a target (Mirostat).
     Mirostat,
-    /// Draws.
+    /// Draws a token at random.
     Draw,
-    /// Takes the best.
+    /// Chooses the most likely token.
     Greedy,
 }
 
-/// llama.cpp's device samplers are tried with this many candidates before they are used, and top-k asserts that there are more.
+/// Upper limit of top-k on a device. llama.cpp tries a device's samplers with this many candidates before it uses
+/// them, and its top-k asserts that there are more than k.
 const MOST_TOP_K: u32 = 64 << 10;
 
-/// From here on rounding may take the best one away on a device, which keeps what is greater than the bound, and not what is as
-/// great.
+/// Upper limit of min-p on a device. A device keeps tokens strictly above the bound, so that from this value on,
+/// rounding may remove the best one.
 const MOST_MIN_P: f32 = 0.99;
 
 impl SamplingStep {
-    /// What `options` asks for, in order; a step that would change nothing is none.
+    /// Steps that `options` need, in order, without steps that would change nothing.
     pub fn of(options: &SamplingOptions, n_vocab: u32) -> Vec<SamplingStep> {
         let greedy = options.is_greedy();
         let xtc = options.xtc_probability > 0.0 && options.xtc_threshold <= 0.5;
         let mirostat = !greedy && options.mirostat != 0;
-        // At temperature 0 only what may take the best away has a say, and it sees what the ones before it leave.
+        // At temperature 0, only steps that may remove the best token have an effect, and only on what the steps
+        // before them leave.
         let cuts = !mirostat && (!greedy || options.typical_p < 1.0 || xtc);
         let penal = options.repeat_last_n > 0
             && (options.repeat_penalty != 1.0
@@ -79,10 +81,10 @@ impl SamplingStep {
         steps.into_iter().filter_map(|(step, is_asked)| is_asked.then_some(step)).collect()
     }
 
-    /// Whether llama.cpp has it for devices, with these options. A device may lack it all the same.
+    /// True if llama.cpp supports the step on devices, with these options. A particular device may still lack it.
     fn is_for_devices(self, options: &SamplingOptions, n_vocab: u32) -> bool {
         match self {
-            // Where all is banned the host says so.
+            // If all tokens are banned, the host reports it.
             SamplingStep::LogitBias => {
                 let banned = options.logit_bias.iter().filter(|bias| bias.bias == f32::NEG_INFINITY);
                 banned.count() < n_vocab as usize
@@ -103,7 +105,7 @@ impl SamplingStep {
         }
     }
 
-    /// llama.cpp's name of the sampler that does it on a device.
+    /// Step for llama.cpp's name of a device sampler.
     pub fn of_name(name: &str) -> Option<SamplingStep> {
         Some(match name {
             "logit-bias" => SamplingStep::LogitBias,
@@ -119,17 +121,17 @@ impl SamplingStep {
     }
 }
 
-/// Which steps a device does, and which the host.
+/// Division of the steps between a device and the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingPlan {
     steps: Vec<SamplingStep>,
-    /// Of these, the first so many are the device's.
+    /// Number of steps on the device, which are the first ones.
     offloaded: usize,
     n_vocab: u32,
 }
 
 impl SamplingPlan {
-    /// As far as a device goes that has all of llama.cpp's but those in `lacks`.
+    /// Plans for a device that supports all of llama.cpp's steps for devices, except those in `lacks`.
     pub fn new(options: &SamplingOptions, n_vocab: u32, lacks: &[SamplingStep]) -> Self {
         let steps = SamplingStep::of(options, n_vocab);
         let goes = |step: &&SamplingStep| step.is_for_devices(options, n_vocab) && !lacks.contains(step);
@@ -137,32 +139,32 @@ impl SamplingPlan {
         SamplingPlan { steps, offloaded, n_vocab }
     }
 
-    /// The same where the host does all of it.
+    /// Returns the plan with all steps on the host.
     pub fn none(self) -> Self {
         SamplingPlan { offloaded: 0, ..self }
     }
 
-    /// The device's.
+    /// Steps on the device.
     pub fn offloaded(&self) -> &[SamplingStep] {
         &self.steps[..self.offloaded]
     }
 
-    /// The host's.
+    /// Steps on the host.
     pub fn on_host(&self) -> &[SamplingStep] {
         &self.steps[self.offloaded..]
     }
 
-    /// Whether llama.cpp has the host's first step for devices, with these options.
+    /// True if llama.cpp supports the host's first step on devices, with these options.
     pub fn is_for_devices(&self, options: &SamplingOptions) -> bool {
         self.on_host().first().is_some_and(|step| step.is_for_devices(options, self.n_vocab))
     }
 
-    /// Whether the device chooses the token.
+    /// True if the device chooses the token.
     pub fn chooses(&self) -> bool {
         self.offloaded == self.steps.len()
     }
 
-    /// What the host is to do to what the device left: `options` without the device's steps.
+    /// Options for the host, which continues from what the device left: `options` without the device's steps.
     pub fn rest(&self, options: &SamplingOptions) -> SamplingOptions {
         let mut rest = options.clone();
         for step in self.offloaded() {
@@ -175,17 +177,17 @@ impl SamplingPlan {
                 SamplingStep::TopP => rest.top_p = 1.0,
                 SamplingStep::MinP => rest.min_p = 0.0,
                 SamplingStep::Temperature => rest.temperature = 1.0,
-                // Whatever is after them is no more than the choice, which is theirs.
+                // The steps after the choice belong to it, and need no change.
                 _ => {}
             }
         }
         rest
     }
 
-    /// What the device is to do: `options` without the host's steps.
+    /// Options for the device: `options` without the host's steps.
     pub fn device(&self, options: &SamplingOptions) -> SamplingOptions {
         let mut device = options.clone();
-        // Also what is no step: mirostat, for one, leaves no cuts to be made.
+        // This also resets options that are not steps of the plan: mirostat, for example, makes the cuts ineffective.
         let is_hosts = |step| !self.offloaded().contains(&step);
         if is_hosts(SamplingStep::LogitBias) {
             device.logit_bias.clear();
@@ -206,24 +208,24 @@ impl SamplingPlan {
     }
 }
 
-/// What of a text's sampling devices did.
+/// Report on the part of a text's sampling that devices did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DeviceReport {
-    /// The steps that were the device's, in order.
+    /// Steps on the device, in order.
     pub offloaded: Vec<SamplingStep>,
-    /// Those that were the host's.
+    /// Steps on the host, in order.
     pub on_host: Vec<SamplingStep>,
-    /// Tokens that the device chose.
+    /// Number of tokens that the device chose.
     pub tokens_on_device: usize,
-    /// Tokens that the host chose, from what the device left or from all logits.
+    /// Number of tokens that the host chose, from what the device left or from all logits.
     pub tokens_on_host: usize,
-    /// Why not all of it was the device's, in words.
+    /// Reason why the host did some or all of the steps; `None` if it did none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
 impl DeviceReport {
-    /// In a line.
+    /// Describes the report in one line.
     pub fn in_words(&self) -> String {
         let names = |steps: &[SamplingStep]| match steps {
             [] => "nothing".to_string(),
@@ -241,7 +243,7 @@ impl DeviceReport {
 }
 
 impl SamplingStep {
-    /// As in a report.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             SamplingStep::Grammar => "grammar",
@@ -308,7 +310,7 @@ mod tests {
             let plan = SamplingPlan::new(&options, 1000, &[]);
             assert_eq!((plan.offloaded(), plan.on_host()), (offloaded, on_host), "case {number}");
             assert_eq!(plan.chooses(), on_host.is_empty(), "case {number}");
-            // What is left to the host begins with what the device has not.
+            // The host's part begins with the step that the device lacks.
             let rest = SamplingPlan::new(&plan.rest(&options), 1000, &[]);
             if !plan.chooses() {
                 assert_eq!(rest.steps, on_host, "case {number}");

@@ -1,5 +1,5 @@
-//! Options of the sampler, by flags and in the JSON of a request. One table holds names, types, defaults, ranges and help
-//! texts of all numbers.
+//! Sampling options, from flags and from the JSON of a request. One table holds the names, types, defaults, ranges
+//! and help texts of all numbers.
 
 use std::ffi::CStr;
 
@@ -9,48 +9,48 @@ use serde_json::{Map, Value};
 use super::bias::{self, Bias};
 use crate::error::{Error, Result};
 
-/// What a text must be like.
+/// Constraint on the generated text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constraint {
-    /// A grammar: GBNF, or Lark where it begins with `%llguidance`.
+    /// A grammar: Lark if it begins with `%llguidance`, otherwise GBNF.
     Grammar(String),
     /// A JSON schema.
     JsonSchema(Value),
 }
 
 impl Constraint {
-    /// The schema that `text` is.
+    /// Parses `text` as a JSON schema.
     ///
     /// # Errors
-    /// [`Error::Grammar`] where it is no JSON.
+    /// [`Error::Grammar`] if it is not JSON.
     pub fn json_schema(text: &str) -> Result<Self> {
         let what = "JSON schema";
         let schema = serde_json::from_str(text)
-            .map_err(|error| Error::Grammar { what, why: format!("it is no JSON: {error}") })?;
+            .map_err(|error| Error::Grammar { what, why: format!("it is not JSON: {error}") })?;
         Ok(Constraint::JsonSchema(schema))
     }
 }
 
-/// A number that can be asked for.
+/// A numeric parameter of the sampler.
 #[derive(Debug)]
 pub struct Parameter {
-    /// Its name in JSON.
+    /// Name in JSON.
     pub name: &'static str,
-    /// Its flag.
+    /// Name of the flag.
     pub flag: &'static str,
     /// Other spellings of the flag, without dashes.
     pub aliases: &'static [&'static str],
-    /// Least value.
+    /// Smallest allowed value.
     pub min: f64,
-    /// Greatest value.
+    /// Largest allowed value.
     pub max: f64,
     /// True if it is a whole number.
     pub whole: bool,
-    /// Values that can be given, in words.
+    /// Allowed values, as text.
     pub range: &'static str,
-    /// Explanation, as help texts say it.
+    /// Explanation for help texts.
     pub doc: &'static str,
-    /// Its name for the shim.
+    /// Name in the shim.
     pub(crate) c_name: &'static CStr,
     get: fn(&SamplingOptions) -> f64,
     set: fn(&mut SamplingOptions, f64),
@@ -61,14 +61,14 @@ macro_rules! parameters {
        $min:literal..=$max:literal, $range:literal, $doc:literal;)*) => {
         /// Options of the sampler. Defaults and names are llama.cpp's.
         ///
-        /// In JSON, a field may be missing or null, fields with other names are ignored, and a field with an invalid value is
-        /// refused with the values that can be given.
+        /// In JSON, a field may be missing or null, fields with other names are ignored, and a field with an invalid
+        /// value is refused with the values that can be given.
         #[derive(Clone, Debug, PartialEq)]
         pub struct SamplingOptions {
             $(#[doc = $doc] #[doc = concat!(": ", $range, ".")] pub $name: $kind,)*
             /// Texts that end a repetition for DRY.
             pub dry_sequence_breakers: Vec<String>,
-            /// Numbers that are added to the logits of single tokens.
+            /// Biases of single tokens.
             pub logit_bias: Vec<Bias>,
             /// Seed: the same seed gives the same tokens for the same logits; `None` draws one.
             pub seed: Option<u32>,
@@ -88,7 +88,7 @@ macro_rules! parameters {
             }
         }
 
-        /// Every number that can be asked for, except the seed.
+        /// All numeric parameters, except the seed.
         pub static PARAMETERS: &[Parameter] = &[$(Parameter {
             name: stringify!($name),
             flag: $flag,
@@ -110,7 +110,7 @@ macro_rules! parameters {
     (@whole f32) => { false };
 }
 
-// The largest window of tokens, 1048576, is longer than any context that is likely, and takes four megabytes.
+// The largest window of tokens, 1048576, is longer than any likely context, and takes four megabytes.
 parameters! {
     temperature: f32 = 0.8, "--temp" ["temperature"], 0.0..=100.0, "0 (most likely token) to 100",
         "Flatten (above 1) or sharpen (below 1) the probabilities; at 0 the most likely token is taken";
@@ -127,7 +127,7 @@ parameters! {
     xtc_probability: f32 = 0.0, "--xtc-probability" [], 0.0..=1.0, "0 (never) to 1 (always)",
         "Probability that XTC removes all likely tokens except the least likely of them";
     xtc_threshold: f32 = 0.1, "--xtc-threshold" [], 0.0..=1.0, "0 to 1; above 0.5 it does nothing",
-        "Probability from which on XTC calls a token likely";
+        "Smallest probability of a token that XTC may remove";
     dry_multiplier: f32 = 0.0, "--dry-multiplier" [], 0.0..=100.0, "0 (off) to 100",
         "DRY penalty multiplier for tokens that extend a repetition";
     dry_base: f32 = 1.75, "--dry-base" [], 1.0..=100.0, "1 to 100",
@@ -153,83 +153,83 @@ parameters! {
 }
 
 impl Parameter {
-    /// The one whose name in JSON is `name`.
+    /// Returns the parameter with the JSON name `name`.
     pub fn named(name: &str) -> Option<&'static Parameter> {
         PARAMETERS.iter().find(|parameter| parameter.name == name)
     }
 
-    /// Reads a value from the command line.
+    /// Parses a value from the command line.
     ///
     /// # Errors
-    /// The values that can be given.
+    /// The allowed values, as text.
     pub fn parse(&self, text: &str) -> std::result::Result<f64, String> {
         let value = text.trim().parse().ok().filter(|value| self.takes(*value));
         value.ok_or_else(|| format!("use {}", self.range))
     }
 
-    /// Makes it `value` in `options`.
+    /// Sets the parameter to `value` in `options`.
     pub fn set(&self, options: &mut SamplingOptions, value: f64) {
         (self.set)(options, value);
     }
 
-    /// Whether `value` can be given.
+    /// True if `value` is in the allowed range.
     pub fn takes(&self, value: f64) -> bool {
-        // In single precision, as it will be used: 0.01 of a flag is as good as the 0.01 here.
+        // Compared in single precision, in which the value is used: 0.01 from a flag equals 0.01 here.
         let (value, min, max) = match self.whole {
             true => (value, self.min, self.max),
             false => (f64::from(value as f32), f64::from(self.min as f32), f64::from(self.max as f32)),
         };
-        // False for what is no number.
+        // False for NaN.
         (min..=max).contains(&value) && (!self.whole || value.fract() == 0.0)
     }
 
-    /// Its value where none is given.
+    /// Default value.
     pub fn default_value(&self) -> f64 {
         (self.get)(&SamplingOptions::default())
     }
 
-    /// Its value in `options`.
+    /// Value in `options`.
     pub fn value(&self, options: &SamplingOptions) -> f64 {
         (self.get)(options)
     }
 
-    /// The same in words, without the digits that single precision adds.
+    /// Default value as text, without the digits that single precision adds.
     pub fn default_text(&self) -> String {
         self.text(&SamplingOptions::default())
     }
 
-    /// Its value in `options`, in words.
+    /// Value in `options` as text.
     pub fn text(&self, options: &SamplingOptions) -> String {
         ((self.get)(options) as f32).to_string()
     }
 }
 
-/// Greatest number of texts that end a repetition, and of bytes in one: each is looked for in every token.
+/// Largest number of texts that end a repetition, and of bytes in each. Every text is searched for in every token.
 const MAX_BREAKERS: usize = 64;
 const MAX_BREAKER_BYTES: usize = 40;
 
 impl SamplingOptions {
-    /// Whether the most likely token is taken.
+    /// True if the most likely token is always chosen.
     pub fn is_greedy(&self) -> bool {
         self.temperature <= 0.0
     }
 
-    /// The same with `seed` where none is asked for.
+    /// Returns the options with `seed`, unless they have a seed already.
     #[must_use]
     pub fn with_seed(mut self, seed: u32) -> Self {
         self.seed.get_or_insert(seed);
         self
     }
 
-    /// The most likely token, of those that penalties, biases and a grammar leave.
+    /// Makes the chain choose the most likely token, after penalties, biases and a grammar.
     pub fn make_greedy(&mut self) {
         (self.temperature, self.typical_p, self.xtc_probability) = (0.0, 1.0, 0.0);
     }
 
-    /// Whether every value can be meant.
+    /// Checks that every value is valid.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the name of the value and what there is to choose from.
+    /// [`Error::Usage`] with the name of the value and the allowed range.
     pub fn check(&self) -> Result<()> {
         for parameter in PARAMETERS {
             let value = (parameter.get)(self);
@@ -257,10 +257,10 @@ impl SamplingOptions {
         self.logit_bias.iter().try_for_each(Bias::check)
     }
 
-    /// Reads the fields of a request; those of other names are left alone.
+    /// Parses the fields of a request; ignores fields with other names.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the name of the field and what there is to choose from.
+    /// [`Error::Usage`] with the name of the field and the allowed values.
     pub fn from_json(fields: &Map<String, Value>) -> Result<Self> {
         let mut options = Self::default();
         let given = |name: &str| fields.get(name).filter(|value| !value.is_null());
@@ -282,7 +282,7 @@ impl SamplingOptions {
         }
         options.constraint = match (given("grammar"), given("json_schema")) {
             (Some(_), Some(_)) => {
-                return Err(Error::Usage("grammar and json_schema: give one of them".to_string()));
+                return Err(Error::Usage("grammar and json_schema: use only one of them".to_string()));
             }
             (Some(Value::String(text)), None) => Some(Constraint::Grammar(text.clone())),
             (Some(other), None) => return refuse("grammar", &shortened(other), "a text"),
@@ -301,18 +301,19 @@ impl<'de> Deserialize<'de> for SamplingOptions {
     }
 }
 
-/// `value` where it is a whole number, written `7` or `7.0`: JSON schemas and JavaScript make no difference.
+/// Returns `value` if it is a whole number, written `7` or `7.0`: JSON schemas and JavaScript do not distinguish the
+/// two.
 pub fn whole(value: &Value) -> Option<i64> {
-    // Up to here every whole number is one of the floating-point ones.
+    // Up to this number, floating point represents every whole number exactly.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let float = || value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() <= EXACT);
     value.as_i64().or_else(|| float().map(|number| number as i64))
 }
 
-/// To llama.cpp the greatest number is none.
+/// Range of a seed. In llama.cpp, 4294967295 means no seed.
 const SEEDS: &str = "0 to 4294967294, or -1 in JSON for a random one";
 
-/// A seed; -1 is none.
+/// Parses a seed; -1 means none.
 fn seed(value: &Value) -> Result<Option<u32>> {
     match whole(value) {
         Some(-1) => Ok(None),
@@ -331,7 +332,7 @@ fn texts(value: &Value) -> Result<Vec<String>> {
     }
 }
 
-/// `value` as JSON, cut to what fits into a message.
+/// Returns `value` as JSON, truncated to fit into a message.
 pub(super) fn shortened(value: &Value) -> String {
     const MOST: usize = 60;
     let text = value.to_string();

@@ -1,31 +1,31 @@
-//! A grammar that was read.
+//! A parsed grammar.
 
-/// The place of a part in [`Gbnf::nodes`].
+/// Index of a part in [`Gbnf::nodes`].
 pub(super) type Id = usize;
 
-/// A part of a rule. What it is made of comes before it in [`Gbnf::nodes`].
+/// A part of a rule. Its own parts precede it in [`Gbnf::nodes`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {
-    /// One character of these ranges, which are sorted and apart.
+    /// One character of these ranges, which are sorted and disjoint.
     Class(Vec<(char, char)>),
-    /// These characters, one after the other.
+    /// This text.
     Text(String),
-    /// The token, or any other one.
+    /// The token `id`, or with `not` any other one.
     Token { id: u32, not: bool },
-    /// The rule of this number.
+    /// Rule with this number.
     Rule(usize),
-    /// One after the other.
+    /// All of these parts, one after the other.
     Seq(Vec<Id>),
-    /// One of them; none matches nothing, not even the empty text.
+    /// One of these parts. An empty list matches nothing, not even the empty text.
     Any(Vec<Id>),
-    /// So often at least, and at most where there is a bound.
+    /// A part repeated at least, and at most, this often; `None` for no upper bound.
     Repeat(Id, u32, Option<u32>),
 }
 
-/// A grammar that was read.
+/// A parsed grammar.
 pub struct Gbnf {
     pub(super) nodes: Vec<Node>,
-    /// What each rule is.
+    /// Body of each rule.
     pub(super) rules: Vec<Id>,
     pub(super) root: usize,
 }

@@ -1,26 +1,27 @@
-//! Whether lexemes can be told apart as GBNF wants it.
+//! Test of whether lexemes can be told apart as GBNF requires.
 //!
-//! llguidance's lexer goes on with a lexeme as long as it can, GBNF follows all ways at once. That is the same where a
-//! lexeme that could end, before a byte that may come after it, cannot go on with that byte, and no other lexeme can: then
-//! the lexer has only one way. This is looked at for all pairs of lexemes, whether they can stand at the same place or not.
+//! llguidance's lexer extends a lexeme as long as it can, while GBNF follows all alternatives at once. Both give the
+//! same result under one condition: if a lexeme could end before a byte that may follow it, then neither this lexeme
+//! can continue with that byte, nor can another lexeme. The lexer then has only one choice. The condition is tested
+//! for all pairs of lexemes, even those that never occur at the same place.
 
 use llguidance::derivre::{HashSet, Regex, StateID};
 
 use super::grammar::Gbnf;
 use super::translate::{Lexeme, Sym};
 
-/// Pairs of states that are looked at, in all. With more, what would have to be looked at is cut into smaller lexemes.
+/// Upper limit of the pairs of states to test, in total. Beyond it, the untested lexemes are cut into smaller ones.
 const MAX_PAIRS: usize = 40_000;
 
-/// What building one automaton may cost.
+/// Upper limit of the cost of building one automaton.
 const FUEL: u64 = 200_000;
 
-/// What all automata together may cost, in derivre's steps, however often lexemes are cut: derivatives of long
-/// repetitions are large, so that few pairs of states can take many seconds. Ten times what the largest grammar of the
-/// tests takes.
+/// Upper limit of the cost of all automata together, in derivre's steps, however often lexemes are cut. Derivatives
+/// of long repetitions are large, so few pairs of states can take many seconds. The limit is ten times the cost of
+/// the largest grammar in the tests.
 const WORK: u64 = 1_000_000;
 
-/// What is left of [`WORK`].
+/// Remaining part of [`WORK`].
 pub(super) struct Budget(u64);
 
 impl Budget {
@@ -32,13 +33,13 @@ impl Budget {
         self.0 == 0
     }
 
-    /// Takes what `cost` has become more than `before`.
+    /// Subtracts the increase of `cost` since `before`.
     fn spend(&mut self, before: u64, cost: u64) {
         self.0 = self.0.saturating_sub(cost.saturating_sub(before));
     }
 }
 
-/// A set of bytes.
+/// Set of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Bytes([u64; 4]);
 
@@ -51,7 +52,7 @@ impl Bytes {
         self.0[usize::from(byte / 64)] >> (byte % 64) & 1 == 1
     }
 
-    /// Whether it grew.
+    /// Adds the bytes of `other`. Returns true if the set grew.
     fn join(&mut self, other: Bytes) -> bool {
         let before = *self;
         self.0.iter_mut().zip(other.0).for_each(|(mine, others)| *mine |= others);
@@ -63,8 +64,8 @@ impl Bytes {
     }
 }
 
-/// Of `lexemes` of `grammar`, those that have to be cut; one that is a character cannot be. `rules` are the ways of each
-/// rule, the first one is where all begins. What it finds is of no use where the `budget` is spent after it.
+/// Returns the `lexemes` of `grammar` that have to be cut; single characters cannot be. `rules` are the alternatives
+/// of each rule, with the start rule first. The result is meaningless if the `budget` is exhausted afterwards.
 pub(super) fn to_be_cut(
     grammar: &Gbnf,
     lexemes: &[Lexeme],
@@ -104,10 +105,10 @@ pub(super) fn to_be_cut(
     Ok(cut)
 }
 
-/// Whether there is a text that is all of the first, and with one of the bytes that may come after that a beginning of the
-/// second.
+/// True if a text exists that matches `first` in full and, followed by one of the bytes in `after`, begins a match of
+/// `second`.
 fn meet(first: &mut Regex, second: &mut Regex, after: Bytes, pairs: &mut usize, budget: &mut Budget) -> bool {
-    // One byte of each kind.
+    // One byte of each equivalence class.
     let mut kinds = HashSet::default();
     let bytes: Vec<u8> = (0..=255)
         .filter(|byte| kinds.insert((first.alpha().map(*byte), second.alpha().map(*byte))))
@@ -146,7 +147,7 @@ fn first_bytes(automaton: &mut Regex) -> Bytes {
     bytes
 }
 
-/// Which bytes may come after each lexeme, as in every book on parsers: FIRST and FOLLOW.
+/// Bytes that may follow each lexeme, computed from the FIRST and FOLLOW sets of parser theory.
 fn bytes_after(lexemes: &[Bytes], rules: &[Vec<Vec<Sym>>]) -> Vec<Bytes> {
     let mut first = vec![(Bytes::default(), false); rules.len()];
     let of = |first: &[(Bytes, bool)], sym: Sym| match sym {
@@ -157,7 +158,7 @@ fn bytes_after(lexemes: &[Bytes], rules: &[Vec<Vec<Sym>>]) -> Vec<Bytes> {
     let mut grew = true;
     while grew {
         grew = false;
-        // Rules that are named come later mostly.
+        // Rules mostly refer to later ones, so the reverse order needs fewer rounds.
         for (rule, ways) in rules.iter().enumerate().rev() {
             for way in ways {
                 let mut all_empty = true;

@@ -1,22 +1,23 @@
-//! Reads GBNF as llama.cpp's src/llama-grammar.cpp does, and tells what is wrong and where.
+//! Parser for GBNF that follows llama.cpp's src/llama-grammar.cpp and reports mistakes with their position.
 
 use std::collections::HashMap;
 
 use super::grammar::{Gbnf, Id, Node};
 
-/// Brackets within brackets.
+/// Largest depth of nested brackets.
 const MAX_DEPTH: usize = 200;
 
-/// Repetitions of one thing, and rules that they become, with those of what is repeated: llama.cpp's own bound.
+/// Largest number of repetitions of one item, and of the rules that they become, including those of the repeated
+/// item: llama.cpp's own limit.
 const MAX_TIMES: u64 = 2000;
 
-/// Elements that repetitions may be written out to.
+/// Largest number of elements when all repetitions are expanded.
 const MAX_ELEMENTS: u64 = 1 << 20;
 
-/// Reads `text`. `token` finds the token that a text like `<think>` is.
+/// Parses `text`. `token` finds the token for a text like `<think>`.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// The mistake and its position, as text.
 pub(crate) fn read(text: &str, token: &dyn Fn(&str) -> Option<u32>) -> Result<Gbnf, String> {
     let mut reader = GrammarReader {
         text,
@@ -33,11 +34,11 @@ pub(crate) fn read(text: &str, token: &dyn Fn(&str) -> Option<u32>) -> Result<Gb
     reader.space(true);
     while !reader.rest().is_empty() {
         let (name, body) = reader.rule()?;
-        // The last one counts, as in llama.cpp.
+        // If a rule is defined twice, the last definition counts, as in llama.cpp.
         bodies.insert(name, body);
     }
     let Some(root) = reader.symbols.get("root").copied().filter(|_| bodies.contains_key("root")) else {
-        return Err("there is no rule 'root', which it begins with".to_string());
+        return Err("there is no rule 'root', with which a grammar begins".to_string());
     };
     let missing =
         reader.named.iter().filter(|(name, _)| !bodies.contains_key(*name)).min_by_key(|(_, at)| **at);
@@ -55,13 +56,13 @@ struct GrammarReader<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
-    /// What it is written out to so far.
+    /// Number of elements so far, with repetitions expanded.
     elements: u64,
-    /// Rules that groups and repetitions become.
+    /// Number of rules that groups and repetitions become.
     made: u64,
-    /// Names of rules so far, where they are made and where they are named, with their numbers.
+    /// Names of the rules that were defined or referred to so far, with their numbers.
     symbols: HashMap<&'a str, usize>,
-    /// Rules that are named, and where first.
+    /// Rules that are referred to, with the position of the first reference.
     named: HashMap<&'a str, usize>,
     token: &'a dyn Fn(&str) -> Option<u32>,
     grammar: Gbnf,
@@ -96,7 +97,7 @@ impl<'a> GrammarReader<'a> {
         &rest[..len]
     }
 
-    /// Blanks and comments, and line ends where a rule may go on behind them.
+    /// Skips blanks and comments, and with `lines` also line ends, after which a rule may continue.
     fn space(&mut self, lines: bool) {
         loop {
             let is_end = |character| matches!(character, '\r' | '\n');
@@ -110,7 +111,7 @@ impl<'a> GrammarReader<'a> {
 
     fn name(&mut self) -> Result<&'a str, String> {
         match self.take_while(|character| character.is_ascii_alphanumeric() || character == '-') {
-            "" => Err(self.wrong("a rule's name is expected: letters, digits and -")),
+            "" => Err(self.wrong("expected the name of a rule: letters, digits and -")),
             name => Ok(name),
         }
     }
@@ -125,12 +126,12 @@ impl<'a> GrammarReader<'a> {
         self.symbol(name);
         self.space(false);
         if !self.take("::=") {
-            return Err(self.wrong("::= is expected"));
+            return Err(self.wrong("expected ::="));
         }
         self.space(true);
         let body = self.alternatives(false)?;
         if !self.rest().is_empty() && !self.rest().starts_with(['\r', '\n']) {
-            return Err(self.wrong("the end of the rule is expected"));
+            return Err(self.wrong("expected the end of the rule"));
         }
         self.space(true);
         Ok((name, body))
@@ -150,9 +151,9 @@ impl<'a> GrammarReader<'a> {
 
     fn sequence(&mut self, nested: bool) -> Result<Id, String> {
         let mut items = Vec::new();
-        // Elements of the last item, each time they are written out; an empty literal is none.
+        // Number of elements of the last item each time it is expanded; an empty literal has none.
         let mut last: Option<u64> = None;
-        // As llama.cpp counts the rules of the last item.
+        // Number of rules of the last item, counted as llama.cpp does.
         let mut rules = 1;
         loop {
             let before = self.elements;
@@ -171,7 +172,7 @@ impl<'a> GrammarReader<'a> {
                 Some('(') => {
                     items.push(self.group()?);
                     rules = (self.rules() - rules_before).max(1);
-                    // Its content is a rule of its own, and what repeats is a reference to it.
+                    // The content of a group is a rule of its own, and a repetition refers to it.
                     last = Some(1);
                 }
                 Some('.') => {
@@ -187,7 +188,7 @@ impl<'a> GrammarReader<'a> {
                     let times = most.unwrap_or(least).max(1);
                     rules = rules.saturating_mul(times);
                     if rules > MAX_TIMES {
-                        let what = format!("it becomes more than {MAX_TIMES} rules; repeat less");
+                        let what = format!("the repetition becomes more than {MAX_TIMES} rules; repeat less");
                         return Err(self.wrong_at(start, &what));
                     }
                     self.made += most.map_or(1, |most| most - least);
@@ -212,7 +213,7 @@ impl<'a> GrammarReader<'a> {
                 self.elements += last.unwrap_or(0);
             }
             if self.elements > MAX_ELEMENTS {
-                return Err(self.wrong_at(start, "with this repetition it is too large; repeat less"));
+                return Err(self.wrong_at(start, "this repetition makes the grammar too large; repeat less"));
             }
             self.space(nested);
         }
@@ -225,7 +226,7 @@ impl<'a> GrammarReader<'a> {
     fn group(&mut self) -> Result<Id, String> {
         if self.depth == MAX_DEPTH {
             return Err(self.wrong(&format!(
-                "more than {MAX_DEPTH} brackets are open at once; give the inner ones rules of their own"
+                "more than {MAX_DEPTH} nested brackets; move the inner ones to rules of their own"
             )));
         }
         self.at += 1;
@@ -236,11 +237,11 @@ impl<'a> GrammarReader<'a> {
         self.depth -= 1;
         match self.take(")") {
             true => Ok(inner),
-            false => Err(self.wrong("a ) is expected")),
+            false => Err(self.wrong("expected )")),
         }
     }
 
-    /// How many characters it has, and what it is.
+    /// Parses a literal. Returns its number of characters and its node.
     fn literal(&mut self) -> Result<(u64, Id), String> {
         self.at += 1;
         let (mut len, mut text, mut possible) = (0, String::new(), true);
@@ -260,7 +261,7 @@ impl<'a> GrammarReader<'a> {
         Ok((len, self.grammar.add(node)))
     }
 
-    /// How many elements it has, and what it is: without any, it is the empty text.
+    /// Parses a character class. Returns its number of elements and its node; an empty class is the empty text.
     fn class(&mut self) -> Result<(u64, Id), String> {
         self.at += 1;
         let not = self.take("^");
@@ -279,7 +280,7 @@ impl<'a> GrammarReader<'a> {
         let node = match (len, not) {
             (0, _) => Node::Seq(Vec::new()),
             (_, true) => Node::Class(except(&ranges)),
-            // All but all others.
+            // The complement of the negated ranges.
             (_, false) => {
                 let others: Vec<_> = except(&ranges).iter().map(|(a, b)| (*a as u32, *b as u32)).collect();
                 Node::Class(except(&others))
@@ -288,12 +289,12 @@ impl<'a> GrammarReader<'a> {
         Ok((len, self.grammar.add(node)))
     }
 
-    /// A character, by its number: those of escapes need not be one.
+    /// Parses a character. Returns its number, which need not be a valid character if it is an escape.
     fn character(&mut self) -> Result<u32, String> {
         let start = self.at;
         let mut characters = self.rest().chars();
         let Some(first) = characters.next() else {
-            return Err(self.wrong("it ends within a text or a class of characters"));
+            return Err(self.wrong("the grammar ends within a text or a character class"));
         };
         self.at += first.len_utf8();
         if first != '\\' {
@@ -315,7 +316,7 @@ impl<'a> GrammarReader<'a> {
         self.at += 1;
         let hex = self.rest().bytes().take(digits).filter(u8::is_ascii_hexdigit).count();
         if hex < digits {
-            return Err(self.wrong_at(start, &format!("{digits} hexadecimal digits are expected")));
+            return Err(self.wrong_at(start, &format!("expected {digits} hexadecimal digits")));
         }
         let number = u32::from_str_radix(&self.rest()[..digits], 16).unwrap_or(character as u32);
         self.at += digits;
@@ -325,7 +326,7 @@ impl<'a> GrammarReader<'a> {
     fn token(&mut self) -> Result<Id, String> {
         let not = self.take("!");
         let start = self.at;
-        let wrong = "a token is expected, as <[1000]> or <think>";
+        let wrong = "expected a token, as in <[1000]> or <think>";
         if self.take("<[") {
             let number = self.take_while(|character| character.is_ascii_digit());
             return match number.parse::<u32>().ok().filter(|_| self.take("]>")) {
@@ -343,7 +344,7 @@ impl<'a> GrammarReader<'a> {
         Ok(self.grammar.add(Node::Token { id, not }))
     }
 
-    /// How often at least, and at most where there is a bound.
+    /// Parses the bounds of a repetition: the least number, and the greatest, if there is one.
     fn times(&mut self) -> Result<(u64, Option<u64>), String> {
         let start = self.at;
         for (sign, times) in [("*", (0, None)), ("+", (1, None)), ("?", (0, Some(1)))] {
@@ -367,25 +368,25 @@ impl<'a> GrammarReader<'a> {
             return Err(self.wrong_at(start, "a repetition is written {3}, {3,} or {3,5}"));
         };
         if least > MAX_TIMES || most == Some(u64::MAX) {
-            return Err(self.wrong_at(start, &format!("{MAX_TIMES} repetitions are the most")));
+            return Err(self.wrong_at(start, &format!("at most {MAX_TIMES} repetitions are allowed")));
         }
         if most.is_some_and(|most| most < least) {
             return Err(self.wrong_at(start, "the second number is less than the first"));
         }
-        // To llama.cpp so many are any number.
+        // llama.cpp treats a larger bound as no bound.
         Ok((least, most.filter(|most| *most <= MAX_TIMES)))
     }
 }
 
-/// The character of this number. The end of a text in C is none that a grammar of llama.cpp can match.
+/// Returns the character with this number. NUL ends a text in C, so no grammar of llama.cpp can match it.
 fn possible_character(number: u32) -> Option<char> {
     char::from_u32(number).filter(|character| *character != '\0')
 }
 
-/// All characters that are not in `ranges`, sorted.
+/// Returns all characters that are not in `ranges`, sorted.
 fn except(ranges: &[(u32, u32)]) -> Vec<(char, char)> {
     let mut taken: Vec<(u32, u32)> = ranges.iter().copied().filter(|(first, last)| first <= last).collect();
-    // What is between them is no character.
+    // NUL, surrogates and everything beyond the last code point are not characters.
     taken.extend([(0, 0), (0xD800, 0xDFFF), (0x11_0000, u32::MAX)]);
     taken.sort_unstable();
     let (mut left, mut next) = (Vec::new(), 0);
@@ -455,29 +456,29 @@ mod tests {
         let cases = [
             ("", "no rule 'root'"),
             ("start ::= \"a\"", "no rule 'root'"),
-            ("root = \"a\"", "line 1, column 6: ::= is expected"),
+            ("root = \"a\"", "line 1, column 6: expected ::="),
             ("root ::= \"a\"\nroot ::= x\n", "line 2, column 10: there is no rule 'x'"),
             ("root ::= \"a", "it ends within"),
             ("root ::= [a-", "it ends within"),
             ("root ::= \"\\q\"", "line 1, column 11: an escape is one of"),
             ("root ::= \"\\x4\"", "2 hexadecimal digits"),
-            ("root ::= (\"a\"", "a ) is expected"),
-            ("root ::= \"a\")", "line 1, column 13: the end of the rule is expected"),
+            ("root ::= (\"a\"", "expected )"),
+            ("root ::= \"a\")", "line 1, column 13: expected the end of the rule"),
             ("root ::= *", "nothing to repeat"),
             ("root ::= \"\"*", "nothing to repeat"),
             ("root ::= \"a\"{5,2}", "the second number is less than the first"),
             ("root ::= \"a\"{5", "a repetition is written"),
             ("root ::= \"a\"{,5}", "a repetition is written"),
-            ("root ::= \"a\"{2001}", "2000 repetitions are the most"),
-            ("root ::= \"a\"{1,99999999999999999999999}", "2000 repetitions are the most"),
+            ("root ::= \"a\"{2001}", "at most 2000 repetitions"),
+            ("root ::= \"a\"{1,99999999999999999999999}", "at most 2000 repetitions"),
             ("root ::= (\"a\"? \"b\"?){1000}", "more than 2000 rules"),
-            ("root ::=\nother ::= root", "line 2, column 7: the end of the rule is expected"),
+            ("root ::=\nother ::= root", "line 2, column 7: expected the end of the rule"),
             ("root ::= <nothing>", "the model has no token <nothing>"),
-            ("root ::= <[99999999999]>", "a token is expected"),
-            ("root ::= <", "a token is expected"),
-            ("root ::= !", "a token is expected"),
-            ("root ::= ä", "the end of the rule is expected"),
-            ("ä ::= \"a\"", "a rule's name is expected"),
+            ("root ::= <[99999999999]>", "expected a token"),
+            ("root ::= <", "expected a token"),
+            ("root ::= !", "expected a token"),
+            ("root ::= ä", "expected the end of the rule"),
+            ("ä ::= \"a\"", "expected the name of a rule"),
         ];
         for (text, words) in cases {
             let why = read(text).expect_err(text);

@@ -1,17 +1,17 @@
-//! Which parts of a grammar are regular, and so can be one lexeme each.
+//! Regular parts of a grammar, each of which can be one lexeme.
 
 use llguidance::derivre::{ExprRef, HashMap, RegexAst, RegexBuilder};
 
 use super::grammar::{Gbnf, Id, Node};
 
-/// Characters and classes in one lexeme, each time they are written out.
+/// Largest number of characters and classes in one lexeme, with repetitions expanded.
 pub(super) const MAX_SIZE: u64 = 10_000;
 
-/// Literals take little.
+/// Number of characters of a literal that count as one unit of size, because literals are cheap.
 const TEXT: usize = 16;
 
 impl Gbnf {
-    /// The size of each part, where it is regular and not too large.
+    /// Size of each part; `None` if the part is not regular or too large.
     pub(super) fn sizes(&self) -> Vec<Option<u64>> {
         let mut waits_for = vec![0; self.rules.len()];
         let mut named_by = vec![Vec::new(); self.rules.len()];
@@ -23,7 +23,7 @@ impl Gbnf {
             waits_for[rule] = named.len();
             named.into_iter().for_each(|other| named_by[other].push(rule));
         }
-        // Rules that lead to themselves wait for ever.
+        // Recursive rules keep `None`, because their parts never become known.
         let mut rules = vec![None; self.rules.len()];
         let mut known = vec![None; self.nodes.len()];
         let mut ready: Vec<usize> = (0..rules.len()).filter(|rule| waits_for[*rule] == 0).collect();
@@ -39,7 +39,7 @@ impl Gbnf {
         (0..self.nodes.len()).map(|id| self.size(id, &rules, &mut known)).collect()
     }
 
-    /// The rules that are named in a part.
+    /// Collects the rules to which a part refers.
     fn names(&self, id: Id, named: &mut Vec<usize>) {
         match &self.nodes[id] {
             Node::Rule(rule) => named.push(*rule),
@@ -49,7 +49,7 @@ impl Gbnf {
         }
     }
 
-    /// The size of one part, which is looked at once.
+    /// Size of one part, which is computed only once.
     fn size(&self, id: Id, rules: &[Option<u64>], known: &mut [Option<Option<u64>>]) -> Option<u64> {
         if let Some(size) = known[id] {
             return size;
@@ -80,8 +80,8 @@ impl Gbnf {
         (size <= MAX_SIZE).then_some(size)
     }
 
-    /// Makes repetitions of rules that end, or begin, with themselves: `a ::= x a | y` is `x* y`. They are regular then, and
-    /// what is not is followed faster.
+    /// Turns rules that end or begin with a reference to themselves into repetitions: `a ::= x a | y` becomes `x* y`.
+    /// Such rules are then regular if their parts are, and faster to follow if not.
     pub(super) fn without_plain_recursion(&mut self) {
         for rule in 0..self.rules.len() {
             let alternatives = match &self.nodes[self.rules[rule]] {
@@ -128,7 +128,7 @@ impl Gbnf {
     }
 }
 
-/// Makes regular expressions of regular parts.
+/// Builder of regular expressions for regular parts.
 pub(super) struct Regexes<'a> {
     pub(super) grammar: &'a Gbnf,
     pub(super) builder: &'a mut RegexBuilder,
@@ -136,7 +136,7 @@ pub(super) struct Regexes<'a> {
 }
 
 impl Regexes<'_> {
-    /// The expression of a part that has a size.
+    /// Returns the expression of a part that has a size.
     pub(super) fn of(&mut self, id: Id) -> Result<ExprRef, String> {
         let ast = match &self.grammar.nodes[id] {
             Node::Class(ranges) => class(ranges),
@@ -160,13 +160,13 @@ impl Regexes<'_> {
         self.make(&ast)
     }
 
-    /// All of `items`, one after the other.
+    /// Returns the concatenation of `items`.
     pub(super) fn all_of(&mut self, items: &[Id]) -> Result<ExprRef, String> {
         let items = self.each_of(items)?;
         self.make(&if items.is_empty() { RegexAst::EmptyString } else { RegexAst::Concat(items) })
     }
 
-    /// One of `items`.
+    /// Returns the alternation of `items`.
     pub(super) fn one_of(&mut self, items: &[Id]) -> Result<ExprRef, String> {
         let items = self.each_of(items)?;
         self.make(&if items.is_empty() { RegexAst::NoMatch } else { RegexAst::Or(items) })

@@ -1,4 +1,5 @@
-//! Repetitions of what is no lexeme, in as few rules as can be: the parser keeps a note of each rule that may be going on.
+//! Repetitions of parts that are not lexemes, in as few rules as possible, because the parser keeps an item for each
+//! rule that may be in progress.
 
 use super::translate::{LexemePlan, Sym};
 
@@ -12,7 +13,7 @@ impl LexemePlan<'_> {
         self.in_sequence(&[first, more])
     }
 
-    /// Left recursive: the notes of a right recursive one would become more with each repetition.
+    /// Left-recursive, because the number of parser items of a right-recursive rule grows with each repetition.
     fn any_number(&mut self, item: Sym) -> Sym {
         let itself = self.new_rule();
         self.add(itself, vec![]);
@@ -20,7 +21,7 @@ impl LexemePlan<'_> {
         itself
     }
 
-    /// By halves.
+    /// Built by halving the number.
     fn exactly(&mut self, item: Sym, times: u32) -> Sym {
         match times {
             0 => return self.in_sequence(&[]),
@@ -39,7 +40,7 @@ impl LexemePlan<'_> {
         made
     }
 
-    /// By powers of two: each number is a sum of them in one way.
+    /// Built from powers of two, because every number is a sum of them in exactly one way.
     fn at_most(&mut self, item: Sym, times: u32) -> Sym {
         if times == 0 {
             return self.in_sequence(&[]);

@@ -1,5 +1,5 @@
-//! Makes a grammar for llguidance of GBNF: what is regular becomes lexemes, as large ones as can be told apart, and the
-//! rest rules.
+//! Translation of GBNF into a grammar for llguidance. Regular parts become lexemes that are as large as the lexer can
+//! tell apart, and the rest becomes rules.
 
 use llguidance::api::{GrammarInit, ParserLimits};
 use llguidance::derivre::{ExprRef, HashMap, HashSet, Regex, RegexAst, RegexBuilder};
@@ -10,31 +10,31 @@ use super::grammar::{Gbnf, Id, Node};
 use super::lexemes::{Budget, to_be_cut};
 use super::regular::Regexes;
 
-/// llguidance numbers symbols with 16 bits.
+/// Largest number of symbols; llguidance numbers symbols with 16 bits.
 const MAX_SYMBOLS: usize = 60_000;
 
-/// Lexemes are cut so often at most; then all that is left is cut to characters.
+/// Largest number of rounds in which lexemes are cut. After these, all remaining lexemes are cut into characters.
 const MAX_ROUNDS: usize = 20;
 
-const TOO_LARGE: &str = "it becomes too large; make it simpler, or repeat less";
+const TOO_LARGE: &str = "it becomes too large: make it simpler, or repeat less";
 
-/// Where a lexeme comes from: a part, or some of its items from the second number on (counted from one), or, with
+/// Origin of a lexeme: a part, or some of its items from the second number on (counted from one), or, with
 /// [`ALTERNATIVES`], those of its alternatives that are regular.
 type Origin = (Id, usize);
 
 const ALTERNATIVES: usize = usize::MAX;
 
-/// A lexeme, and where it comes from.
+/// A lexeme and its origin.
 pub(super) struct Lexeme {
     expr: ExprRef,
-    /// Whether it is one character.
+    /// True if it is a single character.
     pub(super) is_character: bool,
     made_of: LexemeShape,
-    /// Whether the empty text, which it would be else, is left out.
+    /// True if the parts match the empty text, and the lexeme excludes it.
     not_empty: bool,
 }
 
-/// What a lexeme is made of.
+/// Parts that make up a lexeme.
 #[derive(Clone, Debug)]
 enum LexemeShape {
     Part(Id),
@@ -44,8 +44,8 @@ enum LexemeShape {
 }
 
 impl Lexeme {
-    /// An automaton of it, of no more than `fuel`. With a builder of its own: that of all lexemes would have to be copied
-    /// for each of them.
+    /// Builds the automaton of the lexeme at a cost of at most `fuel`. It uses a builder of its own, because a shared
+    /// one would have to be copied for each lexeme.
     pub(super) fn automaton(&self, grammar: &Gbnf, fuel: u64) -> Result<Regex, String> {
         let mut builder = RegexBuilder::new();
         let mut regexes = Regexes { grammar, builder: &mut builder, rules: HashMap::default() };
@@ -66,13 +66,13 @@ impl LexemeShape {
     }
 }
 
-/// `expr` without the empty text.
+/// Returns `expr` without the empty text.
 fn not_empty(regexes: &mut Regexes<'_>, expr: ExprRef) -> Result<ExprRef, String> {
     let not_empty = RegexAst::Not(Box::new(RegexAst::EmptyString));
     regexes.make(&RegexAst::And(vec![RegexAst::ExprRef(expr), not_empty]))
 }
 
-/// What a rule is made of.
+/// Symbol of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sym {
     Rule(usize),
@@ -80,21 +80,21 @@ pub(super) enum Sym {
     Token(usize),
 }
 
-/// Lexemes, and rules that are made of them.
+/// Lexemes, and the rules that are made of them.
 pub(super) struct LexemePlan<'a> {
     regexes: Regexes<'a>,
     sizes: &'a [Option<u64>],
-    /// What may not be one lexeme.
+    /// Parts that must not be one lexeme.
     cut: &'a Cut,
     lexemes: Vec<Lexeme>,
     known_lexemes: HashMap<ExprRef, usize>,
     origins: Vec<Vec<Origin>>,
     tokens: Vec<(u32, bool)>,
     known_tokens: HashMap<(u32, bool), usize>,
-    /// The ways of each rule; the first one is where all begins.
+    /// Alternatives of each rule; the first rule is the start.
     rules: Vec<Vec<Vec<Sym>>>,
     named: HashMap<usize, Sym>,
-    /// Rules of the grammar that have no ways yet, with the ones here that are to have them.
+    /// Rules of the grammar that are not translated yet, with the numbers of their translated rules.
     todo: Vec<(usize, usize)>,
     pub(super) repeats: HashMap<(Sym, u32, bool), Sym>,
 }
@@ -105,11 +105,12 @@ struct Cut {
     all: bool,
 }
 
-/// Makes a grammar for llguidance of one in GBNF, for a model with `n_vocab` tokens, of which none of `others` is meant by
-/// `!<…>`: those that end a text, which is left to the end of the grammar, and those that are no text.
+/// Translates `grammar` from GBNF into a grammar for llguidance, for a model with `n_vocab` tokens. `!<…>` never
+/// means one of `others`: tokens that end a text, because the end of the grammar decides that, and tokens without
+/// text.
 ///
 /// # Errors
-/// When it is too large.
+/// If the grammar is too large.
 pub(crate) fn translate(
     mut grammar: Gbnf,
     n_vocab: u32,
@@ -137,7 +138,7 @@ pub(crate) fn translate(
         }
         for origin in found.iter().flat_map(|lexeme| &origins[*lexeme]) {
             let mut origin = *origin;
-            // A name is no smaller than what it names.
+            // A reference is as large as the rule it refers to.
             while cut.origins.insert(origin) && origin.1 == 0 {
                 let Node::Rule(rule) = &grammar.nodes[origin.0] else { break };
                 origin = (grammar.rules[*rule], 0);
@@ -173,7 +174,8 @@ impl<'a> LexemePlan<'a> {
             todo: Vec::new(),
             repeats: HashMap::default(),
         };
-        // A rule of its own: to llguidance every end of the first one is an end of the text.
+        // The start needs a rule of its own, because llguidance takes every end of the first rule for the end of the
+        // text.
         let start = plan.new_rule();
         let root = plan.rule(grammar.root);
         plan.add(start, vec![root]);
@@ -207,7 +209,7 @@ impl<'a> LexemePlan<'a> {
         rule
     }
 
-    /// The rule of the grammar, which gets its ways later.
+    /// Returns the symbol of the grammar's rule, which is translated later.
     fn rule(&mut self, rule: usize) -> Sym {
         if let Some(known) = self.named.get(&rule) {
             return *known;
@@ -218,7 +220,7 @@ impl<'a> LexemePlan<'a> {
         made
     }
 
-    /// Whether this can be one lexeme.
+    /// True if this part can be one lexeme.
     fn is_whole(&self, id: Id) -> bool {
         let is_class = matches!(self.regexes.grammar.nodes[id], Node::Class(_));
         is_class || self.sizes[id].is_some() && !self.is_cut((id, 0))
@@ -240,7 +242,7 @@ impl<'a> LexemePlan<'a> {
             return self.lexeme(LexemeShape::Part(id), (id, 0), is_character);
         }
         match node {
-            Node::Class(_) => Err("a class of characters is no lexeme".to_string()),
+            Node::Class(_) => Err("a character class is not a lexeme".to_string()),
             Node::Text(text) => {
                 let mut all = Vec::new();
                 for character in text.chars() {
@@ -265,7 +267,7 @@ impl<'a> LexemePlan<'a> {
         }
     }
 
-    /// What is regular and stands together is one lexeme.
+    /// Translates a sequence. Adjacent regular items become one lexeme.
     fn sequence(&mut self, id: Id, items: &[Id]) -> Result<Sym, String> {
         let mut all = Vec::new();
         let mut at = 0;
@@ -278,7 +280,7 @@ impl<'a> LexemePlan<'a> {
                 all.push(self.lexeme(made_of, origin, false)?);
                 at += len;
             } else {
-                // All of a run that is cut, so that no shorter run begins within it.
+                // Translate the whole run that is cut, so that no shorter run begins within it.
                 for item in &items[at..at + len.max(1)] {
                     all.push(self.part(*item)?);
                 }
@@ -312,14 +314,14 @@ impl<'a> LexemePlan<'a> {
         Ok(made)
     }
 
-    /// A lexeme is never empty: where it could be, it may be left out.
+    /// Adds a lexeme. A lexeme is never empty: if its parts match the empty text, the lexeme becomes optional.
     fn lexeme(&mut self, made_of: LexemeShape, origin: Origin, is_character: bool) -> Result<Sym, String> {
         let expr = made_of.expr(&mut self.regexes)?;
         if expr == ExprRef::EMPTY_STRING {
             return Ok(self.in_sequence(&[]));
         }
         if expr == ExprRef::NO_MATCH {
-            // It leads to itself, and to nothing else.
+            // This rule refers only to itself, so it matches nothing.
             let made = self.new_rule();
             self.add(made, vec![made, made]);
             return Ok(made);
@@ -343,7 +345,7 @@ impl<'a> LexemePlan<'a> {
             self.origins.push(Vec::new());
             self.lexemes.len() - 1
         });
-        // `("a" | "b")` is one too.
+        // `("a" | "b")` is a single character too.
         self.lexemes[at].is_character |= is_character;
         self.origins[at].push(origin);
         Sym::Lexeme(at)
@@ -352,9 +354,9 @@ impl<'a> LexemePlan<'a> {
 
 type Ranges = Vec<std::ops::RangeInclusive<u32>>;
 
-/// The tokens that are meant, as llama.cpp has it. `others` are in order.
+/// Ranges of the tokens that each entry means, as llama.cpp defines it. `others` must be sorted.
 fn token_ranges(tokens: &[(u32, bool)], n_vocab: u32, others: &[u32]) -> Vec<Ranges> {
-    // All that can be meant, which is looked at once: there may be as many names as a grammar has room for.
+    // All tokens that `!<…>` can mean, computed once: a grammar may contain many token names.
     let mut all: Ranges = Vec::new();
     let mut from = 0;
     for other in others.iter().copied().filter(|other| *other < n_vocab).chain([n_vocab]) {
@@ -378,7 +380,7 @@ fn token_ranges(tokens: &[(u32, bool)], n_vocab: u32, others: &[u32]) -> Vec<Ran
     tokens.iter().map(ranges).collect()
 }
 
-/// The same in llguidance's own form.
+/// Writes the lexemes and rules in llguidance's own form.
 fn written(
     mut spec: LexerSpec,
     lexemes: &[Lexeme],
@@ -425,7 +427,7 @@ fn written(
 mod tests {
     use super::*;
 
-    /// As it is said, token by token.
+    /// Reference implementation that tests token by token.
     fn plainly(id: u32, not: bool, n_vocab: u32, others: &[u32]) -> Vec<u32> {
         (0..n_vocab).filter(|token| (*token == id) != not && !others.contains(token)).collect()
     }

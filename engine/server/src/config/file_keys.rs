@@ -1,4 +1,4 @@
-//! Keys of the configuration file: those of the server's and of the engine's options, their values, and their texts.
+//! Keys of the configuration file, for the options of the server and of the engine: their values and texts.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -8,16 +8,16 @@ use toml::Value;
 
 use super::options::{Config, OPTIONS};
 
-/// A key of the file.
+/// Key of the configuration file.
 #[derive(Clone, Copy)]
 pub enum Key {
-    /// An option of the server.
+    /// Option of the server.
     Server(&'static OptionSpec<Config>),
-    /// An option of the engine.
+    /// Option of the engine.
     Engine(&'static OptionSpec<Requested>),
 }
 
-/// Evaluates `$body` with `$option` as the option behind `$key`, of whatever type.
+/// Evaluates `$body` with `$option` bound to the option behind `$key`, whatever its type.
 macro_rules! with_option {
     ($key:expr, $option:ident => $body:expr) => {
         match $key {
@@ -28,7 +28,7 @@ macro_rules! with_option {
 }
 
 impl Key {
-    /// Every key, in the order of the printed file: groups in the order of [`Group`].
+    /// Returns all keys in the order of the printed file, where groups have the order of [`Group`].
     pub fn all() -> Vec<Key> {
         let mut all: Vec<Key> = Key::each().collect();
         all.sort_by_key(|key| key.group());
@@ -40,7 +40,7 @@ impl Key {
         server.chain(settings::OPTIONS.iter().map(Key::Engine)).filter(|key| key.found_name().is_some())
     }
 
-    /// The key `name`.
+    /// Returns the key with the given name.
     pub fn named(name: &str) -> Option<Key> {
         Key::each().find(|key| key.name() == name)
     }
@@ -49,7 +49,7 @@ impl Key {
         with_option!(self, option => option.key())
     }
 
-    /// Name of the key.
+    /// Returns the name of the key.
     pub fn name(self) -> String {
         self.found_name().unwrap_or_default()
     }
@@ -58,22 +58,22 @@ impl Key {
         with_option!(self, option => option.group)
     }
 
-    /// True if a table `[models.NAME]` may have it.
+    /// True if the key is allowed in a table `[models.NAME]`.
     pub fn is_of_model(self) -> bool {
         with_option!(self, option => option.key.of_model)
     }
 
-    /// True if a reload of the file puts a new value into force.
+    /// True if a reload of the file applies a new value.
     pub fn counts_on_reload(self) -> bool {
         with_option!(self, option => option.key.on_reload)
     }
 
-    /// Default, or an example if the default depends on other things, as TOML.
+    /// Returns the default as TOML, or an example if the default depends on other values.
     pub fn value(self) -> String {
         with_option!(self, option => example(option))
     }
 
-    /// Explanation.
+    /// Returns the explanation of the key.
     pub fn help(self) -> String {
         with_option!(self, option => match option.default {
             settings::DefaultValue::Depends { words, .. } => format!("{}. Default: {words}.", option.help()),
@@ -84,7 +84,7 @@ impl Key {
     /// Stores `value` in `config`.
     ///
     /// # Errors
-    /// The values that can be given.
+    /// If the value is invalid. The text lists the valid values.
     pub fn set(self, config: &mut Config, value: &Value) -> Result<(), String> {
         match self {
             Key::Server(option) => read(option, config, value),
@@ -97,7 +97,7 @@ impl Key {
     }
 }
 
-/// The default of `option` as TOML, or its example.
+/// Returns the default of `option` as TOML, or its example.
 fn example<T>(option: &OptionSpec<T>) -> String {
     use settings::DefaultValue::{Depends, Number, OfParameter, Text, Truth};
     match (option.default, &option.value) {
@@ -109,7 +109,7 @@ fn example<T>(option: &OptionSpec<T>) -> String {
     }
 }
 
-/// Stores `value` as the value of `option`.
+/// Parses `value` and stores it as the value of `option`.
 fn read<T>(option: &OptionSpec<T>, all: &mut T, value: &Value) -> Result<(), String> {
     match &option.value {
         Kind::Whole { least, most, set, .. } => set(all, whole(value, *least, *most)?),
@@ -130,7 +130,7 @@ fn read<T>(option: &OptionSpec<T>, all: &mut T, value: &Value) -> Result<(), Str
     Ok(())
 }
 
-/// `value` as the command line has it.
+/// Returns `value` in the form of the command line.
 fn text_of(form: Form, value: &Value) -> Result<String, String> {
     match (form, value) {
         (Form::WordOrTruth, Value::Boolean(truth)) => Ok(if *truth { "on" } else { "off" }.to_string()),
@@ -150,7 +150,7 @@ fn text_of(form: Form, value: &Value) -> Result<String, String> {
         (Form::Numbers, _) => {
             let list = value
                 .as_array()
-                .ok_or_else(|| format!("use a list of numbers, as [3.0, 1.0], not {value}"))?;
+                .ok_or_else(|| format!("use a list of numbers such as [3.0, 1.0], not {value}"))?;
             let numbers: Result<Vec<String>, String> =
                 list.iter().map(|value| number(value).map(|number| number.to_string())).collect();
             Ok(numbers?.join(","))
@@ -160,10 +160,10 @@ fn text_of(form: Form, value: &Value) -> Result<String, String> {
 }
 
 fn text(value: &Value) -> Result<&str, String> {
-    value.as_str().ok_or_else(|| format!("use a text, not {value}"))
+    value.as_str().ok_or_else(|| format!("use a string, not {value}"))
 }
 
-/// `value` as true or false.
+/// Parses a boolean.
 pub(super) fn truth(value: &Value) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| format!("use true or false, not {value}"))
 }
@@ -179,10 +179,11 @@ fn number(value: &Value) -> Result<f64, String> {
     number.ok_or_else(|| format!("use a number, not {value}"))
 }
 
-/// The file with every key at its default, all commented out, and `end`.
+/// Returns a file with every key at its default, all commented out, followed by `end`.
 pub(super) fn printed(end: &str) -> String {
     let mut text = String::from(
-        "# anneal serve --config server_config.toml\n# Flags override this file. Remove the # of what you change.\n",
+        "# anneal serve --config server_config.toml\n# Flags override this file. Remove the # from the lines that \
+        you change.\n",
     );
     let mut title = "";
     for key in Key::all() {
@@ -195,10 +196,10 @@ pub(super) fn printed(end: &str) -> String {
     text + end
 }
 
-/// The keys as rows of the reference: name, default, whether a reload and a model's table know it, explanation.
+/// Returns the keys as table rows for the reference: name, default, reload, per model, explanation.
 pub fn rows() -> impl Iterator<Item = String> {
     let head = [
-        "| key | default or example | reload | per model | what |".to_string(),
+        "| key | default or example | reload | per model | meaning |".to_string(),
         "| --- | --- | --- | --- | --- |".to_string(),
     ];
     let rows = Key::all().into_iter().map(|key| {

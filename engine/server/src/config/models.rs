@@ -1,4 +1,5 @@
-//! `[models.NAME]`, `[workloads.NAME]` and the environment: what becomes of them together with the rest of the file.
+//! Tables `[models.NAME]` and `[workloads.NAME]`, environment variables, and their combination with the rest of the
+//! file.
 
 use std::collections::BTreeMap;
 
@@ -16,34 +17,36 @@ use crate::fields::nearest;
 use crate::models::{Named, Served};
 use crate::workloads::Workloads;
 
-/// The end of the printed file.
+/// Last part of the printed file.
 pub(super) const PRINTED: &str = "
-# Several models, each by its name
+# Several models, by name
 
-# A request names its model. Each is loaded when it is first asked for, and unloaded when another one needs the memory
-# and nobody uses it. A table has path or hf, and may have any key of a model above; what it does not say is as above, but for
-# chat_template, draft_model, embedding_pooling, lora, rope_… and yarn_…. Remove the # of every line.
+# A request names its model. A model is loaded on the first request for it, and unloaded when it is idle and another one
+# needs the memory. A table has path or hf, and may have any key above that a model can have. Keys that it lacks have the
+# values above, except chat_template, draft_model, embedding_pooling, lora, rope_… and yarn_…. Remove the # of every line.
 
 #[models.small]
 #path = \"small.gguf\"
-#preload = false    # true: loaded at the start
+#preload = false    # true to load it at start-up
 #ctx_size = 8192
 
-# Workloads: threads that a request chooses by \"workload\": \"coding\"
+# Workloads: thread counts that a request chooses with \"workload\": \"coding\"
 
-# The environment goes before it: ANNEAL_WORKLOADS_CODING_DECODE_THREADS=16. What is not said is as above.
+# ANNEAL_WORKLOADS_CODING_DECODE_THREADS=16 in the environment overrides the file. Keys that are missing have the values above.
 
 #[workloads.coding]
 #decode_threads = 16
 #prefill_threads = 16
 ";
 
-/// The models in the table `models`.
+/// Parses the table `models`.
 pub(super) fn read(value: &Value) -> std::result::Result<BTreeMap<String, Config>, String> {
     let table = value.as_table().ok_or_else(|| format!("use tables [models.NAME], not {value}"))?;
     let one = |(name, value): (&String, &Value)| {
         if name.is_empty() || name.len() > 200 || name.chars().any(char::is_control) {
-            return Err(format!("{name:?}: a model's name has 1 to 200 bytes that can be read"));
+            return Err(format!(
+                "{name:?}: a model's name must have 1 to 200 bytes, without control characters"
+            ));
         }
         let config = model(value).map_err(|why| format!("{name}{why}"))?;
         Ok((name.clone(), config))
@@ -51,7 +54,7 @@ pub(super) fn read(value: &Value) -> std::result::Result<BTreeMap<String, Config
     table.iter().map(one).collect()
 }
 
-/// One of them; what is wrong begins with what follows its name.
+/// Parses one table `[models.NAME]`. An error begins with the text that follows the model's name.
 fn model(value: &Value) -> std::result::Result<Config, String> {
     let table = value.as_table().ok_or_else(|| format!(": use a table [models.NAME], not {value}"))?;
     let mut config = Config::default();
@@ -68,7 +71,7 @@ fn model(value: &Value) -> std::result::Result<Config, String> {
     }
     match config.model.is_some() || config.hf.is_some() {
         true => Ok(config),
-        false => Err(": path is missing: the GGUF file, or hf for one on the hub".to_string()),
+        false => Err(": path is missing: give the GGUF file, or use hf for a model on the hub".to_string()),
     }
 }
 
@@ -76,29 +79,29 @@ fn mend(name: &str) -> String {
     let of_models = Key::all().into_iter().filter(|key| key.is_of_model());
     let names: Vec<String> = of_models.map(Key::name).collect();
     match name {
-        "model" => "unknown key; a model's file is its path".to_string(),
-        "name" => "unknown key; a model's name is its table's, [models.NAME]".to_string(),
+        "model" => "unknown key; use path for a model's file".to_string(),
+        "name" => "unknown key; the table [models.NAME] gives the model's name".to_string(),
         name if Key::named(name).is_some() => {
-            "this key is the server's and not a model's: put it above all tables".to_string()
+            "this key belongs to the server and not to a model: put it above all tables".to_string()
         }
         name => match nearest(name, names.iter().map(String::as_str).chain(["path", "preload"])) {
             Some(near) => format!("unknown key; did you mean {near}?"),
-            None => "unknown key; see --print-config for those there are".to_string(),
+            None => "unknown key; see --print-config for all keys".to_string(),
         },
     }
 }
 
-/// The variables of the environment that can be read.
+/// Returns the environment variables whose name and value are UTF-8.
 pub fn variables() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 impl Config {
-    /// What the file says here, under the environment, which goes before it.
+    /// Applies the environment, which overrides the file.
     ///
     /// # Errors
-    /// A variable that cannot be meant.
+    /// If a variable has an invalid value.
     pub fn under_environment(mut self, variables: impl Iterator<Item = (String, String)>) -> Result<Self> {
         let variables: Vec<_> = variables.collect();
         if variables.iter().any(|(name, value)| name == VARIABLE && !value.is_empty()) {
@@ -118,12 +121,13 @@ impl Config {
         self.engine.policy = None;
     }
 
-    /// What is asked of the engine for every model: adapters and the scaling of positions are of one.
+    /// Returns the engine settings that apply to every model. Adapters and position scaling belong to a single model,
+    /// so they are left out.
     fn engine_of_all(&self) -> Requested {
         Requested { variant: Variant::default(), ..self.engine.clone() }
     }
 
-    /// These models, of which each is asked first for what `self` says.
+    /// Returns `models` with the values of `self` as overrides.
     pub(super) fn before(&self, models: BTreeMap<String, Config>) -> BTreeMap<String, Config> {
         let engine = self.engine_of_all();
         let first =
@@ -131,8 +135,8 @@ impl Config {
         models.into_iter().map(|(name, model)| (name, first.clone().or(model))).collect()
     }
 
-    /// What stands above the tables, for the model `own`: a smaller model is of one, and so what it says of drafts is all that
-    /// counts where it names one.
+    /// Returns the general values for the model with the table `own`. A draft model belongs to one model, so the
+    /// table's own choice of drafting overrides general values that would contradict it.
     fn for_drafts_of(&self, own: &Config) -> Config {
         let mut above = self.clone();
         let drafts = own.draft_model.is_some() || own.speculative.is_some_and(|who| who != Who::Off);
@@ -150,19 +154,19 @@ impl Config {
         above
     }
 
-    /// All that is to be served.
+    /// Returns all models to be served.
     ///
     /// # Errors
-    /// What is missing or does not go together.
+    /// If a required value is missing, or if values contradict each other.
     pub fn served(&self) -> Result<Served> {
         let mut models = Vec::new();
-        // Without any this says what is missing.
+        // If there is no model at all, `options` reports what is missing.
         if self.model.is_some() || self.models.is_empty() {
             models.push(Named { options: self.options()?, engine: self.engine.clone(), preload: true });
         } else if self.engine.variant != Variant::default() {
             return Err(Error::Usage(
-                "lora, rope_… and yarn_… (--lora, --rope-…, --yarn-…) are of one model: put them below its [models.NAME], or \
-                 name the model that they are for by `model`"
+                "lora, rope_… and yarn_… (--lora, --rope-…, --yarn-…) apply to a single model: put them into its \
+                table [models.NAME], or name the model with `model`"
                     .to_string(),
             ));
         }
@@ -179,8 +183,8 @@ impl Config {
         for (name, own) in &self.models {
             if models.iter().any(|named: &Named| named.options.name == *name) {
                 return Err(Error::Usage(format!(
-                    "two models are called {name:?}: the one of `model` and the one of [models.{name}]; give the first \
-                     another with `name`"
+                    "two models are called {name:?}: that of `model` and that of [models.{name}]; rename the first \
+                    with `name`"
                 )));
             }
             let config = own.clone().or(above.for_drafts_of(own));
@@ -199,16 +203,16 @@ impl Config {
             let names = || models.iter().map(|named| named.options.name.as_str());
             let mend = match nearest(default, names()) {
                 Some(near) => format!("did you mean {near}?"),
-                None => format!("there are {}", names().collect::<Vec<_>>().join(", ")),
+                None => format!("the models are {}", names().collect::<Vec<_>>().join(", ")),
             };
-            return Err(Error::Usage(format!("default_model = {default:?}: there is no such model; {mend}")));
+            return Err(Error::Usage(format!("default_model = {default:?}: no such model; {mend}")));
         }
         let several = !self.models.is_empty();
         Ok(Served { models, default, memory_limit: self.memory_limit, several })
     }
 }
 
-/// The workloads in the table `workloads`.
+/// Parses the table `workloads`.
 pub(super) fn workloads(value: &Value) -> std::result::Result<Workloads, String> {
     Workloads::read(value)
 }
@@ -231,7 +235,7 @@ mod tests {
     #[test]
     fn keys_of_models_are_known() {
         let count = Key::all().into_iter().filter(|key| key.is_of_model()).count();
-        // With `path` and `preload`, as many as the reference names.
+        // The reference lists as many keys, including `path` and `preload`.
         assert_eq!(count, 57);
         assert!(Key::named("socket").is_some_and(|key| !key.is_of_model()));
     }
@@ -255,7 +259,7 @@ mod tests {
     fn drafts_are_of_the_model_that_names_a_smaller_one() {
         let lookup = Who::All(DraftSource::Lookup);
         let model = Who::All(DraftSource::Model);
-        // What stands above, what [models.a] says, and who drafts there.
+        // General values, values of [models.a], and the resulting drafting.
         let cases = [
             ("", "draft_model = \"s\"", Ok(model)),
             ("draft_model = \"s\"\nmodel = \"m\"", "", Ok(Who::Off)),
@@ -267,12 +271,16 @@ mod tests {
             ("speculative = \"model\"", "", Ok(Who::Off)),
             ("device_sampling = true", "draft_model = \"s\"", Ok(model)),
             ("speculative = \"lookup\"", "device_sampling = true", Ok(Who::Off)),
-            ("", "speculative = \"model\"", Err("models.a: speculative = model: name the smaller model")),
-            ("", "speculative = \"lookup\"\ndraft_model = \"s\"", Err("models.a: draft_model s with")),
+            ("", "speculative = \"model\"", Err("models.a: speculative = model needs a draft model")),
+            (
+                "",
+                "speculative = \"lookup\"\ndraft_model = \"s\"",
+                Err("models.a: draft_model s has no effect"),
+            ),
             (
                 "",
                 "speculative = \"lookup\"\ndevice_sampling = true",
-                Err("models.a: device_sampling with drafts"),
+                Err("models.a: device_sampling cannot be used with drafts"),
             ),
             ("", "draft_model = \"s\"\ndraft_p_min = 1.5", Err("a.draft_p_min: use 0 to 1, not 1.5")),
         ];
@@ -322,27 +330,27 @@ mod tests {
             ("models = 3", "models: use tables"),
             ("[models]\na = 3", "models: a: use a table"),
             ("[models.a]\nslots = 1", "models: a: path is missing"),
-            ("[models.a]\npath = 3", "models: a.path: use a text"),
-            ("[models.a]\nhf = \"b\"", "models: a.hf: write OWNER/REPO"),
+            ("[models.a]\npath = 3", "models: a.path: use a string"),
+            ("[models.a]\nhf = \"b\"", "models: a.hf: not a model name"),
             ("[models.a]\npath = \"p\"\nslots = 0", "models: a.slots: use a whole number from 1 to 256"),
             ("[models.a]\npath = \"p\"\nslot = 1", "models: a.slot: unknown key; did you mean slots?"),
-            ("[models.a]\nmodel = \"p\"", "models: a.model: unknown key; a model's file is its path"),
-            ("[models.a]\npath = \"p\"\nsocket = \"p\"", "models: a.socket: this key is the server's"),
+            ("[models.a]\nmodel = \"p\"", "models: a.model: unknown key; use path for a model's file"),
+            ("[models.a]\npath = \"p\"\nsocket = \"p\"", "models: a.socket: this key belongs to the server"),
             ("[models.a]\npath = \"p\"\npreload = 1", "models: a.preload: use true or false"),
             ("model = \"a.gguf\"\n[models.a]\npath = \"p\"", "two models are called \"a\""),
             (
                 "default_model = \"b\"\n[models.a]\npath = \"p\"",
-                "default_model = \"b\": there is no such model; there are a",
+                "default_model = \"b\": no such model; the models are a",
             ),
             (
                 "default_model = \"smal\"\n[models.small]\npath = \"p\"",
-                "default_model = \"smal\": there is no such model; did you mean small?",
+                "default_model = \"smal\": no such model; did you mean small?",
             ),
             (
                 "[models.a]\npath = \"p\"\nprompt_cache = \"c\"\nprompt_reuse = false",
-                "models.a: prompt_cache with",
+                "models.a: prompt_cache has",
             ),
-            ("memory_limit = 3", "memory_limit: use a text"),
+            ("memory_limit = 3", "memory_limit: use a string"),
             ("pools = 0", "pools: use a whole number from 1"),
             ("[workloads.a]\nx = 1", "workloads: a.x: unknown key"),
         ];

@@ -1,4 +1,4 @@
-//! Options of the server: the values that were asked for, and one table of flags, keys, ranges, defaults and help texts.
+//! Options of the server: the requested values, and one table of flags, keys, ranges, defaults and help texts.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::drafts::Who;
 use crate::log;
 use crate::workloads::Workloads;
 
-/// Values that were asked for by flags or in the configuration file; `None` where nothing was.
+/// Values that were requested by flags or in the configuration file. `None` if not requested.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "the table of options explains them")]
 pub struct Config {
@@ -59,11 +59,11 @@ pub struct Config {
     pub default_model: Option<String>,
     pub memory_limit: Option<Bytes>,
     pub pools: Option<u32>,
-    /// True if a model of `models` is loaded at the start.
+    /// True if the model is loaded at start-up. Only meaningful for entries of `models`.
     pub preload: Option<bool>,
-    /// Models by name.
+    /// Configurations of several models, by name.
     pub models: BTreeMap<String, Config>,
-    /// Threads by name.
+    /// Workloads by name.
     pub workloads: Workloads,
     pub log_format: Option<log::LogFormat>,
     pub log_level: Option<log::Level>,
@@ -73,7 +73,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Stores every value of `other` that this lacks, except `models` and `workloads`.
+    /// Copies every value of `other` that is not set here, except `models` and `workloads`.
     pub(super) fn fill_from(&mut self, other: &Config) {
         merge(OPTIONS, self, other, |_, _| {});
         self.preload = self.preload.or(other.preload);
@@ -81,64 +81,64 @@ impl Config {
     }
 }
 
-/// Requests that run at a time where nothing is asked for.
+/// Default number of requests that run at the same time.
 pub(super) const DEFAULT_SLOTS: u32 = 4;
 
-/// Contexts of a model where nothing is asked for.
+/// Default number of contexts per model.
 pub(super) const DEFAULT_POOLS: u32 = 1;
 
-/// Requests that wait at most where nothing is asked for.
+/// Default maximum number of waiting requests.
 pub(super) const DEFAULT_QUEUE: u32 = 64;
 
-/// Tokens of an answer at most where nothing is asked for.
+/// Default maximum number of tokens in an answer.
 pub(super) const DEFAULT_MAX_TOKENS: u32 = 512;
 
-/// Seconds that a request may take where nothing is asked for.
+/// Default time limit of a request, in seconds.
 pub(super) const DEFAULT_TIMEOUT_S: f64 = 600.0;
 
-/// Seconds for running requests after SIGTERM where nothing is asked for.
+/// Default time for running requests after SIGTERM, in seconds.
 pub(super) const DEFAULT_DRAIN_S: f64 = 30.0;
 
-/// Milliseconds that prompts may add between two tokens where nothing is asked for.
+/// Default time that prompts may add between two tokens, in milliseconds.
 pub(super) const DEFAULT_STEP_MS: u32 = 250;
 
-/// Seconds without a request before a connection ends where nothing is asked for.
+/// Default idle time after which a connection is closed, in seconds.
 pub(super) const DEFAULT_IDLE_S: f64 = 300.0;
 
-/// The same for a client without a valid key.
+/// Default idle time after which a connection without a valid key is closed, in seconds.
 pub(super) const DEFAULT_IDLE_UNAUTHENTICATED_S: f64 = 5.0;
 
-/// Seconds for which an answer may stay unread where nothing is asked for.
+/// Default time for which an answer may stay unread, in seconds.
 pub(super) const DEFAULT_STALL_S: f64 = 30.0;
 
-/// Bytes of a request at most where nothing is asked for.
+/// Default maximum size of a request, in bytes.
 pub(super) const DEFAULT_REQUEST_BYTES: u32 = 8 << 20;
 
-/// Bytes of all waiting requests at most where nothing is asked for.
+/// Default maximum size of all waiting requests, in bytes.
 pub(super) const DEFAULT_WAITING_BYTES: u32 = 64 << 20;
 
-/// Connections at most where nothing is asked for.
+/// Default maximum number of connections.
 pub(super) const DEFAULT_CONNECTIONS: u32 = 512;
 
-/// Connections of one address at most where nothing is asked for.
+/// Default maximum number of connections per address.
 pub(super) const DEFAULT_CONNECTIONS_PER_ADDRESS: u32 = 256;
 
-/// Contexts of a model at most.
+/// Maximum number of contexts per model.
 pub(super) const MAX_POOLS: u32 = 64;
 
 const WEEK_S: f64 = 7.0 * 86_400.0;
 const SECONDS: &str = "seconds from 0 to 604800";
 
-/// Every option of the server, in the order of help texts and of the printed configuration.
+/// All options of the server, in the order of the help text and of the printed configuration.
 #[rustfmt::skip]
 pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "model", flag: Flag::None, key: Key::SERVER, group: Group::Model,
         default: DefaultValue::depends("none", "\"model.gguf\""),
-        help: "GGUF file. A relative path starts at this file's folder",
+        help: "GGUF file. A relative path is relative to the folder of the configuration file",
         value: Value::Path(|all, path| all.model = Some(path)),
         slot: Slot {
-            // One of the two names a model.
+            // Either name sets the model.
             is_set: |all| all.model.is_some() || all.hf.is_some(),
             copy: |own, other| {
                 own.model.clone_from(&other.model);
@@ -149,10 +149,11 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "hf", flag: Flag::None, key: Key::MODEL, group: Group::Model,
         default: DefaultValue::depends("none", "\"owner/repo:Q4_K_M\""),
-        help: "Model on the Hugging Face hub, in place of model, as for --hf. It is fetched at the start if it is not on the disk",
+        help: "Model on the Hugging Face hub, instead of model, as for --hf. Downloaded at start-up if it is not on \
+              the disk",
         value: Value::Text(Form::Word, parsed!(hf)),
         slot: Slot {
-            // One of the two names a model.
+            // Either name sets the model.
             is_set: |all| all.model.is_some() || all.hf.is_some(),
             copy: |own, other| {
                 own.model.clone_from(&other.model);
@@ -162,7 +163,7 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     },
     OptionSpec {
         name: "name", flag: Flag::value("NAME"), key: Key::SERVER, group: Group::Model,
-        default: DefaultValue::depends("its file's name", "\"model\""),
+        default: DefaultValue::depends("the file name without extension", "\"model\""),
         help: "Name of the model for clients",
         value: Value::Text(Form::Word, parsed!(name)),
         slot: slot!(name),
@@ -170,21 +171,21 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "chat-template", flag: Flag::value("NAME|FILE"), key: Key::MODEL, group: Group::Model,
         default: DefaultValue::depends("the model's", "\"chatml\""),
-        help: "Template for messages in place of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file",
+        help: "Chat template instead of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file",
         value: Value::Text(Form::Word, parsed!(chat_template)),
         slot: slot!(chat_template),
     },
     OptionSpec {
         name: "default-model", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Model,
-        default: DefaultValue::depends("that of model; else every request must name one", "\"model\""),
-        help: "Model of requests that name none, if there are several",
+        default: DefaultValue::depends("the model of `model`; otherwise every request must name one", "\"model\""),
+        help: "Model for requests that name none, if there are several models",
         value: Value::Text(Form::Word, parsed!(default_model)),
         slot: slot!(default_model),
     },
     OptionSpec {
         name: "memory-limit", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Model,
         default: DefaultValue::depends("the free memory, if there are several models", "\"24GiB\""),
-        help: "Memory that all loaded models may take together, by an estimate of weights and contexts",
+        help: "Maximum memory of all loaded models together, estimated from weights and contexts",
         value: Value::Text(Form::Word, |all, text| {
             all.memory_limit = Some(size::parse(text)?);
             Ok(())
@@ -194,28 +195,29 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "socket", flag: Flag::value("PATH"), key: Key::SERVER, group: Group::Listening,
         default: DefaultValue::depends("$XDG_RUNTIME_DIR/anneal/anneal.sock without --listen", "\"/run/user/1000/anneal/anneal.sock\""),
-        help: "Unix socket, for lines of JSON and for HTTP",
+        help: "Unix socket for the line protocol and for HTTP",
         value: Value::Path(|all, path| all.socket = Some(path)),
         slot: slot!(socket),
     },
     OptionSpec {
         name: "socket-group", flag: Flag::value("GROUP"), key: Key::SERVER, group: Group::Listening,
         default: DefaultValue::depends("none: only this user", "\"users\""),
-        help: "Group that may use the socket as well",
+        help: "Group that may use the socket too",
         value: Value::Text(Form::Word, parsed!(socket_group)),
         slot: slot!(socket_group),
     },
     OptionSpec {
         name: "listen", flag: Flag::value("ADDRESS"), key: Key::SERVER, group: Group::Listening,
         default: DefaultValue::depends("none", "\"127.0.0.1:8080\""),
-        help: "Address for HTTP, as 127.0.0.1:8080; an address that other machines can reach needs --api-key-file",
+        help: "Address for HTTP, for example 127.0.0.1:8080; an address that other machines can reach needs \
+              --api-key-file",
         value: Value::Text(Form::Word, parsed!(listen)),
         slot: slot!(listen),
     },
     OptionSpec {
         name: "health-listen", flag: Flag::value("ADDRESS"), key: Key::SERVER, group: Group::Listening,
         default: DefaultValue::depends("none", "\"127.0.0.1:8081\""),
-        help: "Separate address for GET /health and GET /metrics, with its own connections",
+        help: "Separate address for GET /health and GET /metrics, with its own connection limit",
         value: Value::Text(Form::Word, parsed!(health_listen)),
         slot: slot!(health_listen),
     },
@@ -229,140 +231,146 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "api-key-file", flag: Flag::value("FILE"), key: Key::SERVER.reloaded(), group: Group::Listening,
         default: DefaultValue::depends("none", "\"api-keys\""),
-        help: "File with a key in each line; requests over TCP need one of them",
+        help: "File with one key per line; requests over TCP need one of the keys",
         value: Value::Path(|all, path| all.api_key_file = Some(path)),
         slot: slot!(api_key_file),
     },
     OptionSpec {
         name: "max-connections", flag: Flag::None, key: Key::SERVER, group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_CONNECTIONS as f64),
-        help: "Connections at a time, to the socket and to the address each; at the limit, idle connections are closed for new ones",
+        help: "Maximum number of connections, for the socket and the address each; at the limit, new connections \
+              replace idle ones",
         value: Value::Whole { least: 1, most: 65_536, range: "1 to 65536", set: |all, value| all.max_connections = Some(value) },
         slot: slot!(max_connections),
     },
     OptionSpec {
         name: "max-connections-per-address", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_CONNECTIONS_PER_ADDRESS as f64),
-        help: "Connections at a time to the address from one IPv4 address, or from one /64 of IPv6",
+        help: "Maximum number of connections to the address from one IPv4 address, or from one /64 of IPv6",
         value: Value::Whole { least: 1, most: 65_536, range: "1 to 65536", set: |all, value| all.max_connections_per_address = Some(value) },
         slot: slot!(max_connections_per_address),
     },
     OptionSpec {
         name: "max-request-bytes", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_REQUEST_BYTES as f64),
-        help: "Bytes of the longest request",
+        help: "Maximum size of a request, in bytes",
         value: Value::Whole { least: 1024, most: 1 << 30, range: "1024 to 1073741824", set: |all, value| all.max_request_bytes = Some(value) },
         slot: slot!(max_request_bytes),
     },
     OptionSpec {
         name: "max-waiting-bytes", flag: Flag::None, key: Key::SERVER.reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_WAITING_BYTES as f64),
-        help: "Bytes of all requests that wait for the rest of their body, a model or a slot; one client may have half of them, and one request always fits",
+        help: "Maximum size of all requests that wait for the rest of their body, a model or a slot, in bytes; one \
+              client may use half of it, and a single request always fits",
         value: Value::Whole { least: 1024, most: u32::MAX, range: "1024 to 4294967295", set: |all, value| all.max_waiting_bytes = Some(value) },
         slot: slot!(max_waiting_bytes),
     },
     OptionSpec {
         name: "idle", flag: Flag::None, key: Key::SERVER.named("idle_s").reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_IDLE_S),
-        help: "Seconds without a request after which a connection is closed; the first request must begin within 10",
+        help: "Seconds without a request after which a connection is closed; the first request must begin within 10 \
+              seconds",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.idle_s = Some(value) },
         slot: slot!(idle_s),
     },
     OptionSpec {
         name: "idle-unauthenticated", flag: Flag::None, key: Key::SERVER.named("idle_unauthenticated_s").reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_IDLE_UNAUTHENTICATED_S),
-        help: "The same over TCP for a client that has not shown a valid key, or, without keys, has sent no valid request except /health",
+        help: "Like idle_s, for TCP clients that have shown no valid key or, if there are no keys, have sent no \
+              valid request except /health",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.idle_unauthenticated_s = Some(value) },
         slot: slot!(idle_unauthenticated_s),
     },
     OptionSpec {
         name: "stall", flag: Flag::None, key: Key::SERVER.named("stall_s").reloaded(), group: Group::Listening,
         default: DefaultValue::Number(DEFAULT_STALL_S),
-        help: "Seconds for which a client may leave its answer unread before the request ends",
+        help: "Seconds for which an answer may stay unread before the request is cancelled",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.stall_s = Some(value) },
         slot: slot!(stall_s),
     },
     OptionSpec {
         name: "slots", flag: Flag::aliased("N", &["parallel"]), key: Key::MODEL, group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_SLOTS as f64),
-        help: "Requests that run at a time; they share the context",
+        help: "Number of requests that run at the same time; they share the context",
         value: Value::Whole { least: 1, most: MAX_SEQUENCES, range: "1 to 256", set: |all, value| all.slots = Some(value) },
         slot: slot!(slots),
     },
     OptionSpec {
         name: "pools", flag: Flag::None, key: Key::MODEL, group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_POOLS as f64),
-        help: "Contexts of the model, each with its own slots and cores; the weights are shared",
+        help: "Number of contexts of the model, each with its own slots and cores; they share the weights",
         value: Value::Whole { least: 1, most: MAX_POOLS, range: "1 to 64", set: |all, value| all.pools = Some(value) },
         slot: slot!(pools),
     },
     OptionSpec {
         name: "queue", flag: Flag::value("N"), key: Key::MODEL.reloaded(), group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_QUEUE as f64),
-        help: "Requests that wait at most; the next one is told to try again later",
+        help: "Maximum number of waiting requests; further requests are refused with status 429",
         value: Value::Whole { least: 0, most: 1 << 20, range: "0 or more", set: |all, value| all.queue = Some(value) },
         slot: slot!(queue),
     },
     OptionSpec {
         name: "max-tokens", flag: Flag::value("N"), key: Key::MODEL.reloaded(), group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_MAX_TOKENS as f64),
-        help: "Most tokens of an answer if a request names no number",
+        help: "Maximum number of tokens in an answer, for requests without max_tokens",
         value: Value::Whole { least: 1, most: u32::MAX, range: "1 or more", set: |all, value| all.max_tokens = Some(value) },
         slot: slot!(max_tokens),
     },
     OptionSpec {
         name: "timeout", flag: Flag::value("S"), key: Key::MODEL.named("timeout_s").reloaded(), group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_TIMEOUT_S),
-        help: "Seconds that a request may take, waiting included; requests may ask for less",
+        help: "Maximum time of a request in seconds, including waiting; requests may ask for less",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.timeout_s = Some(value) },
         slot: slot!(timeout_s),
     },
     OptionSpec {
         name: "drain", flag: Flag::value("S"), key: Key::SERVER.named("drain_s").reloaded(), group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_DRAIN_S),
-        help: "Seconds for which running requests may go on after SIGTERM",
+        help: "Seconds for which running requests may continue after SIGTERM",
         value: Value::Number { least: 0.0, most: WEEK_S, range: SECONDS, set: |all, value| all.drain_s = Some(value) },
         slot: slot!(drain_s),
     },
     OptionSpec {
         name: "step-ms", flag: Flag::None, key: Key::MODEL.reloaded(), group: Group::Requests,
         default: DefaultValue::Number(DEFAULT_STEP_MS as f64),
-        help: "Milliseconds that prompts may add to the time between two tokens of others, and up to four times as much if more slots read their prompts than generate: less is smoother, more gives more throughput",
+        help: "Milliseconds by which prompts may delay the next token of other requests, up to four times as many if \
+              more slots read prompts than generate; smaller values give smoother output, larger ones more \
+              throughput",
         value: Value::Whole { least: 1, most: 60_000, range: "1 to 60000", set: |all, value| all.step_ms = Some(value) },
         slot: slot!(step_ms),
     },
     OptionSpec {
         name: "prompt-reuse", flag: Flag::None, key: Key::MODEL.reloaded(), group: Group::Requests,
         default: DefaultValue::Truth(true),
-        help: "Keep evaluated prompts for later prompts that begin the same",
+        help: "Keep evaluated prompts for later prompts with the same beginning",
         value: Value::Truth(|all, value| all.prompt_reuse = Some(value)),
         slot: slot!(prompt_reuse),
     },
     OptionSpec {
         name: "prompt-sharing", flag: Flag::Switch, key: Key::SERVER.reloaded(), group: Group::Requests,
         default: DefaultValue::Truth(false),
-        help: "Let all clients share evaluated prompts: a client can then find out what others have asked",
+        help: "Let all clients share evaluated prompts. A client can then find out what others have asked",
         value: Value::Truth(|all, value| all.prompt_sharing = Some(value)),
         slot: slot!(prompt_sharing),
     },
     OptionSpec {
         name: "embedding-pooling", flag: Flag::None, key: Key::MODEL, group: Group::Requests,
         default: DefaultValue::depends("the model's, else mean", "\"mean\""),
-        help: "Tokens that an embedding is made of: mean, first or last",
+        help: "Pooling of token vectors into an embedding: mean, first or last",
         value: Value::Text(Form::Word, parsed!(embedding_pooling)),
         slot: slot!(embedding_pooling),
     },
     OptionSpec {
         name: "prompt-cache", flag: Flag::value("DIR"), key: Key::MODEL, group: Group::PromptCache,
         default: DefaultValue::depends("none", "\"prompt-cache\""),
-        help: "Folder that keeps prompts on the disk when no slot has room for them",
+        help: "Folder that keeps evaluated prompts when no slot has room for them",
         value: Value::Path(|all, path| all.prompt_cache = Some(path)),
         slot: slot!(prompt_cache),
     },
     OptionSpec {
         name: "prompt-cache-size", flag: Flag::value("SIZE"), key: Key::MODEL, group: Group::PromptCache,
         default: DefaultValue::Text("2GiB"),
-        help: "Most that the folder may take, as in 500MiB; the prompts unused for longest go first",
+        help: "Maximum size of the folder, for example 500MiB; the least recently used prompts are deleted first",
         value: Value::Text(Form::Word, |all, text| {
             all.prompt_cache_size = Some(size::parse(text)?);
             Ok(())
@@ -372,63 +380,67 @@ pub static OPTIONS: &[OptionSpec<Config>] = &[
     OptionSpec {
         name: "prompt-cache-ro", flag: Flag::Switch, key: Key::MODEL, group: Group::PromptCache,
         default: DefaultValue::Truth(false),
-        help: "Only read the folder",
+        help: "Only read the folder of the prompt cache",
         value: Value::Truth(|all, value| all.prompt_cache_ro = Some(value)),
         slot: slot!(prompt_cache_ro),
     },
     OptionSpec {
         name: "speculative", flag: Flag::value("WHO"), key: Key::MODEL, group: Group::Drafts,
         default: DefaultValue::depends("off, or model with --draft-model", "\"off\""),
-        help: "Speculative decoding: off, asked (requests that ask for it), lookup (drafts from the text itself, for all requests that do not say otherwise) or model (drafts of --draft-model, likewise)",
+        help: "Speculative decoding: off, asked (only requests that ask for it), lookup (drafts from the text \
+              itself, unless a request says otherwise) or model (drafts of --draft-model, unless a request says \
+              otherwise)",
         value: Value::Text(Form::Word, parsed!(speculative)),
         slot: slot!(speculative),
     },
     OptionSpec {
         name: "draft-model", flag: Flag::aliased("FILE", &["model-draft"]), key: Key::MODEL, group: Group::Drafts,
         default: DefaultValue::depends("none", "\"small.gguf\""),
-        help: "Smaller model of the same vocabulary that drafts",
+        help: "Draft model: a smaller model with the same vocabulary",
         value: Value::Path(|all, path| all.draft_model = Some(path)),
         slot: slot!(draft_model),
     },
     OptionSpec {
         name: "draft-p-min", flag: Flag::value("P"), key: Key::MODEL, group: Group::Drafts,
         default: DefaultValue::Number(DEFAULT_LEAST_P as f64),
-        help: "Least probability of a token that the smaller model drafts",
+        help: "Minimum probability of a token that the draft model proposes",
         value: Value::Number { least: 0.0, most: 1.0, range: "0 to 1", set: |all, value| all.draft_p_min = Some(value as f32) },
         slot: slot!(draft_p_min),
     },
     OptionSpec {
         name: "draft-max", flag: Flag::value("N"), key: Key::MODEL, group: Group::Drafts,
         default: DefaultValue::Number(DEFAULT_MOST as f64),
-        help: "Most tokens of a draft",
+        help: "Maximum number of tokens in a draft",
         value: Value::Whole { least: 1, most: MOST, range: "1 to 15", set: |all, value| all.draft_max = Some(value) },
         slot: slot!(draft_max),
     },
     OptionSpec {
         name: "draft-near", flag: Flag::Switch, key: Key::MODEL, group: Group::Drafts,
         default: DefaultValue::Truth(false),
-        help: "Draft even if a batch of tokens rounds differently from single tokens: a text may then differ from one without drafts where two tokens are nearly as likely",
+        help: "Use drafts even if a batch rounds differently from single tokens. The text may then differ from one \
+              without drafts where two tokens are nearly equally likely",
         value: Value::Truth(|all, value| all.draft_near = Some(value)),
         slot: slot!(draft_near),
     },
     OptionSpec {
         name: "log-format", flag: Flag::value("FORMAT"), key: Key::SERVER, group: Group::Log,
         default: DefaultValue::depends("no log, unless --log-level is given", "\"text\""),
-        help: "Log to stderr in this form: text or json",
+        help: "Log to stderr in this format: text or json",
         value: Value::Text(Form::Word, parsed!(log_format)),
         slot: slot!(log_format),
     },
     OptionSpec {
         name: "log-level", flag: Flag::value("LEVEL"), key: Key::SERVER, group: Group::Log,
         default: DefaultValue::depends("info, if --log-format is given", "\"info\""),
-        help: "Log to stderr what is at least as important as this: error, warn, info (each request when it is over), debug (llama.cpp's messages as well) or trace. Prompts and answers are not logged, see log_prompts",
+        help: "Log to stderr at this level: error, warn, info (a line for each finished request), debug (also \
+              llama.cpp's messages) or trace. Prompts and answers are not logged; see log_prompts",
         value: Value::Text(Form::Word, parsed!(log_level)),
         slot: slot!(log_level),
     },
     OptionSpec {
         name: "log-prompts", flag: Flag::None, key: Key::SERVER, group: Group::Log,
         default: DefaultValue::Truth(false),
-        help: "Write prompts and answers into the log. Without it the log holds nothing that a client says",
+        help: "Log prompts and answers. Otherwise the log contains no text of clients",
         value: Value::Truth(|all, value| all.log_prompts = Some(value)),
         slot: slot!(log_prompts),
     },

@@ -1,4 +1,4 @@
-//! State that connections share, and what they do alike.
+//! State and functions that all kinds of connections share.
 
 use std::io;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ pub struct ListenerContext {
     pub registry: Arc<ModelRegistry>,
     /// HTTP routes of the listener.
     pub routes: Routes,
-    /// Gate of this listener. Each listener has one, so that a flood at one leaves room at the other.
+    /// Gate of this listener. Each listener has its own, so that a flood at one leaves room at the other.
     pub gate: Arc<Gate>,
-    /// Bounds of the gate that override those of the configuration.
+    /// Limits of the gate that override the configured ones.
     pub bounds: Option<ConnectionBounds>,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
-    /// Cloned into every connection: the channel closes when the last connection ends.
+    /// Sender that every connection holds a clone of. The channel closes when the last connection ends.
     pub open: mpsc::Sender<()>,
 }
 
@@ -42,7 +42,7 @@ impl Open {
         self.admitted.state()
     }
 
-    /// Runs `work` until another connection needs the place.
+    /// Runs `work` until it ends or another connection needs the place.
     pub async fn during(self, work: impl Future<Output = ()>) {
         tokio::select! {
             () = work => {}
@@ -52,7 +52,7 @@ impl Open {
 }
 
 impl ListenerContext {
-    /// Returns a place for a connection from `network`, if one is free or another connection can be closed for it.
+    /// Returns a place for a connection from `network` if one is free or another connection can be evicted.
     pub fn admit(&self, network: Option<Network>) -> Option<Open> {
         let limits = self.registry.current().limits;
         let configured =
@@ -62,27 +62,26 @@ impl ListenerContext {
     }
 }
 
-/// Returns the refusal for a connection beyond the bound `full`.
+/// Returns the error for a connection that exceeds the limit `full`.
 pub fn too_many_connections(full: Full, limits: &ServerLimits) -> ApiError {
     let (bound, key) = match full {
-        Full::Total => {
-            (limits.connections, "connections are open (max_connections), and none of them is idle")
-        }
+        Full::Total => (limits.connections, "connections are open (max_connections), and none is idle"),
         Full::Network => (
             limits.connections_per_address,
-            "connections of this address are open (max_connections_per_address), and none of them is idle",
+            "connections from this address are open (max_connections_per_address), and none is idle",
         ),
     };
     let message = format!("{bound} {key}: try again later");
     ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Overloaded, message) }
 }
 
-/// Pauses after a failed accept. Usually no file descriptor is free, and some connections must end first.
+/// Pauses after a failed accept. The usual cause is a lack of file descriptors, and some connections must end first.
 pub async fn pause(error: &io::Error) {
     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) {
         sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Time limit for the first byte of a connection. Over HTTP it also limits the head of a request, from the first byte on.
+/// Time limit for the first byte of a connection. Over HTTP it also limits the head of a request, from its first byte
+/// on.
 pub const FIRST: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Queue of requests for embeddings, between the connections and the thread that evaluates them.
+//! Queue of embedding requests between the connections and the thread that evaluates them.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,27 +12,27 @@ use crate::client::Client;
 use crate::closing::Closing;
 use crate::queue::{FairQueue, Inbox};
 
-/// Texts whose embeddings are wanted.
+/// Embedding request in the queue.
 pub struct EmbeddingJob {
-    /// Whose they are.
+    /// Client that sent the request.
     pub client: Client,
-    /// Each as tokens: 1 to as many as are taken.
+    /// Texts as tokens. Each has 1 to [`Embedder::longest`] tokens.
     pub texts: Vec<Vec<Token>>,
-    /// The embeddings of the first ones, where it had to let others go before.
+    /// Embeddings of the first texts, if the job was already interrupted in favour of others.
     pub found: Vec<Vec<f32>>,
-    /// When they must be done.
+    /// Time at which the request times out.
     pub deadline: Instant,
-    /// Where the embeddings go. Closed by the reader when nobody wants them any more.
+    /// Channel for the result. The reader closes it when nobody waits for the embeddings any more.
     pub answer: oneshot::Sender<Result<Vec<Vec<f32>>, ApiError>>,
 }
 
-/// The way of jobs to the thread.
+/// Queue of jobs for the embedding thread.
 pub struct Embedder {
-    /// How tokens become one embedding, or why there are none.
+    /// Pooling of token vectors into one embedding. `Err` with the reason if the model has no embeddings.
     pub pooling: Result<Pooling, String>,
-    /// Numbers of an embedding.
+    /// Number of dimensions of an embedding.
     pub width: usize,
-    /// Tokens of the longest text.
+    /// Maximum number of tokens of a text.
     pub longest: usize,
     state: Mutex<EmbedderState>,
     arrived: Condvar,
@@ -44,16 +44,16 @@ struct EmbedderState {
     over: bool,
 }
 
-/// Why a job was not taken.
+/// Reason for refusing a job.
 #[derive(Debug, PartialEq, Eq)]
 pub enum EmbeddingRefusal {
-    /// So many wait already.
+    /// The queue is full. Contains the number of waiting jobs.
     Busy(usize),
-    /// The server stops.
+    /// The server is shutting down.
     Stopping,
 }
 
-/// What the thread does next.
+/// Next action of the thread.
 pub(super) enum Next {
     Work(EmbeddingJob),
     Rest,
@@ -62,11 +62,14 @@ pub(super) enum Next {
 
 impl Embedder {
     fn lock(&self) -> MutexGuard<'_, EmbedderState> {
-        // Whatever panicked, the queue is whole between two calls.
+        // After a panic the queue is still valid, because no call leaves it half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts `job` in the queue, in which as many wait as in that of `inbox`.
+    /// Queues `job`. The queue has the same limit as that of `inbox`.
+    ///
+    /// # Errors
+    /// If the queue is full, or if the server is shutting down.
     pub fn push(&self, job: EmbeddingJob, inbox: &Inbox) -> Result<(), EmbeddingRefusal> {
         let bound = inbox.bound();
         let mut state = self.lock();
@@ -74,7 +77,7 @@ impl Embedder {
             return Err(EmbeddingRefusal::Stopping);
         }
         if state.queue.len() >= bound {
-            // Whoever is gone does not wait.
+            // Drops jobs whose client has disconnected.
             drop(state.queue.take(|job| job.answer.is_closed()));
         }
         if state.queue.len() >= bound {
@@ -86,28 +89,28 @@ impl Embedder {
         Ok(())
     }
 
-    /// Lets the thread see that the end has come nearer.
+    /// Wakes the thread after a change of the shutdown stage.
     pub fn wake(&self) {
         drop(self.lock());
         self.arrived.notify_all();
     }
 
-    /// Puts back a job that is not done, behind those of others.
+    /// Puts an unfinished job back into the queue, behind the jobs of other clients.
     pub(super) fn put_back(&self, job: EmbeddingJob) {
         self.lock().queue.push(job.client.clone(), job);
     }
 
-    /// How many wait.
+    /// Returns the number of waiting jobs.
     pub fn len(&self) -> usize {
         self.lock().queue.len()
     }
 
-    /// Whether nobody waits.
+    /// True if no job waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The next job; waits for `most` at most.
+    /// Returns the next job. Waits at most `most`.
     pub(super) fn next(&self, inbox: &Inbox, most: Duration) -> Next {
         let mut state = self.lock();
         let nothing = |state: &mut EmbedderState| state.queue.is_empty() && inbox.closing() == Closing::Open;
@@ -118,7 +121,7 @@ impl Embedder {
         let closing = inbox.closing();
         if closing == Closing::Now || (closing == Closing::Draining && state.queue.is_empty()) {
             state.over = true;
-            // Dropped, their answers say that the server stops.
+            // Dropping the jobs closes their channels, which reports the shutdown to the clients.
             drop(state.queue.take(|_| true));
             return Next::Over;
         }
@@ -126,11 +129,11 @@ impl Embedder {
     }
 }
 
-/// How a text of `model` becomes one embedding, and how long one may be.
+/// Creates the queue for `model`, with its pooling and its maximum text length.
 pub(super) fn embedder(model: &Model, n_ctx: u32, pooling: Option<Pooling>) -> Arc<Embedder> {
     let longest = longest(model, n_ctx);
     Arc::new(Embedder {
-        // Whoever says how knows better; but a model that ranks has nothing to pool.
+        // An explicit pooling overrides that of the model, but a reranking model cannot be pooled.
         pooling: Pooling::of(model).map(|own| pooling.unwrap_or(own)),
         width: model.embedding_width(),
         longest,

@@ -1,4 +1,4 @@
-//! What a client asks embeddings of, and how it gets them.
+//! Embedding requests, from the fields of a request to the encoded vectors.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,34 +20,37 @@ use crate::input::{Input, InputFault};
 use crate::request::Prompt;
 use crate::server::{Server, invalid, plain_tokens};
 
-/// Most texts of a request, and most tokens of all of them: OpenAI's.
+/// Maximum number of texts in a request, and of tokens in all of them. Same limits as OpenAI.
 pub const TEXTS: usize = 2048;
 const TOKENS: usize = 300_000;
 
-/// How the numbers are written.
+/// Encoding of the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// As a list.
+    /// JSON list of numbers.
     Float,
-    /// As the base64 of little-endian 32-bit numbers.
+    /// Base64 of little-endian 32-bit floats.
     Base64,
 }
 
-/// A request for embeddings.
+/// Embedding request.
 #[derive(Debug)]
 pub struct EmbeddingRequest {
-    /// The field that the texts come from.
+    /// Name of the field with the texts.
     name: &'static str,
     texts: Vec<Prompt>,
-    /// How the numbers are written.
+    /// Encoding of the numbers.
     pub encoding: Encoding,
     deadline: Duration,
-    /// The bytes that it was sent in, charged until it is answered.
+    /// Charge for the bytes of the request, held until it is answered.
     _waiting: SharedCharge,
 }
 
 impl EmbeddingRequest {
-    /// Takes the fields of a request whose texts are in `name`.
+    /// Takes the fields of an embedding request. `name` is the field with the texts.
+    ///
+    /// # Errors
+    /// If the model has no embeddings, or if a field is invalid.
     pub fn take(fields: &mut Fields, name: &'static str, server: &Server) -> Result<Self, ApiError> {
         let embedder = &server.embedder;
         if let Err(why) = &embedder.pooling {
@@ -61,8 +64,10 @@ impl EmbeddingRequest {
         if let Some(value) = fields.take("dimensions")
             && whole(&value) != i64::try_from(embedder.width).ok()
         {
-            let what =
-                format!("this model's embeddings have {} and are not cut, leave it out", embedder.width);
+            let what = format!(
+                "this model's embeddings have {} dimensions and are never shortened: leave this field out",
+                embedder.width
+            );
             return Err(wrong("dimensions", what, &value));
         }
         let most = server.current().defaults.deadline;
@@ -72,7 +77,10 @@ impl EmbeddingRequest {
         Ok(EmbeddingRequest { name, texts, encoding, deadline, _waiting: fields.waiting() })
     }
 
-    /// The embeddings of its texts, and how many tokens these had.
+    /// Computes the embeddings. Returns them with the total number of tokens.
+    ///
+    /// # Errors
+    /// If a text is invalid, the queue is full, the request times out or the evaluation fails.
     pub async fn run(
         mut self,
         server: &Server,
@@ -90,13 +98,15 @@ impl EmbeddingRequest {
             match answered.await {
                 Ok(found) => Ok((found?, tokens)),
                 Err(_) if server.inbox.closing() != crate::closing::Closing::Open => Err(stopping()),
-                Err(_) => Err(ApiError::new(ApiErrorKind::Failed, "whatever makes embeddings broke")),
+                Err(_) => {
+                    Err(ApiError::new(ApiErrorKind::Failed, "the embedding thread has ended unexpectedly"))
+                }
             }
         };
         timeout_at(deadline.into(), work).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Its texts as tokens: beside, where there is much of them.
+    /// Tokenizes the texts, on the blocking pool if they are long.
     async fn tokens(&mut self, server: &Server, client: &Client) -> Result<Vec<Vec<Token>>, ApiError> {
         let (name, texts) = (self.name, std::mem::take(&mut self.texts));
         let (model, longest) = (Arc::clone(&server.model), server.embedder.longest);
@@ -111,7 +121,7 @@ impl EmbeddingRequest {
     }
 }
 
-/// `texts` of the field `name` as tokens, each at most `longest`.
+/// Tokenizes `texts` of the field `name`. Each may have at most `longest` tokens.
 fn all_tokens(
     model: &Model,
     name: &str,
@@ -128,12 +138,12 @@ fn all_tokens(
         }
         let tokens = plain_tokens(model, text).map_err(|refusal| renamed(refusal, name))?;
         if tokens.is_empty() {
-            return Err(ApiError::field(name, "a text is empty"));
+            return Err(ApiError::field(name, "a text must not be empty"));
         }
         if tokens.len() > longest {
             let message = format!(
-                "{name}: a text has {} tokens, and this server makes embeddings of at most {longest}: cut it, or start \
-                 the server with a greater -c where the model takes more",
+                "{name}: a text has {} tokens, more than the {longest} of which this server makes embeddings: \
+                shorten it, or start the server with a greater -c if the model supports it",
                 tokens.len()
             );
             let param = Some(name.to_string());
@@ -141,7 +151,7 @@ fn all_tokens(
         }
         sum += tokens.len();
         if sum > TOKENS {
-            let what = format!("more than {TOKENS} tokens in all: send several requests");
+            let what = format!("the texts have more than {TOKENS} tokens in total: send several requests");
             return Err(ApiError::field(name, what));
         }
         all.push(tokens);
@@ -149,7 +159,7 @@ fn all_tokens(
     Ok(all)
 }
 
-/// Errors of a prompt name the field that it came from.
+/// Replaces `prompt` in an error by the name of the field with the texts.
 fn renamed(mut refusal: ApiError, name: &str) -> ApiError {
     if let Some(rest) = refusal.message.strip_prefix("prompt:") {
         refusal.message = format!("{name}:{rest}");
@@ -164,40 +174,38 @@ fn words(server: &Server, refused: &EmbeddingRefusal) -> ApiError {
         EmbeddingRefusal::Stopping => stopping(),
         EmbeddingRefusal::Busy(waiting) => {
             let message = format!(
-                "{waiting} requests for embeddings wait already, more than this server lets: try again later"
+                "too many requests: {waiting} embedding requests are already waiting; try again later"
             );
             ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Busy, message) }
         }
     }
 }
 
-/// A text, a list of texts, a list of tokens, or a list of lists of tokens.
+/// Returns the texts of the field: a text, a list of texts, a list of tokens, or a list of lists of tokens.
 fn texts(name: &'static str, input: Option<Result<Input, InputFault>>) -> Result<Vec<Prompt>, ApiError> {
-    let missing = || ApiError::field(name, "is missing: a text, or a list of texts");
+    let missing = || ApiError::field(name, "is missing: give a text or a list of texts");
     let many = |count: usize| ApiError::field(name, format!("1 to {TEXTS} texts, not {count}"));
     let one = |input: Input| match input {
         Input::Text(text) if !text.is_empty() => Ok(Prompt::Text(text)),
         Input::Tokens(tokens) if !tokens.is_empty() => Ok(Prompt::Tokens(tokens)),
-        _ => Err(ApiError::field(name, "a text is empty")),
+        _ => Err(ApiError::field(name, "a text must not be empty")),
     };
     match input.ok_or_else(missing)? {
         Ok(Input::Tokens(tokens)) if tokens.is_empty() => Err(many(0)),
         Ok(Input::List(list)) => list.into_iter().map(one).collect(),
         Ok(input) => Ok(vec![one(input)?]),
         Err(InputFault::Many(count)) => Err(many(count)),
-        Err(InputFault::Token(value)) => Err(wrong(name, "a list of tokens holds tokens", &value)),
+        Err(InputFault::Token(value)) => Err(wrong(name, "use token numbers in a list of tokens", &value)),
         Err(InputFault::Item(value)) => Err(ApiError::field(
             name,
-            format!("a list holds texts, or lists of tokens, not {}", shown(&value)),
+            format!("use texts or lists of tokens in a list, not {}", shown(&value)),
         )),
-        Err(InputFault::Kind(value)) => {
-            Err(wrong(name, "use a text or a list of texts, or tokens for texts", &value))
-        }
+        Err(InputFault::Kind(value)) => Err(wrong(name, "use a text, a list of texts, or tokens", &value)),
         Err(InputFault::Json(why)) => Err(ApiError::field(name, format!("is not JSON: {why}"))),
     }
 }
 
-/// `embedding` as JSON.
+/// Encodes `embedding` as JSON.
 pub fn rendered(embedding: &[f32], encoding: Encoding) -> Value {
     match encoding {
         Encoding::Float => embedding.iter().map(|value| Value::from(*value)).collect(),
@@ -208,7 +216,7 @@ pub fn rendered(embedding: &[f32], encoding: Encoding) -> Value {
     }
 }
 
-/// `bytes` in base64 (RFC 4648), padded.
+/// Encodes `bytes` as padded base64 (RFC 4648).
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -260,13 +268,13 @@ mod tests {
             (json!([1, 2.0]), Ok(vec![Prompt::Tokens(vec![1, 2])])),
             (json!([[1], [2, 3]]), Ok(vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2, 3])])),
             (json!(["a", [1]]), Ok(vec![text("a"), Prompt::Tokens(vec![1])])),
-            (json!(""), Err("input: a text is empty")),
+            (json!(""), Err("input: a text must not be empty")),
             (json!([]), Err("input: 1 to 2048 texts, not 0")),
-            (json!([[]]), Err("input: a text is empty")),
-            (json!([1, "a"]), Err("input: a list of tokens holds tokens, not \"a\"")),
-            (json!([1.5]), Err("input: a list of tokens holds tokens, not 1.5")),
-            (json!([null]), Err("input: a list holds texts, or lists of tokens, not null")),
-            (json!(7), Err("input: use a text or a list of texts, or tokens for texts, not 7")),
+            (json!([[]]), Err("input: a text must not be empty")),
+            (json!([1, "a"]), Err("input: use token numbers in a list of tokens, not \"a\"")),
+            (json!([1.5]), Err("input: use token numbers in a list of tokens, not 1.5")),
+            (json!([null]), Err("input: use texts or lists of tokens in a list, not null")),
+            (json!(7), Err("input: use a text, a list of texts, or tokens, not 7")),
             (json!(vec!["a"; 2049]), Err("input: 1 to 2048 texts, not 2049")),
         ];
         for (value, expected) in cases {

@@ -1,4 +1,4 @@
-//! The thread that makes embeddings.
+//! Thread that computes embeddings.
 
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -19,51 +19,54 @@ use crate::metrics::Metrics;
 use crate::plan::prefill_beside_decode;
 use crate::queue::Inbox;
 
-/// How long it sleeps at most with nothing to do; a job wakes it.
+/// Maximum sleep without work. A new job wakes the thread earlier.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// How long the context is kept for the next request.
+/// Time after which an unused context is freed.
 const KEPT: Duration = Duration::from_secs(300);
 
-/// How long a job with many texts goes on while another waits: one with few does not wait for all of it.
+/// Maximum time that a job with many texts runs while another job waits.
 const SLICE: Duration = Duration::from_millis(250);
 
-/// What the thread is made of.
+/// Inputs of the embedding thread.
 pub struct EmbedderStart<'a> {
-    /// The model.
+    /// Model.
     pub model: &'a Arc<Model>,
-    /// What the server runs with.
+    /// Settings of the server.
     pub settings: &'a Settings,
-    /// The threads of the scheduler's context.
+    /// Threads of the scheduler's context, which are shared.
     pub(crate) threads: Threads,
-    /// Tokens of that context.
+    /// Number of tokens in the scheduler's context.
     pub n_ctx: u32,
-    /// How long a batch may take while others generate.
+    /// Maximum time of a batch while others generate.
     pub step: Duration,
-    /// Which tokens' embeddings a text's is made of; without it what the model says.
+    /// Requested pooling. `None` for that of the model.
     pub pooling: Option<Pooling>,
-    /// Says when the end is, and whose turn.
+    /// Inbox of the server, which provides the shutdown stage and the core lock.
     pub inbox: &'a Arc<Inbox>,
-    /// What is counted.
+    /// Counters to update.
     pub metrics: &'a Arc<Metrics>,
 }
 
-/// The end of the thread.
+/// Handle of the running embedding thread.
 pub struct EmbedderThread {
     thread: JoinHandle<()>,
-    /// Closed when it ends.
+    /// Closed when the thread ends.
     pub ended: watch::Receiver<()>,
 }
 
 impl EmbedderThread {
-    /// Waits for it.
+    /// Waits for the thread to end.
     pub fn join(self) {
-        // A panic there was told to whoever waited for its answer.
+        // A panic was already reported to the waiting client.
         let _ = self.thread.join();
     }
 }
 
-/// Starts the thread, which makes its context when it is first needed.
+/// Starts the thread. It creates its context when the first request arrives.
+///
+/// # Errors
+/// If the thread cannot be started.
 pub fn start(start: EmbedderStart<'_>) -> Result<(Arc<Embedder>, EmbedderThread)> {
     let embedder = embedder(start.model, start.n_ctx, start.pooling);
     let (over, ended) = watch::channel(());
@@ -80,12 +83,13 @@ pub fn start(start: EmbedderStart<'_>) -> Result<(Arc<Embedder>, EmbedderThread)
         used: Instant::now(),
     };
     let work = move || {
-        // Its sender is dropped at the end, whatever that is.
+        // The sender is dropped when the thread ends, even by a panic.
         let _over = over;
         worker.run();
     };
     let thread = Builder::new().name("embedder".to_string()).spawn(work);
-    let thread = thread.map_err(|why| Error::Serve(format!("no thread for embeddings: {why}")))?;
+    let thread =
+        thread.map_err(|why| Error::Serve(format!("cannot start a thread for embeddings: {why}")))?;
     Ok((embedder, EmbedderThread { thread, ended }))
 }
 
@@ -102,10 +106,10 @@ struct EmbedderWorker {
     used: Instant,
 }
 
-/// Why there are no embeddings.
+/// Reason for missing embeddings.
 enum EmbeddingFailure {
     Refused(ApiError),
-    /// Nobody waits for them.
+    /// The client has disconnected.
     Abandoned,
 }
 
@@ -137,14 +141,14 @@ impl EmbedderWorker {
         }
     }
 
-    /// Does `job`, or a part of it.
+    /// Processes `job`, or a part of it.
     fn work(&mut self, mut job: EmbeddingJob) {
         let metrics = Arc::clone(&self.metrics);
-        let found = caught("whatever makes embeddings", &metrics, || self.embed(&job)).unwrap_or_else(|| {
-            // Nobody knows what it holds.
+        let found = caught("the embedding thread", &metrics, || self.embed(&job)).unwrap_or_else(|| {
+            // After a panic the context may be inconsistent.
             self.evaluator = None;
             self.metrics.embedding_cache.set(0);
-            let why = "whatever makes embeddings panicked, which is an error in this program; see its log";
+            let why = "the embedding thread panicked (a bug in this program); see the server's log";
             Err(EmbeddingFailure::Refused(ApiError::new(ApiErrorKind::Failed, why)))
         });
         let answered = match found {
@@ -163,17 +167,17 @@ impl EmbedderWorker {
             self.metrics.embeddings.add(job.texts.len() as u64);
             self.metrics.embedding_tokens.add(job.texts.iter().map(|text| text.len() as u64).sum());
         }
-        // Whoever is gone does not want it.
+        // An error means that the client has disconnected.
         let _ = job.answer.send(answered);
     }
 
-    /// The next embeddings of `job`: of some texts at least.
+    /// Computes the next embeddings of `job`, at least one.
     fn embed(&mut self, job: &EmbeddingJob) -> std::result::Result<Vec<Vec<f32>>, EmbeddingFailure> {
         let EmbeddingJob { texts, found, deadline, answer, .. } = job;
         self.make(texts.iter().map(Vec::len).max().unwrap_or(0))?;
         let Some(evaluator) = &mut self.evaluator else { return Ok(Vec::new()) };
         let (inbox, metrics) = (&self.inbox, &self.metrics);
-        // As it is by now: a configuration can be read again.
+        // A reload of the configuration may have changed it.
         let step = inbox.step().unwrap_or(self.step);
         let per_token = self.seconds_per_token;
         let begin = Instant::now();
@@ -187,7 +191,7 @@ impl EmbedderWorker {
             if Instant::now() >= *deadline {
                 return Err(EmbeddingFailure::Refused(late()));
             }
-            // Those who generate wait for a batch of this.
+            // Generating requests wait for each batch of this job, so batches are smaller while there are any.
             Ok(match metrics.slots_busy.get() {
                 0 => BATCH,
                 _ => prefill_beside_decode(step, per_token).min(BATCH),
@@ -205,12 +209,12 @@ impl EmbedderWorker {
         found
     }
 
-    /// Makes a context for texts of `longest` tokens, where there is none that holds them.
+    /// Creates a context for texts of `longest` tokens, unless the current one is large enough.
     fn make(&mut self, longest: usize) -> std::result::Result<(), EmbeddingFailure> {
         if self.evaluator.as_ref().is_some_and(|evaluator| evaluator.holds(longest)) {
             return Ok(());
         }
-        // The old one first: there may not be room for both.
+        // Frees the old context first, because memory may not suffice for both.
         self.evaluator = None;
         self.metrics.embedding_cache.set(0);
         let refused =
@@ -219,7 +223,8 @@ impl EmbedderWorker {
         let evaluator = Evaluator::new(&self.model, pooling, longest, &self.settings, &self.threads);
         let evaluator = evaluator.map_err(|error| match EmbeddingFailure::from(error) {
             EmbeddingFailure::Refused(refusal) => {
-                tracing::warn!(model = %self.model.path().display(), error = refusal.message, "no context for embeddings");
+                tracing::warn!(model = %self.model.path().display(), error = refusal.message, "cannot create a \
+                                                                                              context for embeddings");
                 let message = hide_folders(&refusal.message, [self.model.path()]);
                 EmbeddingFailure::Refused(ApiError { message, ..refusal })
             }
@@ -231,7 +236,7 @@ impl EmbedderWorker {
     }
 }
 
-/// The time was over.
+/// Returns the error for a request that timed out.
 pub fn late() -> ApiError {
-    ApiError::new(ApiErrorKind::Deadline, "the time of the request was over before its embeddings were made")
+    ApiError::new(ApiErrorKind::Deadline, "the request timed out before its embeddings were computed")
 }

@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Access control of HTTP requests.
 
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -11,16 +11,19 @@ use crate::client::Client;
 use crate::models::ModelRegistry;
 use crate::scope::Owner;
 
-/// The other end of a connection.
+/// Peer of a connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Who it is.
+    /// Client at the other end.
     pub client: Client,
-    /// Owner of its prompts, if it came by the socket's file, whose mode says who may.
+    /// Owner of the prompts, if the connection came through the socket's file, whose mode controls access.
     pub by_file: Option<Owner>,
 }
 
-/// Returns the owner of the prompts of `request`, if it may be answered to `peer`.
+/// Returns the owner of the prompts of `request`.
+///
+/// # Errors
+/// If `peer` is not allowed to send this request.
 pub fn check<B>(registry: &ModelRegistry, peer: &Peer, request: &Request<B>) -> Result<Owner, ApiError> {
     if let Some(owner) = peer.by_file {
         return Ok(owner);
@@ -34,7 +37,7 @@ pub fn check<B>(registry: &ModelRegistry, peer: &Peer, request: &Request<B>) -> 
     }
     let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(bearer).unwrap_or_default();
-    // All of them, whichever it is.
+    // Compares with all keys, so that the time does not reveal which one matches.
     let known = keys.iter().fold(None, |known, key| match same(key.as_bytes(), given) {
         true => Some(key),
         false => known,
@@ -43,36 +46,36 @@ pub fn check<B>(registry: &ModelRegistry, peer: &Peer, request: &Request<B>) -> 
         Some(key) => Ok(Owner::of_key(key)),
         None => Err(ApiError::new(
             ApiErrorKind::Unauthorized,
-            "no key, or not one of this server's: send the header Authorization: Bearer KEY",
+            "the API key is missing or invalid: send the header Authorization: Bearer KEY",
         )),
     }
 }
 
-/// Whether no web page of another place can have sent this `request`, which brings no key.
+/// Checks that a `request` without a key cannot come from a web page of another origin.
 fn from_here<B>(request: &Request<B>) -> Result<(), ApiError> {
     const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
     let headers = request.headers();
     if !headers.get_all(HOST).iter().all(|host| host.to_str().is_ok_and(is_own)) {
         return Err(ApiError::new(
             ApiErrorKind::Forbidden,
-            "the header Host names neither an address nor localhost: without a key only those are answered, so that no web \
-             page reaches this server by a name of its own",
+            "the header Host is neither an IP address nor localhost: without a key, other names are refused, so that \
+            no web page can reach this server through a name of its own",
         ));
     }
-    // Browsers add both, and no page can leave them out.
+    // Browsers send both headers, and a page cannot suppress them.
     let foreign = headers.get_all(ORIGIN).iter().any(|origin| !is_origin(origin, headers))
         || headers.get_all(SITE).iter().any(|site| site == "cross-site");
     match foreign {
         false => Ok(()),
         true => Err(ApiError::new(
             ApiErrorKind::Origin,
-            "a web page of another place asks (Origin, Sec-Fetch-Site): without a key no browser is answered there; start \
-             the server with --api-key-file, or put a proxy before it",
+            "cross-origin request refused (Origin, Sec-Fetch-Site): without a key, the server answers no web page of \
+            another origin; start the server with --api-key-file, or put a proxy in front of it",
         )),
     }
 }
 
-/// Whether `origin` is the place that the request goes to.
+/// True if `origin` is the origin that the request was sent to.
 fn is_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     let place = origin
         .to_str()
@@ -82,7 +85,8 @@ fn is_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     matches!((place, host), (Some(place), Some(host)) if place.eq_ignore_ascii_case(host))
 }
 
-/// Whether a web page of another name cannot have sent this: names can be made to lead anywhere.
+/// True if `host` is an address or localhost. Any other name could be a DNS rebinding attack: its owner can point it
+/// anywhere.
 fn is_own(host: &str) -> bool {
     let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
         Some((address, _)) => address,
@@ -91,13 +95,14 @@ fn is_own(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
-/// Returns the key in the value of an `Authorization` header. The name of the scheme is case-insensitive (RFC 9110, 11.1).
+/// Returns the key in the value of an `Authorization` header. The name of the scheme is case-insensitive (RFC 9110,
+/// 11.1).
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, key) = value.split_at_checked(b"Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| key.trim_ascii())
 }
 
-/// Compares in a time that depends on the lengths alone.
+/// Compares two keys in a time that depends only on their lengths.
 fn same(key: &[u8], given: &[u8]) -> bool {
     let bytes = (0..key.len()).map(|at| key[at] ^ given.get(at).copied().unwrap_or(0));
     let differ = bytes.fold(0, |differ, byte| black_box(differ | byte));

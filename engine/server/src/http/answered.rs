@@ -1,4 +1,4 @@
-//! The body of an answer that notes when all of it is on its way.
+//! Response body that records when it has been written completely.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use http_body::{Frame, SizeHint};
 
 use crate::admission::{ConnectionPhase, ConnectionState};
 
-/// `response`, after whose body the connection of `state` rests.
+/// Wraps `response` so that its connection becomes idle after the body.
 pub fn answered(response: Response, state: &Arc<ConnectionState>) -> Response {
     let answering = Answering(Arc::clone(state));
     response.map(|body| Body::new(Answered { body, _answering: answering }))
 }
 
-/// A body and what is noted at its end, also where the client leaves before.
+/// Body that updates the connection when it is dropped, even if the client disconnects early.
 struct Answered {
     body: Body,
     _answering: Answering,

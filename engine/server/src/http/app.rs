@@ -1,4 +1,4 @@
-//! What the handlers of all routes share: the models, and the client and the fields of a request.
+//! Helpers of all route handlers: the models, and the client and fields of a request.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::scope::Owner;
 
 pub(super) type App = State<Arc<ModelRegistry>>;
 
-/// The fields in the body of `request`.
+/// Reads the body of `request` and parses its fields.
 pub(super) async fn fields(registry: &ModelRegistry, request: Request) -> Result<Fields, ApiError> {
     check_head(&request, registry.current().limits.request)?;
     let client = client_of(&request);
@@ -23,23 +23,23 @@ pub(super) async fn fields(registry: &ModelRegistry, request: Request) -> Result
     registry.fields(bytes, charge, &client).await
 }
 
-/// Who asks.
+/// Returns the client that sent `request`.
 pub(super) fn client_of(request: &Request) -> Client {
     request.extensions().get::<Client>().cloned().unwrap_or(Client::Unknown)
 }
 
-/// Owner of the prompts of `request`.
+/// Returns the owner of the prompts of `request`.
 pub(super) fn owner_of(request: &Request) -> Owner {
     request.extensions().get::<Owner>().copied().unwrap_or(Owner::Open)
 }
 
-/// Whether a body is worth reading.
+/// Checks the headers before the body is read.
 fn check_head(request: &Request, limit: usize) -> Result<(), ApiError> {
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
     let is_one = request.headers().get_all(CONTENT_TYPE).iter().count() == 1;
     if !is_one || !header(CONTENT_TYPE).is_some_and(is_json) {
-        // Also what keeps a web page from having a browser send requests here in secret.
-        let message = "the body must be JSON and say so: send the header Content-Type: application/json";
+        // This also prevents web pages from sending requests without a CORS preflight.
+        let message = "unsupported Content-Type: send JSON with the header Content-Type: application/json";
         return Err(ApiError::new(ApiErrorKind::MediaType, message));
     }
     head::check_encoding(request.headers())?;
@@ -50,7 +50,8 @@ fn check_head(request: &Request, limit: usize) -> Result<(), ApiError> {
     }
 }
 
-/// Whether a media type is JSON's. Browsers send some types, whatever their parameters, without asking the server first.
+/// True if `kind` is a JSON media type. Browsers send some other types, with any parameters, without a CORS
+/// preflight.
 fn is_json(kind: &str) -> bool {
     let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let Some(subtype) = essence.strip_prefix("application/") else { return false };

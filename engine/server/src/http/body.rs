@@ -1,4 +1,4 @@
-//! Bodies of requests: read within a time, at a rate, and as far as the bytes of all requests that wait allow.
+//! Request bodies, read with limits on time, rate and the bytes of all waiting requests.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -16,7 +16,10 @@ use crate::budget::{ByteBounds, Charge};
 use crate::client::Client;
 use crate::models::ModelRegistry;
 
-/// The bytes in the body of `request` of `client`, and what is charged for them.
+/// Reads the body of `request` from `client`. Returns its bytes and the charge for them.
+///
+/// # Errors
+/// If the body is too large, too slow or incomplete, or if too many bytes already wait.
 pub async fn read(
     registry: &ModelRegistry,
     request: Request,
@@ -27,7 +30,7 @@ pub async fn read(
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let mut charge = registry.charge(client);
     let mut bytes = Vec::new();
-    // Memory that is not written to is not taken: a client that announces much and sends little costs little.
+    // Memory that is never written is not used, so a client that announces much and sends little costs little.
     bytes.reserve_exact(length.unwrap_or(0).min(limits.request));
     let mut body = request.into_body();
     let _reading = state.as_ref().map(Reading::new);
@@ -50,28 +53,25 @@ pub async fn read(
     }
 }
 
-/// The next part of `body`.
+/// Returns the next data of `body`. `None` at its end.
 async fn next(body: &mut Body) -> Result<Option<axum::body::Bytes>, ApiError> {
     loop {
         match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
             None => return Ok(None),
-            // Trailers say nothing here.
+            // Trailers are ignored.
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {
                     return Ok(Some(data));
                 }
             }
             Some(Err(error)) => {
-                return Err(ApiError::new(
-                    ApiErrorKind::Invalid,
-                    format!("the body cannot be read: {error}"),
-                ));
+                return Err(ApiError::new(ApiErrorKind::Invalid, format!("cannot read the body: {error}")));
             }
         }
     }
 }
 
-/// Notes that a body is read, as long as it lives.
+/// Guard that marks the connection as reading a body.
 struct Reading<'a>(&'a ConnectionState);
 
 impl<'a> Reading<'a> {
@@ -88,5 +88,5 @@ impl Drop for Reading<'_> {
 }
 
 pub(super) fn too_large(limit: usize) -> ApiError {
-    ApiError::new(ApiErrorKind::TooLarge, format!("the body of a request has at most {limit} bytes"))
+    ApiError::new(ApiErrorKind::TooLarge, format!("the body is larger than {limit} bytes"))
 }

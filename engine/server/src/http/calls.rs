@@ -1,4 +1,4 @@
-//! Calls of tools in an answer, in OpenAI's shapes.
+//! Tool calls in an answer, in OpenAI's format.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -10,11 +10,11 @@ use crate::finish_reason::FinishReason;
 use crate::request::{Generate, Prompt};
 use crate::server::Server;
 
-/// Finds the calls in one answer.
+/// Reader of the tool calls in one answer.
 #[derive(Clone, Debug)]
 pub struct Calls {
     reader: ToolCallReader,
-    /// How many began.
+    /// Number of calls that have begun.
     count: usize,
 }
 
@@ -25,7 +25,7 @@ enum ToolCallReader {
 }
 
 impl Calls {
-    /// What looks for the calls in an answer to `request`; nothing where there can be none.
+    /// Creates the reader for an answer to `request`. `None` if the answer cannot contain calls.
     pub fn of(request: &Generate, server: &Server) -> Result<Option<Self>, ApiError> {
         let Prompt::Messages(conversation) = &request.prompt else { return Ok(None) };
         let reader = match (conversation.forced(), server.template()?.call_format()) {
@@ -38,7 +38,7 @@ impl Calls {
         Ok(reader.map(|reader| Calls { reader, count: 0 }))
     }
 
-    /// The message of an answer that is all there, and why it ended.
+    /// Returns the message of a complete answer, and its finish reason.
     pub fn message(&mut self, text: &str, finish: FinishReason) -> (Value, &'static str) {
         let mut content = String::new();
         let mut calls: Vec<(String, String)> = Vec::new();
@@ -61,19 +61,19 @@ impl Calls {
         (message, self.finish_reason(finish))
     }
 
-    /// The deltas of a stream after `text`.
+    /// Returns the deltas of a stream for the next `text`.
     pub fn deltas(&mut self, text: &str) -> Vec<Value> {
         let parts = self.parts(text);
         self.told(parts)
     }
 
-    /// Those at its end.
+    /// Returns the deltas at the end of a stream.
     pub fn last(&mut self) -> Vec<Value> {
         let parts = self.rest();
         self.told(parts)
     }
 
-    /// Why an answer of which all was told ended.
+    /// Returns the finish reason of an answer that was emitted completely.
     pub fn finish_reason(&self, finish: FinishReason) -> &'static str {
         let whole = match &self.reader {
             ToolCallReader::Auto(_) => self.count > 0,
@@ -117,7 +117,7 @@ impl Calls {
     }
 }
 
-/// A name for a call: nine letters and digits, since Mistral's templates refuse any other.
+/// Returns a random ID for a call: nine letters and digits, because Mistral's templates reject other IDs.
 fn id() -> String {
     const SIGNS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     let mut random = RandomState::new().build_hasher().finish();

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`
+//! Route `POST /v1/chat/completions`.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -17,18 +17,18 @@ use crate::logprobs::MOST;
 use crate::request::{Defaults, Generate, Prompt};
 use crate::server::Server;
 
-/// `POST /v1/chat/completions`
+/// Handles `POST /v1/chat/completions`.
 pub async fn chat(State(registry): App, request: Request) -> Response {
     respond(&registry, request, AnswerShape::Chat, read).await
 }
 
-/// The request. Fields that nobody knows are ignored: clients send many.
+/// Reads the request. Unknown fields are ignored, because clients send many.
 fn read(server: &Server, fields: &mut Fields) -> Result<CompletionRequest, ApiError> {
     server.template()?;
     take(fields, &server.name, &server.current().defaults)
 }
 
-/// The same of a server whose model is called `name`.
+/// Reads a request to a server whose model is called `name`.
 pub(super) fn take(
     fields: &mut Fields,
     name: &str,
@@ -42,10 +42,10 @@ pub(super) fn take(
     let include_usage = include_usage(fields)?;
     let return_tokens = return_tokens(fields)?;
     let messages = fields.raw("messages");
-    let messages =
-        messages.ok_or_else(|| ApiError::field("messages", "is missing: the conversation to go on with"))?;
+    let messages = messages
+        .ok_or_else(|| ApiError::field("messages", "is missing: give the conversation to continue"))?;
     let prompt = Prompt::Messages(Conversation::take(fields, messages)?);
-    // Its new name, which goes before the old one.
+    // The newer name of the field, which overrides the older one.
     let max_tokens = fields.whole("max_completion_tokens", 1..=u32::MAX)?;
     let format = format::take(fields)?;
     let mut generate = Generate::take(fields, prompt, defaults)?;
@@ -55,13 +55,13 @@ pub(super) fn take(
     Ok(CompletionRequest { generate, choices, include_usage, return_tokens })
 }
 
-/// How many alternatives are told of each token, where log-probabilities are asked for.
+/// Returns the number of alternatives per token, if log-probabilities are requested.
 fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
     let wanted = fields.bool("logprobs")?.unwrap_or(false);
     let top = fields.whole("top_logprobs", 0..=MOST)?;
     match (wanted, top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
-        (false, Some(_)) => Err(ApiError::field("top_logprobs", "give \"logprobs\": true with it")),
+        (false, Some(_)) => Err(ApiError::field("top_logprobs", "needs \"logprobs\": true")),
     }
 }

@@ -1,4 +1,4 @@
-//! `POST /v1/completions`
+//! Route `POST /v1/completions`.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -15,17 +15,17 @@ use crate::fields::{Fields, shown, wrong};
 use crate::request::{Defaults, Generate, prompt};
 use crate::server::Server;
 
-/// `POST /v1/completions`
+/// Handles `POST /v1/completions`.
 pub async fn completions(State(registry): App, request: Request) -> Response {
     respond(&registry, request, AnswerShape::Text, read).await
 }
 
-/// The request. Fields that nobody knows are ignored: clients send many.
+/// Reads the request. Unknown fields are ignored, because clients send many.
 fn read(server: &Server, fields: &mut Fields) -> Result<CompletionRequest, ApiError> {
     take(fields, &server.name, &server.current().defaults)
 }
 
-/// The same of a server whose model is called `name`.
+/// Reads a request to a server whose model is called `name`.
 pub(super) fn take(
     fields: &mut Fields,
     name: &str,
@@ -35,7 +35,7 @@ pub(super) fn take(
         is_called(name, &model)?;
     }
     let choices = choices(fields)?;
-    // As many as there are choices, of which all are told.
+    // Only the number of choices is supported, because all of them are returned.
     only(fields, "best_of", &json!(choices))?;
     only(fields, "echo", &json!(false))?;
     only(fields, "suffix", &json!(""))?;
@@ -48,15 +48,15 @@ pub(super) fn take(
     Ok(CompletionRequest { generate, choices, include_usage, return_tokens })
 }
 
-/// Most answers to one request.
+/// Maximum number of answers to one request.
 pub(super) const CHOICES: u32 = 8;
 
-/// How many answers are wanted.
+/// Takes the number of requested answers.
 pub(super) fn choices(fields: &mut Fields) -> Result<u32, ApiError> {
     Ok(fields.whole("n", 1..=CHOICES)?.unwrap_or(1))
 }
 
-/// Refuses a value of `name` that asks for what is not offered.
+/// Rejects a value of `name` that asks for an unsupported feature. `neutral` is the only accepted value.
 pub(super) fn only(fields: &mut Fields, name: &'static str, neutral: &Value) -> Result<(), ApiError> {
     let Some(value) = fields.take(name) else { return Ok(()) };
     let same = match (value.as_f64(), neutral.as_f64()) {
@@ -66,13 +66,13 @@ pub(super) fn only(fields: &mut Fields, name: &'static str, neutral: &Value) -> 
     match same {
         true => Ok(()),
         false => {
-            let what = format!("only {} is offered, not {}", neutral, shown(&value));
+            let what = format!("only {} is supported, not {}", neutral, shown(&value));
             Err(ApiError::field(name, what))
         }
     }
 }
 
-/// Whether a stream ends with the usage.
+/// Returns true if a stream must end with the token counts.
 pub(super) fn include_usage(fields: &mut Fields) -> Result<bool, ApiError> {
     match fields.take("stream_options") {
         None => Ok(false),

@@ -1,4 +1,4 @@
-//! `POST /v1/embeddings`
+//! Route `POST /v1/embeddings`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::embeddings;
 use crate::models::ModelRegistry;
 use crate::request_log::RequestLog;
 
-/// `POST /v1/embeddings`
+/// Handles `POST /v1/embeddings`.
 pub async fn embeddings(State(registry): App, request: Request) -> Response {
     match embedded(&registry, request).await {
         Ok(response) => response,

@@ -1,4 +1,4 @@
-//! The field `response_format`: what an answer must be like, as OpenAI's clients say it.
+//! Field `response_format`: constraints on an answer, in the format of OpenAI's API.
 
 use sampling::Constraint;
 use serde_json::{Value, json};
@@ -7,15 +7,19 @@ use crate::api_error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::request::Generate;
 
-/// Takes it out of `fields`.
+/// Takes the constraint out of `fields`.
 pub(super) fn take(fields: &mut Fields) -> Result<Option<Constraint>, ApiError> {
     constraint(fields.take("response_format"))
 }
 
-/// Makes `format` the constraint of `generate`, which may have no other.
+/// Sets `format` as the constraint of `generate`.
+///
+/// # Errors
+/// If `generate` already has a constraint.
 pub(super) fn apply(format: Option<Constraint>, generate: &mut Generate) -> Result<(), ApiError> {
     if format.is_some() && generate.sampling.constraint.is_some() {
-        let what = "give it, grammar, json_schema or a tool_choice that demands a call, not several";
+        let what =
+            "give only one of response_format, grammar, json_schema and a tool_choice that requires a call";
         return Err(ApiError::field("response_format", what));
     }
     generate.sampling.constraint = generate.sampling.constraint.take().or(format);
@@ -42,7 +46,7 @@ fn constraint(value: Option<Value>) -> Result<Option<Constraint>, ApiError> {
                 Some(other) => Err(wrong("response_format.json_schema.schema", "use a JSON schema", &other)),
                 None => Err(ApiError::field(
                     "response_format.json_schema.schema",
-                    "is missing: what the answer must be like",
+                    "is missing: give the schema of the answer",
                 )),
             }
         }

@@ -1,16 +1,16 @@
-//! Checks of the head of a request that hyper leaves to the server.
+//! Checks of request heads that hyper leaves to the server.
 
 use axum::http::header::{CONTENT_ENCODING, HOST, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, Version};
 
 use crate::api_error::{ApiError, ApiErrorKind};
 
-/// Refuses a head that servers and proxies may read in different ways: without one `Host`, or with a transfer coding
-/// besides `chunked`.
+/// Rejects heads that servers and proxies may interpret in different ways: those without exactly one `Host`, or with
+/// a transfer coding other than `chunked`.
 pub fn check(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
     match headers.get_all(HOST).iter().count() {
         1 => {}
-        // Clients of HTTP/1.0 need not send one.
+        // HTTP/1.0 clients need not send one.
         0 if version < Version::HTTP_11 => {}
         0 => return Err(invalid("the header Host is missing: HTTP/1.1 requires it")),
         _ => return Err(invalid("there is more than one Host header: send exactly one")),
@@ -23,7 +23,7 @@ pub fn check(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Refuses a compressed body.
+/// Rejects a compressed body.
 pub fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     let is_plain = |coding: &[u8]| coding.is_empty() || coding.eq_ignore_ascii_case(b"identity");
     match headers.get_all(CONTENT_ENCODING).iter().all(|coding| is_plain(coding.as_bytes())) {

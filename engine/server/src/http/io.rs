@@ -1,5 +1,6 @@
-//! A stream that gives back what was read of it, does not wait for ever for a client that does not read or does not say
-//! what it wants, knows when its client is gone, and discards the rest of a refused request before it closes.
+//! Stream of an HTTP connection, with time limits. It can return bytes that were already read, limits the time that a
+//! client takes to read and to send, detects a client that has disconnected, and discards the rest of a refused
+//! request before it closes.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,20 +17,21 @@ use crate::admission::{ConnectionPhase, ConnectionState, Late};
 use crate::connection::shared::FIRST;
 use crate::limits::ServerLimits;
 
-/// How often a client is looked at: whether it is still there.
+/// Interval at which the connection is checked for a client that has disconnected.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Bounds of what is discarded before a connection closes while its client may still be sending. Without this, the kernel
-/// resets the connection, and clients that write a whole body before they read (Python's `http.client`) never see the
-/// answer. The time is a total: a client that sends slowly gains nothing. Larger bodies than these get a reset.
+/// Maximum number of bytes that are discarded before a connection closes while its client may still be sending.
+/// Without discarding, the kernel resets the connection, and clients that write a whole body before they read
+/// (Python's `http.client`) never see the answer. [`LINGER_TIME`] is a total, so a client that sends slowly gains
+/// nothing. Larger or slower bodies get a reset.
 const LINGER_BYTES: usize = 32 << 20;
 
-/// See [`LINGER_BYTES`].
+/// Maximum time of discarding; see [`LINGER_BYTES`].
 const LINGER_TIME: Duration = Duration::from_secs(2);
 
 /// Connection to a client.
 pub trait ClientConnection {
-    /// Whether nothing more will come, though there may be something that was not read.
+    /// True if the client will send nothing more. Unread bytes may remain.
     fn is_closed(&self) -> bool;
 }
 
@@ -37,7 +39,7 @@ macro_rules! client_connection {
     ($stream:ty) => {
         impl ClientConnection for $stream {
             fn is_closed(&self) -> bool {
-                // What is known already; nobody has to be woken.
+                // Uses the readiness that is already known, so no task needs to be woken.
                 let ready = pin!(self.ready(Interest::READABLE | Interest::WRITABLE));
                 match ready.poll(&mut Context::from_waker(Waker::noop())) {
                     Poll::Ready(Ok(ready)) => ready.is_read_closed() || ready.is_write_closed(),
@@ -52,7 +54,7 @@ macro_rules! client_connection {
 client_connection!(TcpStream);
 client_connection!(UnixStream);
 
-/// A stream that two look at, on one thread.
+/// Stream shared by two users on one thread.
 pub struct SharedStream<I>(Arc<Mutex<I>>);
 
 impl<I> SharedStream<I> {
@@ -62,8 +64,8 @@ impl<I> SharedStream<I> {
 }
 
 impl<I: ClientConnection> SharedStream<I> {
-    /// Returns when the client is gone. hyper sees it too, but not behind the bytes of a next request, which it does not
-    /// read before it has answered.
+    /// Completes when the client has disconnected. hyper detects this too, but not if bytes of a following request
+    /// are unread, because it reads those only after it has answered.
     pub async fn gone(&self) {
         loop {
             sleep(LOOK).await;
@@ -74,22 +76,22 @@ impl<I: ClientConnection> SharedStream<I> {
     }
 }
 
-/// See above.
+/// Stream with time limits and discarding; see the module.
 pub struct Patient<I> {
     stream: SharedStream<I>,
     read: Vec<u8>,
-    /// Time for which a write may wait.
+    /// Maximum time that a write may wait.
     stall: Duration,
-    /// Time for which a client that has not proven itself may rest.
+    /// Maximum idle time of an unproven client.
     rest: Duration,
-    /// Runs while the client does not read.
+    /// Timer that runs while the client does not read.
     waiting: Option<Pin<Box<Sleep>>>,
     state: Arc<ConnectionState>,
-    /// Runs while the client has to send something, in the phase in which it began.
+    /// Timer that runs while the client must send something, with the phase in which it started.
     patience: Option<(ConnectionPhase, Pin<Box<Sleep>>)>,
-    /// True once anything was read.
+    /// True once any bytes were received.
     received: bool,
-    /// Runs while the rest of a request is discarded.
+    /// State of discarding, once it has started.
     linger: Option<Linger>,
 }
 
@@ -100,7 +102,7 @@ struct Linger {
 }
 
 impl<I> Patient<I> {
-    /// `stream`, of the connection of `state`, with `read` before what comes out of it.
+    /// Wraps `stream`, the connection of `state`. The bytes in `read` are returned before those of the stream.
     pub fn new(stream: I, read: Vec<u8>, state: &Arc<ConnectionState>, limits: &ServerLimits) -> Self {
         Patient {
             stream: SharedStream(Arc::new(Mutex::new(stream))),
@@ -134,7 +136,8 @@ impl<I> Patient<I> {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// A head that comes byte by byte is late all the same.
+    /// Applies the time limits for reading. The timer does not restart with each byte, so a head that trickles in
+    /// also times out.
     fn read_in_time(&mut self, poll: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if poll.is_ready() && self.state.phase() == ConnectionPhase::Resting {
             self.state.set(ConnectionPhase::Expecting);
@@ -143,7 +146,7 @@ impl<I> Patient<I> {
         let (time, late) = match phase {
             ConnectionPhase::Expecting => (FIRST, Late::Head),
             ConnectionPhase::Resting if self.state.rests_shortly() => (self.rest, Late::Idle),
-            // Bodies have a bound of their own, and long rests one of hyper's.
+            // Bodies have their own limit, and hyper limits long idle times.
             _ => {
                 self.patience = None;
                 return poll;
@@ -164,7 +167,7 @@ impl<I> Patient<I> {
 }
 
 impl<I: AsyncRead + Unpin> Patient<I> {
-    /// True if the client may still be sending what nobody will read: the rest of a body, or of a head that was refused.
+    /// True if the client may still be sending bytes that nobody will read: the rest of a body, or of a refused head.
     fn may_be_sending(&self) -> bool {
         self.state.is_unread() || (self.received && self.state.phase() == ConnectionPhase::Expecting)
     }
@@ -175,7 +178,7 @@ impl<I: AsyncRead + Unpin> Patient<I> {
             if !self.may_be_sending() {
                 return Poll::Ready(());
             }
-            // Meanwhile another connection may take its place.
+            // While bytes are discarded, the connection may be evicted.
             self.state.set(ConnectionPhase::Resting);
         }
         let linger = self

@@ -1,4 +1,4 @@
-//! Log-probabilities in OpenAI's two shapes.
+//! Log-probabilities in the formats of OpenAI's two endpoints.
 
 use serde_json::{Map, Value, json};
 
@@ -6,35 +6,35 @@ use super::shape::AnswerShape;
 use crate::job::Piece;
 use crate::logprobs::{Likelihood, Likely};
 
-/// Those of a choice's tokens that were not told yet.
+/// Log-probabilities of a choice's tokens that were not sent yet.
 #[derive(Debug)]
 pub struct Logprobs {
     shape: AnswerShape,
-    /// Each with the place in the text where what was told before it ends.
+    /// Token likelihoods, each with the character offset of its token in the text.
     entries: Vec<(Likelihood, usize)>,
-    /// Characters of the text so far.
+    /// Number of characters of the text so far.
     characters: usize,
 }
 
 impl Logprobs {
-    /// None yet.
+    /// Creates an empty collection.
     pub fn new(shape: AnswerShape) -> Self {
         Logprobs { shape, entries: Vec::new(), characters: 0 }
     }
 
-    /// Takes those of `piece`, if it has any.
+    /// Takes the likelihood of `piece`, if it has one.
     pub fn add(&mut self, piece: &mut Piece) {
         let Some(likelihood) = piece.likelihood.take() else { return };
         self.entries.push((*likelihood, self.characters));
         self.characters += piece.text.chars().count();
     }
 
-    /// Whether there are any.
+    /// True if there are any log-probabilities.
     pub fn has_some(&self) -> bool {
         !self.entries.is_empty()
     }
 
-    /// The value of `logprobs`; null where there are none.
+    /// Takes the value of `logprobs`. Null if there are none.
     pub fn take(&mut self) -> Value {
         let entries = std::mem::take(&mut self.entries);
         match (entries.is_empty(), self.shape) {
@@ -66,7 +66,8 @@ fn chat(entry: &Likelihood) -> Value {
     value
 }
 
-/// The alternatives by their texts, and the token itself; of two with the same text the likelier.
+/// Returns the alternatives and the chosen token, keyed by text. Of two tokens with the same text, the likelier one
+/// is kept.
 fn top(entry: &Likelihood) -> Value {
     let mut map = Map::new();
     for likely in entry.top.iter().chain([&entry.chosen]) {
@@ -82,7 +83,7 @@ fn text_name(likely: &Likely) -> String {
     }
 }
 
-/// A token as text: its bytes where these are no whole characters.
+/// Returns a token as text. If its bytes are not whole characters, returns escaped bytes.
 fn name(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_string(),

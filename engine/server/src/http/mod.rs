@@ -1,4 +1,4 @@
-//! HTTP, as OpenAI's clients speak it, on the TCP address and on the Unix socket.
+//! HTTP server with OpenAI's API, on the TCP address and on the Unix socket.
 
 mod access;
 mod answered;
@@ -49,10 +49,10 @@ use super::models::ModelRegistry;
 use super::request_log::RequestLog;
 use super::scope::Owner;
 
-/// Size in bytes of the longest head of a request; also the most bytes that a connection buffers.
+/// Maximum size of a request head, in bytes. Also the maximum number of bytes that a connection buffers.
 const HEAD: usize = 64 << 10;
 
-/// Serves a connection to the Unix socket, of which `read` was read already.
+/// Serves a connection to the Unix socket. The bytes in `read` were already read from it.
 pub async fn unix(
     stream: UnixStream,
     read: Vec<u8>,
@@ -65,7 +65,7 @@ pub async fn unix(
     serve(io, shared, peer, state).await;
 }
 
-/// Takes connections from a TCP address until the server stops.
+/// Accepts connections to a TCP address until the server stops.
 pub async fn tcp(listener: TcpListener, shared: ListenerContext) {
     let mut stopping = shared.stopping.clone();
     loop {
@@ -81,7 +81,7 @@ pub async fn tcp(listener: TcpListener, shared: ListenerContext) {
             }
         };
         let Some(open) = shared.admit(Some(address.ip().into())) else { continue };
-        // A token is less than a packet.
+        // Tokens are smaller than packets, and Nagle's algorithm would delay them.
         let _ = stream.set_nodelay(true);
         let state = Arc::clone(open.state());
         let io = Patient::new(stream, Vec::new(), &state, &shared.registry.current().limits);
@@ -102,9 +102,9 @@ where
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         state.set(ConnectionPhase::Answering);
         let allowed = allowed(&registry, &peer, &state, door, &request);
-        // The probes of whoever watches the server show no key.
+        // Monitoring probes show no key.
         let is_health = request.uri().path() == "/health";
-        // Where there are no keys, the answer tells whether the request was valid.
+        // Without keys, the status of the answer shows whether the request was valid.
         let needs_key = peer.by_file.is_none() && !registry.current().keys.is_empty();
         let shows_key = matches!(allowed, Ok(owner) if owner != Owner::Open);
         if needs_key && shows_key {
@@ -123,7 +123,7 @@ where
         let early = state.early();
         async move {
             if !early.is_zero() {
-                // Meanwhile it may be closed for another connection.
+                // While it waits, the connection may be evicted.
                 state.set(ConnectionPhase::Resting);
                 sleep(early).await;
                 state.set(ConnectionPhase::Answering);
@@ -149,12 +149,12 @@ where
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(idle);
-    // hyper checks the size of its buffer only after a read, which may exceed the bound: the head has a bound of its own.
+    // hyper checks the size of its buffer only after a read, which may exceed it, so the head has its own limit.
     builder.max_buf_size(HEAD).max_header_size(HEAD);
     let client = io.connection();
     let gone = client.gone();
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
-    // What goes wrong with a connection is between it and its client.
+    // Errors of a connection concern only its client, so they are not logged.
     let work = async {
         tokio::select! {
             ended = connection.as_mut() => return ended,
@@ -172,8 +172,10 @@ where
     }
 }
 
-/// Returns the owner of the prompts of `request`, or refuses what may not be answered to `peer`, at `door` or on a connection
-/// of the reserve.
+/// Returns the owner of the prompts of `request`.
+///
+/// # Errors
+/// If `peer` is not allowed to send this request, at this `door` or on a connection of the reserve.
 fn allowed(
     registry: &ModelRegistry,
     peer: &Peer,

@@ -1,4 +1,4 @@
-//! Everything but generating.
+//! Routes other than generation and embeddings.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,34 +21,38 @@ use crate::input::{Input, InputFault};
 use crate::models::ModelRegistry;
 use crate::server::invalid;
 
-/// Most tokens that are made text of at a time.
+/// Maximum number of tokens that one request may convert to text.
 pub const TOKENS: usize = 1 << 20;
 
-/// `GET /v1/models`
+/// Handles `GET /v1/models`.
 pub async fn models(State(registry): App) -> Response {
     answer(&json!({ "object": "list", "data": registry.described() }))
 }
 
-/// `GET /v1/models/NAME`
+/// Handles `GET /v1/models/NAME`.
 pub async fn model(State(registry): App, name: Result<Path<String>, PathRejection>) -> Response {
-    let name = name.map_err(|_| ApiError::new(ApiErrorKind::Invalid, "the name in the path is not UTF-8"));
+    let name =
+        name.map_err(|_| ApiError::new(ApiErrorKind::Invalid, "the name in the path is not valid UTF-8"));
     match name.and_then(|Path(name)| registry.described_by_name(&name)) {
         Ok(model) => answer(&model),
         Err(refusal) => refuse(&refusal),
     }
 }
 
-/// Whether the model, which is called `known`, is called `name`.
+/// Checks that a request for the model `name` means the model `known`.
+///
+/// # Errors
+/// If the names differ.
 pub fn is_called(known: &str, name: &str) -> Result<(), ApiError> {
     if name == known {
         return Ok(());
     }
     let short: String = name.chars().take(100).collect();
-    let message = format!("there is no model {short:?}; this server has {known:?}");
+    let message = format!("unknown model {short:?}; this server has {known:?}");
     Err(ApiError { param: Some("model".to_string()), ..ApiError::new(ApiErrorKind::NoModel, message) })
 }
 
-/// `GET /health`
+/// Handles `GET /health`.
 pub async fn health(State(registry): App) -> Response {
     match registry.closing() {
         Closing::Open if registry.has_panicked() => answer(&json!({ "status": "degraded" })),
@@ -61,12 +65,12 @@ pub async fn health(State(registry): App) -> Response {
     }
 }
 
-/// `GET /metrics`
+/// Handles `GET /metrics`.
 pub async fn metrics(State(registry): App) -> Response {
     typed("text/plain; version=0.0.4", Body::from(registry.to_prometheus()))
 }
 
-/// `POST /tokenize`
+/// Handles `POST /tokenize`.
 pub async fn tokenize(State(registry): App, request: Request) -> Response {
     cut(&registry, request).await.unwrap_or_else(|refusal| refuse(&refusal))
 }
@@ -77,7 +81,7 @@ async fn cut(registry: &Arc<ModelRegistry>, request: Request) -> Result<Response
     let mut fields = fields(registry, request).await?;
     let server = registry.choose(&mut fields, arrived).await?;
     let text = fields.text("content")?;
-    let text = text.ok_or_else(|| ApiError::field("content", "is missing: the text to cut into tokens"))?;
+    let text = text.ok_or_else(|| ApiError::field("content", "is missing: give the text to tokenize"))?;
     fields.finish()?;
     let checked = server.model.check_length(text.len(), server.n_ctx);
     checked.map_err(|error| ApiError { param: Some("content".to_string()), ..invalid(&error) })?;
@@ -88,16 +92,17 @@ async fn cut(registry: &Arc<ModelRegistry>, request: Request) -> Result<Response
     }
 }
 
-/// The tokens of a text. A JSON value of each token would take eight times as much memory.
+/// Tokens of a text. A JSON value for each token would take eight times as much memory.
 #[derive(Serialize)]
 struct Cut {
     tokens: Vec<Token>,
 }
 
-/// Of more tokens text is made, and they are written, beside: others' tokens do not wait for it.
+/// Number of tokens above which the work is done on the blocking pool, so that it does not delay other clients'
+/// tokens.
 const MANY: usize = 4096;
 
-/// `POST /detokenize`
+/// Handles `POST /detokenize`.
 pub async fn detokenize(State(registry): App, request: Request) -> Response {
     joined(&registry, request).await.unwrap_or_else(|refusal| refuse(&refusal))
 }
@@ -122,7 +127,7 @@ async fn joined(registry: &Arc<ModelRegistry>, request: Request) -> Result<Respo
             return Err(ApiError::field("tokens", format!("is not JSON: {why}")));
         }
         Some(Ok(_) | Err(InputFault::Many(_))) => return Err(ApiError::field("tokens", range())),
-        None => return Err(ApiError::field("tokens", "is missing: the tokens to make text of")),
+        None => return Err(ApiError::field("tokens", "is missing: give the tokens to convert to text")),
     };
     fields.finish()?;
     let (is_long, model) = (list.len() > MANY, Arc::clone(&server.model));
@@ -131,7 +136,7 @@ async fn joined(registry: &Arc<ModelRegistry>, request: Request) -> Result<Respo
     Ok(typed("application/json", Body::from(text)))
 }
 
-/// The text of a list of tokens.
+/// Converts a list of tokens to text.
 fn text(model: &Model, list: &[Token]) -> Result<String, ApiError> {
     let last = model.n_vocab().saturating_sub(1);
     let mut bytes = Vec::new();

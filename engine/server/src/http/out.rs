@@ -1,4 +1,4 @@
-//! What becomes of a request, in OpenAI's shapes: whole, or as server-sent events.
+//! Answers to completion requests in OpenAI's formats, as one JSON object or as server-sent events.
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -30,22 +30,22 @@ use crate::models::{ModelLease, ModelRegistry};
 use crate::request::Generate;
 use crate::server::Server;
 
-/// What a request asks for.
+/// Completion request.
 pub struct CompletionRequest {
-    /// What to generate.
+    /// Parameters of the generation.
     pub generate: Generate,
-    /// How many answers.
+    /// Number of answers.
     pub choices: u32,
-    /// Whether a stream ends with the usage.
+    /// True if a stream must end with the token counts.
     pub include_usage: bool,
-    /// Whether the numbers of the tokens are told.
+    /// True if the answer must contain the token numbers.
     pub return_tokens: bool,
 }
 
-/// Reads a request.
+/// Function that reads the fields of a request.
 type Read = fn(&Server, &mut Fields) -> Result<CompletionRequest, ApiError>;
 
-/// Answers `request`, which `read` understands.
+/// Answers `request`, whose fields `read` parses.
 pub async fn respond(
     registry: &Arc<ModelRegistry>,
     request: Request,
@@ -69,7 +69,7 @@ async fn complete(
     let mut fields = fields(registry, request).await?;
     let server = registry.choose(&mut fields, arrived).await?;
     let CompletionRequest { generate, choices, include_usage, return_tokens } = read(&server, &mut fields)?;
-    // What was sent is not needed any more, and its bytes are charged only while the request waits.
+    // The fields are no longer needed. Their bytes are charged only while the request waits.
     drop(fields);
     let stream = generate.stream;
     let calls = Calls::of(&generate, &server)?;
@@ -89,7 +89,7 @@ async fn complete(
     Ok(response)
 }
 
-/// What every object of an answer begins with.
+/// Fields with which every object of an answer begins.
 struct Head {
     shape: AnswerShape,
     id: String,
@@ -123,7 +123,7 @@ impl Head {
         })
     }
 
-    /// All of the answer.
+    /// Returns the object of a complete answer.
     fn whole(&self, choices: Vec<Value>) -> Value {
         match self.shape {
             AnswerShape::Text => self.object("text_completion", choices.into()),
@@ -131,7 +131,7 @@ impl Head {
         }
     }
 
-    /// One choice of it.
+    /// Returns one choice of a complete answer.
     fn choice(
         &self,
         index: usize,
@@ -158,7 +158,7 @@ impl Head {
         }
     }
 
-    /// A part of a stream.
+    /// Returns a chunk of a stream.
     fn part(&self, index: usize, text: &str, details: TokenDetails) -> Value {
         match self.shape {
             AnswerShape::Text => self.text(index, text, details, None),
@@ -166,12 +166,12 @@ impl Head {
         }
     }
 
-    /// The last parts of a choice in a stream, of which `rest` was not told yet.
+    /// Returns the last chunks of a choice in a stream. `rest` is the text that was not sent yet.
     fn last(&self, index: usize, rest: &str, finish: FinishReason) -> (Option<Value>, Value) {
         let finish = Some(finish_reason(finish));
         match self.shape {
             AnswerShape::Text => (None, self.text(index, rest, TokenDetails::default(), finish)),
-            // Clients look for text where there is no reason yet.
+            // Clients expect text only in chunks without a finish reason.
             AnswerShape::Chat => (
                 (!rest.is_empty()).then(|| self.part(index, rest, TokenDetails::default())),
                 self.delta(index, json!({}), TokenDetails::default(), finish),
@@ -179,7 +179,7 @@ impl Head {
         }
     }
 
-    /// What the usage at the end of a stream comes in.
+    /// Returns the chunk that carries the token counts at the end of a stream.
     fn empty(&self) -> Value {
         let kind = match self.shape {
             AnswerShape::Text => "text_completion",
@@ -199,7 +199,7 @@ impl Head {
     }
 }
 
-/// What all choices took: the prompt, as the first one found it, counts once.
+/// Returns the token counts of all choices. The prompt is counted once, as the first choice found it.
 fn usage(choices: &[AnswerChoice]) -> Value {
     let ends = || choices.iter().filter_map(|choice| choice.done.as_ref()).map(|done| done.usage);
     let prompt = ends().next().unwrap_or_default();
@@ -212,7 +212,7 @@ fn usage(choices: &[AnswerChoice]) -> Value {
     })
 }
 
-/// Adds what OpenAI does not have: the exact stop reason, the seed, the times.
+/// Adds the fields that OpenAI's API lacks: the exact stop reason, the seed and the times.
 fn add_ours(object: &mut Value, done: &Done) {
     add_end(object, done);
     object["timings"] = done.timings.to_json(&done.usage);
@@ -227,12 +227,12 @@ fn add_end(object: &mut Value, done: &Done) {
     object["seed"] = json!(done.seed);
 }
 
-/// Why there is not a single token, where there should be some.
+/// Returns the error for an answer without any token, if the reason is a timeout or a shutdown.
 fn without_tokens(done: &Done) -> Option<ApiError> {
     match done.finish {
         _ if done.usage.completion_tokens > 0 => None,
         FinishReason::Deadline => {
-            let message = "the time of the request was over before its first token";
+            let message = "the request timed out before its first token";
             Some(ApiError::new(ApiErrorKind::Deadline, message))
         }
         FinishReason::Shutdown => Some(crate::api_error::stopping()),
@@ -240,14 +240,15 @@ fn without_tokens(done: &Done) -> Option<ApiError> {
     }
 }
 
-/// An answer of more bytes is written on a thread of the blocking pool, so that others' tokens do not wait for it.
+/// Size in bytes above which an answer is serialised on the blocking pool, so that it does not delay other clients'
+/// tokens.
 const LONG: usize = 64 << 10;
 
-/// One answer of several, usually the only one.
+/// One answer of several; usually the only one.
 struct AnswerChoice {
-    /// Where it is told at once: the text so far.
+    /// Text so far, for a complete answer.
     text: String,
-    /// What looks for calls of tools in it.
+    /// Reader of the tool calls in the text.
     calls: Option<Calls>,
     gathered: Gathered,
     done: Option<Box<Done>>,
@@ -264,13 +265,13 @@ impl AnswerChoice {
         (0..count).map(one).collect()
     }
 
-    /// Whether it takes long to write down.
+    /// True if serialising the answer takes long.
     fn is_long(&self) -> bool {
         self.text.len() > LONG || self.gathered.is_long()
     }
 }
 
-/// Waits for all of `choices`, which come as `events`.
+/// Waits until all `choices` have ended. Their events come from `events`.
 async fn all(
     server: &Server,
     mut choices: Vec<AnswerChoice>,
@@ -291,7 +292,7 @@ async fn all(
             None => return Err(server.unread()),
         }
     }
-    // Of several, those that have something are told.
+    // If some of several choices have tokens, the answer contains those.
     let none = |choice: &AnswerChoice| choice.done.as_ref().and_then(|done| without_tokens(done));
     if let Some(refusal) = choices.iter().map(none).reduce(Option::and).flatten() {
         return Err(refusal);
@@ -299,7 +300,7 @@ async fn all(
     Ok(choices)
 }
 
-/// All of the answer at once.
+/// Returns the complete answer.
 fn whole(head: &Head, mut choices: Vec<AnswerChoice>) -> Value {
     let several = choices.len() > 1;
     let told = choices.iter_mut().enumerate().filter_map(|(index, choice)| {
@@ -319,7 +320,7 @@ fn whole(head: &Head, mut choices: Vec<AnswerChoice>) -> Value {
     object
 }
 
-/// The answer as it comes, as server-sent events. Dropped with the connection, and the request ends with it.
+/// Answer as server-sent events. It is dropped with the connection, which cancels the request.
 struct Stream {
     head: Head,
     events: Choices,
@@ -327,7 +328,7 @@ struct Stream {
     include_usage: bool,
     over: bool,
     ready: Vec<u8>,
-    /// The model, which stays as long as this is answered.
+    /// Lease of the model, held while the answer is sent.
     server: ModelLease,
 }
 
@@ -359,7 +360,7 @@ impl Stream {
             None => return self.put(&self.head.part(index, text, details)),
             Some(calls) => calls.deltas(text),
         };
-        // Where text is held back, they go with none.
+        // If the text is held back, the details are sent with an empty delta.
         let deltas = if deltas.is_empty() && !details.is_empty() { vec![json!({})] } else { deltas };
         self.put_deltas(index, deltas, details);
     }
@@ -432,7 +433,7 @@ impl HttpBody for Stream {
         while self.ready.is_empty() && !self.over {
             let Some(told) = ready!(self.events.poll_next(cx)) else { break };
             self.take(told);
-            // What came together goes together.
+            // Events that are already available are sent together.
             while !self.over
                 && let Some(told) = self.events.try_next()
             {

@@ -1,4 +1,4 @@
-//! Responses: JSON, errors and other types of content.
+//! HTTP responses: JSON, errors and other content types.
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::request_log::RequestLog;
 use crate::server::Server;
 
-/// A refusal as a response.
+/// Returns an error as a response.
 pub(super) fn refuse(refusal: &ApiError) -> Response {
     RequestLog::current().refused(refusal);
     let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -24,12 +24,13 @@ pub(super) fn refuse(refusal: &ApiError) -> Response {
     response
 }
 
-/// JSON as a response.
+/// Returns JSON as a response.
 pub(super) fn answer(value: &Value) -> Response {
     typed("application/json", Body::from(value.to_string()))
 }
 
-/// Answers `client` with the JSON of what `make` returns. Both are made on a thread for light work, since the answer is long.
+/// Answers `client` with the JSON of the value that `make` returns. Runs both on the blocking pool, because the
+/// answer is long.
 pub(super) async fn long_answer<T: Serialize>(
     server: &Server,
     client: &Client,

@@ -1,4 +1,4 @@
-//! Routes of the HTTP server: one table of paths, handlers, descriptions and what the log calls them.
+//! Routes of the HTTP server: one table of paths, handlers, descriptions and names for the log.
 
 use std::sync::Arc;
 
@@ -13,38 +13,38 @@ use crate::api_error::{ApiError, ApiErrorKind};
 use crate::models::ModelRegistry;
 use crate::request_log::{LoggedRoute, Loudness};
 
-/// An endpoint.
+/// Endpoint of the HTTP server.
 pub(super) struct Endpoint {
-    /// Path as axum has it: `{*name}` is the rest of the path.
+    /// Path in axum's syntax. `{*name}` matches the rest of the path.
     path: &'static str,
     /// Path in the log and in the reference.
     shown: &'static str,
-    /// Handler of requests by the method that it is given.
+    /// Function that makes the handler for requests with the given method.
     handler: fn(MethodFilter) -> MethodRouter<Arc<ModelRegistry>>,
-    /// Schema of the request. An endpoint that has one takes `POST`, any other `GET`.
+    /// Name of the request's schema. An endpoint with a schema takes `POST`, any other takes `GET`.
     pub(super) request: Option<&'static str>,
     /// Content of the answer.
     pub(super) answer: AnswerContent,
-    /// Errors beside those of who asks.
+    /// Possible errors, besides those of access control.
     pub(super) errors: &'static [&'static [ApiErrorKind]],
     /// Name of the operation in OpenAPI.
     pub(super) id: &'static str,
     /// One sentence on the endpoint for OpenAPI.
     pub(super) summary: &'static str,
-    /// Explanation in Markdown, for the reference that a test writes.
+    /// Explanation in Markdown for the reference, which a test writes.
     #[cfg_attr(not(test), expect(dead_code, reason = "only the reference has it"))]
     reference: &'static str,
-    /// Treatment of its requests in the log. Those of watchers are also answered where there are too many connections.
+    /// Log level of its requests. Quiet endpoints are also served on connections of the reserve.
     loudness: Loudness,
-    /// True if it is also served at the address of `--health-listen`.
+    /// True if the endpoint is also served at the address of `--health-listen`.
     at_health_door: bool,
 }
 
-/// Content of an answer, by the names of schemas.
+/// Content of an answer. Schemas are given by name.
 pub(super) enum AnswerContent {
     /// One JSON value.
     Json(&'static str),
-    /// One JSON value, or with `stream` events of the second schema.
+    /// One JSON value, or events of the second schema if the request has `stream`.
     Streamed(&'static str, &'static str),
     /// Any JSON object.
     Object,
@@ -52,11 +52,11 @@ pub(super) enum AnswerContent {
     Text,
 }
 
-/// Errors of every request with a body.
+/// Possible errors of requests with a body.
 const BODY: &[ApiErrorKind] =
     &[ApiErrorKind::Invalid, ApiErrorKind::TooLarge, ApiErrorKind::MediaType, ApiErrorKind::Overloaded];
 
-/// Errors of every request for text.
+/// Possible errors of requests for text.
 const GENERATE: &[ApiErrorKind] = &[
     ApiErrorKind::PromptTooLong,
     ApiErrorKind::NoModel,
@@ -67,7 +67,7 @@ const GENERATE: &[ApiErrorKind] = &[
     ApiErrorKind::Deadline,
 ];
 
-/// Errors of requests that only need the model's vocabulary.
+/// Possible errors of requests that only need the model's vocabulary.
 const MODEL: &[ApiErrorKind] = &[
     ApiErrorKind::NoModel,
     ApiErrorKind::NoRoom,
@@ -77,98 +77,98 @@ const MODEL: &[ApiErrorKind] = &[
     ApiErrorKind::Deadline,
 ];
 
-/// Errors of a request that names a model in its path.
+/// Possible errors of requests that name a model in the path.
 const NAMED: &[ApiErrorKind] = &[ApiErrorKind::Invalid, ApiErrorKind::NoModel, ApiErrorKind::NotFound];
 
-/// Every endpoint, in the order of the reference.
+/// All endpoints, in the order of the reference.
 #[rustfmt::skip]
 pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/v1/completions", shown: "/v1/completions", handler: |by| on(by, completions::completions),
         request: Some("CompletionRequest"), answer: AnswerContent::Streamed("Completion", "CompletionChunk"), errors: &[BODY, GENERATE],
-        id: "completions", summary: "Goes on with a text.",
+        id: "completions", summary: "Continue a text.",
         reference: "as OpenAI's; in one piece, or with `stream` as server-sent events that end with `[DONE]`",
         loudness: Loudness::Generates, at_health_door: false,
     },
     Endpoint {
         path: "/v1/chat/completions", shown: "/v1/chat/completions", handler: |by| on(by, chat::chat),
         request: Some("ChatRequest"), answer: AnswerContent::Streamed("ChatCompletion", "ChatChunk"), errors: &[BODY, GENERATE],
-        id: "chat", summary: "Answers a conversation.",
+        id: "chat", summary: "Answer a conversation.",
         reference: "as OpenAI's; in one piece, or with `stream` as server-sent events: the role, the text in parts, `finish_reason`, the usage if requested, `[DONE]`",
         loudness: Loudness::Generates, at_health_door: false,
     },
     Endpoint {
         path: "/v1/embeddings", shown: "/v1/embeddings", handler: |by| on(by, embeddings::embeddings),
         request: Some("EmbeddingRequest"), answer: AnswerContent::Json("Embeddings"), errors: &[BODY, GENERATE],
-        id: "embeddings", summary: "Makes numbers of texts.",
+        id: "embeddings", summary: "Compute embeddings of texts.",
         reference: "as OpenAI's: [embeddings](#embeddings)",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/v1/models", shown: "/v1/models", handler: |by| on(by, other::models),
         request: None, answer: AnswerContent::Json("Models"), errors: &[],
-        id: "models", summary: "The models.",
+        id: "models", summary: "List the models.",
         reference: "the models, each with its `state` (`unloaded`, `loading`, `loaded`, `leaving`, `failed` with `error`), and, if it is loaded, `description`, `context`, `slots`",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/v1/models/{*name}", shown: "/v1/models/NAME", handler: |by| on(by, other::model),
         request: None, answer: AnswerContent::Json("Model"), errors: &[NAMED],
-        id: "model", summary: "The model of this name.",
+        id: "model", summary: "Describe one model.",
         reference: "one of them; a name may contain slashes",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/tokenize", shown: "/tokenize", handler: |by| on(by, other::tokenize),
         request: Some("Text"), answer: AnswerContent::Json("Tokens"), errors: &[BODY, MODEL],
-        id: "tokenize", summary: "Cuts a text into tokens.",
+        id: "tokenize", summary: "Split a text into tokens.",
         reference: "takes `{\"content\": TEXT}`, with `model` if there are several; returns `{\"tokens\": […]}`, the tokens of a prompt with this text. The text has at most as many bytes as the context can hold",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/detokenize", shown: "/detokenize", handler: |by| on(by, other::detokenize),
         request: Some("Tokens"), answer: AnswerContent::Json("Text"), errors: &[BODY, MODEL],
-        id: "detokenize", summary: "Makes a text of tokens.",
+        id: "detokenize", summary: "Convert tokens to text.",
         reference: "takes `{\"tokens\": […]}`, with `model` likewise; returns `{\"content\": TEXT}`",
         loudness: Loudness::Normal, at_health_door: false,
     },
     Endpoint {
         path: "/health", shown: "/health", handler: |by| on(by, other::health),
         request: None, answer: AnswerContent::Json("Health"), errors: &[],
-        id: "health", summary: "Whether it takes requests; needs no key.",
+        id: "health", summary: "Health check; needs no key.",
         reference: "`{\"status\": \"ok\"}`. `\"degraded\"` after a part of the server has panicked: its requests failed, others are answered, and the log has the cause. Needs no key",
         loudness: Loudness::Quiet, at_health_door: true,
     },
     Endpoint {
         path: "/metrics", shown: "/metrics", handler: |by| on(by, other::metrics),
         request: None, answer: AnswerContent::Text, errors: &[],
-        id: "metrics", summary: "Counters and gauges for Prometheus.",
+        id: "metrics", summary: "Metrics for Prometheus.",
         reference: "counters and gauges for Prometheus",
         loudness: Loudness::Quiet, at_health_door: true,
     },
     Endpoint {
         path: "/status", shown: "/status", handler: |by| on(by, status::status),
         request: None, answer: AnswerContent::Json("Status"), errors: &[],
-        id: "status", summary: "Slots, queue, speed, memory: what `anneal top` shows.",
+        id: "status", summary: "State of slots, queue, speed and memory, as in `anneal top`.",
         reference: "slots, queue, speed and memory, as in `anneal top`: [the status](#the-status)",
         loudness: Loudness::Quiet, at_health_door: false,
     },
     Endpoint {
         path: "/openapi.json", shown: "/openapi.json", handler: |by| on(by, openapi::openapi),
         request: None, answer: AnswerContent::Object, errors: &[],
-        id: "openapi", summary: "This file.",
+        id: "openapi", summary: "OpenAPI description.",
         reference: "the description of the API in OpenAPI 3.1: every field with its range and default, every answer and error, with the limits of this server",
         loudness: Loudness::Normal, at_health_door: false,
     },
 ];
 
 impl Endpoint {
-    /// Path as OpenAPI has it.
+    /// Returns the path in OpenAPI's syntax.
     pub(super) fn openapi_path(&self) -> String {
         self.path.replace("{*", "{")
     }
 
-    /// Method, as HTTP spells it.
+    /// Returns the HTTP method.
     pub(super) fn method(&self) -> &'static str {
         if self.request.is_some() { "POST" } else { "GET" }
     }
@@ -185,7 +185,7 @@ impl Endpoint {
     }
 }
 
-/// The route of `path` as the log knows it: what else `path` says is a client's.
+/// Returns the route of `path` for the log. The rest of `path` comes from the client and is not logged.
 pub(super) fn logged(path: &str) -> LoggedRoute {
     match ENDPOINTS.iter().find(|endpoint| endpoint.is_at(path)) {
         Some(endpoint) => LoggedRoute { name: endpoint.shown, loudness: endpoint.loudness },
@@ -193,14 +193,14 @@ pub(super) fn logged(path: &str) -> LoggedRoute {
     }
 }
 
-/// True if `path` is also answered where there are too many connections.
+/// True if `path` is also served on connections of the reserve.
 pub(super) fn is_watching(path: &str) -> bool {
     logged(path).loudness == Loudness::Quiet
 }
 
 async fn nothing_here(request: Request) -> Response {
     let path: String = request.uri().path().chars().take(100).collect();
-    refuse(&ApiError::new(ApiErrorKind::NotFound, format!("{path}: there is nothing here")))
+    refuse(&ApiError::new(ApiErrorKind::NotFound, format!("there is nothing at {path}")))
 }
 
 async fn wrong_method(request: Request) -> Response {
@@ -220,7 +220,7 @@ pub enum Door {
     },
 }
 
-/// Routes of an address. They are made once, and each connection has a handle to them.
+/// Routes of an address. They are built once, and each connection has a handle to them.
 #[derive(Clone)]
 pub struct Routes {
     pub(super) router: Router,
@@ -228,7 +228,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Makes the routes of `registry` that are served at `door`.
+    /// Builds the routes of `registry` that are served at `door`.
     pub fn new(registry: &Arc<ModelRegistry>, door: Door) -> Self {
         let served = |endpoint: &&Endpoint| door == Door::All || endpoint.at_health_door;
         let router = ENDPOINTS
@@ -262,7 +262,7 @@ mod tests {
         assert!(is_watching("/status") && !is_watching("/v1/models"));
     }
 
-    /// `UPDATE_DOCS=1` writes the table.
+    /// Run with `UPDATE_DOCS=1` to rewrite the table in the docs.
     #[test]
     fn the_reference_has_every_endpoint() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/run/server.md");

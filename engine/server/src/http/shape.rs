@@ -1,17 +1,17 @@
-//! Shapes of answers: those of OpenAI's two endpoints for text.
+//! Formats of answers: those of OpenAI's two endpoints for text.
 
 use crate::finish_reason::FinishReason;
 
-/// Which endpoint's objects.
+/// Endpoint whose format an answer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerShape {
-    /// `/v1/completions`
+    /// `/v1/completions`.
     Text,
-    /// `/v1/chat/completions`
+    /// `/v1/chat/completions`.
     Chat,
 }
 
-/// OpenAI knows no other.
+/// Returns OpenAI's finish reason, which does not distinguish all cases.
 pub(super) fn finish_reason(finish: FinishReason) -> &'static str {
     match finish {
         FinishReason::End | FinishReason::StopString => "stop",

@@ -1,4 +1,4 @@
-//! `GET /status`
+//! Route `GET /status`.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -8,7 +8,7 @@ use super::app::{App, owner_of};
 use super::respond::answer;
 use crate::status::Status;
 
-/// `GET /status`
+/// Handles `GET /status`.
 pub async fn status(State(registry): App, request: Request) -> Response {
     answer(&json!(Status::of(&registry, owner_of(&request))))
 }

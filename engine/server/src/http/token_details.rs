@@ -1,4 +1,4 @@
-//! Details of tokens in an answer besides their text: their numbers and probabilities.
+//! Details of the tokens in an answer, besides their text: token numbers and probabilities.
 
 use llama::Token;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::api_error::ApiError;
 use crate::fields::Fields;
 use crate::job::Piece;
 
-/// Whether the numbers of the tokens are wanted. The name is llama-server's.
+/// Takes the field `return_tokens`, which asks for token numbers. llama-server has a field of the same name.
 pub fn return_tokens(fields: &mut Fields) -> Result<bool, ApiError> {
     Ok(fields.bool("return_tokens")?.unwrap_or(false))
 }
@@ -18,7 +18,7 @@ pub fn return_tokens(fields: &mut Fields) -> Result<bool, ApiError> {
 #[derive(Debug)]
 pub struct Gathered {
     logprobs: Logprobs,
-    /// Their numbers, where asked for.
+    /// Token numbers. `None` if they were not requested.
     tokens: Option<Vec<Token>>,
 }
 
@@ -30,12 +30,12 @@ pub struct TokenDetails {
 }
 
 impl Gathered {
-    /// None yet.
+    /// Creates an empty collection.
     pub fn new(shape: AnswerShape, return_tokens: bool) -> Self {
         Gathered { logprobs: Logprobs::new(shape), tokens: return_tokens.then(Vec::new) }
     }
 
-    /// Takes that of `piece`.
+    /// Takes the details of `piece`.
     pub fn add(&mut self, piece: &mut Piece) {
         self.logprobs.add(piece);
         if let Some(tokens) = &mut self.tokens {
@@ -43,24 +43,24 @@ impl Gathered {
         }
     }
 
-    /// Whether it takes long to write down.
+    /// True if serialising the details takes long.
     pub fn is_long(&self) -> bool {
         self.logprobs.has_some()
     }
 
-    /// All that was taken since the last time.
+    /// Takes everything that was collected since the last call.
     pub fn take(&mut self) -> TokenDetails {
         TokenDetails { logprobs: self.logprobs.take(), tokens: self.tokens.as_mut().map(std::mem::take) }
     }
 }
 
 impl TokenDetails {
-    /// Whether there is nothing to tell.
+    /// True if there are no details.
     pub fn is_empty(&self) -> bool {
         self.logprobs.is_null() && self.tokens.as_ref().is_none_or(Vec::is_empty)
     }
 
-    /// `choice` with it.
+    /// Returns `choice` with the details added.
     pub fn add_to(self, mut choice: Value) -> Value {
         choice["logprobs"] = self.logprobs;
         if let Some(tokens) = self.tokens {

@@ -1,7 +1,7 @@
-//! The log of `anneal serve`: events of `tracing`, one line each on stderr, as text or as JSON.
+//! Log of `anneal serve`: `tracing` events, one line each on stderr, as text or JSON.
 //!
-//! Without [`start`] there is none: what the user should know is said in plain words, as by every other command. Nothing
-//! is logged for a token, and neither prompts nor answers are, unless [`LogOptions::prompts`] asks for them.
+//! Without [`start`] there is no log, and messages for the user are printed as by every other command. Single tokens
+//! are never logged. Prompts and answers are logged only if [`LogOptions::prompts`] is set.
 
 mod sink;
 
@@ -18,40 +18,40 @@ use tracing_subscriber::{fmt as lines, registry};
 
 use sink::Sink;
 
-/// What lines look like.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// One JSON object each.
+    /// One JSON object per line.
     Json,
 }
 
-/// Which lines there are.
+/// Minimum severity of logged events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
-    /// What failed here.
+    /// Failures of the server.
     Error,
-    /// What the user should know.
+    /// Warnings for the user.
     Warn,
-    /// Each request when it is over, loading, the start and the end.
+    /// Finished requests, loading of models, start-up and shutdown.
     #[default]
     Info,
-    /// What becomes of requests until then, and llama.cpp's messages.
+    /// Steps of requests, and llama.cpp's messages.
     Debug,
-    /// llama.cpp's debugging.
+    /// llama.cpp's debugging messages.
     Trace,
 }
 
-/// A log that is asked for.
+/// Options of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// What lines look like.
+    /// Format of the lines.
     pub format: LogFormat,
-    /// Which there are.
+    /// Minimum severity.
     pub level: Level,
-    /// Whether prompts and answers are in it.
+    /// True if prompts and answers are logged.
     pub prompts: bool,
 }
 
@@ -62,7 +62,7 @@ impl FromStr for LogFormat {
         match text {
             "text" => Ok(LogFormat::Text),
             "json" => Ok(LogFormat::Json),
-            other => Err(format!("{other:?} is no format of the log: use text or json")),
+            other => Err(format!("unknown log format {other:?}: use text or json")),
         }
     }
 }
@@ -77,7 +77,7 @@ impl FromStr for Level {
             "info" => Ok(Level::Info),
             "debug" => Ok(Level::Debug),
             "trace" => Ok(Level::Trace),
-            other => Err(format!("{other:?} is no level of the log: use error, warn, info, debug or trace")),
+            other => Err(format!("unknown log level {other:?}: use error, warn, info, debug or trace")),
         }
     }
 }
@@ -94,7 +94,7 @@ impl From<Level> for LevelFilter {
     }
 }
 
-/// The log of this process.
+/// Log of this process.
 struct Log {
     sink: Sink,
     prompts: bool,
@@ -102,17 +102,17 @@ struct Log {
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// Starts the log of this process; the first call counts. llama.cpp's messages are part of it.
+/// Starts the log of this process, including llama.cpp's messages. Only the first call has an effect.
 pub fn start(wanted: LogOptions) {
     if LOG.get().is_some() {
         return;
     }
     let Some(sink) = Sink::start() else {
-        return notice::warn("there is no log: no thread could be started for it");
+        return notice::warn("logging is off: its thread could not be started");
     };
     let _ = LOG.set(Log { sink: sink.clone(), prompts: wanted.prompts });
     let filter = LevelFilter::from(wanted.level);
-    // A stderr that nobody reads is nobody's concern.
+    // Errors of writing to stderr are ignored.
     let all = lines::layer().with_writer(sink).with_ansi(false).log_internal_errors(false);
     let set = match wanted.format {
         LogFormat::Text => tracing::subscriber::set_global_default(registry().with(filter).with(all)),
@@ -126,23 +126,23 @@ pub fn start(wanted: LogOptions) {
     }
 }
 
-/// Whether prompts and answers are part of it.
+/// True if prompts and answers are logged.
 pub fn has_prompts() -> bool {
     LOG.get().is_some_and(|log| log.prompts)
 }
 
-/// Waits until what was logged is written, for `most` at most.
+/// Waits until all log lines are written, for at most `most`.
 pub fn flush(most: Duration) {
     if let Some(log) = LOG.get() {
         log.sink.flush(most);
     }
 }
 
-/// A line of llama.cpp.
+/// Logs a line of llama.cpp.
 fn of_llama(level: llama::LogLevel, line: &str) {
     const TARGET: &str = "llama.cpp";
     match level {
-        // No fault: the scheduler makes room, or does without a draft.
+        // Not an error: the scheduler makes room or skips the draft.
         llama::LogLevel::Warn if line.contains("failed to find a memory slot") => {
             tracing::debug!(target: TARGET, "{}", printable(line));
         }

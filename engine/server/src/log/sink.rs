@@ -1,4 +1,4 @@
-//! Lines go to stderr from a thread of their own: whoever does not read it holds up nobody.
+//! Thread that writes log lines to stderr, so that a slow reader of stderr blocks nobody.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait to be written; more are lost, and counted.
+/// Maximum number of lines that wait to be written. Further lines are lost and counted.
 const WAITING: usize = 4096;
 
 enum SinkItem {
@@ -17,7 +17,7 @@ enum SinkItem {
     Flush(SyncSender<()>),
 }
 
-/// Where lines go.
+/// Destination of log lines.
 #[derive(Clone)]
 pub struct Sink {
     items: SyncSender<SinkItem>,
@@ -25,7 +25,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Starts the thread; `None` where there can be none.
+    /// Starts the writing thread. `None` if it cannot be started.
     pub fn start() -> Option<Self> {
         let (items, waiting) = sync_channel(WAITING);
         let lost = Arc::new(AtomicU64::new(0));
@@ -35,10 +35,10 @@ impl Sink {
         Some(Sink { items, lost })
     }
 
-    /// Waits until all lines are written, for `most` at most.
+    /// Waits until all lines are written, for at most `most`.
     pub fn flush(&self, most: Duration) {
         let (done, written) = sync_channel(1);
-        // Where it is full somebody does not read.
+        // If the queue is full, nobody reads stderr, so there is no point in waiting.
         if self.items.try_send(SinkItem::Flush(done)).is_ok() {
             let _ = written.recv_timeout(most);
         }
@@ -53,13 +53,13 @@ fn write(waiting: &Receiver<SinkItem>, lost: &AtomicU64) {
         }
         let count = lost.swap(0, Ordering::Relaxed);
         if count > 0 {
-            // As a line of the log, for which there is room by now.
-            tracing::warn!(lines = count, "lines of the log were lost: stderr was not read in time");
+            // The queue has room by now, so this warning is logged like any other line.
+            tracing::warn!(lines = count, "log lines were lost because stderr was not read in time");
         }
     }
 }
 
-/// A line that is being made.
+/// Log line that is being written. Sent when dropped.
 pub struct LogLine {
     sink: Sink,
     bytes: Vec<u8>,

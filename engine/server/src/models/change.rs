@@ -1,4 +1,4 @@
-//! Another configuration while the server runs.
+//! Change of the configuration while the server runs.
 
 use std::sync::{Arc, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 use crate::scope::Owners;
 use crate::server::Current;
 
-/// What of `named` needs the model, its contexts or its threads anew where it is another.
+/// Returns a fingerprint of the options of `named` whose change requires loading the model again.
 fn needs(named: &Named) -> String {
     let Named { options, engine, .. } = named;
     let engine = Requested {
@@ -27,7 +27,7 @@ fn needs(named: &Named) -> String {
         "{:?}",
         (
             (&options.model, &options.chat_template, options.slots, options.pools, &options.workloads),
-            // Drafts need rows of logits.
+            // Drafts need additional rows of logits in the context.
             (options.embedding_pooling, &options.prompt_cache, options.rules.drafts, &options.draft_model),
             engine,
         )
@@ -35,8 +35,8 @@ fn needs(named: &Named) -> String {
 }
 
 impl ModelRegistry {
-    /// Serves `served` from now on. Models that are new can be asked for; those that are not there any more, or that need
-    /// to be loaded anew, go when what runs with them is done.
+    /// Serves the models in `served` from now on. New models become available. Models that were removed, or that must
+    /// be loaded again, are unloaded once their running requests have ended.
     pub fn change(&self, served: &Served, current: Current) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
         let mut state = self.lock();
@@ -74,9 +74,10 @@ impl ModelEntry {
                 let owners = Owners::new(&options.keys, options.prompt_sharing);
                 loaded.server.inbox.change(options.queue, options.rules, owners);
             }
-            // Perhaps it was mended.
+            // The new configuration may have fixed the cause.
             LoadState::Failed { .. } => (self.load_state, self.tries) = (LoadState::Unloaded, 0),
-            // As it was asked for: it goes when it has come, and comes as it is asked for now.
+            // The load continues with the old options. If they changed, the model is unloaded afterwards and loads
+            // again on demand.
             LoadState::Loading => self.leaves |= anew,
             LoadState::Unloaded | LoadState::Unloading(_) => {}
         }

@@ -1,4 +1,4 @@
-//! A model of the registry, and how far it is loaded.
+//! Model of the registry, with its loading state.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,27 +10,27 @@ use super::named::Named;
 use super::start::LoadedModel;
 use crate::metrics::Metrics;
 
-/// A model and what is known of it.
+/// Entry of a model.
 pub(super) struct ModelEntry {
     pub(super) id: u64,
     pub(super) named: Named,
     pub(super) load_state: LoadState,
     pub(super) metrics: Arc<Metrics>,
-    /// Requests that hold it.
+    /// Number of requests that hold a lease of the model.
     pub(super) users: usize,
-    /// Requests that wait for it.
+    /// Number of requests that wait until the model is loaded.
     pub(super) waiting: usize,
-    /// When it was held last, as a number that grows.
+    /// Value of a counter when the model was last leased, for LRU eviction.
     pub(super) used: u64,
-    /// Whether it goes as soon as nobody holds it; whoever asks for it waits until then.
+    /// True if the model is to be unloaded once no request holds it. New requests wait until then.
     pub(super) leaves: bool,
-    /// Whether it is not in the configuration any more.
+    /// True if the configuration no longer contains the model.
     pub(super) gone: bool,
-    /// What it takes by the estimate, while it is loaded or being loaded.
+    /// Estimated memory, while the model is loaded or loading.
     pub(super) memory: Bytes,
     pub(super) loads: u64,
     pub(super) failures: u64,
-    /// Failures since it was loaded last.
+    /// Number of failed loads since the last successful one.
     pub(super) tries: u32,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum LoadState {
     Unloaded,
     Loading,
     Loaded(Box<LoadedModel>),
-    /// Its threads have yet to end.
+    /// The model's threads are still ending.
     Unloading(Vec<watch::Receiver<()>>),
     Failed {
         why: String,

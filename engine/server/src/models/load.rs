@@ -1,4 +1,4 @@
-//! Loading models on demand, and letting go of them.
+//! Loading of models on demand, and unloading.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,24 +20,24 @@ use super::start::{Common, LoadedModel, start};
 use crate::closing::Closing;
 use crate::hidden_paths::hide_folders;
 
-/// How long a model in use is not disturbed by one for which there is no room. Then requests for it wait, those that run
-/// are finished, and it goes.
+/// Time for which a model in use is not evicted for another one that lacks memory. After that, new requests for it
+/// wait, running requests finish, and it is unloaded.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long after its first failure a model is tried again; twice as long after each further one.
+/// Delay before the first retry of a failed load. Doubles with each further failure.
 const RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
-/// Does `work` on a thread of its own: it may take minutes.
+/// Runs `work` on its own thread, because it may take minutes.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let (said, done) = oneshot::channel();
     let work = move || drop(said.send(work()));
     let thread = Builder::new().name("loader".to_string()).spawn(work);
-    thread.map_err(|why| Error::Serve(format!("no thread to load a model: {why}")))?;
-    done.await.unwrap_or_else(|_| Err(Error::Serve("loading the model broke".to_string())))
+    thread.map_err(|why| Error::Serve(format!("cannot start a thread to load the model: {why}")))?;
+    done.await.unwrap_or_else(|_| Err(Error::Serve("the loading thread ended unexpectedly".to_string())))
 }
 
-/// Waits until all of `threads` have ended, each of which closes its channel then.
+/// Waits until all `threads` have ended. Each closes its channel when it ends.
 async fn over(threads: Vec<watch::Receiver<()>>) {
     for mut thread in threads {
         while thread.changed().await.is_ok() {}
@@ -52,16 +52,16 @@ pub(super) async fn load(registry: Arc<ModelRegistry>, id: u64) {
 }
 
 impl ModelRegistry {
-    /// Loads those models that are to be there from the start, on this thread.
+    /// Loads the models with `preload`, on this thread.
     ///
     /// # Errors
-    /// Where one cannot be loaded.
+    /// If a model cannot be loaded.
     pub fn preload(&self, runtime_host: &Arc<RuntimeHost>) -> Result<()> {
         self.metrics.note(runtime_host);
         let (ids, is_bounded): (Vec<u64>, bool) = {
             let state = self.lock();
             if state.entries.iter().any(|entry| entry.named.engine.tiled == Some(false)) {
-                // For all of them, and before there are threads.
+                // The switch applies to all models, and must be set before other threads exist.
                 llama::turn_off_tiled();
                 let _ = self.tiled.set(false);
             }
@@ -87,8 +87,8 @@ impl ModelRegistry {
                 let limit = state.limit.or(runtime_host.memory());
                 if let Some(limit) = limit.filter(|limit| taken.saturating_add(memory.0) > limit.0) {
                     return Err(Error::Usage(format!(
-                        "{:?} needs {memory} of memory, the models loaded before it take {}, and all may take {limit} \
-                         (memory_limit): leave preload out for one of them",
+                        "{:?} needs {memory} of memory, the models loaded before it use {}, and the limit for all \
+                        models is {limit} (memory_limit)\nhint: remove preload from one of them",
                         named.options.name,
                         Bytes(taken)
                     )));
@@ -104,7 +104,7 @@ impl ModelRegistry {
         Ok(())
     }
 
-    /// Looks after what is loaded, for as long as the server runs: what shall go goes when nobody holds it.
+    /// Unloads models while the server runs: waits until a model is to be unloaded and no request holds it.
     pub async fn tidy(self: Arc<Self>) {
         let mut changed = self.changed.subscribe();
         self.watch_all();
@@ -130,8 +130,8 @@ impl ModelRegistry {
         Some((entry.named.clone(), Arc::clone(&entry.metrics)))
     }
 
-    /// ggml has looked at the switch of its tiled kernels with the first model, and the environment must not be written
-    /// while others read it: so they stay as they are.
+    /// Keeps the setting of tiled kernels. ggml has read the environment variable with the first model, and the
+    /// environment must not be written while other threads read it.
     fn as_they_are(&self, settings: &mut Settings) {
         if settings.tiled.source != Source::Environment {
             settings.tiled.value = *self.tiled.get().unwrap_or(&true);
@@ -139,7 +139,7 @@ impl ModelRegistry {
         }
     }
 
-    /// Whether the model can be loaded at all.
+    /// Checks that the model fits the memory limit at all.
     fn check(&self, estimate: &MemoryEstimate, runtime_host: &RuntimeHost) -> Result<()> {
         let limit = self.lock().limit.or(runtime_host.memory());
         match limit.and_then(|limit| estimate.refused(limit)) {
@@ -148,18 +148,21 @@ impl ModelRegistry {
         }
     }
 
-    /// Whether anybody waits for the model `id`.
+    /// True if a request waits for the model `id`.
+    ///
+    /// # Errors
+    /// If the server is shutting down.
     fn is_wanted(&self, id: u64) -> Result<bool> {
         let mut state = self.lock();
         if state.closing != Closing::Open {
-            return Err(Error::Serve("it is shutting down".to_string()));
+            return Err(Error::Serve("the server is shutting down".to_string()));
         }
         Ok(state.entry(id).is_some_and(|entry| entry.waiting > 0 && !entry.gone))
     }
 
-    /// The model `id`, loaded; nothing where nobody waits for it any more.
+    /// Loads the model `id`. `None` if no request waits for it any more.
     async fn try_load(self: &Arc<Self>, id: u64) -> Result<Option<LoadedModel>> {
-        // Others were loaded meanwhile.
+        // Loading other models may have taken a while.
         if !self.is_wanted(id)? {
             return Ok(None);
         }
@@ -172,7 +175,7 @@ impl ModelRegistry {
         })
         .await?;
         self.as_they_are(&mut settings);
-        // What is loaded counts as well where nothing is said of a limit.
+        // Without a configured limit, the limit is the free memory plus the memory of the loaded models.
         let taken = self.lock().taken();
         let limit = self.lock().limit.or(limit.map(|free| Bytes(free.0.saturating_add(taken))));
         if let Some(limit) = limit {
@@ -190,7 +193,7 @@ impl ModelRegistry {
         aside(move || start(&named, &settings, &Arc::new(RuntimeHost::read()), common).map(Some)).await
     }
 
-    /// Waits until there is room for `needed` more; false where nobody waits for it any more.
+    /// Waits until `needed` bytes are free within `limit`. Returns false if no request waits for the model any more.
     async fn make_room(&self, id: u64, needed: Bytes, limit: Bytes) -> Result<bool> {
         let mut changed = self.changed.subscribe();
         let begin = Instant::now();
@@ -213,13 +216,13 @@ impl ModelRegistry {
         }
     }
 
-    /// Wakes those who wait for a change, but for whoever has `own`.
+    /// Wakes everyone who waits for a change, except the owner of `own`.
     fn tell_others(&self, own: &mut watch::Receiver<()>) {
         self.tell();
         own.borrow_and_update();
     }
 
-    /// Notes what became of loading the model `id`.
+    /// Records the result of loading the model `id`.
     fn note_loaded(self: &Arc<Self>, id: u64, loaded: Result<Option<LoadedModel>>) {
         let mut state = self.lock();
         let closing = state.closing;
@@ -234,9 +237,10 @@ impl ModelRegistry {
             }
             Ok(None) => (entry.load_state, entry.memory) = (LoadState::Unloaded, Bytes(0)),
             Err(error) => {
-                let why = error.to_string();
+                // The log and clients get a single line.
+                let why = error.to_string().replace("\nhint: ", "; ");
                 if closing == Closing::Open {
-                    (self.loader.say)(&format!("the model {:?} cannot be loaded: {why}", entry.name()));
+                    (self.loader.say)(&format!("cannot load the model {:?}: {why}", entry.name()));
                 }
                 let why = without_folders(&why, &entry.named);
                 failed(entry, why);
@@ -255,7 +259,7 @@ impl ModelRegistry {
         }
     }
 
-    /// Notices when a scheduler ends that nobody told to.
+    /// Watches for schedulers that end unexpectedly.
     fn watch(self: &Arc<Self>, id: u64, loads: u64, ended: Vec<watch::Receiver<()>>) {
         for ended in ended {
             let registry = Arc::clone(self);
@@ -274,20 +278,23 @@ impl ModelRegistry {
         if closing != Closing::Open {
             return;
         }
-        // The other pools with it, and those who wait for any of them.
+        // Stops the other pools too, and cancels the requests that wait for any of them.
         loaded.server.inbox.close(Closing::Now);
         drop(loaded.server.inbox.take(|_| true));
         if !several {
             self.broken.send_replace(true);
             return;
         }
-        (self.loader.say)(&format!("the scheduler of the model {:?} ended; it is loaded anew", entry.name()));
+        (self.loader.say)(&format!(
+            "the scheduler of the model {:?} ended unexpectedly; the model is loaded again",
+            entry.name()
+        ));
         entry.leaves = true;
         drop(state);
         self.tell();
     }
 
-    /// Takes out a model that shall go and that nobody holds.
+    /// Takes a model that is to be unloaded and that no request holds.
     fn next_to_go(&self) -> Option<(u64, Box<LoadedModel>)> {
         let mut state = self.lock();
         state.entries.retain(|entry| {
@@ -311,7 +318,7 @@ impl ModelRegistry {
         loaded.server.inbox.close(Closing::Draining);
         loaded.server.embedder.wake();
         over(loaded.running.ended()).await;
-        // Giving back gigabytes takes a while.
+        // Freeing gigabytes takes a while.
         let broke = aside(move || {
             let LoadedModel { server, running } = loaded;
             drop(server);
@@ -331,7 +338,7 @@ impl ModelRegistry {
         self.tell();
     }
 
-    /// Begins the end, or hastens it.
+    /// Starts the shutdown, or moves it to a later stage.
     pub fn close(&self, closing: Closing) {
         let mut state = self.lock();
         state.closing = state.closing.max(closing);
@@ -343,9 +350,9 @@ impl ModelRegistry {
         self.tell();
     }
 
-    /// Waits until all threads of all models have ended, once they were told to.
+    /// Waits until all threads of all models have ended, after [`close`](Self::close).
     pub async fn all_ended(&self) {
-        // What is being loaded has to be there before it can go.
+        // A model that is loading must finish loading before it can be unloaded.
         drop(self.loading.lock().await);
         let ended = |entry: &ModelEntry| match &entry.load_state {
             LoadState::Loaded(loaded) => loaded.running.ended(),
@@ -356,10 +363,10 @@ impl ModelRegistry {
         over(all).await;
     }
 
-    /// Waits for all threads.
+    /// Joins all threads.
     ///
     /// # Errors
-    /// Where a scheduler panicked.
+    /// If a scheduler panicked.
     pub fn join(&self) -> Result<()> {
         let entries = std::mem::take(&mut self.lock().entries);
         let mut ends = Ok(());
@@ -372,7 +379,7 @@ impl ModelRegistry {
     }
 }
 
-/// `why` for clients, over TCP too: the model's files, and not in whose folders they lie, which the log says.
+/// Removes the folders of the model's files from `why`, which clients see. The log contains the full paths.
 fn without_folders(why: &str, named: &Named) -> String {
     let options = &named.options;
     let adapters = named.engine.variant.adapters.iter().map(|adapter| adapter.path.as_path());
@@ -392,8 +399,9 @@ fn failed(entry: &mut ModelEntry, why: String) {
     entry.load_state = LoadState::Failed { why, until: Instant::now() + wait };
 }
 
-/// Marks models so that `more` becomes free: those that nobody holds, the one first that was held longest ago; where that is
-/// not enough and others `may_be_disturbed`, those too. What goes already counts.
+/// Marks models for unloading until `more` bytes become free. Takes unused models first, the least recently used one
+/// first. If that is not enough and `may_disturb` is set, also takes models in use. Models that are already marked
+/// count as free.
 fn choose_one_to_go(entries: &mut [ModelEntry], more: u64, may_disturb: bool) {
     let goes = |entry: &ModelEntry| {
         entry.leaves || entry.gone || matches!(entry.load_state, LoadState::Unloading(_))

@@ -1,4 +1,4 @@
-//! What a model takes of the memory, told by its file before it is loaded.
+//! Estimate of a model's memory, from its file before it is loaded.
 
 use std::path::PathBuf;
 
@@ -13,50 +13,50 @@ use llama::options::KvType;
 
 use super::named::Named;
 
-/// What a model takes: its weights with those of its adapters, and K and V of its contexts, and the same of the smaller model
-/// that drafts for it. What computing takes besides is not in it.
+/// Estimated memory of a model: its weights, its adapters and the KV cache of its contexts, including those of a
+/// draft model. Compute buffers are not included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryEstimate {
-    /// The file.
+    /// Path of the model file.
     pub path: PathBuf,
-    /// The smaller model's.
+    /// Path of the draft model.
     draft: Option<PathBuf>,
-    /// Their weights.
+    /// Size of all weights.
     pub weights: Bytes,
-    /// K and V of all their contexts; 0 for models of which the file does not tell.
+    /// Size of the KV caches of all contexts. 0 for models whose file does not give the shape.
     pub cache: Bytes,
-    /// Tokens of each context.
+    /// Number of tokens per context.
     pub n_ctx: u32,
-    /// How many contexts.
+    /// Number of contexts.
     pub contexts: u32,
-    /// K and V of one token.
+    /// KV cache size per token.
     per_token: Bytes,
-    /// The same as `q8_0`, where they take more now.
+    /// KV cache size per token as `q8_0`, if that is smaller.
     smaller: Option<Bytes>,
 }
 
-/// The estimate for `named`, with these settings.
+/// Estimates the memory of `named` with these settings.
 ///
 /// # Errors
-/// Where its file cannot be read.
+/// If a model file cannot be read or is invalid.
 pub fn estimate(named: &Named, settings: &Settings) -> Result<MemoryEstimate> {
     let options = &named.options;
     let file = GgufFile::open(&options.model)?;
     let n_ctx = n_ctx(settings, trained(&file));
     let contexts = options.pools;
-    // What devices take is not in this machine's memory.
+    // Memory on devices does not count towards this machine's memory.
     let placed = engine_core::place::place_for(settings)?;
     let weights_here = |file: &GgufFile| -> Result<u64> {
         let others = file.other_parts()?;
         let parts: Vec<&GgufFile> = std::iter::once(file).chain(&others).collect();
-        // Before other models are unloaded for what wrong numbers ask for. The load reads and checks the file again: minutes
-        // may pass until there is room for it.
+        // Checks the file before other models are unloaded because of wrong numbers in it. Loading reads and checks
+        // it again, because minutes may pass until memory is free.
         gguf::check::model(&parts)?;
         Ok(offload::local_weights(&parts, &placed).0)
     };
     let mut weights = weights_here(&file)?.saturating_add(adapters_size(&file, settings)?.0);
     let mut shapes = vec![(file.cache_shape(), n_layer(&file))];
-    // The smaller model has contexts as long, of its own shape.
+    // The draft model's contexts have the same length, but another shape.
     if let Some(draft) = &options.draft_model {
         let file = GgufFile::open(&draft.path)?;
         weights = weights.saturating_add(weights_here(&file)?);
@@ -91,12 +91,12 @@ fn trained(file: &GgufFile) -> u32 {
 }
 
 impl MemoryEstimate {
-    /// All of it.
+    /// Returns the sum of weights and KV caches.
     pub fn total(&self) -> Bytes {
         Bytes(self.weights.0.saturating_add(self.cache.0))
     }
 
-    /// Why it cannot be loaded where all models may take `limit`, and what would fit; nothing where it can.
+    /// Returns the reason why the model does not fit `limit`, with settings that would. `None` if it fits.
     pub fn refused(&self, limit: Bytes) -> Option<String> {
         if self.total() <= limit {
             return None;
@@ -110,8 +110,8 @@ impl MemoryEstimate {
             Some(draft) => ("their", format!(" with the draft model {}", draft.display())),
         };
         Some(format!(
-            "{}{draft} needs {} of memory ({} for {whose} weights, {} for {contexts}), and all models of this server may take {limit} \
-             (memory_limit): {}",
+            "{}{draft} needs {} of memory ({} for {whose} weights, {} for {contexts}), but the limit for all models \
+            of this server is {limit} (memory_limit): {}",
             self.path.display(),
             self.total(),
             self.weights,
@@ -128,8 +128,8 @@ impl MemoryEstimate {
         };
         let (as_is, smaller) = (fits(self.per_token), self.smaller.map(fits).unwrap_or(0));
         if self.weights >= limit || (as_is == 0 && smaller == 0) {
-            let draft = if self.draft.is_some() { ", leave draft_model out" } else { "" };
-            return format!("take a smaller quantisation{draft}, or raise memory_limit");
+            let draft = if self.draft.is_some() { ", remove draft_model" } else { "" };
+            return format!("use a smaller quantisation{draft}, or raise memory_limit");
         }
         let smaller = match smaller > as_is {
             true => format!(
@@ -177,8 +177,8 @@ mod tests {
                 "ctx_size = 512 would fit, or ctx_size = 1024 with cache_type_k and cache_type_v = \"q8_0\"",
             ),
             (1200, "ctx_size = 256 with cache_type_k and cache_type_v = \"q8_0\" would fit"),
-            (1010, "take a smaller quantisation, or raise memory_limit"),
-            (999, "take a smaller quantisation, or raise memory_limit"),
+            (1010, "use a smaller quantisation, or raise memory_limit"),
+            (999, "use a smaller quantisation, or raise memory_limit"),
         ];
         for (kib, expected) in cases {
             assert_eq!(mend(&estimate, kib).as_deref(), Some(expected), "{kib} KiB");
@@ -191,7 +191,7 @@ mod tests {
         let words = drafting.refused(Bytes(999 << 10)).expect("too much");
         assert!(words.starts_with("m.gguf with the draft model s.gguf needs "), "{words}");
         assert!(
-            words.ends_with("take a smaller quantisation, leave draft_model out, or raise memory_limit"),
+            words.ends_with("use a smaller quantisation, remove draft_model, or raise memory_limit"),
             "{words}"
         );
     }

@@ -1,8 +1,9 @@
-//! The models of a server by their names: which there are, which are loaded, and the way to each.
+//! Models of a server: the registry by name, loading, unloading and leases.
 //!
-//! A request [holds](ModelLease) its model as long as it is answered. A model that is not loaded is [loaded](load) first, on a
-//! thread of its own: requests for it wait, requests for others go on. Where the memory would be more than the limit, what was used longest ago
-//! and is not in use goes first. All of this runs on the one thread of the connections; only loading has its own.
+//! A request holds a [lease](ModelLease) of its model while it is answered. A model that is not loaded is
+//! [loaded](load) first, on its own thread. Requests for it wait, and requests for other models continue. If the
+//! memory would exceed the limit, the least recently used idle model is unloaded first. All of this runs on the
+//! connection thread; only loading has its own.
 
 mod change;
 mod entry;

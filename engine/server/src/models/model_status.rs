@@ -43,7 +43,7 @@ impl ModelEntry {
         object
     }
 
-    /// Its own numbers.
+    /// Returns the metrics of this model.
     fn families(&self) -> Vec<Family> {
         let mut families = self.metrics.families();
         families.retain(|family| !is_of_server(family));
@@ -51,73 +51,73 @@ impl ModelEntry {
             let values = vec![(String::new(), value.to_string())];
             families.push(Family { name: name.to_string(), kind, help: help.to_string(), values });
         };
-        add("model_loaded", "gauge", "Whether the model is loaded.", u64::from(self.loaded().is_some()));
+        add("model_loaded", "gauge", "1 if the model is loaded, else 0.", u64::from(self.loaded().is_some()));
         add(
             "model_memory_bytes",
             "gauge",
-            "What it takes, as estimated before it was loaded.",
+            "Memory of the model, as estimated before it was loaded.",
             self.memory.0,
         );
-        add("model_requests", "gauge", "Requests that hold it.", self.users as u64);
+        add("model_requests", "gauge", "Requests that use the model.", self.users as u64);
         add(
             "model_requests_waiting",
             "gauge",
-            "Requests that wait for it to be loaded.",
+            "Requests that wait for the model to load.",
             self.waiting as u64,
         );
-        add("model_loads_total", "counter", "Times that it was loaded.", self.loads);
-        add("model_load_failures_total", "counter", "Times that it could not be loaded.", self.failures);
+        add("model_loads_total", "counter", "Times that the model was loaded.", self.loads);
+        add("model_load_failures_total", "counter", "Failed attempts to load the model.", self.failures);
         families.iter_mut().for_each(|family| family.label(self.name()));
         families
     }
 }
 
-/// True for numbers that no model has of its own.
+/// True for metrics that exist per server and not per model.
 fn is_of_server(family: &Family) -> bool {
     family.name.starts_with("connections") || family.name == "waiting_request_bytes"
 }
 
-/// A model as it is now, for `GET /status`.
+/// Snapshot of a model for `GET /status`.
 pub struct ModelSnapshot {
-    /// Its name.
+    /// Name of the model.
     pub name: String,
-    /// How far it is.
+    /// Loading state.
     pub state: &'static str,
-    /// What it is, while it is loaded.
+    /// Description of the model. Empty while it is not loaded.
     pub description: String,
-    /// Tokens of its context, while it is loaded.
+    /// Number of tokens of its context. 0 while it is not loaded.
     pub n_ctx: u32,
-    /// What is counted of it.
+    /// Metrics of the model.
     pub metrics: Arc<Metrics>,
-    /// Requests that may wait for a slot.
+    /// Maximum number of requests that may wait for a slot.
     pub bound: u64,
-    /// Requests that wait for it to be loaded.
+    /// Number of requests that wait until the model is loaded.
     pub waiting: u64,
 }
 
-/// The models as programs have to know them.
+/// Properties of the models for the OpenAPI description.
 pub struct KnownModels {
-    /// Their names, the one first that a request means which names none.
+    /// Names of the models. The default model comes first.
     pub names: Vec<String>,
-    /// The first one, if it is loaded.
+    /// Default model, if it is loaded.
     pub server: Option<Arc<Server>>,
-    /// What counts for it where a request says nothing.
+    /// Defaults for requests to the default model.
     pub defaults: Defaults,
 }
 
 impl ModelRegistry {
-    /// When it was made, in seconds since 1970.
+    /// Returns the time at which the registry was created, in seconds since 1970.
     pub fn created(&self) -> u64 {
         self.created
     }
 
-    /// Whether anything beside a scheduler has panicked, of whichever model.
+    /// True if any part of the server other than a scheduler has panicked.
     pub fn has_panicked(&self) -> bool {
         let has = |metrics: &Metrics| metrics.panics.get() > 0;
         has(&self.metrics) || self.lock().entries.iter().any(|entry| has(&entry.metrics))
     }
 
-    /// All models as they are now.
+    /// Returns snapshots of all models.
     pub fn snapshots(&self) -> Vec<ModelSnapshot> {
         let state = self.lock();
         let snapshot = |entry: &ModelEntry| {
@@ -135,24 +135,24 @@ impl ModelRegistry {
         state.entries.iter().map(snapshot).collect()
     }
 
-    /// All models, for `/v1/models`.
+    /// Returns descriptions of all models, for `/v1/models`.
     pub fn described(&self) -> Vec<Value> {
         let state = self.lock();
         let there = state.entries.iter().filter(|entry| !entry.gone);
         there.map(|entry| entry.described(self.created)).collect()
     }
 
-    /// The model called `name`.
+    /// Returns the description of the model `name`.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If there is no such model.
     pub fn described_by_name(&self, name: &str) -> Result<Value, ApiError> {
         let state = self.lock();
         let at = state.find(Some(name))?;
         Ok(state.entries[at].described(self.created))
     }
 
-    /// What is counted, in the text format of Prometheus: where there are several models, each with its label.
+    /// Returns the metrics in the Prometheus text format. If there are several models, each value has a label.
     pub fn to_prometheus(&self) -> String {
         let state = self.lock();
         if !state.several {
@@ -160,7 +160,7 @@ impl ModelRegistry {
         }
         let mut families: Vec<Family> = state.entries.iter().flat_map(ModelEntry::families).collect();
         for mut family in self.metrics.families() {
-            // What is counted before it is known which model is meant.
+            // Refusals that are counted before the model of the request is known.
             let of_all = |labels: &str| ["{end=\"refused\"}", "{end=\"invalid\"}"].contains(&labels);
             match family.name.as_str() {
                 _ if is_of_server(&family) => families.push(family),
@@ -174,7 +174,7 @@ impl ModelRegistry {
         written(&families)
     }
 
-    /// What the server tells of itself for programs.
+    /// Returns the properties of the models for the OpenAPI description.
     pub fn known(&self) -> KnownModels {
         let state = self.lock();
         let first = state.find(None).unwrap_or(0);

@@ -1,30 +1,30 @@
-//! Models that a server is told to serve.
+//! Configured models of a server.
 
 use build_info::Bytes;
 use engine_core::settings::Requested;
 
 use crate::options::ServeOptions;
 
-/// A model that can be asked for.
+/// Configured model.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// How it is served.
+    /// Options of serving the model.
     pub options: ServeOptions,
-    /// What is asked of the engine for it.
+    /// Requested engine settings.
     pub engine: Requested,
-    /// Whether it is loaded at the start.
+    /// True if the model is loaded at start-up.
     pub preload: bool,
 }
 
-/// All that is to be served.
+/// Everything that a server serves.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// The models, at least one.
+    /// Models; at least one.
     pub models: Vec<Named>,
-    /// The one for requests that name none.
+    /// Name of the model for requests that name none.
     pub default: Option<String>,
-    /// What all loaded models may take together.
+    /// Limit on the memory of all loaded models together.
     pub memory_limit: Option<Bytes>,
-    /// Whether the configuration names models, though it may be one.
+    /// True if the configuration has tables `[models.NAME]`, even if there is only one.
     pub several: bool,
 }

@@ -1,4 +1,4 @@
-//! Registry of the models: leases of loaded ones, and requests that wait for others.
+//! Registry of the models: leases of loaded models, and requests that wait until a model is loaded.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -25,40 +25,40 @@ use crate::metrics::Metrics;
 use crate::request_log::RequestLog;
 use crate::server::{Current, Server};
 
-/// Makes the settings of a model, for the machine as it is now.
+/// Function that resolves the settings of a model for the current state of the machine.
 pub type Resolve = Arc<dyn Fn(&Named, &RuntimeHost) -> EngineResult<Settings> + Send + Sync>;
 
-/// Tells the user something.
+/// Function that shows a message to the user.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What loading needs.
+/// Dependencies of loading.
 pub struct Loader {
-    /// Makes settings.
+    /// Resolves settings.
     pub resolve: Resolve,
-    /// Tells what came of it.
+    /// Reports failures.
     pub say: Say,
-    /// Whose turn it is, of all models.
+    /// Core lock that all models share.
     pub turns: Arc<Turns>,
 }
 
-/// Registry of the models, which all connections share.
+/// Registry of the models, shared by all connections.
 pub struct ModelRegistry {
     pub(super) current: RwLock<Arc<Current>>,
-    /// What is counted of connections, and of requests before it is known which model they are for.
+    /// Metrics of connections, and of requests whose model is not known yet.
     pub metrics: Arc<Metrics>,
     pub(super) blocking_pool: Arc<BlockingPool>,
-    /// Bytes of requests that wait.
+    /// Budget for the bytes of waiting requests.
     pub(super) budget: Arc<Budget>,
     pub(super) created: u64,
     pub(super) loader: Loader,
     pub(super) state: Mutex<RegistryState>,
-    /// Told whenever anything in `state` changes that somebody may wait for.
+    /// Notified after every change of `state` that somebody may wait for.
     pub(super) changed: watch::Sender<()>,
-    /// Held while a model is loaded: one at a time.
+    /// Held while a model is loaded, so that only one loads at a time.
     pub(super) loading: tokio::sync::Mutex<()>,
-    /// Whether ggml's tiled kernels run, once that is decided.
+    /// Setting of ggml's tiled kernels, once it is decided.
     pub(super) tiled: OnceLock<bool>,
-    /// Becomes true when the only model there is has broken.
+    /// Becomes true when the only model has failed.
     pub(super) broken: watch::Sender<bool>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct RegistryState {
     pub(super) limit: Option<Bytes>,
     pub(super) several: bool,
     pub(super) closing: Closing,
-    /// Counts uses and entries.
+    /// Counter of leases and entries.
     pub(super) count: u64,
 }
 
@@ -77,12 +77,15 @@ impl RegistryState {
         self.entries.iter_mut().find(|entry| entry.id == id)
     }
 
-    /// What all models take that are loaded or being loaded, in bytes.
+    /// Returns the memory of all models that are loaded or loading, in bytes.
     pub(super) fn taken(&self) -> u64 {
         self.entries.iter().map(|entry| entry.memory.0).sum()
     }
 
-    /// The entry that a request for `name` means.
+    /// Returns the index of the entry for a request that names `name`.
+    ///
+    /// # Errors
+    /// If no such model exists, or if the request names none and there is no default.
     pub(super) fn find(&self, name: Option<&str>) -> Result<usize, ApiError> {
         let there = || self.entries.iter().filter(|entry| !entry.gone);
         let wanted = match (name, &self.default) {
@@ -92,7 +95,7 @@ impl RegistryState {
                 Some(only) => only.name(),
                 None => {
                     let message = format!(
-                        "is missing: this server has {}, and no default_model in its configuration says which is meant",
+                        "is missing: this server has {}, and its configuration has no default_model",
                         names(there())
                     );
                     return Err(ApiError::field("model", message));
@@ -112,11 +115,11 @@ fn unknown<'a>(name: &str, there: impl Iterator<Item = &'a ModelEntry> + Clone) 
     let short: String = name.chars().take(100).collect();
     let near = nearest(name, there.clone().map(ModelEntry::name)).filter(|_| there.clone().count() > 1);
     let mend = near.map_or(String::new(), |near| format!("; did you mean {near:?}?"));
-    let message = format!("there is no model {short:?}; this server has {}{mend}", names(there));
+    let message = format!("unknown model {short:?}; this server has {}{mend}", names(there));
     ApiError { param: Some("model".to_string()), ..ApiError::new(ApiErrorKind::NoModel, message) }
 }
 
-/// A model that is loaded, and stays so until this is dropped.
+/// Lease of a loaded model. The model stays loaded until the lease is dropped.
 pub struct ModelLease {
     registry: Arc<ModelRegistry>,
     id: u64,
@@ -143,7 +146,7 @@ impl Drop for ModelLease {
     }
 }
 
-/// A request that waits for a model.
+/// Guard that counts a request that waits for a model.
 struct WaitingRequest<'a> {
     registry: &'a ModelRegistry,
     id: u64,
@@ -159,11 +162,11 @@ impl Drop for WaitingRequest<'_> {
 }
 
 impl ModelRegistry {
-    /// A registry of `served`, of which nothing is loaded yet.
+    /// Creates a registry of `served` with no model loaded.
     pub fn new(served: &Served, current: Current, loader: Loader) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let metrics = Arc::new(Metrics::default());
-        // One model's numbers are the server's.
+        // With a single model, its metrics are those of the server.
         let own = || if served.several { Arc::new(Metrics::default()) } else { Arc::clone(&metrics) };
         let entries =
             served.models.iter().zip(0..).map(|(named, id)| ModelEntry::new(id, named.clone(), own()));
@@ -190,7 +193,7 @@ impl ModelRegistry {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, RegistryState> {
-        // Whatever panicked, it is whole between two calls.
+        // After a panic the state is still valid, because no call leaves it half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -198,17 +201,20 @@ impl ModelRegistry {
         self.changed.send_replace(());
     }
 
-    /// What counts now, of what all models share.
+    /// Returns the current options that all models share.
     pub fn current(&self) -> Arc<Current> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Charge for a request of `client` of which no byte has come yet.
+    /// Starts the charge for a request of `client`.
     pub fn charge(&self, client: &Client) -> Charge {
         self.budget.charge(client)
     }
 
-    /// The fields of a request of `client` that `charge` is for.
+    /// Parses the fields of a request of `client`, whose bytes `charge` covers.
+    ///
+    /// # Errors
+    /// If `bytes` is not a valid request, or if too many bytes already wait.
     pub async fn fields(
         &self,
         bytes: Vec<u8>,
@@ -220,21 +226,21 @@ impl ModelRegistry {
         Ok(fields.charged(SharedCharge::new(charge)))
     }
 
-    /// How far the end is.
+    /// Returns the stage of the shutdown.
     pub fn closing(&self) -> Closing {
         self.lock().closing
     }
 
-    /// Returns when the only model has broken.
+    /// Completes when the only model has failed.
     pub async fn broke(&self) {
         let mut broken = self.broken.subscribe();
         let _ = broken.wait_for(|broken| *broken).await;
     }
 
-    /// The model that the field `model` of a request names, as soon as it is loaded.
+    /// Returns a lease of the model that the field `model` names. Waits until it is loaded.
     ///
     /// # Errors
-    /// Where there is no such model, it cannot be loaded, too many wait for it, or the time is over.
+    /// If there is no such model, it cannot be loaded, too many requests wait for it, or the request times out.
     pub async fn choose(
         self: &Arc<Self>,
         fields: &mut Fields,
@@ -244,7 +250,7 @@ impl ModelRegistry {
         if let Some(lease) = self.try_lease(name.as_deref(), &mut None)? {
             return Ok(lease);
         }
-        // What it should be is said where it is taken.
+        // An invalid value is reported later, when the field is taken.
         let asked = fields.peek("timeout_s").and_then(serde_json::Value::as_f64);
         let most = self.patience(name.as_deref());
         let asked = asked.filter(|asked| (0.0..=most.as_secs_f64()).contains(asked));
@@ -267,13 +273,13 @@ impl ModelRegistry {
                 return Ok(lease);
             }
             if timeout_at(until.into(), changed.changed()).await.is_err() {
-                let message = "the time of the request was over before its model was loaded";
+                let message = "the request timed out before its model was loaded";
                 return Err(ApiError::new(ApiErrorKind::Deadline, message));
             }
         }
     }
 
-    /// The model, if it is loaded; else it is going to be, and `waiting` says that somebody waits for it.
+    /// Returns a lease if the model is loaded. Otherwise starts loading it, and stores a guard in `waiting`.
     fn try_lease<'a>(
         self: &'a Arc<Self>,
         name: Option<&str>,
@@ -298,8 +304,7 @@ impl ModelRegistry {
             LoadState::Failed { why, until } if *until > Instant::now() => {
                 let seconds = until.saturating_duration_since(Instant::now()).as_secs() + 1;
                 let message = format!(
-                    "the model {:?} cannot be loaded now: {why}; it is tried again with the first request after {seconds} \
-                     s",
+                    "cannot load the model {:?} now: {why}; the first request after {seconds} s tries again",
                     entry.name()
                 );
                 return Err(ApiError {
@@ -312,8 +317,10 @@ impl ModelRegistry {
         if waiting.is_none() {
             if entry.waiting > entry.named.options.queue {
                 entry.metrics.refused.add(1);
-                let message =
-                    format!("{} requests wait for this model to be loaded: try again later", entry.waiting);
+                let message = format!(
+                    "too many requests: {} are already waiting for this model to load; try again later",
+                    entry.waiting
+                );
                 return Err(ApiError { retry_after: Some(1), ..ApiError::new(ApiErrorKind::Busy, message) });
             }
             entry.waiting += 1;

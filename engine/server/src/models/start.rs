@@ -1,4 +1,4 @@
-//! A model, its contexts and their threads.
+//! Start of a model: loads it, and creates its contexts and their threads.
 
 use std::sync::{Arc, RwLock, mpsc};
 use std::thread::{Builder, JoinHandle};
@@ -29,40 +29,40 @@ use crate::scheduler::Scheduler;
 use crate::server::Server;
 use crate::{embeddings, pools};
 
-/// The threads of a model.
+/// Running threads of a model.
 pub struct Running {
     schedulers: Vec<JoinHandle<()>>,
     embedding: embeddings::EmbedderThread,
-    /// One for each thread, the schedulers' first; closed when it ends.
+    /// Channels of the threads, the schedulers' first. Each closes when its thread ends.
     ended: Vec<watch::Receiver<()>>,
 }
 
 impl Running {
-    /// One for each thread, closed when it ends.
+    /// Returns the channels of all threads. Each closes when its thread ends.
     pub fn ended(&self) -> Vec<watch::Receiver<()>> {
         self.ended.clone()
     }
 
-    /// Those of the schedulers.
+    /// Returns the channels of the schedulers.
     pub fn schedulers(&self) -> Vec<watch::Receiver<()>> {
         self.ended[..self.schedulers.len()].to_vec()
     }
 
-    /// Waits for all threads.
+    /// Joins all threads.
     ///
     /// # Errors
-    /// Where a scheduler panicked.
+    /// If a scheduler panicked.
     pub fn join(self) -> Result<()> {
         self.embedding.join();
         let ends: Vec<_> = self.schedulers.into_iter().map(JoinHandle::join).collect();
         match ends.iter().all(std::result::Result::is_ok) {
             true => Ok(()),
-            false => Err(Error::Serve("its scheduler panicked".to_string())),
+            false => Err(Error::Serve("the scheduler panicked".to_string())),
         }
     }
 }
 
-/// What a model shares with the others.
+/// Objects that a model shares with the others.
 pub(super) struct Common {
     pub turns: Arc<Turns>,
     pub blocking_pool: Arc<BlockingPool>,
@@ -70,7 +70,7 @@ pub(super) struct Common {
     pub created: u64,
 }
 
-/// A scheduler that is ready.
+/// Scheduler that is ready to run.
 struct StartedScheduler {
     thread: JoinHandle<()>,
     ended: watch::Receiver<()>,
@@ -78,10 +78,10 @@ struct StartedScheduler {
     threads: Threads,
 }
 
-/// Loads `named` and makes its contexts.
+/// Loads `named` and creates its contexts.
 ///
 /// # Errors
-/// Where the model, a context or a thread cannot be had.
+/// If the model cannot be loaded, or if a context or a thread cannot be created.
 pub(super) fn start(
     named: &Named,
     settings: &Settings,
@@ -129,7 +129,7 @@ pub(super) fn start(
         match start.scheduler() {
             Ok(scheduler) => made.push(scheduler),
             Err(error) => {
-                // Those that were made have nothing to do.
+                // The schedulers that were already started have no work and end at once.
                 inbox.close(crate::closing::Closing::Now);
                 made.into_iter().for_each(|made: StartedScheduler| drop(made.thread.join()));
                 metrics.let_go();
@@ -166,7 +166,7 @@ pub(super) fn start(
     Ok(LoadedModel { server, running: Running { schedulers, embedding, ended } })
 }
 
-/// The smaller model that drafts for `model`; none, with a word, where nothing can be drafted for it.
+/// Loads the draft model for `model`. `None`, with a warning, if `model` does not support speculative decoding.
 fn draft_model(
     options: &ServeOptions,
     model: &Model,
@@ -176,11 +176,11 @@ fn draft_model(
 ) -> Result<Option<(Arc<Model>, f32)>> {
     let Some(draft) = &options.draft_model else { return Ok(None) };
     if let Some(why) = speculative::impossible(model, options.rules.drafts.near) {
-        llama::notice::warn(&format!("{} is not loaded: {why}", draft.path.display()));
+        llama::notice::warn(&format!("the draft model {} is not used: {why}", draft.path.display()));
         return Ok(None);
     }
     let mut settings = settings.clone();
-    // The model's own contexts are made after this.
+    // Leaves memory for the contexts of the model, which are created after this.
     let awaited = model.plan().map_or(Bytes(0), LayerPlan::awaited);
     settings.fit_target.value.0 = settings.fit_target.value.0.saturating_add(awaited.0);
     let n_ctx = model::n_ctx(&settings, model.n_ctx_train());
@@ -189,7 +189,7 @@ fn draft_model(
     Ok(Some((loaded, draft.least_p)))
 }
 
-/// The template; a model without one can still go on with texts.
+/// Compiles the chat template. A model without a template can still complete plain text.
 fn template(options: &ServeOptions, model: &Model) -> Result<std::result::Result<Arc<Template>, String>> {
     match Template::choose(options.chat_template.as_deref(), model) {
         Ok(template) => Ok(Ok(Arc::new(template))),
@@ -201,17 +201,17 @@ fn template(options: &ServeOptions, model: &Model) -> Result<std::result::Result
     }
 }
 
-/// What a scheduler is made of.
+/// Inputs of a scheduler.
 struct SchedulerStart {
     index: usize,
-    /// The CPUs of its pool, where there are several.
+    /// CPUs of the pool. `None` if there is only one pool.
     cpus: Option<Vec<u32>>,
     options: ServeOptions,
     settings: Settings,
     runtime_host: Arc<RuntimeHost>,
     cache: Option<PromptCacheRequest>,
     model: Arc<Model>,
-    /// The smaller model that drafts, and from which probability on.
+    /// Draft model, and the minimum probability of its tokens.
     draft: Option<(Arc<Model>, f32)>,
     inbox: Arc<Inbox>,
     metrics: Arc<Metrics>,
@@ -222,7 +222,7 @@ impl SchedulerStart {
         let (said, made) = mpsc::channel();
         let (over, ended) = watch::channel(());
         let work = move || {
-            // Dropped at the end, whatever that is.
+            // The sender is dropped when the thread ends, even by a panic.
             let _over = over;
             match self.make() {
                 Ok((scheduler, made)) => {
@@ -233,15 +233,16 @@ impl SchedulerStart {
             }
         };
         let thread = Builder::new().name("scheduler".to_string()).spawn(work);
-        let thread = thread.map_err(|why| Error::Serve(format!("no thread for the scheduler: {why}")))?;
+        let thread =
+            thread.map_err(|why| Error::Serve(format!("cannot start a thread for the scheduler: {why}")))?;
         match made.recv() {
             Ok(Ok((n_ctx, threads))) => Ok(StartedScheduler { thread, ended, n_ctx, threads }),
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(Error::Serve("its scheduler panicked".to_string())),
+            Err(_) => Err(Error::Serve("the scheduler panicked".to_string())),
         }
     }
 
-    /// On the scheduler's thread: it is one of its pool's.
+    /// Creates the scheduler. Runs on the scheduler's thread, which is one of its pool's threads.
     fn make(self) -> Result<(Scheduler, (u32, Threads))> {
         let SchedulerStart {
             index,
@@ -256,7 +257,7 @@ impl SchedulerStart {
             metrics,
         } = self;
         if let Some(cpus) = &cpus {
-            // Before the context is made, whose memory is then taken from this node.
+            // Before the context is created, so that its memory is allocated on this NUMA node.
             bind(cpus);
         }
         let settings = settings.for_model(&model);
@@ -276,7 +277,7 @@ impl SchedulerStart {
     }
 }
 
-/// Keeps this thread on `cpus`; where the system does not let it, it runs wherever.
+/// Pins this thread to `cpus`. If the system does not allow it, the thread stays unpinned.
 fn bind(cpus: &[u32]) {
     let mut set = CpuSet::new();
     for cpu in cpus.iter().map(|cpu| *cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU) {

@@ -1,4 +1,4 @@
-//! Who gets a slot, which one, and what of its cells stays.
+//! Assignment of slots: which job gets a slot, which slot, and which of its cells are kept.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::super::slot::RunningRequest;
 use super::state::Scheduler;
 
 impl Scheduler {
-    /// Gives free slots to runs that had to leave theirs, then to jobs that wait.
+    /// Gives free slots to preempted requests first, then to waiting jobs.
     pub(super) fn admit(&mut self) {
         self.post_notice();
         while self.slots.iter().any(|slot| slot.run.is_none()) {
@@ -42,10 +42,10 @@ impl Scheduler {
         self.count_busy();
     }
 
-    /// Whether the cells that no running request has will do for `prompt` tokens and some more. Cells that are shared
-    /// count for each: at worst it waits.
+    /// True if the cells that no running request uses suffice for `prompt` tokens and some more. Shared cells are
+    /// counted several times; at worst the job waits longer than necessary.
     pub(super) fn has_room_for(&self, prompt: usize) -> bool {
-        /// So that it does not have to leave at once.
+        /// Number of extra cells per request, so that it is not preempted at once.
         const MORE: usize = 32;
         let running = self.slots.iter().filter_map(|slot| Some((slot, slot.run.as_ref()?)));
         let taken =
@@ -55,7 +55,7 @@ impl Scheduler {
 
     pub(super) fn begin(&mut self, mut job: Job) {
         let Some((at, keep)) = self.slot_for(&job) else { return self.inbox.put_back(job) };
-        // It waits no more.
+        // The request no longer waits.
         job.waiting = SharedCharge::default();
         self.admissions += 1;
         self.show_prompt(at, job.scope, &job.prompt);
@@ -71,7 +71,7 @@ impl Scheduler {
         }
     }
 
-    /// A slot for `job`, and how many tokens of its prompt it holds.
+    /// Prepares a slot for `job`. Returns the slot and the number of prompt tokens that it holds.
     fn slot_for(&mut self, job: &Job) -> Option<(usize, u32)> {
         let held = self.held_for(job.scope);
         let choice = choose(&held, &job.prompt, self.rules.reuse && job.cache_prompt)?;
@@ -80,7 +80,7 @@ impl Scheduler {
         Some((choice.slot, keep))
     }
 
-    /// Returns the tokens that each slot holds, as a request of `scope` sees them.
+    /// Returns the tokens that each slot holds, from the point of view of a request of `scope`.
     pub(super) fn held_for(&self, scope: Scope) -> Vec<SlotTokens<'_>> {
         let held = self.slots.iter().map(|slot| SlotTokens {
             tokens: &slot.held,
@@ -91,13 +91,14 @@ impl Scheduler {
         held.collect()
     }
 
-    /// Returns `scope`, unless its owner's key was removed since the request came: then nobody may go on from the prompt.
+    /// Returns `scope`. `None` if its owner's key was removed since the request arrived, because then no request may
+    /// reuse the prompt.
     pub(super) fn lasting(&self, scope: Scope) -> Option<Scope> {
         Some(scope).filter(|scope| self.owners.as_ref().is_none_or(|owners| owners.has(scope.owner())))
     }
 
-    /// Forgets prompts of clients that are not among `owners`. Those of requests that still run stay until their slot is
-    /// taken, but belong to nobody.
+    /// Drops the prompts of clients that are not among `owners`. Prompts of running requests stay until their slot is
+    /// taken, but no request may reuse them.
     pub(super) fn keep_only(&mut self, owners: Arc<Owners>) {
         self.owners = Some(owners);
         for at in 0..self.slots.len() {
@@ -113,7 +114,7 @@ impl Scheduler {
         }
     }
 
-    /// Makes a slot hold what a prompt shares; says how many tokens that are.
+    /// Prepares a slot for the chosen prefix. Returns the number of tokens that the slot then holds.
     fn prepare(&mut self, choice: &SlotChoice) -> u32 {
         let sequence = self.slots[choice.slot].sequence;
         self.keep_on_disk(choice.slot, if choice.from == choice.slot { choice.keep } else { 0 });
@@ -122,7 +123,7 @@ impl Scheduler {
             false => {
                 let from = self.slots[choice.from].sequence;
                 if self.slots[choice.slot].scope != self.slots[choice.from].scope {
-                    // The smaller model must not go on from another client's text either.
+                    // The draft model must not reuse another client's text either.
                     self.drafts.trim(sequence, &[]);
                 }
                 self.slots[choice.slot].held = self.slots[choice.from].held[..choice.keep].to_vec();
@@ -141,7 +142,7 @@ impl Scheduler {
         choice.keep as u32
     }
 
-    /// Forgets what slot `at` holds.
+    /// Empties slot `at`.
     pub(super) fn empty(&mut self, at: usize) {
         self.context.forget(self.slots[at].sequence, 0);
         self.drafts.trim(self.slots[at].sequence, &[]);

@@ -1,7 +1,7 @@
-//! The scheduler and the prompt cache on the disk: when it is asked, what is kept there.
+//! Use of the disk cache by the scheduler: when it is searched, and what is written to it.
 //!
-//! A prompt of which the disk may hold more than any slot does is looked for before it gets a slot. What a slot holds is
-//! written when something else takes its place and it is worth it. Only copying into and out of the context is done on
+//! If the disk may hold more of a prompt than any slot, the prompt is looked up before it gets a slot. When a slot's
+//! tokens are replaced, they are written if that is worth it. Only copying into and out of the context happens on
 //! this thread.
 
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::job::Job;
 use crate::reuse::choose;
 use crate::slot::{RunningRequest, Slot};
 
-/// How long lookups may take once everything has to end now.
+/// Maximum time for pending lookups during shutdown.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
 fn common(one: &[Token], other: &[Token]) -> usize {
@@ -28,10 +28,10 @@ fn common(one: &[Token], other: &[Token]) -> usize {
 }
 
 impl Scheduler {
-    /// The same with `cache`, if there is one and the model lets: else it says why not, and goes on without.
+    /// Enables the disk cache. If the model does not support it, shows a warning and continues without the cache.
     ///
     /// # Errors
-    /// Where there are no threads for it.
+    /// If the threads of the cache cannot be started.
     pub fn with_disk(
         mut self,
         cache: Option<PromptCacheRequest>,
@@ -40,22 +40,23 @@ impl Scheduler {
     ) -> Result<Self> {
         let Some(cache) = cache else { return Ok(self) };
         let n_ctx = self.context.n_ctx();
-        // Prompts have the same weights as tokens here, whatever the settings say of a split layout.
+        // A server uses the same weights for prompts and for generated tokens, even if the settings ask for a split
+        // layout.
         match cache.open(self.context.model(), n_ctx, false, settings, runtime_host) {
             Ok((store, key)) => self.disk = Some(Disk::start(store, key, n_ctx, self.metrics.clone())?),
             Err(error) => {
-                llama::notice::warn(&error.to_string());
+                llama::notice::warn(&error.to_string().replace("\nhint: ", "; "));
             }
         }
         Ok(self)
     }
 
-    /// Jobs that are looked for, or were found and have no slot yet.
+    /// Returns the number of jobs that are being looked up, or that were found but have no slot yet.
     pub(super) fn looked_for(&self) -> usize {
         self.disk.as_ref().map_or(0, Disk::asked) + self.found.len()
     }
 
-    /// Takes answers, and lets go of jobs that nobody waits for any more.
+    /// Receives results of lookups, and drops jobs whose client has disconnected.
     pub(super) fn look_at_disk(&mut self) {
         let Some(disk) = &mut self.disk else { return };
         self.found.extend(std::iter::from_fn(|| disk.answer()));
@@ -69,7 +70,7 @@ impl Scheduler {
         }
     }
 
-    /// All jobs that are looked for or were found, at the end of everything.
+    /// Returns all jobs that are being looked up or were found, for the shutdown.
     pub(super) fn stop_looking(&mut self) -> Vec<Job> {
         let mut jobs: Vec<Job> = self.found.drain(..).map(|answer| answer.job).collect();
         let start = Instant::now();
@@ -83,13 +84,13 @@ impl Scheduler {
         jobs
     }
 
-    /// Whether there are more free slots than jobs that are looked for. One that was found and has no room is not passed.
+    /// True if there are more free slots than lookups. No job may overtake one that was found and waits for room.
     pub(super) fn may_take_more(&self) -> bool {
         let free = self.slots.iter().filter(|slot| slot.run.is_none()).count();
         self.found.is_empty() && free > self.looked_for()
     }
 
-    /// Asks the disk for `job`, if it may hold more of the prompt than a slot does; else gives it back.
+    /// Starts a lookup for `job` if the disk may hold more of its prompt than a slot does. Otherwise returns the job.
     pub(super) fn look_for(&mut self, job: Job) -> Option<Job> {
         let most = job.prompt.len().saturating_sub(1);
         let wanted = self.rules.reuse && job.cache_prompt && most >= BLOCK;
@@ -103,7 +104,7 @@ impl Scheduler {
         disk.look_up(job, scope, prompt, have).err()
     }
 
-    /// Begins the next job that was looked for; false where there is none, or no room for it.
+    /// Starts the next job whose lookup has ended. Returns false if there is none, or no room for it.
     pub(super) fn begin_found(&mut self) -> bool {
         let Some(next) = self.found.front() else { return false };
         if !self.has_room_for(next.job.prompt.len()) {
@@ -121,7 +122,7 @@ impl Scheduler {
         let choice = choose(&self.held_for(job.scope), &job.prompt, true);
         let keep = loaded.common.min(job.prompt.len() - 1);
         let Some(choice) = choice.filter(|choice| keep >= choice.keep + BLOCK) else {
-            // A slot has nearly as much by now.
+            // Meanwhile a slot holds nearly as much.
             return self.begin(job);
         };
         let at = choice.slot;
@@ -157,11 +158,11 @@ impl Scheduler {
         if whole && self.context.forget(sequence, keep as u32) {
             return Ok(());
         }
-        Err(Error::State { what: "restore", why: "its tokens are not where they should be".to_string() })
+        Err(Error::State { what: "restore", why: "its tokens are at the wrong positions".to_string() })
     }
 
-    /// Makes room for `more` tokens by emptying slots that nobody uses; false where that is not enough. Cells that are
-    /// shared count for each.
+    /// Makes room for `more` tokens by emptying idle slots. Returns false if that is not enough. Shared cells are
+    /// counted several times.
     fn free_cells(&mut self, more: usize) -> bool {
         loop {
             let taken: usize = self.slots.iter().map(|slot| slot.held.len()).sum();
@@ -176,12 +177,12 @@ impl Scheduler {
         }
     }
 
-    /// How many tokens the disk would get that neither it, nor another slot, nor the first `keep` tokens of slot `at`
-    /// have; 0 where that is not worth it.
+    /// Returns the number of tokens that would be new on the disk: they are neither on the disk, nor in another slot,
+    /// nor among the first `keep` tokens of slot `at`. 0 if writing them is not worth it.
     fn worth_keeping(&self, at: usize, keep: usize) -> usize {
         let Some(disk) = &self.disk else { return 0 };
         let (slot, held) = (&self.slots[at], self.slots[at].held.len());
-        // What belongs to nobody is of use to nobody.
+        // No request may reuse tokens without a scope.
         if slot.scope.is_none() {
             return 0;
         }
@@ -192,7 +193,7 @@ impl Scheduler {
         if disk.is_worth(new, held, self.seconds_per_prompt_token) { new } else { 0 }
     }
 
-    /// Hands what slot `at` holds to the disk's thread before all but its first `keep` tokens are forgotten, if it is
+    /// Queues the tokens of slot `at` for writing before all but the first `keep` of them are dropped, if that is
     /// worth it.
     pub(super) fn keep_on_disk(&mut self, at: usize, keep: usize) {
         let worth = self.worth_keeping(at, keep) > 0;
@@ -205,20 +206,20 @@ impl Scheduler {
         let Some(disk) = &mut self.disk else { return };
         let slot = &mut self.slots[at];
         let Some(scope) = slot.scope else { return };
-        // Nothing may be kept under tokens that are not its own.
+        // A state must never be stored under the wrong tokens.
         if !self.context.holds(slot.sequence, slot.held.len()) {
-            return disk.failed("a prompt is not kept on the disk: the context holds something else");
+            return disk.failed("cannot write a prompt to the disk cache: the context holds other tokens");
         }
         match self.context.save_sequence(slot.sequence) {
             Ok(state) => {
                 disk.save(scope.digest(), slot.held.clone(), state);
                 slot.saved = slot.held.len();
             }
-            Err(error) => disk.failed(&format!("a prompt is not kept on the disk: {error}")),
+            Err(error) => disk.failed(&format!("cannot write a prompt to the disk cache: {error}")),
         }
     }
 
-    /// Writes what the slots hold, those first that were used last, until everything has to end.
+    /// Writes the tokens of all slots, the most recently used slot first, until the shutdown cancels all work.
     pub(super) fn save_all(&mut self) {
         let mut order: Vec<usize> = (0..self.slots.len()).collect();
         order.sort_unstable_by_key(|at| std::cmp::Reverse(self.slots[*at].used));
@@ -226,7 +227,7 @@ impl Scheduler {
         let stop = || inbox.closing() == Closing::Now;
         for at in order {
             if self.worth_keeping(at, 0) == 0 {
-                // Or each of two that share a prefix would rely on the other.
+                // Otherwise each of two slots that share a prefix would rely on the other.
                 self.slots[at].held.clear();
                 continue;
             }

@@ -1,4 +1,4 @@
-//! State of the scheduler's drafts: the smaller model, and what was measured with it.
+//! Drafting state of the scheduler: the draft model, and measurements of its benefit.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,42 +9,42 @@ use llama::{Context, SequenceId, Token};
 
 use super::rules::Rules;
 
-/// What the scheduler knows of drafts.
+/// Drafting state of the scheduler.
 pub(super) struct Drafts {
-    /// The smaller model, if there is one.
+    /// Draft model, if there is one.
     pub(super) model: Option<Box<DraftModel>>,
-    /// What it takes to read a token.
+    /// Measured time for the draft model to read a token.
     pub(super) seconds_per_token: Option<f64>,
     pub(super) sameness: Sameness,
-    /// For each number of slots that generate, and whether the smaller model drafts for any: batches of more are slower for
-    /// all, and its drafts take time.
+    /// Measurements for each class of steps. Batches with drafts are slower for all slots, and the draft model takes
+    /// time.
     pub(super) gains: HashMap<StepClass, StepTimes>,
-    /// The step that is being measured; nothing where prompts are in it too.
+    /// Class of the step that is being measured. `None` if the step includes prompts.
     pub(super) measured: Option<StepClass>,
-    /// Whether the smaller model was asked in it.
+    /// True if the draft model was used in this step.
     pub(super) asked: bool,
-    /// Why nothing can be drafted at all, if that is so.
+    /// Reason why this model cannot use drafts at all.
     pub(super) impossible: Option<&'static str>,
-    /// Whether it was said why there are no drafts.
+    /// True if the user was told why there are no drafts.
     pub(super) told: bool,
-    /// Whether the next step goes without: there was no room.
+    /// True if the next step must not use drafts, because the last batch with drafts did not fit.
     pub(super) rests: bool,
 }
 
-/// What is alike of steps that are compared: how many slots generate, and whether the smaller model drafts for any.
+/// Class of comparable steps: the number of generating slots, and true if the draft model drafts for any of them.
 pub(super) type StepClass = (usize, bool);
 
-/// How long drafts that lost are left out, at first; twice as long after each further loss. A busy minute of the machine, or one
-/// text that nobody could guess, is no reason to do without for ever.
+/// Time for which drafts are turned off after they were slower. Doubles with each further loss. The cause may be
+/// temporary: a busy machine, or a text that is hard to predict.
 const REST: Duration = Duration::from_secs(60);
 
-/// The longest.
+/// Maximum time for which drafts are turned off.
 const LONGEST_REST: Duration = Duration::from_secs(3600);
 
-/// What is measured of steps that are alike.
+/// Measurements of a class of steps.
 pub(super) struct StepTimes {
     pub(super) gain: Gain,
-    /// Losses so far, and when it is tried again.
+    /// Number of losses so far, and the time of the next attempt.
     pub(super) losses: u32,
     pub(super) again: Option<Instant>,
 }
@@ -54,14 +54,14 @@ impl StepTimes {
         StepTimes { gain: Gain::new(Box::new(Instant::now)), losses: 0, again: None }
     }
 
-    /// Begins anew where it has rested for long enough.
+    /// Starts a new measurement if the pause is over.
     pub(super) fn wake(&mut self, now: Instant) {
         if self.again.is_some_and(|again| again <= now) {
             *self = StepTimes { losses: self.losses, ..StepTimes::new() };
         }
     }
 
-    /// Notes that it lost; says how long it rests.
+    /// Records a loss. Returns the length of the pause.
     pub(super) fn rest(&mut self, now: Instant) -> Duration {
         let rest = REST.saturating_mul(1 << self.losses.min(6)).min(LONGEST_REST);
         self.losses += 1;
@@ -85,35 +85,36 @@ impl Drafts {
         }
     }
 
-    /// Says once why there are no drafts.
+    /// Tells the user once why there are no drafts.
     pub(super) fn tell(&mut self, why: &'static str) {
         if !std::mem::replace(&mut self.told, true) {
             llama::notice::warn(&format!("speculative decoding: {why}"));
         }
     }
 
-    /// Forgets what the smaller model holds of `sequence` beyond what it has in common with `tokens`.
+    /// Removes what the draft model holds of `sequence` after the prefix that it has in common with `tokens`.
     pub(super) fn trim(&mut self, sequence: SequenceId, tokens: &[Token]) {
         if let Some(model) = &mut self.model {
             model.trim(sequence, tokens);
         }
     }
 
-    /// Threads of the smaller model, those of the large one, which waits meanwhile.
+    /// Sets the threads of the draft model to those of the large model, which waits meanwhile.
     pub(super) fn set_threads(&mut self, (decode, prefill): (u32, u32)) {
         if let Some(model) = &mut self.model {
             model.set_threads(decode, prefill);
         }
     }
 
-    /// What the smaller model has `done`. An error of it ends its drafts, and nothing else.
+    /// Returns the result of the draft model. An error turns off the draft model and has no other effect.
     pub(super) fn taken<T>(&mut self, done: Result<T>) -> Result<Option<T>> {
         match done {
             Ok(done) => Ok(Some(done)),
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(why) => {
                 self.model = None;
-                llama::notice::warn(&format!("the smaller model drafts no more: {why}"));
+                let why = why.to_string().replace("\nhint: ", "; ");
+                llama::notice::warn(&format!("the draft model is turned off: {why}"));
                 Ok(None)
             }
         }

@@ -1,6 +1,7 @@
-//! Drafts of slots: what may follow goes into the batch with the token before it, and what would have been chosen stays.
+//! Speculative decoding in the scheduler. Drafted tokens are evaluated in the same batch as the token before them,
+//! and those that the sampler would have chosen are accepted.
 //!
-//! Slots share the batch: those that generate and prompts have theirs first, drafts what is left of it.
+//! Slots share the batch. Generating slots and prompts get their tokens first, and drafts use the remaining room.
 
 use std::time::Instant;
 
@@ -13,7 +14,7 @@ use super::super::plan::{BatchPart, prefill_beside_decode};
 use super::draft_state::{StepClass, StepTimes};
 use super::state::Scheduler;
 
-/// A slot that is to have a draft: the width of its batch, and its text.
+/// Slot that gets a draft, with the width of its part of the batch, and its text.
 struct DraftTarget {
     slot: usize,
     width: usize,
@@ -21,7 +22,7 @@ struct DraftTarget {
 }
 
 impl Scheduler {
-    /// The same with a smaller model that drafts.
+    /// Sets the draft model.
     #[must_use]
     pub fn drafting_with(mut self, model: Option<DraftModel>) -> Self {
         self.drafts.model = model.map(Box::new);
@@ -29,7 +30,10 @@ impl Scheduler {
         self
     }
 
-    /// Looks for drafts for the slots of `parts`, which has room for some more tokens.
+    /// Drafts tokens for the slots of `parts`, if the batch has room for them.
+    ///
+    /// # Errors
+    /// If an evaluation fails.
     pub(super) fn draft(&mut self, parts: &[BatchPart]) -> Result<()> {
         self.drafts.measured = None;
         self.drafts.asked = false;
@@ -69,7 +73,7 @@ impl Scheduler {
         let mut targets = Vec::new();
         if lets && !rests {
             let used = parts.iter().map(|part| part.tokens).sum::<u32>();
-            // Each its part, so that the first does not take it all; rows are kept for all.
+            // Each slot gets an equal share, so that the first does not take all rows.
             let rows = self.context.rows().min(self.budget).saturating_sub(used) as usize / deciding.len();
             for slot in deciding {
                 if let Some(width) = self.width_of(slot, rows)?
@@ -81,30 +85,30 @@ impl Scheduler {
             }
             targets = self.catch_up(step, targets)?;
         }
-        // Looking is no part of a step: it would look like a loss.
+        // Drafting is not part of the measured step, or it would look like a loss.
         if let Some(measured) = self.drafts.gains.get_mut(&step) {
             measured.gain.begin();
         }
         targets.into_iter().try_for_each(|target| self.draft_of(target))
     }
 
-    /// Where the drafts of slot `at` come from, if its request wants any.
+    /// Returns the source of drafts for slot `at`, if its request uses drafts.
     fn wants(&self, at: usize) -> Option<DraftSource> {
         let wish = self.slots[at].run.as_ref()?.draft.wish?;
         Some(wish.from).filter(|from| *from == DraftSource::Lookup || self.drafts.model.is_some())
     }
 
-    /// Cells of the context that are taken. A graph is as long as all that it holds.
+    /// Returns the number of used cells in the context. The evaluation time depends on it.
     fn cells(&self) -> usize {
         self.slots.iter().map(|slot| slot.held.len()).sum()
     }
 
-    /// Whether a draft may be evaluated in a batch of which that is known.
+    /// True if a draft may be evaluated in a batch with the comparison result `found`.
     fn may(&self, found: Option<BatchComparison>) -> bool {
         found == Some(BatchComparison::Same) || self.rules.drafts.near
     }
 
-    /// The width of a batch with a draft of up to `most` tokens for slot `at`: the widest that may be.
+    /// Returns the greatest allowed batch width for slot `at` with a draft of up to `most` tokens.
     fn width_of(&mut self, at: usize, most: usize) -> Result<Option<usize>> {
         let cells = self.cells();
         let Some(source) = self.wants(at) else { return Ok(None) };
@@ -134,7 +138,7 @@ impl Scheduler {
                 true => widest = widest.max(Some(candidate)),
                 false => self.drafts.tell(speculative::DIFFERS),
             }
-            // The smaller model may be sure of less than was asked for, and the narrower ones are to be known then.
+            // The draft model may return fewer tokens than requested, so the narrower widths must be compared too.
             if widest.is_some() && (source == DraftSource::Lookup || self.rules.drafts.near) {
                 break;
             }
@@ -142,8 +146,9 @@ impl Scheduler {
         Ok(widest)
     }
 
-    /// Of `targets` those whose drafts can be had at once: the smaller model has read their texts. Of the others it reads a part,
-    /// for as long as a step may take: everybody waits meanwhile. What that takes is counted as drafts'.
+    /// Returns those of `targets` that can be drafted now, because the draft model has read their text. For the
+    /// others, the draft model reads a part of the text, for at most the time of a step, because all slots wait. The
+    /// time counts as a cost of drafts.
     fn catch_up(&mut self, step: StepClass, targets: Vec<DraftTarget>) -> Result<Vec<DraftTarget>> {
         let mut left = prefill_beside_decode(self.rules.step, self.drafts.seconds_per_token) as usize;
         let mut ready = Vec::with_capacity(targets.len());
@@ -157,7 +162,7 @@ impl Scheduler {
                 continue;
             };
             let behind = model.behind(sequence, &target.text);
-            // A draft reads those.
+            // The draft itself reads up to this many tokens.
             let may_be = MOST as usize + 1;
             if behind > may_be && left > 0 {
                 let part = left.min(behind - 1);
@@ -183,7 +188,7 @@ impl Scheduler {
         Ok(ready)
     }
 
-    /// A draft for a slot that makes a batch of its width, or of less that may be.
+    /// Drafts tokens for a slot, for the batch width of `target` or a smaller allowed one.
     fn draft_of(&mut self, DraftTarget { slot, width, text }: DraftTarget) -> Result<()> {
         let (wants, sequence) = (self.wants(slot), self.slots[slot].sequence);
         let cells = self.cells();
@@ -200,7 +205,7 @@ impl Scheduler {
             _ => None,
         };
         let mut draft = drafted.unwrap_or_default();
-        // A shorter one: as much of it as makes a width that may be.
+        // Shortens a short draft to the next allowed width.
         if draft.len() + 1 < width {
             let may = |width: &usize| self.may(self.drafts.sameness.of(*width, cells));
             let fits = WIDTHS.iter().copied().rev().filter(|width| *width <= draft.len() + 1).find(may);
@@ -212,7 +217,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Takes the drafts out of a batch for which there was no room. Whether there were any.
+    /// Drops the drafts of a batch that did not fit. Returns true if there were any.
     pub(super) fn drop_drafts(&mut self) -> bool {
         for run in self.slots.iter_mut().filter_map(|slot| slot.run.as_mut()) {
             self.drafts.rests |= !run.draft.tokens.is_empty();
@@ -221,7 +226,8 @@ impl Scheduler {
         self.drafts.rests
     }
 
-    /// Chooses tokens for slot `at`: by row `row` of the batch, and on as long as they are those of its draft.
+    /// Samples tokens for slot `at`: one from row `row` of the batch, and further ones as long as they match the
+    /// draft. Returns their number.
     pub(super) fn choose_tokens(&mut self, at: usize, row: i32) -> Result<usize> {
         let draft = match &mut self.slots[at].run {
             Some(run) => std::mem::take(&mut run.draft.tokens),
@@ -231,7 +237,7 @@ impl Scheduler {
         loop {
             self.choose_token(at, row + accepted as i32)?;
             let slot = &mut self.slots[at];
-            // Over, or another one than was drafted.
+            // The request has ended, or the sampled token differs from the draft.
             let Some(run) = &mut slot.run else { break };
             let Some(next) = run.next.filter(|next| draft.get(accepted) == Some(next)) else { break };
             slot.held.push(next);
@@ -245,7 +251,7 @@ impl Scheduler {
         if !self.context.forget(slot.sequence, slot.held.len() as u32) {
             return Err(Error::Decode {
                 tokens: draft.len(),
-                why: "a draft could not be taken back".to_string(),
+                why: "cannot remove a rejected draft from the context".to_string(),
             });
         }
         self.metrics.drafted_tokens.add(draft.len() as u64);
@@ -256,7 +262,7 @@ impl Scheduler {
         Ok(accepted + 1)
     }
 
-    /// The step gave `tokens` tokens, with drafts (`drafted`) or without.
+    /// Records the measurement of a step that produced `tokens` tokens.
     pub(super) fn measure_step(&mut self, tokens: usize, drafted: bool) {
         let Some(step) = self.drafts.measured.take() else { return };
         let Some(measured) = self.drafts.gains.get_mut(&step) else { return };
@@ -268,15 +274,16 @@ impl Scheduler {
         if let Some(loss) = lost {
             self.metrics.drafts_turned_off.add(1);
             let rest = measured.rest(Instant::now()).as_secs();
-            tracing::info!("drafts for {} requests at a time: {loss}; tried again in {rest} s", step.0);
+            tracing::info!("drafts with {} simultaneous requests: {loss}; next attempt in {rest} s", step.0);
         }
     }
 }
 
-/// Rows of the last tokens of a sequence as a batch and one by one, which it holds afterwards as before.
+/// Logits of the last tokens of a sequence, each as a pair: evaluated in one batch, and one by one.
 type Rows = Vec<(Vec<f32>, Vec<f32>)>;
 
-/// Evaluates `last`, the last of `held` tokens of `sequence`, as a batch and then one by one.
+/// Evaluates `last`, the last of the `held` tokens of `sequence`, as one batch and then one by one. The sequence
+/// holds the same tokens afterwards.
 fn look(
     context: &mut Context,
     batch: &mut Batch,
@@ -293,7 +300,7 @@ fn look(
         match context.decode_batch(batch)? {
             Decoded::Done => {}
             Decoded::NoRoom => {
-                let why = "no room for tokens that were there".to_string();
+                let why = "no room for tokens that were in the context before".to_string();
                 return Err(Error::Decode { tokens: tokens.len(), why });
             }
         }
@@ -301,7 +308,10 @@ fn look(
     };
     let taken_back = |done: bool| match done {
         true => Ok(()),
-        false => Err(Error::Decode { tokens: last.len(), why: "tokens could not be taken back".to_string() }),
+        false => Err(Error::Decode {
+            tokens: last.len(),
+            why: "cannot remove tokens from the context".to_string(),
+        }),
     };
     taken_back(context.forget(sequence, from as u32))?;
     let together = evaluate(context, from, last)?;

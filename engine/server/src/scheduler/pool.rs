@@ -1,5 +1,4 @@
-//! The scheduler as one of several: its place among the pools of a model, and the threads of a batch in which several
-//! workloads meet.
+//! Scheduler as one of several pools of a model, and thread counts of a batch with several workloads.
 
 use std::sync::Arc;
 
@@ -12,14 +11,14 @@ use crate::scope::Scope;
 use crate::workloads::WorkloadThreads;
 
 impl Scheduler {
-    /// The same as pool number `index`, with so many threads (decode, prefill) for requests without a workload, where there
-    /// are workloads.
+    /// Sets the pool's index. If there are workloads, `own` is the number of threads (decode, prefill) for requests
+    /// without a workload.
     #[must_use]
     pub fn in_pool(mut self, index: usize, own: Option<(u32, u32)>) -> Self {
         if let Some((decode, prefill)) = own {
             let before = self.context.threads();
             self.context.set_threads(decode, prefill);
-            // Its pools have room for all workloads.
+            // The thread pools are large enough for all workloads.
             self.metrics.decode_threads.change(u64::from(before.0), u64::from(decode));
             self.metrics.prefill_threads.change(u64::from(before.1), u64::from(prefill));
             self.pool.set = (decode, prefill);
@@ -30,24 +29,24 @@ impl Scheduler {
         self
     }
 
-    /// Tells the other pools how much is free here.
+    /// Posts the free capacity of this pool.
     pub(super) fn post_notice(&mut self) {
         if !self.inbox.has_pools() {
             return;
         }
         let free = self.slots.iter().filter(|slot| slot.run.is_none()).count();
-        // Those that were left or are looked for come first.
+        // Preempted requests and lookups come first.
         let free = free.saturating_sub(self.preempted.len() + self.looked_for());
         let free = if self.may_take_more() { free } else { 0 };
         let most = self.context.n_ctx() as usize;
-        // The longest prompt that there is room for: what has none is not looked for in steps.
+        // Length of the longest prompt that fits, in eighths of the context.
         let room =
             (1..=8).map(|part| most * part / 8).filter(|room| self.has_room_for(*room)).max().unwrap_or(0);
         let notice = Notice { free, room, held: self.pool.shown.iter().flatten().cloned().collect() };
         self.inbox.post(self.pool.index, notice);
     }
 
-    /// Notes that slot `at` is going to hold `prompt`, which is of `scope`.
+    /// Records that slot `at` will hold `prompt`, which belongs to `scope`.
     pub(super) fn show_prompt(&mut self, at: usize, scope: Scope, prompt: &[Token]) {
         if self.inbox.has_pools()
             && let Some(shown) = self.pool.shown.get_mut(at)
@@ -56,22 +55,22 @@ impl Scheduler {
         }
     }
 
-    /// Notes that nobody may go on from what slot `at` holds.
+    /// Records that no request may reuse what slot `at` holds.
     pub(super) fn hide_prompt(&mut self, at: usize) {
         if let Some(shown) = self.pool.shown.get_mut(at) {
             *shown = None;
         }
     }
 
-    /// Counts the busy slots, beside those of other pools.
+    /// Updates the number of busy slots, which all pools of the model add up.
     pub(super) fn count_busy(&mut self) {
         let busy = self.slots.iter().filter(|slot| slot.run.is_some()).count() as u64;
         self.metrics.slots_busy.change(self.pool.busy, busy);
         self.pool.busy = busy;
     }
 
-    /// Sets the threads for a batch of `parts`: the most that any of its requests may have, so that none is slower than it
-    /// asked for because of another.
+    /// Sets the thread counts for a batch of `parts`: the maximum of its requests, so that no request slows another
+    /// one down.
     pub(super) fn take_threads(&mut self, parts: &[BatchPart]) {
         let Some(own) = self.pool.own else { return };
         let asked = parts.iter().filter_map(|part| self.slots.get(part.slot)?.run.as_ref());

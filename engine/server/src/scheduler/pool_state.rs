@@ -1,20 +1,20 @@
-//! State of the scheduler as one of several pools.
+//! State of a scheduler as one of several pools.
 
 use crate::pools::SlotPrompt;
 
-/// Of a scheduler: which one it is, and what its threads are set to.
+/// Index and thread counts of a pool.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    /// Its number.
+    /// Index of the pool.
     pub index: usize,
-    /// How many changes of the rules it has seen.
+    /// Number of rule changes that the scheduler has seen.
     pub rules_seen: u64,
-    /// The prompts that its slots hold, where others are told.
+    /// Prompts that the slots hold, for the notices.
     pub(super) shown: Vec<Option<SlotPrompt>>,
-    /// Slots that the metrics count as busy because of it.
+    /// Number of busy slots that this pool contributes to the metrics.
     pub(super) busy: u64,
-    /// Threads where a request names no workload; none where there are no workloads.
+    /// Thread counts of requests without a workload. `None` if there are no workloads.
     pub(super) own: Option<(u32, u32)>,
-    /// What is set now.
+    /// Thread counts that are set now.
     pub(super) set: (u32, u32),
 }

@@ -1,4 +1,4 @@
-//! Rules that the scheduler works by.
+//! Rules of the scheduler.
 
 use std::time::Duration;
 
@@ -7,29 +7,30 @@ use llama::options::DeviceSampling;
 
 use crate::drafts::Drafting;
 
-/// How the scheduler works.
+/// Rules of the scheduler.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Whether prompts may begin with what is in the cache.
+    /// True if prompts may reuse cached tokens.
     pub reuse: bool,
-    /// How long a batch may take in which anyone generates, as far as prompts make it long ([`stretched`](crate::plan::stretched)).
+    /// Time limit of a batch with generating slots, as far as prompts lengthen it
+    /// ([`stretched`](crate::plan::stretched)).
     pub step: Duration,
-    /// How long a reader may be behind before its request ends.
+    /// Time after which a request ends if its answer is not read.
     pub stall: Duration,
-    /// Speculative decoding.
+    /// Configuration of speculative decoding.
     pub drafts: Drafting,
-    /// Whether a device may choose tokens.
+    /// Sampling on a device.
     pub on_device: DeviceSampling,
 }
 
 impl Rules {
-    /// Rows of logits that a batch of `slots` slots may ask for.
+    /// Returns the maximum number of rows of logits in a batch of `slots` slots.
     pub fn rows(&self, slots: u32) -> u32 {
         self.drafts.rows(slots)
     }
 }
 
-/// `rules` as far as `context` can work by them.
+/// Returns `rules` without what `context` does not support.
 pub(super) fn possible(rules: Rules, context: &Context) -> Rules {
     Rules { reuse: rules.reuse && context.model().has_plain_cache(), ..rules }
 }

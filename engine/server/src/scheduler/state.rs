@@ -17,34 +17,34 @@ use crate::queue::Inbox;
 use crate::scope::Owners;
 use crate::slot::{Outbox, RunningRequest, Slot};
 
-/// The thread's state.
+/// State of the scheduler.
 pub struct Scheduler {
     pub(super) context: Context,
     pub(super) slots: Vec<Slot>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) rules: Rules,
-    /// Owners of prompts that may be used; `None` while the first configuration is in force.
+    /// Owners whose prompts may be reused. `None` before the first reload.
     pub(super) owners: Option<Arc<Owners>>,
     pub(super) batch: Batch,
-    /// Tokens of a batch.
+    /// Maximum number of tokens in a batch.
     pub(super) budget: u32,
-    /// Counts admissions.
+    /// Number of admissions so far.
     pub(super) admissions: u64,
-    /// Requests that were preempted for want of cells, the oldest first.
+    /// Requests that were preempted because cells ran out, the oldest first.
     pub(super) preempted: Vec<RunningRequest>,
-    /// Ends that readers have yet to take, of runs that are over.
+    /// Events of ended requests that their readers have not taken yet.
     pub(super) leaving: Vec<Outbox>,
-    /// The prompt cache on the disk, if there is one, and what it has found.
+    /// Disk cache, if there is one, and its results that wait for a slot.
     pub(super) disk: Option<Disk<Job>>,
     pub(super) found: VecDeque<LookupAnswer<Job>>,
-    /// Time for which clients' grammars have kept others waiting.
+    /// Delays that clients' grammars cause.
     pub(super) grammar_budget: GrammarBudget,
     pub(super) seconds_per_prompt_token: Option<f64>,
     pub(super) looked_at_queue: Instant,
-    /// What several contexts of a model, and several workloads, need.
+    /// State as one of several pools.
     pub(super) pool: Pool,
-    /// Its index in the snapshots of slots.
+    /// Index in the slot snapshots.
     pub(super) snapshot_index: usize,
     pub(super) drafts: Drafts,
 }

@@ -1,11 +1,13 @@
-//! How well a model predicts a text, and how far its probabilities are from a reference's: llama-perplexity's method.
+//! Perplexity of a model on a text, and divergence of its probabilities from those of a reference, by the method of
+//! llama-perplexity.
 //!
-//! The text is cut into chunks. Each is fed to an empty context, the begin token in place of its first where the model
-//! wants one, and the second half is scored: by then there is something to predict from.
+//! The text is split into chunks. Each chunk is evaluated in an empty context. If the model expects a begin token,
+//! that token replaces the chunk's first token. Only the second half of a chunk is scored, because its tokens have
+//! enough context before them.
 //!
-//! Logits are large (a chunk's scored half takes 150 MB for a vocabulary of 150,000), so only a window of them is ever
-//! held: both models go through the text side by side, or, where memory has no room for two, one after the other with
-//! the reference's probabilities in a temporary file.
+//! Logits are large: the scored half of a chunk takes 150 MB for a vocabulary of 150,000 tokens. So only a window of
+//! them is kept. Both models evaluate the text side by side. If memory does not suffice for both, they run one after
+//! the other, with the reference's probabilities in a temporary file.
 
 mod reader;
 mod saved;
@@ -25,21 +27,21 @@ pub(crate) use reader::ChunkContext;
 use saved::Saved;
 use serde::Serialize;
 
-/// Prose of many kinds, dialogue, code and figures.
+/// Prose of many kinds, with dialogue, code and numbers.
 const PROSE: &str = include_str!("text.txt");
 
-/// What is evaluated where no text is given: prose, and after it code, tables and eight scripts.
+/// Returns the text that is evaluated if none is given: prose, then code, tables and eight writing systems.
 pub fn built_in_text() -> String {
     [PROSE, TEXT].join("\n")
 }
 
-/// Tokens of a chunk where nothing is asked for: llama-perplexity's.
+/// Default number of tokens of a chunk: llama-perplexity's.
 pub const DEFAULT_CHUNK: u32 = 512;
 
-/// Fewest tokens of a chunk: half of them have to tell something.
+/// Smallest number of tokens of a chunk, so that the scored half means something.
 pub const LEAST_CHUNK: u32 = 16;
 
-/// A text as a model's tokens, cut into chunks.
+/// Text as tokens of a model, split into chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkedText {
     tokens: Vec<Token>,
@@ -49,10 +51,10 @@ pub struct ChunkedText {
 }
 
 impl ChunkedText {
-    /// Cuts `text` into chunks of `chunk` tokens, as many as there are or `most`.
+    /// Splits `text` into chunks of `chunk` tokens: as many as there are, or at most `most`.
     ///
     /// # Errors
-    /// When there is not enough text for one.
+    /// [`Error::TextTooShort`] if the text does not fill one chunk; and those of the tokenizer.
     pub fn new(model: &Model, text: &str, chunk: u32, most: Option<u32>) -> Result<Self> {
         let tokens = model.tokenize(text)?;
         let (held, size) = (tokens.len(), chunk.max(LEAST_CHUNK) as usize);
@@ -63,17 +65,17 @@ impl ChunkedText {
         Ok(Self { tokens, begin: model.begin_token(), chunk: size, chunks })
     }
 
-    /// Chunks.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> usize {
         self.chunks
     }
 
-    /// Tokens in each.
+    /// Returns the number of tokens of a chunk.
     pub fn chunk_size(&self) -> usize {
         self.chunk
     }
 
-    /// The tokens of a chunk, as they are fed.
+    /// Returns the tokens of a chunk as they are evaluated, with the begin token if the model expects one.
     fn chunk(&self, number: usize) -> Vec<Token> {
         let mut tokens = self.tokens[number * self.chunk..][..self.chunk].to_vec();
         if let Some(begin) = self.begin {
@@ -82,36 +84,39 @@ impl ChunkedText {
         tokens
     }
 
-    /// The first scored position of a chunk.
+    /// Returns the first scored position of a chunk.
     fn first_scored(&self) -> usize {
         self.chunk / 2
     }
 }
 
-/// What was found.
+/// Result of an evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// Chunks evaluated.
+    /// Number of chunks that were evaluated.
     pub chunks: usize,
-    /// Chunks that there were to be.
+    /// Number of chunks that were planned.
     pub chunks_planned: usize,
-    /// Tokens of a chunk.
+    /// Number of tokens of a chunk.
     pub chunk_tokens: usize,
-    /// Positions scored.
+    /// Number of scored positions.
     pub positions: usize,
-    /// Whether it was stopped before the end.
+    /// True if the evaluation was interrupted.
     pub interrupted: bool,
-    /// Perplexity; none when it was stopped before the first chunk. What is no number is `null` in JSON.
+    /// Perplexity; `None` if the evaluation was interrupted before the end of the first chunk. NaN is `null` in JSON.
     pub perplexity: Option<Estimate>,
-    /// Against the reference.
+    /// Divergence from the reference; `None` without a reference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<Divergence>,
 }
 
-/// Told how many chunks are done, of how many.
+/// Callback that receives the number of finished chunks and the number of all chunks.
 pub type OnProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// The perplexity of `model` on `text`. When it is interrupted, what there was until then.
+/// Computes the perplexity of `model` on `text`. After an interruption, the result covers the finished chunks.
+///
+/// # Errors
+/// Those of making the context and of evaluating.
 pub fn perplexity(
     model: &Arc<Model>,
     text: &ChunkedText,
@@ -134,7 +139,10 @@ pub fn perplexity(
     Ok(summary(text, done, nll.len(), perplexity, None))
 }
 
-/// Compares `model` with `reference`, both in memory, which must have one vocabulary.
+/// Compares `model` with `reference`. Both are in memory and must have the same vocabulary.
+///
+/// # Errors
+/// Those of making the contexts and of evaluating.
 pub fn against(
     model: &Arc<Model>,
     reference: &Arc<Model>,
@@ -169,18 +177,21 @@ pub fn against(
     Ok(compared(text, done, &pairs))
 }
 
-/// A reference's probabilities over a text, in a file.
+/// Probabilities of a reference for a text, in a temporary file.
 pub struct Reference {
     saved: Saved,
-    /// Of each position what rounding in the file may change: -ln of the probability of the token that came, and the
-    /// most likely one.
+    /// Values for each position that rounding in the file may change: the negative logarithm of the probability of
+    /// the actual token, and the most likely token.
     exact: Vec<(f64, usize)>,
     text: ChunkedText,
     chunks: usize,
 }
 
 impl Reference {
-    /// Evaluates `reference` on `text`. When it is interrupted, the chunks until then are there.
+    /// Evaluates `reference` on `text`. After an interruption, the result has the finished chunks.
+    ///
+    /// # Errors
+    /// [`Error::Temporary`] if the file cannot be written; and those of making the context and of evaluating.
     pub fn save(
         reference: &Arc<Model>,
         text: &ChunkedText,
@@ -203,17 +214,21 @@ impl Reference {
         Ok(Self { saved, exact, text: text.clone(), chunks })
     }
 
-    /// What there is to tell where it was interrupted: that the model was not begun.
+    /// Returns the empty result of an interrupted reference, whose model was not evaluated; `None` if the reference
+    /// is complete.
     pub fn cut_short(&self) -> Option<Evaluation> {
         (self.chunks < self.text.chunks).then(|| compared(&self.text, 0, &[]))
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn text(&self) -> &ChunkedText {
         &self.text
     }
 
-    /// Compares `model`, of the same vocabulary, with it.
+    /// Compares `model`, which must have the same vocabulary, with the reference.
+    ///
+    /// # Errors
+    /// [`Error::Temporary`] if the file cannot be read; and those of making the context and of evaluating.
     pub fn against(
         &mut self,
         model: &Arc<Model>,
@@ -249,10 +264,10 @@ impl Reference {
     }
 }
 
-/// Sees that both models mean the same by the same number.
+/// Checks that the tokens of both models have the same numbers and texts.
 ///
 /// # Errors
-/// When they do not.
+/// [`Error::Vocabularies`] if they differ.
 pub fn same_vocabulary(model: &Model, reference: &Model) -> Result<()> {
     let (mut one, mut other) = (Vec::new(), Vec::new());
     let differs = |why: String| Error::Vocabularies {
@@ -277,17 +292,17 @@ pub fn same_vocabulary(model: &Model, reference: &Model) -> Result<()> {
     Ok(())
 }
 
-/// Whether the weights of both files find room at once.
+/// True if the weights of both files fit into memory at the same time.
 ///
 /// # Errors
-/// When one is no model.
+/// If a file is not a model.
 pub fn fit_together(model: &Path, reference: &Path, runtime_host: &RuntimeHost) -> Result<bool> {
     let weights = |path: &Path| -> Result<u64> { Ok(GgufFile::open(path)?.weights()?.0) };
     let needed = weights(model)?.saturating_add(weights(reference)?);
     Ok(runtime_host.memory().is_none_or(|available| Bytes(needed) <= available))
 }
 
-/// Runs `work` on every chunk; how many were done until the end or an interruption.
+/// Runs `work` on every chunk. Returns the number of chunks that were finished before the end or an interruption.
 pub(crate) fn each_chunk(
     text: &ChunkedText,
     on_progress: OnProgress<'_>,
@@ -356,7 +371,7 @@ mod tests {
 
     #[test]
     fn the_built_in_text_is_enough_for_several_chunks() {
-        // Some four bytes a token with a real vocabulary.
+        // About four bytes per token with a real vocabulary.
         let text = built_in_text();
         assert!(text.len() / 4 > 5 * DEFAULT_CHUNK as usize, "{}", text.len());
     }

@@ -1,4 +1,4 @@
-//! A model that goes through a text chunk by chunk.
+//! Evaluation of a text, chunk by chunk.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,18 +12,21 @@ use llama::{Collector, Context, Model, Token};
 
 use super::ChunkedText;
 
-/// What the logits of one call may take: they are kept for all its tokens.
+/// Largest size in bytes of the logits of one call, which are kept for all of its tokens.
 const LOGITS: usize = 128 << 20;
 
-/// A context for chunks.
+/// Context that evaluates chunks.
 pub struct ChunkContext {
     context: Context,
-    /// Tokens of one call.
+    /// Number of tokens of one call.
     window: usize,
 }
 
 impl ChunkContext {
-    /// A context of `model` for the chunks of `text`.
+    /// Makes a context of `model` for the chunks of `text`.
+    ///
+    /// # Errors
+    /// Those of making a context.
     pub fn new(
         model: &Arc<Model>,
         text: &ChunkedText,
@@ -33,7 +36,10 @@ impl ChunkContext {
         Self::with(model, text, settings, runtime_host, None)
     }
 
-    /// The same; `collector` sees what goes into every matrix.
+    /// Makes a context like [`new`](Self::new); `collector` receives the inputs of every matrix.
+    ///
+    /// # Errors
+    /// Those of making a context.
     pub fn collecting(
         model: &Arc<Model>,
         text: &ChunkedText,
@@ -53,7 +59,7 @@ impl ChunkContext {
     ) -> Result<Self> {
         let row = size_of::<f32>() * model.n_vocab().max(1) as usize;
         let most = text.chunk_size().min(settings.n_batch.value as usize);
-        // Not below what prefill's kernels work well with.
+        // Not fewer tokens than the kernels of prefill need to be efficient.
         let window = (LOGITS / row).clamp(64.min(most), most);
         let options = ContextOptions {
             n_ctx: (text.chunk_size() as u32).next_multiple_of(CTX_STEP),
@@ -72,14 +78,17 @@ impl ChunkContext {
         Ok(Self { context, window })
     }
 
-    /// Feeds what stands before the scored positions of `chunk` to the empty context.
+    /// Evaluates the tokens before the scored positions of `chunk` in the empty context.
+    ///
+    /// # Errors
+    /// Those of the evaluation.
     pub fn begin(&mut self, chunk: &[Token], first_scored: usize) -> Result<()> {
         self.context.clear();
         self.context.decode(&chunk[..first_scored])
     }
 
-    /// The scored positions in parts that [`window`](Self::window) takes. The last token is not among them: nothing
-    /// comes after it.
+    /// Splits the scored positions into parts for [`window`](Self::window). The last token is not scored, because no
+    /// token follows it.
     pub fn windows(
         &self,
         chunk: &[Token],
@@ -89,7 +98,11 @@ impl ChunkContext {
         (first_scored..end).step_by(window).map(move |start| start..end.min(start + window))
     }
 
-    /// Feeds the tokens of `window` and hands `on_row` the one that follows each, with the logits before it.
+    /// Evaluates the tokens of `window`. Passes the token that follows each of them to `on_row`, with the logits that
+    /// predict it.
+    ///
+    /// # Errors
+    /// Those of the evaluation and of `on_row`.
     pub fn window(
         &mut self,
         chunk: &[Token],
@@ -100,7 +113,10 @@ impl ChunkContext {
         self.context.decode_all(&chunk[window], |row| on_row(next.next().copied().unwrap_or_default(), row))
     }
 
-    /// All of a chunk.
+    /// Evaluates a whole chunk, like [`begin`](Self::begin) and [`window`](Self::window).
+    ///
+    /// # Errors
+    /// Those of the evaluation and of `on_row`.
     pub fn chunk(
         &mut self,
         chunk: &[Token],

@@ -7,19 +7,22 @@ use std::path::PathBuf;
 use build_info::{Bytes, kld};
 use llama::error::{Error, Result};
 
-/// Rows, first written, then read in the same order as often as wanted.
+/// File of rows that are written once, and then read in the same order any number of times.
 pub struct Saved {
     file: BufWriter<File>,
     reader: Option<BufReader<File>>,
     vocabulary: usize,
     folder: PathBuf,
-    /// What it will take.
+    /// Size of the complete file in bytes.
     needed: Bytes,
 }
 
 impl Saved {
-    /// Makes an empty file in the folder for temporary files. It has no name, so nothing is left behind whatever
-    /// happens.
+    /// Creates an empty file in the folder for temporary files. The file has no name, so the system always deletes
+    /// it.
+    ///
+    /// # Errors
+    /// [`Error::Temporary`] if the file cannot be created.
     pub fn new(vocabulary: usize, needed: Bytes) -> Result<Self> {
         let folder = std::env::temp_dir();
         let file = base::unnamed().map_err(|source| failed(&folder, needed, source))?;
@@ -27,12 +30,18 @@ impl Saved {
     }
 
     /// Appends a row.
+    ///
+    /// # Errors
+    /// [`Error::Temporary`] if the file cannot be written.
     pub fn push(&mut self, row: &[f64]) -> Result<()> {
         let bytes: Vec<u8> = row.iter().flat_map(|p| kld::compact(*p).to_le_bytes()).collect();
         self.file.write_all(&bytes).map_err(|source| failed(&self.folder, self.needed, source))
     }
 
-    /// Goes back to the first row.
+    /// Returns to the first row.
+    ///
+    /// # Errors
+    /// [`Error::Temporary`] if the file cannot be written or read.
     pub fn rewind(&mut self) -> Result<()> {
         let rewound =
             self.file.flush().and_then(|()| self.file.get_ref().try_clone()).and_then(|mut file| {
@@ -43,7 +52,10 @@ impl Saved {
         Ok(())
     }
 
-    /// The next row.
+    /// Reads the next row.
+    ///
+    /// # Errors
+    /// [`Error::Temporary`] if the file cannot be read.
     pub fn next(&mut self) -> Result<Vec<f64>> {
         let mut bytes = vec![0; 2 * self.vocabulary];
         let read = match &mut self.reader {

@@ -1,4 +1,4 @@
-//! Collecting an importance matrix.
+//! Collection of importance matrices.
 
 use std::sync::Arc;
 
@@ -9,17 +9,20 @@ use llama::{Collector, MatrixSums, Model};
 
 use crate::eval::{ChunkContext, ChunkedText, OnProgress, each_chunk};
 
-/// What was collected.
+/// Sums that were collected from a text.
 #[derive(Clone, Debug)]
 pub struct Collected {
-    /// By the names of the matrices.
+    /// Sums of squares, with the name of each matrix.
     pub entries: Vec<(String, MatrixSums)>,
-    /// Chunks that were whole.
+    /// Number of chunks that were evaluated completely.
     pub chunks: usize,
 }
 
-/// Sends `text` through `model`, all of each chunk but its last token, and sums up what each matrix is given; `with_output`
-/// the output's matrix too. When it is interrupted, what there was until then.
+/// Evaluates `text` with `model`, without the last token of each chunk, and sums up the inputs of each matrix;
+/// `with_output` includes the output matrix. After an interruption, the result covers the evaluated part.
+///
+/// # Errors
+/// Those of making the context, of evaluating, and of collecting.
 pub fn collect(
     model: &Arc<Model>,
     text: &ChunkedText,
@@ -31,11 +34,11 @@ pub fn collect(
     let collector = Collector::new(with_output)?;
     let mut reader = ChunkContext::collecting(model, text, settings, runtime_host, &collector)?;
     let chunks = each_chunk(text, on_progress, |chunk| {
-        // With logits of every token: the last layer would leave out the others.
+        // Logits are requested for every token, because the last layer would leave out the other tokens.
         let read = reader.chunk(chunk, 0, |_, _| Ok(()));
         collector.check()?;
         read
     })?;
-    // Half a chunk of an interruption counts too: sums and counts go together.
+    // An interrupted chunk counts in part, which is correct because sums and counts belong together.
     Ok(Collected { entries: collector.entries(), chunks })
 }

@@ -1,4 +1,4 @@
-//! Importance matrices in files. What is read is not trusted.
+//! Files of importance matrices. Their content is not trusted.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,17 +15,17 @@ use llama::quantize::Imatrix;
 
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
-/// Tokens of a chunk, in a file.
+/// Metadata key of the number of tokens of a chunk.
 const CHUNK_SIZE: &str = "imatrix.chunk_size";
 const CHUNK_COUNT: &str = "imatrix.chunk_count";
 const DATASETS: &str = "imatrix.datasets";
-/// No older file is larger: one for the largest models has a few hundred megabytes.
+/// Largest size in bytes of a file in the older format. Those for the largest models have a few hundred megabytes.
 const OLD_LIMIT: u64 = 4 << 30;
 
 /// Reads the file at `path`.
 ///
 /// # Errors
-/// When it is none, damaged, or empty.
+/// [`Error::Imatrix`] if it is not an importance matrix, or is damaged or empty.
 pub fn read(path: &Path) -> Result<Imatrix> {
     let wrong = |why: String| Error::Imatrix { path: path.to_path_buf(), why };
     let io = |error: std::io::Error| wrong(format!("it cannot be read: {error}"));
@@ -51,10 +51,10 @@ pub fn read(path: &Path) -> Result<Imatrix> {
     Ok(found)
 }
 
-/// Writes `imatrix` to `path`, with `chunk_size` tokens a chunk.
+/// Writes `imatrix`, which was collected from chunks of `chunk_size` tokens, to `path`.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If the file cannot be written.
 pub fn write(imatrix: &Imatrix, path: &Path, chunk_size: u32) -> Result<()> {
     let place = |error| Error::Place(Box::new(error));
     let header = header_of(imatrix, chunk_size);
@@ -141,7 +141,7 @@ fn from_gguf(path: &Path, file: &GgufFile, content: &mut File) -> std::result::R
     Ok(named(path, entries, datasets, file.u32(CHUNK_COUNT).unwrap_or(0)))
 }
 
-/// The values of a tensor, which was found to lie within the file.
+/// Reads the values of a tensor, which was checked to lie within the file.
 fn floats(content: &mut File, tensor: &TensorInfo) -> std::result::Result<Vec<f32>, String> {
     if tensor.kind != GgmlType::F32 {
         return Err(format!("{} is {}, and not f32: the file is damaged", tensor.name, tensor.kind));
@@ -154,7 +154,7 @@ fn floats(content: &mut File, tensor: &TensorInfo) -> std::result::Result<Vec<f3
     Ok(bytes.chunks_exact(4).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect())
 }
 
-/// The first of an array of texts, if it is a sensible one.
+/// Reads the first element of an array of texts; `None` if it is not a plausible text.
 fn first_text(content: &mut File, offset: u64) -> Option<String> {
     content.seek(SeekFrom::Start(offset)).ok()?;
     let mut len = [0; 8];
@@ -164,8 +164,9 @@ fn first_text(content: &mut File, offset: u64) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The older format: i32 entries; of each i32 length and bytes of the name, i32 calls, i32 values, f32 values; then,
-/// maybe, i32 chunks, i32 length and bytes of the text's name.
+/// Parses the older format: the number of entries (i32); for each entry, the length of its name (i32), the name, the
+/// number of calls (i32), the number of values (i32) and the values (f32). The number of chunks (i32), the length
+/// (i32) and the name of the text may follow.
 fn from_old(path: &Path, bytes: &[u8]) -> std::result::Result<Imatrix, String> {
     let mut rest = Cursor(bytes);
     let no = "it is neither a GGUF file nor an importance matrix of the older format, or it is damaged";
@@ -179,7 +180,7 @@ fn from_old(path: &Path, bytes: &[u8]) -> std::result::Result<Imatrix, String> {
             .chunks_exact(4)
             .map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]]))
             .collect();
-        // llama.cpp takes sums of no calls for means.
+        // llama.cpp treats sums with 0 calls as means.
         let calls = if calls > 0 { calls as f32 } else { 1.0 };
         (!name.is_empty() && !sums.is_empty()).then_some((name, MatrixSums { sums, counts: vec![calls] }))
     };
@@ -195,7 +196,7 @@ fn from_old(path: &Path, bytes: &[u8]) -> std::result::Result<Imatrix, String> {
     Ok(named(path, entries, dataset.into_iter().collect(), chunks))
 }
 
-/// Bytes that are left.
+/// Remaining bytes.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {

@@ -1,8 +1,8 @@
-//! Importance matrices: how large the inputs of each column of each matrix are, so that a quantiser knows where an error
-//! costs most.
+//! Importance matrices: the mean square input of each column of each matrix, which shows a quantiser the columns
+//! where an error costs most.
 //!
-//! Files are llama-imatrix's: GGUF, with `NAME.in_sum2` (sums of squares) and `NAME.counts` for each matrix NAME, and its
-//! older format, which is only read.
+//! The files are llama-imatrix's: GGUF with `NAME.in_sum2` (sums of squares) and `NAME.counts` for each matrix NAME.
+//! The older format can only be read.
 
 mod collect;
 mod file;
@@ -18,11 +18,11 @@ use llama::quantize::{Imatrix, Type};
 
 use crate::quantize::{PlannedTensor, QuantizePlan};
 
-/// About the size of the file of an importance matrix of the model at `path`: a float for each column of each matrix, of
-/// experts for each of them.
+/// Estimates the size of the importance matrix file of the model at `path`: a float for each column of each matrix,
+/// and for each expert.
 ///
 /// # Errors
-/// When it is no model that can be read.
+/// If the file is not a model that can be read.
 pub fn file_bytes(path: &Path) -> Result<Bytes> {
     let first = GgufFile::open(path)?;
     let rest = first.other_parts()?;
@@ -34,13 +34,14 @@ pub fn file_bytes(path: &Path) -> Result<Bytes> {
     Ok(Bytes(tensors.map(|tensor| of(&tensor.dims)).sum()))
 }
 
-/// Checks that `imatrix` is one of the model that `plan` is for, which quantises to `kind`.
+/// Checks that `imatrix` belongs to the model of `plan`, which quantises to `kind`.
 ///
 /// # Errors
-/// When an entry has another size, nothing has an entry, or something that cannot do without has none.
+/// [`Error::Imatrix`] if an entry has another size than its tensor, if no tensor has an entry, or if a tensor that
+/// needs an entry has none.
 pub(crate) fn check(imatrix: &Imatrix, plan: &QuantizePlan, kind: Type) -> Result<()> {
     let wrong = |why: String| Error::Imatrix { path: imatrix.path.clone(), why };
-    let foreign = "it is of another model: collect one from this model with `anneal imatrix`";
+    let foreign = "it belongs to another model: collect one from this model with `anneal imatrix`";
     let weighed: Vec<_> = plan.tensors.iter().filter(|tensor| tensor.is_weighed()).collect();
     for tensor in &weighed {
         let Some(entry) = imatrix.entries.get(&tensor.name) else { continue };
@@ -62,7 +63,7 @@ pub(crate) fn check(imatrix: &Imatrix, plan: &QuantizePlan, kind: Type) -> Resul
             "none of its {count} entries ({first}, …) is of a tensor that is quantised; {foreign}"
         )));
     }
-    // Experts that are never chosen have an entry nevertheless.
+    // Every expert has an entry, even one that was never chosen.
     if let Some(tensor) = weighed.iter().filter(lacking).find(|tensor| tensor.needs_imatrix(kind)) {
         let (name, to) = (&tensor.name, tensor.to);
         return Err(wrong(format!("it says nothing of {name}, which as {to} is garbage without; {foreign}")));

@@ -1,4 +1,4 @@
-//! What a quantisation makes of each tensor, before it is done.
+//! Plan of a quantisation: the new type and size of each tensor.
 
 use std::collections::HashMap;
 
@@ -7,32 +7,32 @@ use gguf::{GgmlType, GgufFile};
 use llama::quantize::Type;
 use serde::{Serialize, Serializer};
 
-/// Types that are garbage without an importance matrix; llama.cpp's `tensor_requires_imatrix`.
+/// Types that lose nearly all accuracy without an importance matrix: llama.cpp's `tensor_requires_imatrix`.
 const STARVED: [&str; 6] = ["iq3_xxs", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_m", "iq1_s"];
 
-/// What becomes of a model.
+/// Plan for a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QuantizePlan {
-    /// Its tensors.
+    /// Tensors of the model.
     pub tensors: Vec<PlannedTensor>,
-    /// Bytes of the file that are no tensors.
+    /// Size of the file without its tensors, in bytes.
     pub header: Bytes,
 }
 
-/// What becomes of a tensor.
+/// Plan for a tensor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlannedTensor {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Elements per row first.
+    /// Dimensions, beginning with the number of elements of a row.
     pub dims: Vec<u64>,
-    /// The type it has.
+    /// Current type.
     #[serde(serialize_with = "name_of")]
     pub from: GgmlType,
-    /// The type it will have.
+    /// New type.
     #[serde(serialize_with = "name_of")]
     pub to: GgmlType,
-    /// The size it will have.
+    /// New size in bytes.
     pub bytes: Bytes,
 }
 
@@ -41,7 +41,8 @@ fn name_of<S: Serializer>(kind: &GgmlType, serializer: S) -> Result<S::Ok, S::Er
 }
 
 impl QuantizePlan {
-    /// What llama.cpp `said` of the tensors in `parts`; those that it did not speak of stay as they are.
+    /// Makes the plan from `said`, llama.cpp's output for the tensors in `parts`. Tensors that it does not mention
+    /// keep their type.
     pub(super) fn read(parts: &[GgufFile], said: &str) -> Self {
         let types: HashMap<&str, GgmlType> = said.lines().filter_map(line).collect();
         let planned = |tensor: &gguf::TensorInfo| {
@@ -61,55 +62,57 @@ impl QuantizePlan {
         Self { tensors, header: Bytes(header) }
     }
 
-    /// Bytes that the tensors will take.
+    /// Returns the new size of all tensors in bytes.
     pub fn tensor_bytes(&self) -> Bytes {
         Bytes(self.tensors.iter().map(|tensor| tensor.bytes.0).sum())
     }
 
-    /// Bytes that the file will take, nearly: without what stands between tensors.
+    /// Returns the approximate size of the new file in bytes, without the padding between tensors.
     pub fn file_bytes(&self) -> Bytes {
         Bytes(self.tensor_bytes().0.saturating_add(self.header.0))
     }
 
-    /// Bits of each weight, on average.
+    /// Returns the mean number of bits per weight.
     pub fn bits_per_weight(&self) -> f64 {
         let elements: u64 = self.tensors.iter().map(PlannedTensor::elements).sum();
         8.0 * self.tensor_bytes().0 as f64 / elements as f64
     }
 
-    /// The first tensor that is quantised already and would be again.
+    /// Returns the first tensor that is already quantised and would be quantised to another type.
     pub fn quantised_twice(&self) -> Option<&PlannedTensor> {
         self.tensors.iter().find(|tensor| tensor.from.is_quantised() && tensor.from != tensor.to)
     }
 
-    /// The first tensor that would be garbage without an importance matrix, quantising to `kind`.
+    /// Returns the first tensor that needs an importance matrix if the model is quantised to `kind`.
     pub fn needs_imatrix(&self, kind: Type) -> Option<&PlannedTensor> {
         self.tensors.iter().find(|tensor| tensor.needs_imatrix(kind))
     }
 }
 
 impl PlannedTensor {
-    /// Its values.
+    /// Returns the number of elements.
     pub fn elements(&self) -> u64 {
         self.dims.iter().product()
     }
 
-    /// Whether an importance matrix has a say in it: not in the embeddings and the output, of which none is collected.
+    /// True if an importance matrix affects the tensor. None is collected for the embeddings and the output.
     pub fn is_weighed(&self) -> bool {
         let exempt = ["token_embd.weight", "per_layer_token_embd.weight", "output.weight"];
         self.from != self.to && self.to.is_quantised() && !exempt.contains(&self.name.as_str())
     }
 
-    /// Whether it would be garbage without an importance matrix, quantising to `kind`.
+    /// True if the tensor loses nearly all accuracy without an importance matrix, if the model is quantised to
+    /// `kind`.
     pub(crate) fn needs_imatrix(&self, kind: Type) -> bool {
-        // The k-types do well without, but for those of the smallest mixture.
+        // The k-types are accurate enough without one, except in the smallest mixture.
         let starved =
             STARVED.contains(&self.to.name()) || (self.to.name() == "q2_K" && kind.name() == "Q2_K_S");
         self.is_weighed() && starved
     }
 }
 
-/// `[   1/  38] blk.0.attn_k.weight - [ 256, …], type = f16, size = … MiB -> … MiB (q4_K)`.
+/// Parses a line such as `[   1/  38] blk.0.attn_k.weight - [ 256, …], type = f16, size = … MiB -> … MiB (q4_K)`;
+/// returns the tensor's name and its new type.
 fn line(text: &str) -> Option<(&str, GgmlType)> {
     let (_, rest) = text.strip_prefix('[')?.split_once("] ")?;
     let (name, rest) = rest.split_once(" - [")?;
@@ -130,7 +133,7 @@ mod tests {
                  size =     0.06 MiB ->     0.02 MiB (q4_K)",
                 Some(("blk.0.attn_k.weight", "q4_K")),
             ),
-            // Stays as it is.
+            // A line without a new type: the tensor does not change.
             ("[   2/  38] blk.0.attn_norm.weight - [ 256, 1, 1, 1], type = f32, size = 0.001 MiB", None),
             ("llama_model_quantize_impl: model size  =     6.56 MiB (16.05 BPW)", None),
             ("[   1/  38] x - [ 256], type = f16, size = 1 MiB -> 1 MiB (new)", None),

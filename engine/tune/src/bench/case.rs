@@ -1,4 +1,4 @@
-//! Tests, and the samples of one.
+//! Tests of a benchmark, and their samples.
 
 use std::time::Duration;
 
@@ -9,19 +9,22 @@ use llama::Graphs;
 use llama::error::{Error, Result};
 use measure::GpuUse;
 
-/// One test.
+/// Sizes of one test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Prompt tokens to evaluate.
+    /// Number of prompt tokens to evaluate.
     pub n_prompt: u32,
-    /// Tokens to generate after them.
+    /// Number of tokens to generate after them.
     pub n_gen: u32,
-    /// Tokens that are in the context already.
+    /// Number of tokens that the context holds before the test.
     pub n_depth: u32,
 }
 
 impl Case {
-    /// Tokens that the context must hold. An error for a test that `path` cannot run.
+    /// Returns the size of the context in tokens.
+    ///
+    /// # Errors
+    /// If `path` cannot run this test.
     pub fn n_ctx(&self, path: Path) -> Result<u32> {
         let &Case { n_prompt, n_gen, n_depth } = self;
         let wrong = |why: String| Err(Error::Usage(why));
@@ -30,70 +33,71 @@ impl Case {
         }
         if path == Path::EndToEnd && n_depth > 0 {
             return wrong(format!(
-                "-d {n_depth}: --end-to-end begins with an empty context; leave -d out, or --end-to-end"
+                "-d {n_depth}: --end-to-end begins with an empty context; remove -d or --end-to-end"
             ));
         }
         let sum = n_prompt.checked_add(n_gen).and_then(|sum| sum.checked_add(n_depth));
         match sum.filter(|sum| *sum <= MAX_CTX) {
             Some(n_ctx) => Ok(n_ctx),
             None => wrong(format!(
-                "a test of {n_prompt} prompt tokens and {n_gen} generated ones at depth {n_depth}: a context has at \
+                "a test with {n_prompt} prompt tokens and {n_gen} generated tokens at depth {n_depth}: a context has \
+                 at \
                  most {MAX_CTX} tokens"
             )),
         }
     }
 }
 
-/// How often a test is run.
+/// Number of runs of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repeat {
-    /// Samples.
+    /// Number of samples.
     pub samples: u32,
-    /// Whether an unmeasured run comes first.
+    /// True if an unmeasured run comes first.
     pub warm_up: bool,
 }
 
-/// What one test measured.
+/// Measured values of one test.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// Nanoseconds of each sample.
+    /// Time of each sample in nanoseconds.
     pub ns: Vec<u64>,
-    /// Nanoseconds until the first token of each sample; end to end only.
+    /// Time to the first token of each sample in nanoseconds; end to end only.
     pub first_token_ns: Vec<u64>,
-    /// Nanoseconds of each generated token, those of all samples in order; end to end the first of each is not among
-    /// them, since it comes out of the prefill.
+    /// Time of each generated token in nanoseconds, for all samples in order. End to end, the first token of each
+    /// sample is left out, because the prefill computes its logits.
     pub token_ns: Vec<u64>,
-    /// Whether prompts were evaluated with weights of their own.
+    /// True if prompts were evaluated with a second copy of the weights.
     pub split: bool,
-    /// Nanoseconds that handing the sequence over took in each sample; empty where it was not handed over.
+    /// Time for moving the sequence between contexts in each sample, in nanoseconds; empty if it was not moved.
     pub hand_over_ns: Vec<u64>,
     /// Graphs of the generated tokens of all samples.
     pub graphs: Graphs,
-    /// When it began, RFC 3339 in UTC.
+    /// Start of the test, RFC 3339 in UTC.
     pub time: String,
-    /// What each NVIDIA GPU did from the first sample to the last; `None` where no driver is loaded.
+    /// Use of each NVIDIA GPU from the first sample to the last; `None` if no driver is loaded.
     pub gpus: Option<Vec<GpuUse>>,
 }
 
 impl Samples {
-    /// Adds what one sample in `session` had of a split layout.
+    /// Adds the split layout's values of one sample in `session`.
     pub(crate) fn note_split(&mut self, session: &mut Session) {
         self.split |= session.is_split();
         self.hand_over_ns.extend(session.take_hand_over().map(|handed| duration(handed.time)));
     }
 }
 
-/// Which path was measured.
+/// Path that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// llama-bench's: random tokens, nothing sampled.
+    /// Path of llama-bench: random tokens without sampling.
     Kernel,
-    /// From text to text.
+    /// Path from text to text.
     EndToEnd,
 }
 
 impl Path {
-    /// As it stands in `anneal_path`.
+    /// Returns the name in the field `anneal_path`.
     pub fn name(self) -> &'static str {
         match self {
             Path::Kernel => "kernel",

@@ -1,4 +1,4 @@
-//! The whole path: text, tokenizer, prefill, sampler, decode, detokenizer, text.
+//! End-to-end path: text, tokenizer, prefill, sampler, decode, detokenizer, text.
 
 use std::ops::ControlFlow;
 use std::time::{Instant, SystemTime};
@@ -16,16 +16,19 @@ use super::case::{Case, Path, Repeat, Samples, duration};
 use super::kernel::{nanoseconds, session};
 use super::record::utc;
 
-/// What a prompt is made of, as often as needed.
+/// Text that is repeated to make a prompt.
 const TEXT: &str = "Steel that has been worked cold is hard and brittle, because its crystals are full of \
 strain. To anneal it, the smith brings it slowly to a red heat, holds it there until the heat has gone all \
 the way through, and lets it cool as slowly as the ashes allow. The strain goes out of the metal; it can be \
 bent, drawn and cut again. \"How long?\" asks the apprentice. \"An hour for every inch,\" says the smith, \
 \"and no looking before morning.\"\n\n";
 
-/// Runs `case`: a text is cut into tokens (the first `n_prompt` are taken), evaluated, and `n_gen` tokens are
-/// sampled and turned into text, in a context that was empty. Tokens that end a text count like any other. With a model
-/// or both [`Layouts`] of one.
+/// Runs `case` with a model or both [`Layouts`] of one. Each sample tokenises a text, evaluates the first `n_prompt`
+/// tokens in an empty context, samples `n_gen` tokens and converts them to text. Tokens that end a text count like
+/// any other.
+///
+/// # Errors
+/// Those of making the context and of evaluating.
 pub fn end_to_end(
     layouts: impl Into<Layouts>,
     case: &Case,
@@ -47,7 +50,7 @@ pub fn end_to_end(
         if round == warm_up && round > 0 {
             gpus = GpuWatch::start();
         }
-        // A new sampler, so that every sample draws the same random numbers.
+        // A new sampler makes every sample draw the same random numbers.
         let mut chain = Chain::new(&settings.sampling_options().with_seed(0), model)?;
         let start = Instant::now();
         let mut prompt = model.tokenize(&text)?;
@@ -74,7 +77,7 @@ pub fn end_to_end(
     Ok(samples)
 }
 
-/// [`TEXT`] as often as it takes to have at least `n` tokens.
+/// Repeats [`TEXT`] until it has at least `n` tokens.
 fn text_for(model: &Model, n: usize) -> Result<String> {
     let once = model.tokenize(TEXT)?.len().max(1);
     let mut text = TEXT.repeat(n.div_ceil(once));

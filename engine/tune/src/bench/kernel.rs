@@ -1,4 +1,4 @@
-//! The kernel path: prefill and decode without sampling.
+//! Kernel path: prefill and decode without sampling.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use measure::GpuWatch;
 use super::case::{Case, Path, Repeat, Samples, duration};
 use super::record::utc;
 
-/// The context of a test: as large as it must be.
+/// Makes the context of a test, with the size that the test needs.
 pub(crate) fn context(
     model: &Arc<Model>,
     path: Path,
@@ -34,7 +34,7 @@ pub(crate) fn context(
     )
 }
 
-/// The same for weights that may be there in two layouts.
+/// Makes the session of a test, for weights in one or two layouts.
 pub(crate) fn session(
     layouts: &Layouts,
     path: Path,
@@ -50,17 +50,20 @@ pub(crate) fn session(
     )
 }
 
-/// What to do where a context does not fit into memory.
+/// Remedy if a context does not fit into memory.
 pub(crate) const MEASURE_LESS: &str =
     "measure fewer tokens (-p, -n, -pg, -d), or make the cache smaller with -ctk q8_0 -ctv q8_0";
 
-/// Options of the context of a test: those of `settings`, with room for `case`.
+/// Returns the context options of a test: those of `settings`, with room for `case`.
 fn context_options(model: &Model, path: Path, case: &Case, settings: &Settings) -> Result<ContextOptions> {
     Ok(ContextOptions { n_ctx: case.n_ctx(path)?, ..model::context_options(model, settings, false) })
 }
 
-/// Runs `case` on the kernel path, with a model or both [`Layouts`] of one. `depth` keeps the state at a depth from one
-/// test to the next.
+/// Runs `case` on the kernel path, with a model or both [`Layouts`] of one. `depth` keeps the state at a depth for
+/// the next test.
+///
+/// # Errors
+/// Those of making the context and of evaluating, and if a logit is NaN.
 pub fn kernel(
     layouts: impl Into<Layouts>,
     case: &Case,
@@ -101,7 +104,7 @@ pub fn kernel(
     Ok(samples)
 }
 
-/// Sees that the last token's logits are numbers: how fast a broken kernel is, nobody wants to know.
+/// Checks that the last token's logits are not NaN: the speed of a broken kernel means nothing.
 pub(crate) fn refuse_nan(session: &mut Session) -> Result<()> {
     match has_nan(session.current().logits()?) {
         true => Err(Error::NotANumber),
@@ -113,7 +116,7 @@ pub(crate) fn nanoseconds(start: Instant) -> u64 {
     duration(start.elapsed())
 }
 
-/// Brings the sequence to `n_depth` tokens, from the saved state where there is one.
+/// Fills the sequence to `n_depth` tokens, from the saved state if there is one.
 pub(crate) fn fill(
     session: &mut Session,
     random: &mut Random,
@@ -123,7 +126,7 @@ pub(crate) fn fill(
     if n_depth == 0 {
         return Ok(());
     }
-    // A state of other options (cache types, say) is refused; then it is computed again.
+    // A state with other options, such as other cache types, is refused and computed again.
     if let Some((depth, state)) = saved
         && *depth == n_depth
         && session.restore(state).is_ok()
@@ -133,13 +136,13 @@ pub(crate) fn fill(
     session.clear();
     prefill(session, random, n_depth)?;
     let state = session.current().save()?;
-    // With two layouts too every sample begins where a generation leaves off.
+    // With two layouts, every sample begins in the same context as a generation would continue in.
     session.restore(&state)?;
     *saved = Some((n_depth, state));
     Ok(())
 }
 
-/// Evaluates `n` random tokens, the first one the model's own begin token.
+/// Evaluates `n` random tokens, of which the first is the model's begin token.
 pub(crate) fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32) -> Result<()> {
     if n == 0 {
         return Ok(());
@@ -161,8 +164,8 @@ pub(crate) fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32)
     Ok(())
 }
 
-/// Evaluates `n` tokens one by one. The clock is read after each synchronisation, which is there in any case; what that
-/// costs is some 50 ns a token.
+/// Evaluates `n` tokens one by one. The clock is read after each synchronisation, which happens in any case. Reading
+/// it costs about 50 ns per token.
 pub(crate) fn decode(
     sequence: &mut impl Sequence,
     random: &mut Random,
@@ -181,7 +184,7 @@ pub(crate) fn decode(
     Ok(())
 }
 
-/// Random tokens: xorshift64 (Marsaglia 2003), always the same, so that two runs do the same work.
+/// Generator of random tokens: xorshift64 (Marsaglia 2003) with a fixed seed, so that two runs do the same work.
 pub(crate) struct Random {
     state: u64,
     n_vocab: u64,
@@ -198,7 +201,7 @@ impl Random {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;
-        // Below n_vocab, which is a positive i32 in llama.cpp.
+        // Less than n_vocab, which is a positive i32 in llama.cpp.
         ((self.state >> 33) % self.n_vocab) as Token
     }
 }

@@ -1,26 +1,26 @@
-//! Times per output token: what a reader of the text notices.
+//! Times per output token, as a reader of the text experiences them.
 
-/// How the times of single tokens are spread, in nanoseconds.
+/// Distribution of the times of single tokens, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Half of the tokens took no longer.
+    /// Time that 50 % of the tokens did not exceed.
     pub p50: u64,
-    /// 95 of 100 took no longer.
+    /// Time that 95 % of the tokens did not exceed.
     pub p95: u64,
-    /// 99 of 100 took no longer.
+    /// Time that 99 % of the tokens did not exceed.
     pub p99: u64,
     /// Standard deviation of the tokens' times.
     pub jitter: u64,
 }
 
-/// The spread of `times`, the tokens of all samples together; `None` of none.
+/// Returns the distribution of `times`, the tokens of all samples together; `None` if there are none.
 pub fn spread(times: &[u64]) -> Option<Spread> {
     if times.is_empty() {
         return None;
     }
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
-    // The nearest rank: a time that was measured, the least that so many do not exceed.
+    // Nearest rank: the smallest measured time that this share of the tokens did not exceed.
     let percentile = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1];
     let floats: Vec<f64> = times.iter().map(|time| *time as f64).collect();
     let (_, deviation) = super::record::mean_and_deviation(&floats);

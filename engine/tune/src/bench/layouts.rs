@@ -1,4 +1,4 @@
-//! The split layout against either of its two alone, from text to text.
+//! Comparison of the split layout with each of its two layouts alone, from text to text.
 
 use std::time::SystemTime;
 
@@ -14,20 +14,20 @@ use super::case::{Case, Repeat, Samples};
 use super::end_to_end;
 use super::record::utc;
 
-/// How many times as fast one test is with the split layout as with one of the two alone.
+/// Speed of one test with the split layout, relative to one of the two layouts alone.
 #[derive(Clone, Debug)]
 pub struct LayoutRecord {
-    /// The test.
+    /// Sizes of the test.
     pub case: Case,
-    /// Model type, as llama.cpp words it.
+    /// Model type, in llama.cpp's words.
     pub model_type: String,
-    /// What it is compared with: `repacked` or `file`.
+    /// Layout that the split one is compared with: `repacked` or `file`.
     pub against: &'static str,
-    /// Time of the other by time of the split layout, pair by pair.
+    /// Time of the other layout divided by the time of the split layout, over pairs.
     pub ratio: Ratio,
-    /// With the split layout.
+    /// Samples with the split layout.
     pub split: Samples,
-    /// With the other.
+    /// Samples with the other layout.
     pub other: Samples,
     model_filename: String,
     build_commit: String,
@@ -37,7 +37,7 @@ pub struct LayoutRecord {
 }
 
 impl LayoutRecord {
-    /// Every field with its value, in order.
+    /// Returns every field with its value, in order.
     pub fn fields(&self) -> Vec<(&'static str, Value)> {
         let settings = &self.settings;
         let end = |end: f64| json!((self.ratio.pairs >= FEWEST_PAIRS).then_some(end));
@@ -78,10 +78,10 @@ impl Serialize for LayoutRecord {
     }
 }
 
-/// Runs `case` in each layout alone and split, in turns, `repeat.samples` times each.
+/// Runs `case` in each layout alone and split, interleaved, `repeat.samples` times each.
 ///
 /// # Errors
-/// Those of [`end_to_end`], and where there are no two layouts or `case` does not use them.
+/// Those of [`end_to_end`], and if there are no two layouts or `case` does not use both.
 pub fn compare_layouts(
     layouts: &Layouts,
     case: &Case,
@@ -91,7 +91,7 @@ pub fn compare_layouts(
     repeat: Repeat,
 ) -> Result<Vec<LayoutRecord>> {
     let Some([repacked, file]) = layouts.apart() else {
-        let why = layouts.why_not().unwrap_or("there is one layout").to_string();
+        let why = layouts.why_not().unwrap_or("there is only one layout").to_string();
         return Err(Error::OneLayout(why));
     };
     if case.n_prompt < settings.split_from.value {

@@ -1,10 +1,10 @@
-//! Measures prefill and decode by llama-bench's method, and the whole path from text to text.
+//! Measurements of prefill and decode by llama-bench's method, and of the whole path from text to text.
 //!
-//! Kernel path, as llama-bench does it: random tokens, one warm-up, the memory cleared before every sample;
-//! prefill in calls of `n_batch` tokens, decode one token a call with a synchronisation after each; the clock
-//! runs over all of it. Logits are looked at once, outside of the clock, for what is no number; nothing is sampled.
+//! The kernel path does the same as llama-bench: random tokens, one warm-up, and an empty context before every
+//! sample. Prefill uses calls of `n_batch` tokens. Decode uses one token per call, with a synchronisation after each.
+//! The clock includes all of that. Logits are checked for NaN once, outside of the measured time. Nothing is sampled.
 //!
-//! What that leaves out is timed part by part: [`parts`].
+//! The parts that this leaves out are timed one by one: [`parts`].
 
 mod case;
 mod end_to_end;

@@ -1,4 +1,4 @@
-//! The result of timing one part of the work.
+//! Result of timing one part of the work.
 
 use build_info::PartRow;
 use serde::{Serialize, Serializer};
@@ -7,42 +7,42 @@ use super::case::{Case, Samples};
 use super::parts::Part;
 use super::record::{mean_and_deviation, peak_rss};
 
-/// The model and the program, as every record of a run names them.
+/// Model and program of a run, named in each of its records.
 #[derive(Clone, Debug)]
 pub struct BenchSubject {
-    /// llama.cpp's version.
+    /// Version of llama.cpp.
     pub build_commit: String,
-    /// The file.
+    /// Path of the model's file.
     pub model_filename: String,
-    /// Model type, as llama.cpp words it.
+    /// Model type, in llama.cpp's words.
     pub model_type: String,
-    /// Bytes of all tensors.
+    /// Size of all tensors in bytes.
     pub model_size: u64,
     /// Number of parameters.
     pub model_n_params: u64,
-    /// Tokens of its vocabulary.
+    /// Number of tokens in the vocabulary.
     pub n_vocab: u32,
 }
 
-/// One part and what was measured of it.
+/// Measured values of one part.
 #[derive(Clone, Debug)]
 pub struct PartRecord {
-    /// The part.
+    /// Part that was measured.
     pub part: Part,
-    /// Units of work in each sample; the unit is the part's.
+    /// Number of units of work in each sample; the unit depends on the part.
     pub work: u64,
-    /// Threads that worked: 1 where llama.cpp uses no others.
+    /// Number of threads: 1 if llama.cpp uses no others.
     pub n_threads: u32,
-    /// Tokens, of prefill and decode.
+    /// Sizes of the test, for prefill and decode; `None` for other parts.
     pub case: Option<Case>,
-    /// What it was measured on.
+    /// Model and program that were measured.
     pub subject: BenchSubject,
     samples: Samples,
     peak_rss: Option<u64>,
 }
 
 impl PartRecord {
-    /// The record of `samples`, each of which did `work` units.
+    /// Makes the record of `samples`, each of which did `work` units.
     pub fn new(
         part: Part,
         case: Option<Case>,
@@ -53,7 +53,7 @@ impl PartRecord {
         PartRecord { part, work, n_threads, case, subject: subject.clone(), samples, peak_rss: peak_rss() }
     }
 
-    /// Name and, where there is one, size: `tokenize`, `prefill 512`, `decode 128 @ 4096`.
+    /// Returns the name and, if there is one, the size: `tokenize`, `prefill 512`, `decode 128 @ 4096`.
     pub fn test(&self) -> String {
         match self.case {
             None => self.part.name().to_string(),
@@ -64,13 +64,13 @@ impl PartRecord {
         }
     }
 
-    /// Mean and standard deviation of units per second.
+    /// Returns the mean and the standard deviation of the units per second.
     pub fn per_second(&self) -> (f64, f64) {
         let speeds: Vec<f64> = self.samples.ns.iter().map(|ns| 1e9 * self.work as f64 / *ns as f64).collect();
         mean_and_deviation(&speeds)
     }
 
-    /// The row that programs read.
+    /// Returns the row for programs to read.
     pub fn row(&self) -> PartRow {
         let ns: Vec<f64> = self.samples.ns.iter().map(|ns| *ns as f64).collect();
         let (avg_ns, stddev_ns) = mean_and_deviation(&ns);
@@ -112,7 +112,7 @@ impl Serialize for PartRecord {
 mod tests {
     use super::*;
 
-    /// Scripts read these fields, in this order, with numbers of this form.
+    /// Scripts read these fields in this order, with numbers in this format.
     #[test]
     fn rows_of_parts_are_written_byte_by_byte_as_ever() {
         let subject = BenchSubject {

@@ -1,4 +1,4 @@
-//! What a program spends its time on beside prefill and decode: tokenising, sampling, loading. Each by itself.
+//! Timing of the work besides prefill and decode, part by part: tokenising, sampling, loading.
 
 use std::fmt;
 use std::path::Path as FilePath;
@@ -17,41 +17,41 @@ use super::case::{Case, Path, Repeat, Samples};
 use super::kernel::{context, nanoseconds};
 use super::record::utc;
 
-/// Bytes that one sample of [`Part::Tokenize`] and [`Part::Detokenize`] goes through at least: some ten
-/// milliseconds, so that the clock's resolution is of no account.
+/// Least number of bytes that one sample of [`Part::Tokenize`] or [`Part::Detokenize`] processes: about ten
+/// milliseconds of work, so that the clock's resolution does not matter.
 const TEXT_BYTES: usize = 64 << 10;
 
-/// Tokens that one sample of [`Part::Sample`] and [`Part::Greedy`] chooses.
+/// Number of tokens that one sample of [`Part::Sample`] or [`Part::Greedy`] chooses.
 const CHOICES: u32 = 64;
 
-/// Loads of one sample of [`Part::Gguf`], which takes milliseconds.
+/// Number of loads in one sample of [`Part::Gguf`], each of which takes milliseconds.
 const READS: u32 = 4;
 
-/// A part of the work.
+/// Part of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Evaluating a prompt of random tokens.
     Prefill,
     /// Evaluating tokens one by one.
     Decode,
-    /// Text to tokens.
+    /// Converting text to tokens.
     Tokenize,
-    /// Tokens to text.
+    /// Converting tokens to text.
     Detokenize,
-    /// Choosing a token with the default chain: top-k, top-p, min-p, temperature, dice.
+    /// Choosing a token with the default chain: top-k, top-p, min-p, temperature, random draw.
     Sample,
-    /// Choosing the most likely token.
+    /// Choosing the likeliest token.
     Greedy,
-    /// Loading the model, its file in the page cache.
+    /// Loading the model, with its file in the page cache.
     Load,
-    /// Loading the model's vocabulary alone.
+    /// Loading the model's vocabulary only.
     Vocab,
-    /// Reading and checking the file's header, as this program does before llama.cpp gets to see it.
+    /// Reading and checking the file's header, as this program does before llama.cpp loads the file.
     Gguf,
 }
 
 impl Part {
-    /// All of them.
+    /// All parts, in the order of the report.
     pub const ALL: [Part; 9] = [
         Part::Prefill,
         Part::Decode,
@@ -64,7 +64,7 @@ impl Part {
         Part::Gguf,
     ];
 
-    /// The name it is asked for by.
+    /// Returns the name by which the part is requested.
     pub fn name(self) -> &'static str {
         match self {
             Part::Prefill => "prefill",
@@ -79,7 +79,7 @@ impl Part {
         }
     }
 
-    /// What is counted.
+    /// Returns the unit of work.
     pub fn unit(self) -> &'static str {
         match self {
             Part::Prefill | Part::Decode | Part::Detokenize | Part::Sample | Part::Greedy => "tokens",
@@ -101,12 +101,15 @@ impl FromStr for Part {
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         Part::ALL.into_iter().find(|part| part.name() == text).ok_or_else(|| {
             let names = Part::ALL.map(Part::name).join(", ");
-            format!("unknown part {text:?}: use some of {names}")
+            format!("unknown part {text:?}: use one or more of {names}")
         })
     }
 }
 
-/// Times `part` of loading `path`: `load` opens the whole model.
+/// Times the loading `part` for `path`; `load` loads the whole model.
+///
+/// # Errors
+/// Those of loading.
 pub fn loading(
     part: Part,
     path: &FilePath,
@@ -132,7 +135,10 @@ pub fn loading(
     Ok((u64::from(times), samples))
 }
 
-/// Times cutting `text` into tokens, as often as it takes to have enough of it. Returns the bytes of a sample.
+/// Times tokenising `text`, repeated until a sample is large enough. Returns the number of bytes of a sample.
+///
+/// # Errors
+/// Those of tokenising.
 pub fn tokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Samples)> {
     let times = passes(text)?;
     let samples = sampled(repeat, || {
@@ -144,7 +150,10 @@ pub fn tokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Sampl
     Ok(((times * text.len()) as u64, samples))
 }
 
-/// Times turning the tokens of `text` into text again. Returns the tokens of a sample.
+/// Times converting the tokens of `text` to text. Returns the number of tokens of a sample.
+///
+/// # Errors
+/// Those of tokenising.
 pub fn detokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Samples)> {
     let times = passes(text)?;
     let tokens = model.tokenize(text)?;
@@ -164,13 +173,16 @@ pub fn detokenize(model: &Model, text: &str, repeat: Repeat) -> Result<(u64, Sam
 
 fn passes(text: &str) -> Result<usize> {
     if text.is_empty() {
-        return Err(Error::Usage("--text: the file is empty; name one with some text in it".to_string()));
+        return Err(Error::Usage("--text: the file is empty; choose a file with text".to_string()));
     }
     Ok(TEXT_BYTES.div_ceil(text.len()))
 }
 
-/// Times choosing tokens by the logits that the model has after `text`: the same ones each time, so that two builds
-/// do the same work. Returns the tokens of a sample.
+/// Times choosing tokens from the logits after `text`. The logits are the same each time, so that two builds do the
+/// same work. Returns the number of tokens of a sample.
+///
+/// # Errors
+/// Those of evaluating and of sampling.
 pub fn sample(
     model: &Arc<Model>,
     part: Part,
@@ -179,7 +191,7 @@ pub fn sample(
     runtime_host: &RuntimeHost,
     repeat: Repeat,
 ) -> Result<(u64, Samples)> {
-    // A few tokens: enough to have logits.
+    // A few tokens are enough to get logits.
     const PROMPT: usize = 16;
     let case = Case { n_prompt: PROMPT as u32, n_gen: 1, n_depth: 0 };
     let mut context = context(model, Path::Kernel, &case, settings, runtime_host)?;
@@ -201,7 +213,7 @@ pub fn sample(
     Ok((u64::from(CHOICES), samples))
 }
 
-/// Runs `work` once unmeasured, if that is asked for, then as often as there shall be samples.
+/// Runs `work` once unmeasured if requested, then once for each sample.
 fn sampled(repeat: Repeat, mut work: impl FnMut() -> Result<()>) -> Result<Samples> {
     let mut samples = Samples { time: utc(SystemTime::now()), ..Samples::default() };
     if repeat.warm_up {

@@ -1,4 +1,4 @@
-//! The result of one test, under the names that llama-bench gives to the fields.
+//! Result of one test, with llama-bench's field names.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,47 +14,47 @@ use super::case::{Case, Path, Samples};
 use super::latency::{Spread, spread};
 use super::work::Share;
 
-/// Columns that a table has besides llama-bench's.
+/// Additional columns of a table, besides those of llama-bench.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
-    /// Loading, first token and times per token.
+    /// True for the columns of loading, first token and times per token.
     pub latency: bool,
-    /// The share of the roof.
+    /// True for the column with the share of the roofline.
     pub roof: bool,
 }
 
-/// One test and what it measured. Serialises to its [`BenchRow`].
+/// Measured values of one test. Serialises to its [`BenchRow`].
 #[derive(Clone, Debug)]
 pub struct BenchRecord {
-    /// The path.
+    /// Path that was measured.
     pub path: Path,
-    /// The test.
+    /// Sizes of the test.
     pub case: Case,
-    /// Model type, as llama.cpp words it.
+    /// Model type, in llama.cpp's words.
     pub model_type: String,
-    /// Bytes of all tensors.
+    /// Size of all tensors in bytes.
     pub model_size: u64,
     /// Number of parameters.
     pub model_n_params: u64,
-    /// Threads that the test used: prefill's where nothing is generated, else decode's.
+    /// Number of threads of the test: prefill's if nothing is generated, else decode's.
     pub n_threads: u32,
-    /// How long loading the model took, in nanoseconds.
+    /// Time to load the model in nanoseconds.
     pub load_ns: Option<u64>,
-    /// Speed as a share of what the machine can do at most, where that is known.
+    /// Speed as a share of the machine's limit; `None` if the limit is unknown.
     pub share: Option<Share>,
-    /// Columns of a table.
+    /// Additional columns of a table.
     pub columns: Columns,
     model_filename: String,
     build_commit: String,
     settings: Settings,
-    /// MiB that stayed free on each device where the number of layers was found; 0 where it was not.
+    /// Memory in MiB that stayed free on each device when the number of layers was chosen automatically; 0 otherwise.
     fit_target: u64,
     samples: Samples,
     peak_rss: Option<u64>,
 }
 
 impl BenchRecord {
-    /// The record of `samples`.
+    /// Makes the record of `samples`.
     pub fn new(
         path: Path,
         case: Case,
@@ -83,56 +83,56 @@ impl BenchRecord {
         }
     }
 
-    /// llama-bench's name of the test: `pp512`, `tg128 @ d4096`.
+    /// Returns llama-bench's name of the test: `pp512`, `tg128 @ d4096`.
     pub fn test(&self) -> String {
         let Case { n_prompt, n_gen, n_depth } = self.case;
         test_name(n_prompt, n_gen, n_depth)
     }
 
-    /// Tokens per second of each sample.
+    /// Returns the tokens per second of each sample.
     pub fn tokens_per_second(&self) -> Vec<f64> {
         let tokens = f64::from(self.case.n_prompt) + f64::from(self.case.n_gen);
         self.samples.ns.iter().map(|ns| 1e9 * tokens / *ns as f64).collect()
     }
 
-    /// Mean and standard deviation of [`tokens_per_second`](Self::tokens_per_second).
+    /// Returns the mean and the standard deviation of [`tokens_per_second`](Self::tokens_per_second).
     pub fn speed(&self) -> (f64, f64) {
         mean_and_deviation(&self.tokens_per_second())
     }
 
-    /// Mean time of a sample in seconds.
+    /// Returns the mean time of a sample in seconds.
     pub fn seconds(&self) -> f64 {
         let seconds: Vec<f64> = self.samples.ns.iter().map(|ns| *ns as f64 / 1e9).collect();
         mean_and_deviation(&seconds).0
     }
 
-    /// How the times per output token are spread; `None` where none was generated.
+    /// Returns the distribution of the times per output token; `None` if no token was generated.
     pub fn token_times(&self) -> Option<Spread> {
         spread(&self.samples.token_ns)
     }
 
-    /// The settings that it was measured under.
+    /// Returns the settings of the measurement.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The file.
+    /// Returns the path of the model's file.
     pub fn model_filename(&self) -> &str {
         &self.model_filename
     }
 
-    /// Mean time to the first token in milliseconds; 0 on the kernel path, which has none.
+    /// Returns the mean time to the first token in milliseconds; 0 on the kernel path, which does not measure it.
     pub fn first_token_ms(&self) -> f64 {
         let first: Vec<f64> = self.samples.first_token_ns.iter().map(|ns| *ns as f64 / 1e6).collect();
         mean_and_deviation(&first).0
     }
 
-    /// What the GPUs did together; `None` where no driver is loaded.
+    /// Returns the use of all GPUs together; `None` if no driver is loaded.
     pub fn gpu(&self) -> Option<GpuUse> {
         self.samples.gpus.as_deref().map(|gpus| together(gpus).unwrap_or_default())
     }
 
-    /// The row that programs read.
+    /// Returns the row for programs to read.
     pub fn row(&self) -> BenchRow {
         let settings = &self.settings;
         let devices = |wanted| {
@@ -217,7 +217,7 @@ impl BenchRecord {
     }
 }
 
-/// What the GPUs did, where a driver is loaded: all together, and each.
+/// Returns the columns of the GPUs, all together and each; `None` if no driver is loaded.
 fn gpu_columns(gpus: Option<&[GpuUse]>) -> Option<GpuColumns> {
     let gpus = gpus?;
     let all = together(gpus).unwrap_or_default();
@@ -231,7 +231,7 @@ fn gpu_columns(gpus: Option<&[GpuUse]>) -> Option<GpuColumns> {
     })
 }
 
-/// `settings` with what was found of `model` in place of what was left open.
+/// Returns `settings` with the values that were chosen automatically for `model`.
 fn found(settings: &Settings, model: &Model) -> Settings {
     let mut settings = settings.clone();
     if let Some(plan) = model.plan() {
@@ -248,7 +248,7 @@ impl Serialize for BenchRecord {
     }
 }
 
-/// Mean and sample standard deviation; 0 where there is none.
+/// Returns the mean and the sample standard deviation; 0 if undefined.
 pub(super) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     if values.is_empty() {
@@ -262,14 +262,14 @@ pub(super) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (n - 1.0)).sqrt())
 }
 
-/// The proportion of devices, as llama-bench writes it; `0.00` is by their memory.
+/// Formats the proportions of devices like llama-bench; `0.00` means by their memory.
 fn tensor_split(settings: &Settings) -> String {
     let shares: Vec<String> =
         settings.tensor_split.value.0.iter().map(|share| format!("{share:.2}")).collect();
     if shares.is_empty() { "0.00".to_string() } else { shares.join("/") }
 }
 
-/// The CPUs that threads are bound to, as llama-bench writes them; `0x0` is no binding.
+/// Formats the CPUs that threads are bound to like llama-bench; `0x0` means unbound.
 fn cpu_mask(settings: &Settings) -> String {
     if settings.affinity.value != llama::options::Affinity::On {
         return "0x0".to_string();
@@ -283,12 +283,12 @@ fn cpu_mask(settings: &Settings) -> String {
     format!("0x{}", (0..digits).rev().map(digit).collect::<String>())
 }
 
-/// The most memory this process has had resident, in bytes, as the kernel counts it.
+/// Returns the peak resident memory of this process in bytes, as counted by the kernel.
 pub(super) fn peak_rss() -> Option<u64> {
     host::process::ProcFolder::this().peak_resident()
 }
 
-/// `time` as RFC 3339 in UTC, to the second.
+/// Formats `time` as RFC 3339 in UTC, with a resolution of one second.
 pub fn utc(time: SystemTime) -> String {
     build_info::time::rfc3339(time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
@@ -325,7 +325,7 @@ mod tests {
             let fields = value.as_object().expect("an object").clone();
             fields.into_iter().map(|(name, value)| (name, value.is_null())).collect()
         };
-        // The same fields whether it told something or not: a table of rows has one head.
+        // The fields are the same whether a GPU reported values or not, because a table has one header.
         let nothing = names(&[]);
         assert_eq!(nothing.iter().filter(|(_, is_null)| *is_null).count(), 5);
         let gpu = GpuUse { utilisation: Some(0.9), watts: Some(400.0), ..GpuUse::default() };
@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    /// A record of one sample, as a machine without a driver would write it.
+    /// Makes a record of one sample, without the values of this machine's driver.
     fn record(path: Path, case: Case, gpus: Option<Vec<GpuUse>>) -> BenchRecord {
         let settings = Settings::resolve(&Requested::default(), &RuntimeHost::default()).expect("valid");
         let first_token_ns = if path == Path::EndToEnd { vec![250_000, 750_001] } else { Vec::new() };
@@ -376,7 +376,7 @@ mod tests {
         }
     }
 
-    /// The JSON of `record` without the fields that tell of this machine.
+    /// Returns the JSON of `record` without the fields that depend on this machine.
     fn portable(record: &impl Serialize) -> String {
         let text = serde_json::to_string(record).expect("JSON");
         let (before, rest) = text.split_once("\"cpu_info\"").unwrap_or_else(|| panic!("{text}"));
@@ -388,7 +388,7 @@ mod tests {
         [before, "\"model_filename\"", after, "\"cpu_mask\"", middle, "\"peak_rss_bytes\"", end].concat()
     }
 
-    /// Scripts read these fields, in this order, with numbers of this form.
+    /// Scripts read these fields in this order, with numbers in this format.
     #[test]
     fn rows_are_written_byte_by_byte_as_ever() {
         let gpu = GpuUse { utilisation: Some(0.9), watts: Some(400.0), ..GpuUse::default() };

@@ -1,4 +1,5 @@
-//! How much a test must at least read and multiply, and so how fast it could be on this machine at most.
+//! Least number of bytes that a test must read and of multiply-adds that it must do, and from these its highest
+//! possible speed on this machine.
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -12,30 +13,30 @@ use llama::options::{ContextOptions, FlashAttention, KvType};
 
 use super::case::{Case, Path};
 
-/// Tensors of which a token takes one row: looked up, not multiplied.
+/// Tensors of which a token reads one row and that are not multiplied.
 const LOOKED_UP: [&str; 4] =
     ["token_embd.weight", "per_layer_token_embd.weight", "position_embd.weight", "token_types.weight"];
 
-/// A test's speed as a share of the machine's.
+/// Speed of a test as a share of the machine's limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// The time that the machine needs at least, over the time that it took: 1 is the roof.
+    /// Least time that the machine needs, divided by the measured time: 1 is the limit.
     pub of_roof: f64,
-    /// What bounds it.
+    /// Limit that applies.
     pub bound: Bound,
 }
 
-/// Which of the two roofs is the lower one.
+/// Limits of a roofline; the lower one applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// The read bandwidth.
+    /// Read bandwidth.
     Memory,
-    /// The multiply-adds.
+    /// Multiply-adds per second.
     Compute,
 }
 
 impl Bound {
-    /// As it stands in `roof_bound`.
+    /// Returns the name in the field `roof_bound`.
     pub fn name(self) -> &'static str {
         match self {
             Bound::Memory => "memory",
@@ -44,22 +45,22 @@ impl Bound {
     }
 }
 
-/// What a model's weights cost.
+/// Cost of a model's weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    /// What every token is multiplied with, but for the rest of this.
+    /// Weights that every token is multiplied with, without the experts and the output matrix.
     body: Amount,
-    /// All experts of all layers.
+    /// Experts of all layers.
     experts: Amount,
-    /// The part of them that one token takes.
+    /// Share of the experts that one token uses.
     used: f64,
-    /// The output matrix: for tokens whose logits are wanted.
+    /// Output matrix, for tokens whose logits are needed.
     output: Amount,
-    /// Bytes of all weights that are read again and again.
+    /// Size in bytes of all weights that are read repeatedly.
     weights: u64,
 }
 
-/// Bytes to be read, and multiply-adds by the kind of operands.
+/// Number of bytes to read, and of multiply-adds by the type of the operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Amount {
     bytes: f64,
@@ -73,10 +74,10 @@ impl Amount {
         let elements: f64 = tensor.dims.iter().map(|dim| *dim as f64).product();
         let mut amount = Amount { bytes: tensor.bytes.0 as f64, ..Amount::default() };
         match tensor.kind.name() {
-            // Norms and biases: read, and nothing to speak of computed.
+            // Norms and biases are read, but need almost no computation.
             _ if tensor.dims.len() < 2 => {}
             "bf16" => amount.bf16 = elements,
-            // llama.cpp's CPU kernels turn halves into floats.
+            // llama.cpp's CPU kernels convert half-precision floats to single precision.
             _ if tensor.kind.block_elements() == 1 => amount.f32 = elements,
             _ => amount.int8 = elements,
         }
@@ -92,7 +93,7 @@ impl Amount {
         }
     }
 
-    /// The bytes of it once, the multiply-adds `tokens` times.
+    /// Returns the bytes counted once and the multiply-adds `tokens` times.
     fn for_tokens(self, tokens: f64) -> Amount {
         Amount {
             bytes: self.bytes,
@@ -106,7 +107,7 @@ impl Amount {
         Amount { bytes: self.bytes * factor, ..self.for_tokens(factor) }
     }
 
-    /// Seconds that it takes to read and to compute at least.
+    /// Returns the least times to read and to compute, in seconds.
     fn seconds(self, rates: &Rates) -> (f64, f64) {
         let bf16 = rates.bf16_macs.unwrap_or(rates.f32_macs);
         let compute = self.int8 / rates.int8_macs + self.f32 / rates.f32_macs + self.bf16 / bf16;
@@ -115,8 +116,8 @@ impl Amount {
 }
 
 impl Work {
-    /// Reads it from the header of the model's file. `None` for a model whose tensors are not all read for every token
-    /// in a way that is known here.
+    /// Reads the cost from the header of the model's file. Returns `None` for a model whose tensors are not read for
+    /// every token in a way that is known here.
     pub fn of(path: &FilePath) -> Option<Self> {
         let first = GgufFile::open(path).ok()?;
         let rest = first.other_parts().ok()?;
@@ -141,10 +142,10 @@ impl Work {
             let amount = Amount::of(tensor);
             match tensor.name.as_str() {
                 "output.weight" => output = amount,
-                // Without an output matrix of its own a model takes the embedding table for it.
+                // A model without an output matrix of its own uses the embedding table.
                 "token_embd.weight" if tied => output = amount,
                 name if LOOKED_UP.contains(&name) => {}
-                // Layers that predict further tokens, which llama.cpp loads and does not evaluate.
+                // Layers that predict further tokens are loaded by llama.cpp, but not evaluated.
                 name if name.contains(".nextn.") => return None,
                 name if name.contains("_exps.") => experts = experts.plus(amount),
                 _ => body = body.plus(amount),
@@ -155,12 +156,12 @@ impl Work {
         Some(Work { body, experts, used, output, weights })
     }
 
-    /// Bytes of all weights that are read again and again.
+    /// Returns the size in bytes of all weights that are read repeatedly.
     pub fn weights(&self) -> u64 {
         self.weights
     }
 
-    /// `n` tokens in one graph, `logits` of them with logits.
+    /// Returns the cost of `n` tokens in one graph, `logits` of which need logits.
     fn graph(&self, n: u32, logits: f64) -> Amount {
         let tokens = f64::from(n);
         // At least the experts of one token are read.
@@ -170,24 +171,24 @@ impl Work {
     }
 }
 
-/// A test, as far as its work goes.
+/// Test, as far as it determines the work.
 #[derive(Clone, Copy, Debug)]
 pub struct Test {
-    /// Sizes.
+    /// Sizes of the test.
     pub case: Case,
-    /// Path: end to end the first generated token comes out of the prefill.
+    /// Path; end to end, the prefill computes the logits of the first generated token.
     pub path: Path,
-    /// Tokens of one call.
+    /// Number of tokens of one call.
     pub n_batch: u32,
-    /// Tokens of one graph.
+    /// Number of tokens of one graph.
     pub n_ubatch: u32,
-    /// Bytes that one token takes in the cache.
+    /// Size of one token in the cache, in bytes.
     pub cache_bytes: u64,
 }
 
 impl Test {
-    /// Seconds that it takes at least: with the `prefill` rates for the prompt and the `decode` rates after it; and what
-    /// bounds most of that time.
+    /// Returns the least time in seconds, with the `prefill` rates for the prompt and the `decode` rates after it,
+    /// and the limit that applies to most of that time.
     fn seconds(&self, work: &Work, prefill: &Rates, decode: &Rates) -> (f64, Bound) {
         let (mut memory, mut compute) = (0.0, 0.0);
         let mut add = |(read, computed): (f64, f64)| {
@@ -212,7 +213,7 @@ impl Test {
         };
         let before = self.case.n_depth.saturating_add(self.case.n_prompt);
         for token in 0..generated {
-            // Keys and values of the tokens before, and its own.
+            // Keys and values of the earlier tokens, and those of the token itself.
             let cached = f64::from(before) + f64::from(token) + 1.0;
             let cache = Amount { bytes: cached * self.cache_bytes as f64, ..Amount::default() };
             add(work.graph(1, 1.0).plus(cache).seconds(decode));
@@ -220,8 +221,8 @@ impl Test {
         (memory + compute, if memory >= compute { Bound::Memory } else { Bound::Compute })
     }
 
-    /// The share of the roof that `seconds` are; `None` where nothing was to do, or where the weights fit into `caches`
-    /// bytes, so that memory is no bound.
+    /// Returns the share of the limit for a test that took `seconds`. Returns `None` if there was no work, or if the
+    /// weights fit into `caches` bytes, so that memory does not limit the speed.
     pub fn share(&self, work: &Work, rates: [&Rates; 2], caches: u64, seconds: f64) -> Option<Share> {
         let (least, bound) = self.seconds(work, rates[0], rates[1]);
         let cached = bound == Bound::Memory && work.weights() <= caches;
@@ -230,8 +231,8 @@ impl Test {
     }
 }
 
-/// Bytes that one token takes in the cache of `model`; `None` for a model with another kind of cache, and where other
-/// devices take part, of whose memory nothing is known here.
+/// Returns the size of one token in the cache of `model`. Returns `None` for a model with another kind of cache, and
+/// if other devices compute, whose memory is not known here.
 pub fn cache_bytes(model: &Arc<Model>, settings: &Settings) -> Option<u64> {
     if !model.placed().takers.is_empty() {
         return None;
@@ -257,7 +258,7 @@ mod tests {
 
     use super::*;
 
-    /// Rates of round figures: 1 byte, and 100, 10 and 20 multiply-adds a nanosecond.
+    /// Rates with round numbers: 1 byte, and 100, 10 and 20 multiply-adds per nanosecond.
     const RATES: Rates =
         Rates { threads: 1, read_bytes: 1e9, int8_macs: 1e11, f32_macs: 1e10, bf16_macs: Some(2e10) };
 
@@ -301,17 +302,17 @@ mod tests {
             ("output.weight", &[32, 1000], Q8_0),
         ];
         let work = work(&tensors, None).expect("a plain model");
-        // 34 bytes a row, 100 of them and 1000 of the output matrix; the norm.
+        // Rows of 34 bytes: 100 of the layers and 1000 of the output matrix; and the norm.
         let weights = 34 * 1100 + 128;
         assert_eq!(work.weights(), weights);
-        // One token at depth 0 reads its own key and value; at depth 4 four more.
+        // One token at depth 0 reads its own key and value; at depth 4, four more.
         for (n_gen, n_depth, cached) in [(1, 0, 1), (1, 4, 5), (2, 4, 5 + 6)] {
             let (seconds, bound) = test(0, n_gen, n_depth).seconds(&work, &RATES, &RATES);
             let expected = f64::from(n_gen) * weights as f64 + f64::from(cached) * 10.0;
             assert!((seconds * 1e9 - expected).abs() < 1e-3, "{n_gen} at {n_depth}: {seconds}");
             assert_eq!(bound, Bound::Memory);
         }
-        // End to end the first token comes out of the prefill.
+        // End to end, the prefill computes the logits of the first token.
         let whole = Test { path: Path::EndToEnd, ..test(0, 3, 0) };
         let kernel = test(0, 2, 0);
         assert_eq!(whole.seconds(&work, &RATES, &RATES), kernel.seconds(&work, &RATES, &RATES));
@@ -326,15 +327,15 @@ mod tests {
             ("blk.0.c.weight", &[64, 100], F32),
         ];
         let work = work(&tensors, None).expect("a plain model");
-        // Nanoseconds of a token in the layers, and of one in the output matrix, which is the embedding table.
+        // Nanoseconds for a token in the layers, and for one in the output matrix, which is the embedding table.
         let (body, output) = (64.0 + 320.0 + 640.0, 32.0);
-        // A graph of one token is bound by reading.
+        // Reading limits a graph of one token.
         let single = 6800.0 + 12_800.0 + 25_600.0 + 3400.0;
         let cases = [
             (1, single, Bound::Memory),
             (64, 64.0 * body + output, Bound::Compute),
             (65, 64.0 * body + single, Bound::Compute),
-            // Calls of 128 tokens, the logits of each call's last one.
+            // Calls of 128 tokens, with the logits of each call's last token.
             (128, 128.0 * body + output, Bound::Compute),
             (512, 512.0 * body + 4.0 * output, Bound::Compute),
             (513, 512.0 * body + 4.0 * output + single, Bound::Compute),

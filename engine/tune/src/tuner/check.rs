@@ -1,8 +1,8 @@
-//! Whether a candidate's output is that of the settings without tuning.
+//! Check that a candidate's output equals that of the untuned settings.
 //!
-//! The limits are the correctness gate's, of docs/src/build/gate.md: a mean divergence far inside the smallest step
-//! of quantisation. Models that make much of rounding have wider ones: as far as the settings without tuning are from
-//! themselves when they add in another order.
+//! The limits are those of the correctness gate in docs/src/build/gate.md: a mean divergence far below the smallest
+//! step of quantisation. Models that amplify rounding have wider limits: the divergence of the untuned settings from
+//! themselves when they sum in a different order.
 
 use std::fmt;
 
@@ -12,46 +12,46 @@ use build_info::tuning::Chosen;
 
 use super::space::{changes_numerics, is_lossy};
 
-/// Of settings that only add in another order.
+/// Limits for settings that only change the order of sums.
 const EXACT: GateLimits = GateLimits::GATE;
-/// Of settings that lose accuracy by intent: between Q8_0 (2.4e-4) and a 5-bit quantisation.
+/// Limits for settings that lose accuracy by design: between Q8_0 (2.4e-4) and a 5-bit quantisation.
 const LOSSY: GateLimits = GateLimits { mean_kld: 5e-3, top1: 0.97 };
-/// Two tokens whose logits differ by less are equally likely: which of them is first says nothing.
+/// Largest difference of two logits that count as equally likely, so that the order of their tokens means nothing.
 const TIE: f32 = 0.02;
 
-/// How two outputs for one text compare.
+/// Comparison of two outputs for one text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OutputComparison {
-    /// Positions compared.
+    /// Number of compared positions.
     pub positions: u32,
-    /// Mean KL divergence in nats; not a number where a logit is not.
+    /// Mean KL divergence in nats; NaN if a logit is NaN.
     pub mean_kld: f64,
-    /// Share of positions with the same most likely token, or one as likely.
+    /// Share of positions with the same likeliest token, or an equally likely one.
     pub top1: f64,
-    /// Greedy tokens after the text.
+    /// Number of greedy tokens after the text.
     pub greedy: u32,
-    /// Of these equal, from the first on.
+    /// Number of greedy tokens that are equal, counted from the first.
     pub equal: u32,
-    /// What rounding alone does to this model, where that was looked at.
+    /// Effect of rounding alone on this model; `None` if it was not measured.
     pub rounding: Option<Rounding>,
 }
 
-/// How the output without tuning compares with itself, evaluated in smaller graphs.
+/// Comparison of the untuned output with itself, evaluated in smaller graphs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rounding {
     /// Mean KL divergence in nats.
     pub mean_kld: f64,
-    /// Share of positions with the same most likely token, or one as likely.
+    /// Share of positions with the same likeliest token, or an equally likely one.
     pub top1: f64,
 }
 
 impl OutputComparison {
-    /// Whether it is inside the gate's limits.
+    /// True if the output is within the gate's limits.
     pub fn is_exact(&self) -> bool {
         EXACT.hold(self.mean_kld, self.top1)
     }
 
-    /// What holds for settings that only add in another order.
+    /// Returns the limits for settings that only change the order of sums.
     fn limits(&self) -> GateLimits {
         match self.rounding {
             Some(Rounding { mean_kld, top1 }) => EXACT.or_as_near_as(mean_kld, top1, self.positions),
@@ -71,8 +71,8 @@ impl fmt::Display for OutputComparison {
     }
 }
 
-/// Compares the logits after the `text` tokens of a text, and after the greedy tokens that follow as long as they are
-/// the same.
+/// Compares the logits after the `text` tokens of a text, and after the greedy tokens that follow, up to the first
+/// difference.
 pub fn compare(reference: &Logits, other: &Logits, text: usize) -> OutputComparison {
     let same = reference.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
     let mut found =
@@ -90,28 +90,28 @@ pub fn compare(reference: &Logits, other: &Logits, text: usize) -> OutputCompari
     found
 }
 
-/// Whether `candidate` may be used, in words either way.
+/// Decides whether `candidate` may be used.
+///
+/// # Errors
+/// The reason that it may not, in words; the success describes the output as well.
 pub fn judge(candidate: &Chosen, found: &OutputComparison) -> Result<String, String> {
     let limits = if is_lossy(candidate) { LOSSY } else { found.limits() };
     let within = limits.hold(found.mean_kld, found.top1);
-    // Greedy tokens say nothing where logits are no numbers: the first token is chosen then, always.
+    // Greedy tokens mean nothing if logits are NaN, because then the first token is always chosen.
     let equal = found.positions > 0 && found.equal == found.greedy && !found.mean_kld.is_nan();
-    // Kernels that round their inputs otherwise (AMX's tiles, say) diverge more and choose the same tokens all the same.
+    // Kernels that round their inputs differently, such as AMX's tiles, diverge more but choose the same tokens.
     let same = equal && found.top1 >= EXACT.top1 && found.mean_kld <= LOSSY.mean_kld;
     match (changes_numerics(candidate), equal, within || same) {
         (true, _, true) | (false, true, _) => Ok(found.to_string()),
         (true, ..) => {
             let GateLimits { mean_kld, top1 } = limits;
-            Err(format!(
-                "its output is another: {found}, where {mean_kld:.0e} and {:.1} % are due",
-                100.0 * top1
-            ))
+            Err(format!("its output differs: {found}; {mean_kld:.0e} and {:.1} % are required", 100.0 * top1))
         }
-        (false, ..) => Err(format!("its output is another, and should not be: {found}")),
+        (false, ..) => Err(format!("its output differs, but must not: {found}")),
     }
 }
 
-/// Kullback and Leibler's Σ p (ln p − ln q) of the distributions that two rows of logits stand for.
+/// Returns the Kullback–Leibler divergence Σ p (ln p − ln q) of the distributions of two rows of logits.
 fn divergence(reference: &[f32], other: &[f32]) -> f64 {
     let (a, b) = (log_sum(reference), log_sum(other));
     let sum: f64 = reference
@@ -122,7 +122,7 @@ fn divergence(reference: &[f32], other: &[f32]) -> f64 {
             if x == f32::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) }
         })
         .sum();
-    // Rounding may leave less than nothing.
+    // Rounding may make the sum slightly negative.
     if sum < 0.0 && sum > -1e-9 { 0.0 } else { sum }
 }
 
@@ -132,7 +132,7 @@ fn log_sum(row: &[f32]) -> f64 {
     f64::from(most) + sum.ln()
 }
 
-/// Whether the token that `other` finds most likely is, to `reference`, as likely as any.
+/// True if `reference` considers the likeliest token of `other` as likely as any.
 fn agree(reference: &[f32], other: &[f32]) -> bool {
     let first = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]));
     let (Some(ours), Some(theirs)) = (first(reference), first(other)) else { return false };
@@ -210,7 +210,7 @@ mod tests {
             (&numeric(), rough(found(6e-3, 0.85, 3), 8e-3, 0.95), false),
             (&numeric(), rough(found(1e-3, 1.0, 3), f64::NAN, 0.0), false),
             (&numeric(), rough(found(1e-6, 1.0, 3), 0.0, 1.0), true),
-            // Nothing is added in another order here: rounding is no excuse.
+            // This candidate does not change the order of sums, so rounding does not excuse it.
             (&plain, rough(found(1e-3, 1.0, 15), 8e-3, 0.95), false),
             (&lossy, found(1e-3, 0.98, 3), true),
             (&lossy, found(1e-1, 0.98, 3), false),

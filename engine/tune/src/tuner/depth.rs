@@ -1,8 +1,8 @@
-//! Contexts full of tokens that nobody evaluated.
+//! Contexts that are filled without evaluating all of their tokens.
 //!
-//! What a token costs behind a long prompt shows only behind one, and evaluating it takes longer than a tuning may take:
-//! 2,048 tokens are 20 s on two cores. Attention reads what stands in the cache and takes as long whatever it reads. So
-//! a few tokens are evaluated, and their keys and values are put behind each other until there are enough.
+//! The cost of a token after a long prompt shows only in a long context, and evaluating one takes longer than a
+//! tuning allows: 2,048 tokens take 20 s on two cores. Attention takes the same time whatever keys and values it
+//! reads. So a few tokens are evaluated, and their keys and values are copied until the context is full.
 
 use std::sync::Arc;
 
@@ -16,26 +16,26 @@ use llama::{Context, Model};
 
 use crate::bench::{self, Random};
 
-/// Tokens that are evaluated.
+/// Number of tokens that are evaluated.
 const EVALUATED: u32 = 64;
-/// States that are kept: those of a contest's last two.
+/// Number of states that are kept: those of a contest's last two candidates.
 const KEPT: usize = 2;
 
-/// What a state fits: caches of these types, and V as this attention wants it, with so many tokens.
+/// Properties that a state depends on: flash attention, the types of K and V, and the number of tokens.
 type CacheKind = (FlashAttention, KvType, KvType, u32);
 
-/// States of full contexts, made when they are asked for.
+/// States of full contexts, made when they are needed.
 #[derive(Debug, Default)]
 pub(super) struct Depths {
-    /// The one that was asked for last comes last.
+    /// States in the order of their last use; the most recent is last.
     states: Vec<(CacheKind, Vec<u8>)>,
 }
 
 impl Depths {
-    /// The state of a sequence of `tokens` tokens under `settings`.
+    /// Returns the state of a sequence with `tokens` tokens under `settings`.
     ///
     /// # Errors
-    /// For models whose memory is no plain cache, and where there is no memory for it.
+    /// If the model's memory is no plain cache, or there is not enough memory.
     pub(super) fn state(
         &mut self,
         model: &Arc<Model>,
@@ -55,13 +55,13 @@ impl Depths {
         Ok(state)
     }
 
-    /// What they take.
+    /// Returns the total size of the states.
     pub(super) fn size(&self) -> Bytes {
         Bytes(self.states.iter().map(|(_, state)| state.len() as u64).sum())
     }
 }
 
-/// Fills a context of its own by doubling what it holds, and adds what is then missing from the smaller ones.
+/// Fills a context of its own by repeatedly doubling its content, then adds the rest from smaller states.
 fn filled(
     model: &Arc<Model>,
     settings: &Settings,
@@ -69,7 +69,7 @@ fn filled(
     tokens: u32,
 ) -> Result<Vec<u8>> {
     let options = ContextOptions {
-        // The last piece is there as a whole before it is cut.
+        // Room for the last piece, which is restored whole before it is cut.
         n_ctx: tokens.saturating_add(EVALUATED),
         n_batch: EVALUATED,
         n_ubatch: EVALUATED,
@@ -101,7 +101,7 @@ fn filled(
     context.save_sequence(0)
 }
 
-/// Puts the first `tokens` tokens of `state` behind the `held` tokens of the first sequence.
+/// Appends the first `tokens` tokens of `state` to the `held` tokens of the first sequence.
 fn append(context: &mut Context, held: u32, state: &[u8], tokens: u32) -> Result<()> {
     if tokens == 0 {
         return Ok(());
@@ -111,7 +111,7 @@ fn append(context: &mut Context, held: u32, state: &[u8], tokens: u32) -> Result
         return Ok(());
     }
     let what = context.model().path().display();
-    Err(Error::Tune(format!("the tokens in the memory of {what} cannot be moved")))
+    Err(Error::Tune(format!("the tokens in the cache of {what} cannot be moved")))
 }
 
 #[cfg(test)]

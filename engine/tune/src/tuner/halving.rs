@@ -1,8 +1,8 @@
-//! Candidates against the one to beat: all in turns, the worse half dropped after every rung, until one is left and
-//! what can be said of it is said.
+//! Contest of candidates against the baseline by successive halving: interleaved runs, of which the worse half is
+//! dropped after every rung, until one candidate is left and its comparison is decided.
 //!
-//! Only runs that stand in the same round are compared, so a machine that drifts drifts for all. A round in which
-//! something else took the machine's cores is not counted.
+//! Only runs of the same round are compared, so that a drift of the machine affects all candidates. A round in which
+//! other processes used the machine's cores is not counted.
 
 use std::time::Duration;
 
@@ -15,69 +15,72 @@ use super::check;
 use super::objective::{self, Objective};
 use super::task::{Failure, Runner, Stop, TuningEvent, Work};
 
-/// Rounds before the worse half goes.
+/// Number of rounds before the worse half is dropped.
 const ROUNDS: usize = 2;
-/// Times as fast that a candidate must seem to be for a second look.
+/// Speed-up that a candidate must seem to have for a second look.
 const PROMISING: f64 = 1.03;
-/// Rounds of a contest that may be repeated because the machine was disturbed.
+/// Number of rounds of a contest that may be repeated because of disturbances.
 pub const REPEATS: usize = 3;
-/// Cores kept busy by others, as a share of all, from which a round does not count.
+/// Share of all cores that other processes keep busy from which a round does not count.
 const DISTURBED: f64 = 0.15;
 
-/// What a contest is about.
+/// Conditions of a contest.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
-    /// What is weighed.
+    /// Objective that weighs the phases.
     pub objective: &'a Objective,
-    /// What is run.
+    /// Work of each run.
     pub work: Work,
-    /// When it must end, on the runner's clock.
+    /// Time on the runner's clock at which the contest must end.
     pub deadline: Duration,
-    /// Time that a run takes, roughly.
+    /// Approximate time of a run.
     pub run: Duration,
-    /// Memory that a candidate may take.
+    /// Largest memory of a candidate; `None` without a limit.
     pub ceiling: Option<Bytes>,
-    /// Cores of the machine.
+    /// Number of cores of the machine.
     pub cores: u32,
-    /// Rounds that may be repeated because the machine was disturbed.
+    /// Number of rounds that may be repeated because of disturbances.
     pub repeats: usize,
-    /// When the last two are done.
+    /// Rule that ends the comparison of the last two.
     pub rule: Rule,
-    /// Whether as many pairs again are run where the first ones promise a gain and do not show it. Two looks find a gain
-    /// where there is none more often than one does, so what they find must be confirmed.
+    /// True if the number of pairs is doubled when the first ones promise a gain without showing it. Two looks report
+    /// a false gain more often than one, so their result must be confirmed.
     pub second_look: bool,
 }
 
-/// A running contest.
+/// Contest that is running.
 struct RunningContest<'a, 'r> {
     terms: Terms<'a>,
     runner: &'r mut dyn Runner,
     candidates: Vec<Candidate>,
-    /// Numbers of those still in it; 0 is the one to beat.
+    /// Indices of the remaining candidates; 0 is the baseline.
     alive: Vec<usize>,
     round: usize,
     repeats: usize,
     anchor: Anchor,
-    /// Time that a run of each takes.
+    /// Time of a run of each candidate.
     times: Vec<Duration>,
-    /// Rounds after which there was no time for another.
+    /// Number of rounds after which the time was over; `None` if it was not.
     cut_short: Option<usize>,
 }
 
-/// How a contest ended.
+/// Result of a contest.
 pub struct ContestOutcome {
-    /// The candidates with what was measured.
+    /// Candidates with their measurements.
     pub candidates: Vec<Candidate>,
-    /// The number of the best.
+    /// Index of the best candidate.
     pub winner: usize,
-    /// Why it was cut short, if it was.
+    /// Reason that the contest was cut short; `None` if it was not.
     pub cut_short: Option<String>,
-    /// Rounds that were repeated.
+    /// Number of repeated rounds.
     pub repeats: usize,
 }
 
-/// Runs `candidates` against the first of them. The first stays unless another is faster by an interval above 1 and
-/// its output passes.
+/// Runs `candidates` against the first of them, the baseline. The baseline stays unless another candidate is faster,
+/// with an interval above 1, and its output passes the check.
+///
+/// # Errors
+/// If the contest must stop: see [`Stop`].
 pub fn contest(
     runner: &mut dyn Runner,
     candidates: Vec<Candidate>,
@@ -110,20 +113,20 @@ impl RunningContest<'_, '_> {
                 }
             }
             self.drop_the_worse();
-            // Before more time is spent on them, and before one of them can win.
+            // Checked before more time is spent on the candidates, and before one can win.
             self.check_the_rest()?;
         }
         Ok(())
     }
 
-    /// One run of each, in turns; repeated where the machine was disturbed. False where time ran out in the middle of
-    /// it: such a round does not count.
+    /// Runs each candidate once, interleaved, and repeats the round after a disturbance. Returns false if time ran
+    /// out during the round, which then does not count.
     fn turn(&mut self) -> Result<bool, Stop> {
         loop {
             self.runner.cores_busy_elsewhere();
             let alive = self.alive.clone();
             let found = schedule::turns(self.round, alive.len(), |place| {
-                // Runs take longer than was thought, or processes are started for them.
+                // Runs may take longer than estimated, or processes may have to be started for them.
                 match self.is_out_of_time() {
                     true => Err(None),
                     false => self.run(alive[place]).map_err(Some),
@@ -142,7 +145,7 @@ impl RunningContest<'_, '_> {
             {
                 self.repeats += 1;
                 let again =
-                    if self.repeats == self.terms.repeats { "; the rest is counted as it is" } else { "" };
+                    if self.repeats == self.terms.repeats { "; later rounds count in any case" } else { "" };
                 self.runner.tell(TuningEvent::Warning(&format!("{why}: the round is repeated{again}")));
                 continue;
             }
@@ -155,7 +158,7 @@ impl RunningContest<'_, '_> {
         }
     }
 
-    /// Whether the deadline is over; takes note of it.
+    /// True if the deadline has passed; records that.
     fn is_out_of_time(&mut self) -> bool {
         let over = self.runner.elapsed() > self.terms.deadline;
         if over {
@@ -164,20 +167,20 @@ impl RunningContest<'_, '_> {
         over
     }
 
-    /// Why the round of `samples` tells nothing of the candidates, if it does not.
+    /// Returns the reason that the round of `samples` says nothing about the candidates; `None` if it counts.
     fn disturbance(&mut self, samples: &[(usize, Sample)]) -> Option<String> {
         let busy = self.runner.cores_busy_elsewhere().unwrap_or(0.0);
         let base = samples.iter().find(|(number, _)| *number == 0);
         let seconds = base.map_or(1.0, |(_, sample)| objective::seconds(self.terms.objective, sample));
-        // Judged whatever else there is: it learns from every round.
+        // Always judged, because the anchor learns from every round.
         let judgement = self.anchor.judge(seconds.max(1e-9));
         if busy > DISTURBED * f64::from(self.terms.cores) {
-            return Some(format!("others kept {busy:.1} cores busy"));
+            return Some(format!("other processes kept {busy:.1} cores busy"));
         }
-        (judgement == Judgement::Disturbed).then(|| "the machine was suddenly another".to_string())
+        (judgement == Judgement::Disturbed).then(|| "the speed of the machine changed suddenly".to_string())
     }
 
-    /// One run of one. A candidate that fails is dropped; the one to beat gets a second chance.
+    /// Runs one candidate once. A candidate that fails is dropped; the baseline gets a second chance.
     fn run(&mut self, number: usize) -> Result<Option<Sample>, Stop> {
         if self.candidates[number].dropped.is_some() {
             return Ok(None);
@@ -192,9 +195,10 @@ impl RunningContest<'_, '_> {
                 Ok(measured) => {
                     self.time(number, &measured.sample, self.runner.elapsed().saturating_sub(before));
                     match (measured.peak, self.terms.ceiling) {
-                        // The one to beat is what there is: a long prompt may take it above, and it stays.
+                        // The baseline stays even if a long prompt takes it above the ceiling, because there is
+                        // nothing to fall back to.
                         (Some(peak), Some(ceiling)) if number > 0 && peak > ceiling => {
-                            format!("it took {peak} of memory, and {ceiling} is the ceiling")
+                            format!("it took {peak} of memory, and the limit is {ceiling}")
                         }
                         _ => return Ok(Some(measured.sample)),
                     }
@@ -203,10 +207,8 @@ impl RunningContest<'_, '_> {
                 Err(Failure::Failed(why)) => why,
             };
             if number == 0 && attempt == 0 {
-                self.runner.tell(TuningEvent::Warning(&format!(
-                    "{}: {why}; trying once more",
-                    self.candidates[0].name
-                )));
+                self.runner
+                    .tell(TuningEvent::Warning(&format!("{}: {why}; trying again", self.candidates[0].name)));
                 continue;
             }
             if number == 0 {
@@ -223,28 +225,28 @@ impl RunningContest<'_, '_> {
         self.candidates[number].dropped = Some(why);
     }
 
-    /// Takes what a run took. Of the first one only what it measured: a process may have been started for it, which is
-    /// done once where there is memory for all of them.
+    /// Updates the time of a run. For the first run only the measured time counts: starting a process for it is
+    /// needed only once if there is memory for all processes.
     fn time(&mut self, number: usize, sample: &Sample, wall: Duration) {
         let first = self.candidates[number].samples.is_empty();
         let measured = Duration::from_nanos(sample.prefill_ns.saturating_add(sample.decode_ns));
         self.times[number] = if first { measured } else { wall };
     }
 
-    /// Time that a round takes.
+    /// Returns the time of a round.
     fn round_time(&self) -> Duration {
         self.alive.iter().map(|&number| self.times[number]).sum()
     }
 
-    /// Whether a round more leaves time for the pairs that there must be.
+    /// True if another round leaves enough time for the least number of pairs.
     fn is_time_to_repeat(&self) -> bool {
         let pairs = self.terms.rule.pairs.saturating_sub(self.round);
-        // Of the two that will be left.
+        // A pair of the two candidates that will be left.
         let pair = self.times[0].saturating_mul(2 * u32::try_from(pairs).unwrap_or(u32::MAX));
         self.runner.elapsed() + self.round_time() + pair <= self.terms.deadline
     }
 
-    /// Whether there is time for a run of each.
+    /// True if there is time for a run of each candidate.
     fn is_time_for_a_round(&mut self) -> bool {
         let fits = self.runner.elapsed() + self.round_time() <= self.terms.deadline;
         if !fits {
@@ -253,7 +255,7 @@ impl RunningContest<'_, '_> {
         fits
     }
 
-    /// How many times as fast as the one to beat, round by round.
+    /// Returns the speed relative to the baseline, round by round.
     fn ratios(&self, number: usize) -> Vec<f64> {
         let seconds = |number: usize| {
             let samples = self.candidates[number].samples.iter();
@@ -262,7 +264,7 @@ impl RunningContest<'_, '_> {
         seconds(0).zip(seconds(number)).map(|(base, seconds)| base / seconds).collect()
     }
 
-    /// Drops what is hopeless, and of the rest the worse half. The last one is left.
+    /// Drops the hopeless candidates, and the worse half of the others. At least one is left.
     fn drop_the_worse(&mut self) {
         let entrants = self.alive[1..].iter().map(|&number| Entrant::new(number, self.ratios(number)));
         let Cut { stay, hopeless, worse_half } = cut(entrants.collect());
@@ -278,7 +280,8 @@ impl RunningContest<'_, '_> {
         self.runner.tell(TuningEvent::Rung { round: self.round, left, best });
     }
 
-    /// Looks at the output of those still in it, once each, as long as there is time: what was not looked at cannot win.
+    /// Checks the output of the remaining candidates once each, as long as there is time. A candidate that was not
+    /// checked cannot win.
     fn check_the_rest(&mut self) -> Result<(), Stop> {
         for number in 1..self.candidates.len() {
             if self.candidates[number].dropped.is_some() || self.candidates[number].output.is_some() {
@@ -291,7 +294,7 @@ impl RunningContest<'_, '_> {
             let judged = match self.runner.check(&settings) {
                 Ok(found) => check::judge(&settings, &found),
                 Err(Failure::Interrupted) => return Err(Stop::Interrupted),
-                Err(Failure::Failed(why)) => Err(format!("its output could not be looked at: {why}")),
+                Err(Failure::Failed(why)) => Err(format!("its output could not be checked: {why}")),
             };
             match judged {
                 Ok(words) => self.candidates[number].output = Some(words),
@@ -302,7 +305,7 @@ impl RunningContest<'_, '_> {
         Ok(())
     }
 
-    /// Whether all is said of the last two.
+    /// True if the comparison of the last two is decided.
     fn is_told(&self) -> bool {
         let &[_, last] = self.alive.as_slice() else { return false };
         let (ratios, pairs) = (self.ratios(last), self.terms.rule.pairs);
@@ -331,7 +334,7 @@ impl RunningContest<'_, '_> {
                 winner = (number, found.median);
             }
         }
-        // One that was shown to be faster needs no more time.
+        // A candidate that was shown to be faster needs no more time.
         let cut_short = self.cut_short.map(|rounds| {
             let rounds = if rounds == 1 { "1 round".to_string() } else { format!("{rounds} rounds") };
             match winner.0 {
@@ -343,7 +346,7 @@ impl RunningContest<'_, '_> {
     }
 }
 
-/// The median of `ratios` with its interval.
+/// Returns the median of `ratios` with its interval.
 pub fn interval(ratios: &[f64]) -> Interval {
     let found = Ratio::of(ratios);
     let pairs = u32::try_from(found.pairs).unwrap_or(u32::MAX);

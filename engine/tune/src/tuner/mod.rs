@@ -1,9 +1,10 @@
-//! Finds the fastest settings for a model on this machine, and writes them down.
+//! Search for the fastest settings for a model on this machine, and the record of the result.
 //!
-//! Stage by stage ([`space`]), each of which changes one thing of the best so far: a full grid of all settings would
-//! take days and find no more, since the phases and what bounds them are known. Within a stage [`halving`]. Every
-//! candidate runs in a process of its own ([`process`], [`worker`]), so that one that crashes or is killed is dropped and
-//! the rest goes on. At the end the result is measured once more against no tuning at all.
+//! The search goes stage by stage ([`space`]), and each stage changes one thing of the best settings so far. A full
+//! grid of all settings would take days and find no more, because the phases and their limits are known. Each stage
+//! is a contest ([`halving`]). Every candidate runs in a process of its own ([`process`], [`worker`]), so that a
+//! candidate that crashes or is killed is dropped and the others continue. At the end the result is measured again,
+//! against no tuning at all.
 
 pub mod check;
 mod depth;

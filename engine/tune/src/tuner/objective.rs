@@ -1,10 +1,10 @@
-//! What a sample is worth for a purpose.
+//! Value of a sample for an objective.
 
 use build_info::tuning::Sample;
 pub use measure::objective::Objective;
 
-/// Seconds that the prompt and the answer of `objective` take at the speeds of `sample`. A phase that was not run counts
-/// nothing.
+/// Returns the seconds that the prompt and the answer of `objective` take at the speeds of `sample`. A phase that was
+/// not run counts as 0.
 pub fn seconds(objective: &Objective, sample: &Sample) -> f64 {
     let phase = |wanted: u32, tokens: u32, ns: u64| match tokens {
         0 => 0.0,
@@ -27,7 +27,7 @@ mod tests {
             decode_ns: 1_000_000_000,
             ..Sample::default()
         };
-        // 100 t/s and 10 t/s
+        // Speeds of 100 and 10 tokens per second.
         let of = |objective: &str, sample: &Sample| seconds(&objective.parse().expect("known"), sample);
         assert_eq!(of("800:100", &sample), 18.0);
         assert_eq!(of("100:400", &sample), 41.0);

@@ -1,7 +1,7 @@
-//! Runs candidates in processes of their own.
+//! Runner that measures candidates in processes of their own.
 //!
-//! One process for each way to load the model, as many at once as fit into memory. A process that dies, hangs or
-//! answers nonsense is an error of its candidate, and the next request starts another.
+//! There is one process for each way to load the model, and as many at once as fit into memory. If a process dies,
+//! hangs or answers nonsense, that is an error of its candidate, and the next request starts another process.
 
 use std::fs;
 use std::io::Write;
@@ -21,29 +21,29 @@ use super::space::{changes_numerics, memory};
 use super::task::{DEEPEST, Failure, RunFigures, Runner, TuningEvent, Work};
 use super::worker::{WorkerAnswer, WorkerRequest, lead};
 
-/// Lines of its stderr that a dead process leaves behind.
+/// Number of stderr lines of a dead process that are reported.
 const LAST_WORDS: usize = 4;
-/// How often it is looked whether the user wants it to end.
+/// Interval between two checks for an interrupt by the user.
 const GLANCE: Duration = Duration::from_millis(100);
-/// Loading may take this long: a large model comes from a slow disk.
+/// Longest time for loading: a large model may lie on a slow disk.
 const LOADING: Duration = Duration::from_secs(600);
-/// The file in the folder of the tuning that a worker writes its output to: the only one there.
+/// Name of the file in the tuning's folder to which a worker writes its output, the only file in the folder.
 const LOGITS: &str = "logits";
-/// Age at which a folder counts as left behind. A tuning writes into its own every few minutes.
+/// Age from which a folder counts as abandoned. A running tuning writes to its folder every few minutes.
 const LEFT_BEHIND: Duration = Duration::from_secs(24 * 60 * 60);
-/// Share of the memory at hand that processes may take together.
+/// Share of the available memory that all processes together may use.
 const SHARE: f64 = 0.8;
 
-/// The runner of real tunings.
+/// Runner of real tunings.
 pub struct Processes<'a> {
     command: Vec<PathBuf>,
     shape: ModelShape,
     ceiling: Option<Bytes>,
     patience: Duration,
     workers: Vec<Worker>,
-    /// The output without tuning, after so many tokens.
+    /// Number of tokens before the text, and the untuned output after them.
     reference: Option<(u32, Logits)>,
-    /// What rounding does to the output after so many tokens.
+    /// Number of tokens before the text, and the effect of rounding on the output after them.
     rounding: Option<(u32, Rounding)>,
     folder: base::TempDir,
     started: Instant,
@@ -51,12 +51,12 @@ pub struct Processes<'a> {
     on_event: &'a mut dyn FnMut(TuningEvent<'_>),
 }
 
-/// A process with the model loaded in one way.
+/// Process that has loaded the model in one way.
 struct Worker {
     loaded: Chosen,
     takes: Bytes,
     child: Child,
-    /// Closed by dropping it.
+    /// Input of the process, which is closed by dropping it.
     stdin: ChildStdin,
     answers: Receiver<String>,
     last_words: LastWords,
@@ -69,21 +69,21 @@ impl Drop for Worker {
     }
 }
 
-/// Beginning of the name of a folder that belongs to the tuning of `record`.
+/// Returns the beginning of the names of folders that belong to the tuning of `record`.
 fn prefix(record: &Path) -> String {
     format!(".{}.work-", record.file_stem().unwrap_or_default().to_string_lossy())
 }
 
-/// Removes folders that killed tunings of `record` left in `folder`. A folder stays if its name is not one that
-/// [`base::scratch_in`] gives, if it holds anything else than a tuning writes, or if it is younger than [`LEFT_BEHIND`]: some
-/// file systems have no locks, so another tuning may be running.
+/// Removes folders that killed tunings of `record` left in `folder`. A folder stays in three cases: its name is not
+/// one of [`base::scratch_in`], it contains anything but a tuning's file, or it is younger than [`LEFT_BEHIND`].
+/// Another tuning may be running, because some file systems have no locks.
 fn remove_left_behind(folder: &Path, record: &Path) {
     let prefix = prefix(record);
     let is_old = |found: fs::Metadata| {
         found.modified().ok().and_then(|time| time.elapsed().ok()).is_some_and(|age| age > LEFT_BEHIND)
     };
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        // Not through a link.
+        // This metadata is that of a link itself, so links are not followed.
         let Ok(found) = entry.metadata() else { continue };
         let is_ours = entry.file_name().to_str().is_some_and(|name| base::is_scratch(name, &prefix));
         if !found.is_dir() || !is_ours || !is_old(found) {
@@ -102,12 +102,12 @@ fn remove_left_behind(folder: &Path, record: &Path) {
 }
 
 impl<'a> Processes<'a> {
-    /// Starts processes with `command`: the program and its arguments. A process without
-    /// output for `patience` is killed. Their files go into a folder next to `record`, which is removed at the end. The
-    /// caller holds the lock of the record.
+    /// Starts processes with `command`: the program and its arguments. A process without output for `patience` is
+    /// killed. The files lie in a folder next to `record`, which is removed at the end. The caller holds the lock of
+    /// the record.
     ///
     /// # Errors
-    /// When the folder cannot be made.
+    /// If the folder cannot be created.
     pub fn new(
         command: Vec<PathBuf>,
         shape: ModelShape,
@@ -118,7 +118,7 @@ impl<'a> Processes<'a> {
     ) -> std::io::Result<Self> {
         let beside =
             record.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // One that was killed could not tidy up.
+        // A killed tuning could not remove its folder.
         remove_left_behind(beside, record);
         let folder = base::scratch_in(beside, &prefix(record))?;
         Ok(Self {
@@ -136,7 +136,7 @@ impl<'a> Processes<'a> {
         })
     }
 
-    /// Sends `request` to the process that has the model loaded as `settings` say, and waits for its answer.
+    /// Sends `request` to the process that loaded the model with `settings`, and waits for its answer.
     fn ask(&mut self, settings: &Chosen, request: &WorkerRequest) -> Result<WorkerAnswer, Failure> {
         let at = self.worker(settings)?;
         let answer = self.workers[at].ask(request, self.patience);
@@ -150,14 +150,15 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// Ends the process number `at`. What it took counts as this process's own from then on, so the round under way
-    /// tells nothing of others.
+    /// Ends the process with the index `at`. Its CPU time then counts as that of this process, so the current round
+    /// says nothing about other processes.
     fn end(&mut self, at: usize) {
         self.workers.remove(at);
         self.watch = None;
     }
 
-    /// The number of the process for `settings`; the last one, so that the first has waited the longest.
+    /// Returns the index of the process for `settings`. It is moved to the end, so that the first is the least
+    /// recently used.
     fn worker(&mut self, settings: &Chosen) -> Result<usize, Failure> {
         let loaded = loading(settings);
         match self.workers.iter().position(|worker| worker.loaded == loaded) {
@@ -175,7 +176,7 @@ impl<'a> Processes<'a> {
                 let failure = match answer {
                     Ok(WorkerAnswer::Loaded) => None,
                     Ok(WorkerAnswer::Error(why)) => Some(Failure::Failed(why)),
-                    Ok(other) => Some(Failure::Failed(format!("it answered {other:?} when it should load"))),
+                    Ok(other) => Some(Failure::Failed(format!("it answered {other:?} to a load request"))),
                     Err(failure) => Some(failure),
                 };
                 if let Some(failure) = failure {
@@ -187,14 +188,14 @@ impl<'a> Processes<'a> {
         Ok(self.workers.len() - 1)
     }
 
-    /// Ends those that have waited the longest until another fits.
+    /// Ends the least recently used processes until another fits into memory.
     fn make_room(&mut self, settings: &Chosen) {
-        // A context, and the states of two that it keeps.
+        // A context, and the two states that a process keeps.
         let needed = memory(&self.shape, settings, 3 * DEEPEST).0;
         while !self.workers.is_empty() {
             let taken: u64 = self.workers.iter().map(|worker| worker.takes.0).sum();
             let ceiling = self.ceiling.is_none_or(|ceiling| needed.saturating_add(taken) <= ceiling.0);
-            // What is available does not hold what the others have taken.
+            // The available memory no longer includes what the other processes use.
             let available = engine_core::runtime_host::RuntimeHost::read().memory();
             let fits = available.is_none_or(|available| needed as f64 <= available.0 as f64 * SHARE);
             if ceiling && fits {
@@ -204,7 +205,7 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// The output under `settings` after `lead` tokens.
+    /// Returns the output under `settings` after `lead` tokens.
     fn logits(&mut self, settings: &Chosen, lead: u32) -> Result<(Logits, usize), Failure> {
         let out = self.folder.path().join(LOGITS);
         let request = WorkerRequest::Check { settings: settings.clone(), lead, out: out.clone() };
@@ -213,16 +214,17 @@ impl<'a> Processes<'a> {
             other => return Err(Failure::Failed(format!("it answered {other:?} to a check"))),
         };
         let failed =
-            |why: String| Failure::Failed(format!("its output in {} is of no use: {why}", out.display()));
+            |why: String| Failure::Failed(format!("its output in {} cannot be used: {why}", out.display()));
         let bytes = fs::read(&out).map_err(|error| failed(error.to_string()))?;
         let _ = fs::remove_file(&out);
         let logits = Logits::parse(&bytes).map_err(|error| failed(error.to_string()))?;
         Ok((logits, text))
     }
 
-    /// How far `reference`, the output without tuning after `lead` tokens, is from what smaller graphs give.
+    /// Measures the difference between `reference`, the untuned output after `lead` tokens, and the output in smaller
+    /// graphs.
     fn rounding(&mut self, reference: &Logits, lead: u32) -> Result<Rounding, Failure> {
-        /// Smaller than the text, so that there are several graphs.
+        /// Smaller than the text, so that the text takes several graphs.
         const GRAPH: u32 = 32;
         if let Some((_, rounding)) = self.rounding.filter(|(tokens, _)| *tokens == lead) {
             return Ok(rounding);
@@ -235,13 +237,14 @@ impl<'a> Processes<'a> {
         Ok(rounding)
     }
 
-    /// Seconds of CPU that the processes have taken.
+    /// Returns the CPU seconds that the processes have used.
     fn seconds_taken(&self) -> f64 {
         self.workers.iter().filter_map(|worker| cpu_seconds(worker.child.id())).sum()
     }
 }
 
-/// The settings that take effect when a model is loaded; and the affinity, which threads keep that outlive a run.
+/// Returns the settings that take effect when a model is loaded, and the affinity, because threads that outlive a run
+/// keep it.
 fn loading(settings: &Chosen) -> Chosen {
     Chosen {
         repack: settings.repack,
@@ -257,7 +260,7 @@ fn loading(settings: &Chosen) -> Chosen {
 
 impl Worker {
     fn start(command: &[PathBuf], loaded: Chosen, takes: Bytes) -> Result<Self, Failure> {
-        let failed = |why: String| Failure::Failed(format!("cannot start a process for it: {why}"));
+        let failed = |why: String| Failure::Failed(format!("cannot start its process: {why}"));
         let Some((program, arguments)) = command.split_first() else {
             return Err(failed("no program".into()));
         };
@@ -281,12 +284,12 @@ impl Worker {
                 let why: std::io::Error = why;
                 let _ = child.kill();
                 let _ = child.wait();
-                Err(failed(format!("no thread listens to it: {why}")))
+                Err(failed(format!("cannot start a thread that reads its output: {why}")))
             }
         }
     }
 
-    /// Asks and waits. After an error nothing more can be asked.
+    /// Sends a request and waits for the answer. After an error, the process cannot be used again.
     fn ask(&mut self, request: &WorkerRequest, patience: Duration) -> Result<WorkerAnswer, Failure> {
         let text = serde_json::to_string(request).map_err(|error| Failure::Failed(error.to_string()))?;
         if writeln!(self.stdin, "{text}").and_then(|()| self.stdin.flush()).is_err() {
@@ -303,14 +306,16 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) if llama::interrupted() => return Err(Failure::Interrupted),
                 Err(RecvTimeoutError::Timeout) if asked.elapsed() > patience => {
                     let seconds = patience.as_secs();
-                    return Err(Failure::Failed(format!("it said nothing for {seconds} s and was ended")));
+                    return Err(Failure::Failed(format!(
+                        "it printed nothing for {seconds} s and was killed"
+                    )));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
 
-    /// How it died.
+    /// Describes how the process died.
     fn epitaph(&mut self) -> Failure {
         if llama::interrupted() {
             return Failure::Interrupted;
@@ -324,7 +329,7 @@ impl Worker {
                 _ => break None,
             }
         };
-        // What it said last may still be on its way; a grandchild could hold the pipe open for ever.
+        // Its last lines may still arrive. There is a limit, because a grandchild could hold the pipe open forever.
         while !self.last_words.is_over() && began.elapsed() < Duration::from_secs(2) {
             std::thread::sleep(GLANCE / 10);
         }
@@ -332,7 +337,7 @@ impl Worker {
         let words = self.last_words.lines();
         Failure::Failed(match words.is_empty() {
             true => how,
-            false => format!("{how}; it said: {}", words.join(" | ")),
+            false => format!("{how}; its last output: {}", words.join(" | ")),
         })
     }
 }
@@ -347,7 +352,8 @@ impl Runner for Processes<'_> {
 
     fn check(&mut self, settings: &Chosen) -> Result<OutputComparison, Failure> {
         let lead = lead(settings);
-        // The last one only: they are large, and once the size of a graph is chosen all have the same.
+        // Only the last output is kept, because outputs are large. Once the graph size is chosen, all candidates need
+        // the same one.
         let reference = match self.reference.take().filter(|(tokens, _)| *tokens == lead) {
             Some((_, reference)) => reference,
             None => self.logits(&Chosen::default(), lead)?.0,
@@ -395,10 +401,10 @@ impl Runner for Processes<'_> {
     }
 }
 
-/// The command of the workers: this program, as `anneal tune-worker`.
+/// Returns the command of the workers: this program, as `anneal tune-worker`.
 ///
 /// # Errors
-/// When the program's own file cannot be told.
+/// If the path of the program's file is unknown.
 pub fn own_command(model: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(vec![std::env::current_exe()?, "tune-worker".into(), "-m".into(), model.to_path_buf()])
 }
@@ -407,7 +413,7 @@ pub fn own_command(model: &Path) -> std::io::Result<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
-    /// A worker written in shell that loads, and then does `then` with every request.
+    /// Returns the command of a worker in shell that loads, then runs `then` for every request.
     fn shell(then: &str) -> Vec<PathBuf> {
         let script = format!("read line; echo '\"loaded\"'; while read line; do {then}; done");
         ["/bin/sh", "-c", &script].map(PathBuf::from).to_vec()
@@ -442,12 +448,12 @@ mod tests {
             r#"echo '{"measured":{"sample":{"prompt":1,"prefill_ns":5,"generated":0,"decode_ns":0}}}'"#;
         let work = Work { prompt: 1, generate: 0, ..Work::default() };
         let cases = [
-            ("kill -9 $$", "killed (signal 9): by the kernel for want of memory"),
-            ("echo out of luck >&2; kill -11 $$", "it crashed (signal 11); it said: out of luck"),
+            ("kill -9 $$", "killed (signal 9), probably by the kernel because of too little memory"),
+            ("echo out of luck >&2; kill -11 $$", "it crashed (signal 11); its last output: out of luck"),
             ("exit 3", "it ended with exit code 3"),
             ("echo nonsense", "which is no answer"),
             ("echo '{\"error\":\"no room\"}'", "no room"),
-            ("sleep 60", "it said nothing for 1 s"),
+            ("sleep 60", "it printed nothing for 1 s"),
             ("echo '\"loaded\"'", "to a measurement"),
         ];
         for (then, words) in cases {

@@ -1,4 +1,4 @@
-//! What a tuning found, for people.
+//! Text of a tuning's result.
 
 use std::cmp::Ordering::Equal;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use measure::FEWEST_PAIRS;
 
 use super::objective::Objective;
 
-/// The result of one tuning; `defaults` are the settings without it.
+/// Formats the result of one tuning; `defaults` are the untuned settings.
 pub fn entry(entry: &Entry, defaults: &[Explained]) -> String {
     let mut out = String::new();
     let model = &entry.key.model;
@@ -42,8 +42,8 @@ pub fn entry(entry: &Entry, defaults: &[Explained]) -> String {
     out
 }
 
-/// Setting, value without tuning, value chosen, and how many times as fast that made it. Nothing where the defaults stay,
-/// whatever the stages had chosen: it was not confirmed.
+/// Returns rows of the setting, its untuned value, its chosen value, and the speed-up. Empty if the defaults stay,
+/// because the choice of the stages was not confirmed.
 fn rows(entry: &Entry, defaults: &[Explained]) -> Vec<[String; 4]> {
     if entry.chosen.is_default() {
         return Vec::new();
@@ -85,7 +85,7 @@ fn confirmation(found: &Confirmation, (prompt, generated): (u32, u32)) -> String
         "tuned against the defaults, times as fast (median of {} pairs, 95 % interval):\ntotal    {}\n",
         found.total.pairs, found.total
     );
-    // A phase that does not count was not run.
+    // A phase with weight 0 was not run.
     for (name, tokens, ratio) in [("prefill", prompt, found.prefill), ("decode ", generated, found.decode)] {
         if tokens > 0 {
             let _ = writeln!(out, "{name}  {ratio}");
@@ -94,7 +94,7 @@ fn confirmation(found: &Confirmation, (prompt, generated): (u32, u32)) -> String
     out
 }
 
-/// One line of a stage that is over.
+/// Formats one line about a finished stage.
 pub fn stage(stage: &Stage) -> String {
     let runs: usize = stage.candidates.iter().map(|candidate| candidate.samples.len()).sum();
     let name = &stage.name;
@@ -106,14 +106,16 @@ pub fn stage(stage: &Stage) -> String {
             format!("{name}: {}{ratio}{why} ({runs} runs)", winner.name)
         }
         (None, Some(why)) if runs == 0 => format!("{name}: {why}"),
-        (None, Some(why)) => format!("{name}: {why}, so it stays as it is{} ({runs} runs)", rejected(stage)),
-        (None, None) => format!("{name}: stays as it is, nothing is faster{} ({runs} runs)", rejected(stage)),
+        (None, Some(why)) => format!("{name}: {why}, so it does not change{} ({runs} runs)", rejected(stage)),
+        (None, None) => {
+            format!("{name}: does not change, nothing is faster{} ({runs} runs)", rejected(stage))
+        }
     }
 }
 
-/// How the best of those that were not taken compares: the one that stayed in it the longest, and of these the fastest.
+/// Describes the best rejected candidate: the one that remained longest, and among those the fastest.
 fn rejected(stage: &Stage) -> String {
-    // The interval of a few pairs says nothing.
+    // The interval of a few pairs means nothing.
     let known = |ratio: &Interval| ratio.pairs as usize >= FEWEST_PAIRS;
     let measured = stage
         .candidates
@@ -124,18 +126,18 @@ fn rejected(stage: &Stage) -> String {
         .max_by(|(_, a), (_, b)| (a.pairs, a.median).partial_cmp(&(b.pairs, b.median)).unwrap_or(Equal));
     best.map_or(String::new(), |(candidate, ratio)| {
         let dropped = match &candidate.dropped {
-            // Where it was only slower, the figure says so.
+            // If the candidate was only slower, the ratio shows that.
             Some(why) if ratio.median > 1.0 => format!(", {why}"),
             _ => String::new(),
         };
         format!(
-            "; the best other, {}: {ratio} times as fast in {} pairs{dropped}",
+            "; the best alternative, {}: {ratio} times as fast in {} pairs{dropped}",
             candidate.name, ratio.pairs
         )
     })
 }
 
-/// What would be tried.
+/// Lists the stages and candidates that a tuning would try.
 pub fn dry_run(objective: &Objective, stages: &[super::space::TuningStage], budget: f64) -> String {
     let mut out = format!(
         "for {objective}: {} prompt tokens and {} generated; at most {budget:.0} s\n",

@@ -1,4 +1,4 @@
-//! Finds the fastest settings, stage by stage.
+//! Search for the fastest settings, stage by stage.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use super::halving::{REPEATS, Terms, contest, interval};
 use super::space::{Phases, TuningStage, memory, with};
 use super::task::{Failure, Runner, Stop, Task, TuningEvent, TuningProgress, Work};
 
-/// Pairs of the last two of a stage in a short budget.
+/// Number of pairs of a stage's last two candidates in a short budget.
 pub(crate) const PAIRS: usize = 8;
 
-/// Pairs of the confirmation, where there is time.
+/// Number of pairs of the confirmation, if there is time.
 pub(crate) const CONFIRMATION: usize = 16;
 
-/// Pairs of it that the stages leave time for. Twice what is due: both are started anew, the output is looked at, and a run
-/// takes longer than what it measures.
+/// Number of pairs of the confirmation for which the stages leave time. It is twice the required number: both
+/// processes are started again, the output is checked, and a run takes longer than the time that it measures.
 pub(crate) const KEPT: usize = 2 * FEWEST_PAIRS;
 
-/// Half the width of an interval below which nobody would notice what is left.
+/// Half width of an interval below which a remaining difference does not matter.
 pub(crate) const NARROW: f64 = 0.01;
 
-/// Does `task`, from where `progress` stands. `save` keeps the progress after every stage.
+/// Runs `task`, continuing from `progress`. `save` stores the progress after every stage.
 ///
 /// # Errors
-/// Why it ended before its end; `progress` holds what was decided.
+/// The reason that it stopped early; `progress` holds the finished stages.
 pub fn tune(
     task: &Task,
     runner: &mut dyn Runner,
@@ -36,7 +36,7 @@ pub fn tune(
     let before = progress.seconds;
     progress.forget_the_undecided();
     let mut pace = Pace::probe(task, runner)?;
-    // A machine that is always busy is so in every stage.
+    // The limit applies to all stages together, because a machine that is always busy is busy in every stage.
     let mut repeats = REPEATS;
     for stage in &task.stages {
         if progress.done.iter().any(|done| done.name == stage.name) {
@@ -46,7 +46,7 @@ pub fn tune(
             return Err(Stop::Interrupted);
         }
         unchanged(task, runner)?;
-        // An earlier stage may have decided it.
+        // An earlier stage may already have decided a change of this one.
         let mut stage = stage.clone();
         stage.changes.retain(|change| with(&progress.chosen, &change.set) != progress.chosen);
         if stage.changes.is_empty() {
@@ -54,7 +54,7 @@ pub fn tune(
         }
         let end = task.budget.saturating_sub(pace.confirmation(task));
         let record = run_stage(task, &stage, &pace, runner, &progress.chosen, end, &mut repeats)?;
-        // A stage that it changed in decides nothing.
+        // If the machine changed during a stage, the stage decides nothing.
         unchanged(task, runner)?;
         runner.tell(TuningEvent::Decided(&record));
         pace.learn(&record);
@@ -67,20 +67,23 @@ pub fn tune(
     confirm(task, &pace, runner, progress, before)
 }
 
-/// Sees that the process may still use what the result is for.
+/// Checks that the process may still use the CPUs that the result is for.
+///
+/// # Errors
+/// [`Stop::Changed`] if not.
 pub(crate) fn unchanged(task: &Task, runner: &mut dyn Runner) -> Result<(), Stop> {
     match runner.given().filter(|given| *given != task.key.cpu) {
         None => Ok(()),
         Some(given) => Err(Stop::Changed(format!(
-            "what this process may use of the machine has changed from {} to {}: what was measured before cannot \
-             be compared with what comes; tune again when it stays as it is",
+            "the CPUs that this process may use have changed from {} to {}: earlier measurements cannot \
+             be compared with later ones; tune again when the CPUs no longer change",
             task.key.cpu.given(),
             given.given()
         ))),
     }
 }
 
-/// Decides one stage.
+/// Runs one stage and returns its decision.
 pub(crate) fn run_stage(
     task: &Task,
     stage: &TuningStage,
@@ -97,7 +100,7 @@ pub(crate) fn run_stage(
     if stage.least_prompt > 0 {
         work = pace.amid(task, stage.least_prompt, work.generate);
         if pace.time_for(work, changes.len() + 1) > left {
-            // The large ones need long prompts.
+            // Larger graphs need long prompts.
             changes.retain(|change| change.set.n_ubatch.is_none_or(|tokens| tokens <= 512));
             work = pace.amid(task, work.prompt.min(512), work.generate);
             cut_short = Some("only small graphs were tried: there was no time for long prompts".to_string());
@@ -105,11 +108,12 @@ pub(crate) fn run_stage(
     }
     let mut candidates = vec![candidate("as before", chosen.clone())];
     candidates.extend(changes.iter().map(|change| candidate(&change.name, with(chosen, &change.set))));
-    // Not the one to beat: without it the first change would stand in its place, unmeasured.
+    // The baseline is never dropped here. Otherwise the first candidate would become the baseline without being
+    // measured.
     for candidate in candidates.iter_mut().skip(1) {
         let needed = memory(&task.key.model, &candidate.settings, work.n_ctx());
         if let Some(ceiling) = task.ceiling.filter(|ceiling| needed > *ceiling) {
-            let why = format!("it would take {needed} of memory, and {ceiling} is the ceiling");
+            let why = format!("it would take {needed} of memory, and the limit is {ceiling}");
             runner.tell(TuningEvent::Dropped { name: &candidate.name, why: &why });
             candidate.dropped = Some(why);
         }
@@ -129,7 +133,7 @@ pub(crate) fn run_stage(
         return Ok(finished(candidates, 0, cut_short));
     }
     if pace.time_for(work, 2) > left {
-        let why = "not tried: there was no time left for it; a longer --budget makes some".to_string();
+        let why = "not tried: no time was left; use a longer --budget".to_string();
         return Ok(finished(candidates, 0, Some(why)));
     }
     runner.tell(TuningEvent::Stage {
@@ -137,7 +141,8 @@ pub(crate) fn run_stage(
         candidates: candidates.len(),
         left: left.as_secs_f64(),
     });
-    // No stage takes it all, unless it must; the first, which bring the most, have the most.
+    // A stage leaves time for the others, unless even its least work takes all. The first stages, which gain the
+    // most, get the most time.
     let needed = pace.time_for(work, candidates.len()).saturating_mul(4) / 3;
     let terms = Terms {
         objective: &task.objective,
@@ -147,7 +152,7 @@ pub(crate) fn run_stage(
         ceiling: task.ceiling,
         cores: task.cores,
         repeats: *repeats,
-        // Pairs are not looked at after each: whoever does sees a difference where there is none.
+        // Results are not tested after each pair: repeated testing would find differences that do not exist.
         rule: Rule { pairs: pairs(task), precision: 0.0 },
         second_look: true,
     };
@@ -156,7 +161,8 @@ pub(crate) fn run_stage(
     Ok(finished(outcome.candidates, outcome.winner, outcome.cut_short.or(cut_short)))
 }
 
-/// Pairs of the last two of a stage: more where there is time, for smaller differences.
+/// Returns the number of pairs of a stage's last two candidates. A larger budget allows more, to show smaller
+/// differences.
 pub(crate) fn pairs(task: &Task) -> usize {
     if task.budget < Duration::from_secs(300) { PAIRS } else { 2 * PAIRS }
 }
@@ -172,9 +178,9 @@ pub(crate) fn candidate(name: &str, settings: Chosen) -> Candidate {
     }
 }
 
-/// Whether `new` may take the place of `old`, of the same key. What was chosen with more time is not lost to a tuning
-/// that had too little to choose anything: that one must have decided every stage, or have confirmed that `tried`, what
-/// it tried in the end, is no faster, where that is what the old one says.
+/// True if `new` may replace `old`, which has the same key. If `old` chose settings and `new` chose none, `new` must
+/// have decided every stage, or have confirmed that `tried`, the settings that it tried last, are no faster and are
+/// those of `old`. Otherwise a tuning with too little time would discard a result that took more time.
 pub fn may_replace(old: &Entry, new: &Entry, tried: &Chosen) -> bool {
     let refuted = new.confirmation.as_ref().is_some_and(|found| found.total.pairs as usize >= FEWEST_PAIRS);
     let settled = tried.is_default() || refuted;
@@ -184,7 +190,7 @@ pub fn may_replace(old: &Entry, new: &Entry, tried: &Chosen) -> bool {
         || (*tried == old.chosen && refuted)
 }
 
-/// Measures the result once more against no tuning at all, and makes the entry of it.
+/// Measures the result again, against no tuning at all, and makes its entry.
 pub(crate) fn confirm(
     task: &Task,
     pace: &Pace,
@@ -208,9 +214,9 @@ pub(crate) fn confirm(
     if progress.chosen.is_default() {
         let undecided = match &entry.undecided()[..] {
             [] => String::new(),
-            stages => format!("; undecided for want of time: {}", stages.join(", ")),
+            stages => format!("; undecided because time ran out: {}", stages.join(", ")),
         };
-        entry.notes.push(format!("nothing was shown to be faster than the defaults, which stay{undecided}"));
+        entry.notes.push(format!("nothing was measurably faster than the defaults, so they stay{undecided}"));
     } else {
         runner.tell(TuningEvent::Stage { name: "confirmation", candidates: 2, left: 0.0 });
         let work = pace.work(task, Phases::Both);
@@ -237,14 +243,17 @@ pub(crate) fn confirm(
         if outcome.winner == 0 {
             let why = tuned.dropped.clone().unwrap_or_else(|| match entry.confirmation.as_ref() {
                 Some(found) if (found.total.pairs as usize) < FEWEST_PAIRS => {
-                    format!("there was time for {} pairs only, and {FEWEST_PAIRS} are due", found.total.pairs)
+                    format!(
+                        "there was time for only {} pairs, and {FEWEST_PAIRS} are required",
+                        found.total.pairs
+                    )
                 }
-                Some(_) if tuned.output.is_none() => "there was no time to look at its output".to_string(),
+                Some(_) if tuned.output.is_none() => "there was no time to check its output".to_string(),
                 Some(found) => format!("{} times as fast", found.total),
                 None => "it could not be measured".to_string(),
             });
             entry.notes.push(format!(
-                "what was chosen stage by stage was not shown to be faster as a whole ({why}), so the defaults stay"
+                "the settings chosen by the stages were not measurably faster together ({why}), so the defaults stay"
             ));
             entry.chosen = Chosen::default();
         }
@@ -260,7 +269,7 @@ pub(crate) fn confirmation(task: &Task, defaults: &Candidate, tuned: &Candidate)
     };
     let of = |time: &dyn Fn(&Sample) -> f64| {
         let ratios = ratios(time);
-        // A phase that counts nothing was not run.
+        // A phase with weight 0 was not run.
         interval(if ratios.is_empty() { &[1.0] } else { &ratios })
     };
     pairs().next()?;
@@ -273,27 +282,27 @@ pub(crate) fn confirmation(task: &Task, defaults: &Candidate, tuned: &Candidate)
     })
 }
 
-/// How fast the machine is without tuning: how much work a run should have follows from it.
+/// Speed of the machine without tuning, which determines the amount of work in a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Seconds of a prompt token.
+    /// Seconds per prompt token.
     prefill: f64,
-    /// Seconds of a generated one.
+    /// Seconds per generated token.
     decode: f64,
-    /// Seconds that a run takes beside them.
+    /// Seconds of a run in addition to its tokens.
     overhead: f64,
-    /// Whether runs begin behind other tokens.
+    /// True if runs begin after other tokens.
     depth: bool,
 }
 
 impl Pace {
-    /// Three short runs, of which the fastest counts: the first brings the model into memory, and others may take the
-    /// cores for a moment.
+    /// Measures three short runs and uses the fastest: the first one brings the model into memory, and other
+    /// processes may use the cores for a moment.
     fn probe(task: &Task, runner: &mut dyn Runner) -> Result<Self, Stop> {
         let (mut work, settings) = (Work::amid(64, 4, &task.objective), Chosen::default());
         let fits = |needed: Bytes, about: &str| match task.ceiling {
             Some(ceiling) if needed > ceiling => Err(Stop::Failed(format!(
-                "the model takes {about}{needed} of memory, and {ceiling} is the ceiling: raise --memory, or take a \
+                "the model takes {about}{needed} of memory, and the limit is {ceiling}: raise --memory, or use a \
                  smaller model or quantisation"
             ))),
             _ => Ok(()),
@@ -317,7 +326,7 @@ impl Pace {
                 Err(Failure::Interrupted) => return Err(Stop::Interrupted),
                 Err(Failure::Failed(why)) if work.depth() > 0 => {
                     runner.tell(TuningEvent::Warning(&format!(
-                        "runs begin in an empty context, where attention costs less than behind {} tokens: {why}",
+                        "runs begin in an empty context, where attention costs less than after {} tokens: {why}",
                         work.depth()
                     )));
                     (work, pace.depth) = (work.at_the_start(), false);
@@ -325,14 +334,14 @@ impl Pace {
                 Err(Failure::Failed(why)) if failed => return Err(Stop::Failed(why)),
                 Err(Failure::Failed(why)) => {
                     failed = true;
-                    runner.tell(TuningEvent::Warning(&format!("the defaults: {why}; trying once more")));
+                    runner.tell(TuningEvent::Warning(&format!("the defaults: {why}; trying again")));
                 }
             }
         }
         Ok(pace)
     }
 
-    /// So many tokens in the place that they have on average.
+    /// Places this number of tokens in the middle of the prompt and of the answer, where their cost is the average.
     fn amid(&self, task: &Task, prompt: u32, generate: u32) -> Work {
         let work = Work::amid(prompt, generate, &task.objective);
         if self.depth { work } else { work.at_the_start() }
@@ -345,10 +354,10 @@ impl Pace {
         self.overhead = self.overhead.min((wall - prefill - decode).max(0.0));
     }
 
-    /// What a run should do: a hundredth of the budget, half of it for each phase.
+    /// Returns the work of a run: a hundredth of the budget, half of it for each phase.
     fn work(&self, task: &Task, phases: Phases) -> Work {
         let share = (task.budget.as_secs_f64() / 100.0).clamp(0.1, 5.0) / 2.0;
-        // `as` saturates.
+        // The cast saturates.
         let tokens = |seconds: f64| (share / seconds.max(1e-9)) as u32;
         let prompt = (tokens(self.prefill) / 32 * 32).clamp(64, task.objective.usual_prompt().clamp(64, 512));
         let generate = tokens(self.decode).clamp(8, 128);
@@ -357,7 +366,8 @@ impl Pace {
         self.amid(task, if prefills { prompt } else { 0 }, if decodes { generate } else { 0 })
     }
 
-    /// Takes what a stage showed of the settings to beat: others may have come to the machine since the probe.
+    /// Updates the speed with a stage's measurements of the baseline: other processes may have started since the
+    /// probe.
     fn learn(&mut self, stage: &build_info::tuning::Stage) {
         let Some(base) = stage.candidates.first() else { return };
         let seconds = |phase: fn(&Sample) -> (u64, u32)| -> Option<f64> {
@@ -369,19 +379,19 @@ impl Pace {
         self.decode = seconds(|sample| (sample.decode_ns, sample.generated)).unwrap_or(self.decode);
     }
 
-    /// Time for the confirmation, which has the last runs: two candidates.
+    /// Returns the time of the confirmation, which compares two candidates at the end.
     fn confirmation(&self, task: &Task) -> Duration {
         self.time_of(self.work(task, Phases::Both)).saturating_mul(2 * KEPT as u32)
     }
 
-    /// Time that a run of `work` takes.
+    /// Returns the time of a run of `work`.
     fn time_of(&self, work: Work) -> Duration {
         let seconds =
             self.overhead + self.prefill * f64::from(work.prompt) + self.decode * f64::from(work.generate);
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 1024)
     }
 
-    /// Time that a contest of `candidates` takes at least: two rounds of all, then pairs until something can be said.
+    /// Returns the least time of a contest of `candidates`: two rounds of all, then the least number of pairs.
     fn time_for(&self, work: Work, candidates: usize) -> Duration {
         let runs = 2 * candidates + 2 * (PAIRS - 2);
         self.time_of(work).saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX))

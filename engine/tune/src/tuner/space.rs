@@ -1,5 +1,5 @@
-//! Which settings are tried on a machine: stage after stage, each of which changes one thing of the best so far.
-//! Pure.
+//! Settings that are tried on a machine, in stages, each of which changes one thing of the best settings so far.
+//! These functions have no side effects.
 
 use std::collections::BTreeSet;
 
@@ -10,60 +10,60 @@ use llama::options::KvType;
 
 use super::objective::Objective;
 
-/// Which of the two phases a stage measures: what it changes leaves the other as it is.
+/// Phases that a stage measures. Its changes do not affect the other phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phases {
     /// Prompt and generation.
     Both,
-    /// The prompt alone.
+    /// Prompt only.
     Prefill,
-    /// Generation alone.
+    /// Generation only.
     Decode,
 }
 
-/// What stands in place of some of the best settings so far.
+/// Change to the best settings so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// In words.
+    /// Description of the change.
     pub name: String,
-    /// What is set; nothing is unset.
+    /// Settings that are replaced. A setting is never removed.
     pub set: Chosen,
 }
 
-/// Changes of one thing.
+/// Alternatives for one thing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TuningStage {
-    /// What it decides.
+    /// Name of the thing that the stage decides.
     pub name: &'static str,
-    /// What it measures.
+    /// Phases that the stage measures.
     pub phases: Phases,
-    /// What is tried, beside what there is.
+    /// Alternatives to the current settings.
     pub changes: Vec<Change>,
-    /// Prompt tokens without which the changes make no difference.
+    /// Least number of prompt tokens for which the changes make a difference.
     pub least_prompt: u32,
 }
 
-/// What the candidates depend on.
+/// Conditions that the candidates depend on.
 #[derive(Clone, Debug)]
 pub struct Surroundings<'a> {
-    /// The machine.
+    /// Machine to tune for.
     pub host: &'a Host,
-    /// The purpose.
+    /// Objective of the tuning.
     pub objective: &'a Objective,
-    /// Whether ggml's own pool runs the threads, so that `poll` means something.
+    /// True if ggml's own pool runs the threads, so that `poll` has an effect.
     pub own_threads: bool,
-    /// Whether this build asks for huge pages.
+    /// True if this build requests huge pages.
     pub huge_pages: bool,
-    /// Kernels that could be loaded in place of those that are, the likeliest first.
+    /// Names of the kernels that could be loaded instead of the current ones, the likeliest to be faster first.
     pub kernels: &'a [String],
-    /// Whether what loses accuracy may be tried.
+    /// True if settings that lose accuracy may be tried.
     pub allow_lossy: bool,
 }
 
-/// Tokens of prompt and answer from which attention is a large part of the work.
+/// Number of prompt and answer tokens from which attention is a large part of the work.
 const LONG: u32 = 1024;
 
-/// The stages in the order in which they are worth the time.
+/// Returns the stages, those with the largest expected gain first.
 pub fn stages(around: &Surroundings<'_>) -> Vec<TuningStage> {
     let mut stages = vec![
         layout(around.objective),
@@ -89,7 +89,7 @@ pub fn stages(around: &Surroundings<'_>) -> Vec<TuningStage> {
     stages
 }
 
-/// Whether the phase that it changes counts at all, and prompts are long enough.
+/// True if the phase that the stage changes has weight, and prompts are long enough.
 fn is_of_use(stage: &TuningStage, objective: &Objective) -> bool {
     match stage.phases {
         Phases::Both => true,
@@ -114,7 +114,7 @@ fn layout(objective: &Objective) -> TuningStage {
         change("no tiled kernels", Chosen { tiled: Some(false), ..Chosen::default() }),
     ];
     if objective.usual_prompt().saturating_add(objective.usual_answer()) >= LONG {
-        // Each of the two gains little there, and on a machine with noise neither may be seen alone.
+        // Each change alone gains little, and may not be detected on a noisy machine.
         let name = "split layout, no flash attention";
         let off = Chosen { flash_attention: Some("off".to_string()), ..Chosen::default() };
         changes.insert(0, change(name, with(&split, &off)));
@@ -122,8 +122,8 @@ fn layout(objective: &Objective) -> TuningStage {
     stage("layout", Phases::Both, changes)
 }
 
-/// ggml ranks kernels by what they use of a CPU, and more is not always faster: a CPU that lowers its clock for 512-bit
-/// registers has others that are.
+/// Returns other kernels to try. ggml ranks kernels by the CPU features that they use, and more features are not
+/// always faster: some CPUs lower their clock for 512-bit registers.
 fn kernels(around: &Surroundings<'_>) -> Vec<Change> {
     let of = |name: &String| Chosen { cpu_variant: Some(name.clone()), ..Chosen::default() };
     around.kernels.iter().map(|name| change(format!("kernels for {name}"), of(name))).collect()
@@ -140,7 +140,8 @@ fn decode_threads(around: &Surroundings<'_>) -> TuningStage {
 
 fn prefill_threads(around: &Surroundings<'_>) -> TuningStage {
     let now = threads::budget(around.host, Policy::default()).prefill;
-    // Half of the cores never evaluates a prompt faster than all; fewer than all may, where the quota or heat binds.
+    // Half of the cores never evaluates a prompt faster than all. Slightly fewer than all may be faster if the quota
+    // or heat limits the speed.
     let changes =
         thread_counts(around.host).into_iter().filter(|threads| *threads != now && 2 * *threads > now);
     let changes = changes.map(|threads| {
@@ -150,12 +151,12 @@ fn prefill_threads(around: &Surroundings<'_>) -> TuningStage {
     stage("prefill threads", Phases::Prefill, changes.collect())
 }
 
-/// Numbers of threads worth trying: half, three quarters and all of the cores, one less than all, and every logical
-/// CPU (SMT siblings, efficiency cores), as far as the quota goes.
+/// Returns the numbers of threads to try, up to the quota: half, three quarters and all of the cores, one less than
+/// all, and every logical CPU (SMT siblings, efficiency cores).
 fn thread_counts(host: &Host) -> BTreeSet<u32> {
     let cores = threads::budget(host, Policy::Max).cores;
     let logical = u32::try_from(host.limits.affinity.len()).unwrap_or(u32::MAX);
-    // A quota that is no whole number may be used up by one thread more.
+    // One more thread may use up a quota that is no whole number.
     let quota = host.limits.cpu_quota.map_or(u32::MAX, |quota| (quota.ceil() as u32).max(1));
     let shares = [cores.div_ceil(2), (3 * cores).div_ceil(4), cores.saturating_sub(1), cores, logical];
     shares.into_iter().map(|threads| threads.min(quota).max(1)).collect()
@@ -163,7 +164,7 @@ fn thread_counts(host: &Host) -> BTreeSet<u32> {
 
 fn load_modes() -> Vec<Change> {
     let mode = |mode: &str| Chosen { load_mode: Some(mode.to_string()), ..Chosen::default() };
-    // The others decide how fast a model loads and whether it stays, not how fast it runs.
+    // The other modes change how fast a model loads and whether it stays in memory, not how fast it runs.
     vec![change("read into memory", mode("none")), change("mapped", mode("mmap"))]
 }
 
@@ -172,7 +173,7 @@ fn flash_attention() -> Vec<Change> {
     vec![change("no flash attention", off)]
 }
 
-/// Graphs of other sizes, where prompts fill them.
+/// Returns a stage with other graph sizes, for prompts that fill the graphs.
 fn ubatch(around: &Surroundings<'_>) -> Option<TuningStage> {
     let longest = around.objective.usual_prompt();
     let changes: Vec<Change> = [128u32, 256, 1024, 2048]
@@ -183,7 +184,7 @@ fn ubatch(around: &Surroundings<'_>) -> Option<TuningStage> {
             change(format!("graphs of {tokens} tokens"), set)
         })
         .collect();
-    // The greatest must be filled, and the default 512 too, to be told apart.
+    // The prompt must fill the largest size and the default of 512, so that they differ.
     let fill = changes.iter().filter_map(|change| change.set.n_ubatch).chain([512]).max()?;
     Some(TuningStage { least_prompt: fill, ..stage("graph size", Phases::Prefill, changes) })
 }
@@ -208,7 +209,7 @@ fn kv_types() -> Vec<Change> {
     vec![change("KV cache in q8_0", both(KvType::Q8_0)), change("KV cache in q4_0", both(KvType::Q4_0))]
 }
 
-/// `chosen` with what `change` sets in its place. What it sets to what it is without tuning is set all the same.
+/// Returns `chosen` with the settings of `change`, including those that equal the untuned settings.
 pub fn with(chosen: &Chosen, change: &Chosen) -> Chosen {
     let text = |new: &Option<String>, old: &Option<String>| new.clone().or_else(|| old.clone());
     Chosen {
@@ -230,7 +231,7 @@ pub fn with(chosen: &Chosen, change: &Chosen) -> Chosen {
     }
 }
 
-/// Whether sums are computed in another order than without tuning, so that the last digits may differ.
+/// True if the settings change the order of sums, so that the last digits may differ from the untuned output.
 pub fn changes_numerics(chosen: &Chosen) -> bool {
     let layout = chosen.split_layout.is_some();
     let numbers = layout
@@ -241,15 +242,15 @@ pub fn changes_numerics(chosen: &Chosen) -> bool {
     numbers || chosen.flash_attention.is_some() || is_lossy(chosen)
 }
 
-/// Whether accuracy is lost by intent.
+/// True if the settings lose accuracy by design.
 pub fn is_lossy(chosen: &Chosen) -> bool {
     chosen.type_k.is_some() || chosen.type_v.is_some()
 }
 
-/// Memory that a run takes, roughly: the weights, the K and V cache of `context` tokens, and the buffers of a graph,
-/// of which the logits and the feed-forward network's values are most. For the ceiling; what was really taken is read
-/// after each run. The buffers are reckoned more generously than `cargo xtask recommend` does, which has the model's file:
-/// here only the sizes in the tuning record are known.
+/// Estimates the memory of a run, for the ceiling: the weights, the K and V cache of `context` tokens, and the
+/// buffers of a graph, mostly for the logits and the feed-forward network's values. The real size is read after each
+/// run. The estimate of the buffers is more generous than that of `cargo xtask recommend`, which reads the model's
+/// file; here only the sizes in the tuning record are known.
 pub fn memory(model: &ModelShape, chosen: &Chosen, context: u32) -> Bytes {
     let kind =
         |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok()).unwrap_or(KvType::F16);
@@ -329,7 +330,7 @@ mod tests {
         assert_eq!(names("chat", false, false, false), [&first[..], &last].concat());
         let all = ["graph size", "huge pages", "waiting"];
         assert_eq!(names("rag", true, true, true), [&first[..], &all, &last, &["KV cache"]].concat());
-        // Nothing is generated, so threads that generate are nobody's concern.
+        // Nothing is generated, so decode threads do not matter.
         assert!(!names("512:0", true, true, true).contains(&"decode threads"));
     }
 

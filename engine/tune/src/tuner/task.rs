@@ -1,4 +1,4 @@
-//! What is to be tuned, and what carries it out.
+//! Task of a tuning, its progress, and the runner that measures candidates.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use super::check::OutputComparison;
 use super::objective::Objective;
 use super::space::TuningStage;
 
-/// The most tokens before what is run: their state is put back before each run, which takes time too.
+/// Largest number of tokens before the measured ones. Their state is restored before each run, which takes time too.
 pub(crate) const DEEPEST: u32 = 4096;
 
-/// How much is run at once, and behind what: attention costs more with each token before.
+/// Work of one run, and the number of tokens before it: attention costs more with each earlier token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Work {
-    /// Prompt tokens; 0 leaves the phase out.
+    /// Number of prompt tokens; 0 skips the phase.
     pub prompt: u32,
-    /// Tokens before them.
+    /// Number of tokens before the prompt.
     pub prompt_after: u32,
-    /// Tokens generated; 0 leaves the phase out.
+    /// Number of generated tokens; 0 skips the phase.
     pub generate: u32,
-    /// Tokens before them; 0 is no place of its own: then they follow the prompt.
+    /// Number of tokens before the generated ones; with 0 they follow the prompt.
     pub generate_after: u32,
 }
 
 impl Work {
-    /// `prompt` and `generate` tokens in the middle of the prompt and of the answer of `objective`, which cost what the
-    /// others cost on average.
+    /// Returns work of `prompt` and `generate` tokens in the middle of the prompt and of the answer of `objective`,
+    /// where their cost is the average.
     pub(crate) fn amid(prompt: u32, generate: u32, objective: &Objective) -> Self {
         let (whole, answer) = (objective.usual_prompt(), objective.usual_answer());
         let prompt_after = whole.saturating_sub(prompt) / 2;
@@ -42,145 +42,152 @@ impl Work {
         }
     }
 
-    /// The same in an empty context.
+    /// Returns the same work in an empty context.
     pub(crate) fn at_the_start(self) -> Self {
         Work { prompt_after: 0, generate_after: 0, ..self }
     }
 
-    /// The most tokens before a phase.
+    /// Returns the largest number of tokens before a phase.
     pub fn depth(&self) -> u32 {
         self.prompt_after.max(self.generate_after)
     }
 
-    /// Tokens that a context must hold for it.
+    /// Returns the size of the context in tokens that the work needs.
     pub fn n_ctx(&self) -> u32 {
         self.depth().saturating_add(self.prompt).saturating_add(self.generate)
     }
 }
 
-/// What one run showed.
+/// Measurements of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunFigures {
-    /// Its times.
+    /// Times of the run.
     pub sample: Sample,
-    /// The most memory that the process had meanwhile, where the system tells.
+    /// Peak memory of the process during the run; `None` if the system does not report it.
     pub peak: Option<Bytes>,
 }
 
-/// Why there is no result.
+/// Reason that there is no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Ctrl-C.
+    /// The user interrupted the run.
     Interrupted,
-    /// Anything else, in words: refused, crashed, killed, hung.
+    /// Any other failure, described in words: refused, crashed, killed, hung.
     Failed(String),
 }
 
-/// Why a tuning ends before its end. What was decided until then is kept.
+/// Reason that a tuning stops early. Finished stages are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Ctrl-C.
+    /// The user interrupted the tuning.
     Interrupted,
-    /// The machine is not what it was.
+    /// The machine changed.
     Changed(String),
-    /// Not even the settings to beat can be run.
+    /// Not even the baseline runs.
     Failed(String),
-    /// The state cannot be kept.
+    /// The progress cannot be saved.
     Unwritable(String),
 }
 
-/// What happens, for whoever watches.
+/// Event for the display of a tuning.
 #[derive(Clone, Debug)]
 pub enum TuningEvent<'a> {
     /// A stage begins.
     Stage {
-        /// Its name.
+        /// Name of the stage.
         name: &'a str,
-        /// Candidates, the one to beat among them.
+        /// Number of candidates, including the baseline.
         candidates: usize,
         /// Seconds left of the budget.
         left: f64,
     },
-    /// Some rounds are over.
+    /// A rung is over.
     Rung {
-        /// Rounds so far.
+        /// Number of rounds so far.
         round: usize,
-        /// Candidates that are left, without the one to beat.
+        /// Number of candidates left, without the baseline.
         left: usize,
-        /// The best of them, and how many times as fast it is.
+        /// Name of the best candidate, and its speed-up.
         best: Option<(String, f64)>,
     },
-    /// A candidate is out.
+    /// A candidate was dropped.
     Dropped {
-        /// Its name.
+        /// Name of the candidate.
         name: &'a str,
-        /// Why.
+        /// Reason that it was dropped.
         why: &'a str,
     },
     /// A stage is over.
     Decided(&'a build_info::tuning::Stage),
-    /// Something that the user should know.
+    /// Warning for the user.
     Warning(&'a str),
 }
 
-/// Runs candidates. The real one starts processes; the tests' has planted speeds and a clock of its own.
+/// Runner of candidates. The real one starts processes; that of the tests has planted speeds and a clock of its own.
 pub trait Runner {
     /// Runs `work` under `settings`.
+    ///
+    /// # Errors
+    /// If there is no result: see [`Failure`].
     fn measure(&mut self, settings: &Chosen, work: Work) -> Result<RunFigures, Failure>;
-    /// Compares the output under `settings` with that without tuning.
+    /// Compares the output under `settings` with the untuned output.
+    ///
+    /// # Errors
+    /// If there is no result: see [`Failure`].
     fn check(&mut self, settings: &Chosen) -> Result<OutputComparison, Failure>;
-    /// Time since the start, on a clock that nobody sets.
+    /// Returns the time since the start, on a monotonic clock.
     fn elapsed(&self) -> Duration;
-    /// Whether the user wants it to end.
+    /// True if the user interrupted the tuning.
     fn is_interrupted(&self) -> bool;
-    /// Cores that others kept busy since the last call, where the system tells.
+    /// Returns the number of cores that other processes kept busy since the last call; `None` if the system does not
+    /// report it.
     fn cores_busy_elsewhere(&mut self) -> Option<f64>;
-    /// What this process is given of the machine now.
+    /// Returns the CPUs that this process may use now.
     fn given(&mut self) -> Option<CpuKey>;
-    /// Nothing but `settings`, and no settings at all, will be run from now on.
+    /// Announces that only `settings` and the untuned settings will be run from now on.
     fn keep_only(&mut self, settings: &Chosen);
-    /// Passes on what happens.
+    /// Reports an event.
     fn tell(&mut self, event: TuningEvent<'_>);
 }
 
-/// What is to be done.
+/// Task of a tuning.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// What the result is good for.
+    /// Model, machine and build that the result is for.
     pub key: TuningKey,
-    /// What is weighed.
+    /// Objective that weighs the phases.
     pub objective: Objective,
-    /// Time for all of it.
+    /// Total time of the tuning.
     pub budget: Duration,
-    /// Memory that a candidate may take.
+    /// Largest memory of a candidate; `None` without a limit.
     pub ceiling: Option<Bytes>,
-    /// Whether what loses accuracy may be tried.
+    /// True if settings that lose accuracy may be tried.
     pub lossy: bool,
-    /// What is tried.
+    /// Stages to run.
     pub stages: Vec<TuningStage>,
-    /// Cores of the machine.
+    /// Number of cores of the machine.
     pub cores: u32,
 }
 
-/// How far a tuning has come: kept in a file, so that one that was stopped goes on.
+/// Progress of a tuning, kept in a file so that an interrupted tuning can resume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningProgress {
-    /// What it is good for.
+    /// Model, machine and build that the result is for.
     pub key: TuningKey,
-    /// Whether what loses accuracy may be tried.
+    /// True if settings that lose accuracy may be tried.
     pub lossy: bool,
-    /// The ceiling.
+    /// Largest memory of a candidate; `None` without a limit.
     pub ceiling: Option<Bytes>,
-    /// The best so far.
+    /// Best settings so far.
     pub chosen: Chosen,
-    /// The stages that are over.
+    /// Finished stages.
     pub done: Vec<build_info::tuning::Stage>,
-    /// Seconds that they took.
+    /// Seconds that the finished stages took.
     pub seconds: f64,
 }
 
 impl TuningProgress {
-    /// Nothing done yet.
+    /// Returns progress without any stage done.
     pub fn new(task: &Task) -> Self {
         Self {
             key: task.key.clone(),
@@ -192,19 +199,19 @@ impl TuningProgress {
         }
     }
 
-    /// Whether its numbers mean something: somebody may have changed the file.
+    /// True if the values are valid: the file may have been edited.
     pub fn is_sound(&self) -> bool {
         self.done.iter().all(|stage| (stage.winner as usize) < stage.candidates.len())
             && self.seconds.is_finite()
             && engine_core::tuning::requested(&self.chosen).is_ok()
     }
 
-    /// Takes stages that were not tried, or cut short before they said anything, for what they are: to be done.
+    /// Removes stages that were not tried, or that were cut short without a result, so that they run again.
     pub fn forget_the_undecided(&mut self) {
         self.done.retain(build_info::tuning::Stage::is_decided);
     }
 
-    /// Whether it is a part of `task`.
+    /// True if the progress belongs to `task`.
     pub fn is_of(&self, task: &Task) -> bool {
         self.key == task.key && self.lossy == task.lossy && self.ceiling == task.ceiling
     }

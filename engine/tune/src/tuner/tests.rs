@@ -1,4 +1,4 @@
-//! The driver, against a machine with planted speeds and a clock of its own.
+//! Tests of the driver against a machine with planted speeds and a clock of its own.
 
 use std::time::Duration;
 
@@ -13,29 +13,29 @@ use super::space::{Change, *};
 use super::task::DEEPEST;
 use super::*;
 
-/// A machine whose speeds are known.
+/// Machine whose speeds are known.
 struct Planted {
     clock: Duration,
     runs: usize,
-    /// How many times as fast prefill and decode are under some settings.
+    /// Speed-ups of prefill and decode under the settings.
     speed: fn(&Chosen) -> (f64, f64),
-    /// What happens instead of a run.
+    /// Failure of a run, if any, by the settings and the number of runs so far.
     failure: fn(&Chosen, usize) -> Option<Failure>,
-    /// Cores that others keep busy, by the number of runs so far.
+    /// Number of cores that other processes keep busy, by the number of runs so far.
     elsewhere: fn(usize) -> f64,
     /// Divergence of the output.
     kld: fn(&Chosen) -> f64,
-    /// Time that looking at the output takes.
+    /// Time of an output check.
     look: Duration,
-    /// The most memory that a run took.
+    /// Peak memory of a run.
     peak: fn(&Chosen) -> Bytes,
-    /// The most tokens that a run may begin behind.
+    /// Largest number of tokens before a run.
     deepest: u32,
-    /// When the quota changes and the user loses patience, in runs.
+    /// Numbers of runs after which the quota changes and the user interrupts.
     changed: usize,
     interrupted: usize,
     noise: u64,
-    /// How far a run's speed lies beside the true one at most.
+    /// Largest deviation of a run's speed from the true speed.
     spread: f64,
     told: Vec<String>,
 }
@@ -62,7 +62,7 @@ impl Default for Planted {
 }
 
 impl Planted {
-    /// 1 give or take the spread.
+    /// Returns 1, plus or minus up to the spread.
     fn jitter(&mut self) -> f64 {
         self.noise =
             self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -80,7 +80,7 @@ impl Runner for Planted {
             return Err(Failure::Failed("this memory cannot move tokens".to_string()));
         }
         let (prefill, decode) = (self.speed)(settings);
-        // 100 and 25 tokens a second; the machine gets slower all the time.
+        // 100 and 25 tokens per second; the machine becomes slower all the time.
         let drift = 1.0 + self.clock.as_secs_f64() / 300.0;
         let prefill = f64::from(work.prompt) / 100.0 / prefill * drift * self.jitter();
         let decode = f64::from(work.generate) / 25.0 / decode * drift * self.jitter();
@@ -187,7 +187,7 @@ fn threads() -> TuningStage {
     stage("threads", Phases::Decode, &[Chosen { decode_threads: Some(1), ..Chosen::default() }])
 }
 
-/// Prefill gains by weights that are not repacked, decode loses.
+/// Speed-ups of weights that are not repacked: prefill gains, decode loses.
 fn unpacked(settings: &Chosen) -> (f64, f64) {
     let untiled = if settings.tiled == Some(false) { 0.6 } else { 1.0 };
     if settings.repack == Some(false) { (1.6 * untiled, 0.83) } else { (1.0, 1.0) }
@@ -319,11 +319,11 @@ fn gains_add_up_from_stage_to_stage() {
     let all = Chosen { repack: Some(false), decode_threads: Some(1), poll: Some(0), ..Chosen::default() };
     assert_eq!(entry.chosen, all);
     assert_eq!(saved.iter().map(|progress| progress.done.len()).collect::<Vec<_>>(), [1, 2, 3]);
-    // What threads decode does not touch was not run.
+    // A phase that decode threads do not affect was not run.
     let samples = &entry.stages[1].candidates[1].samples;
     assert!(!samples.is_empty() && samples.iter().all(|sample| sample.prompt == 0), "{samples:?}");
 
-    // One that was stopped after the first stage does the rest.
+    // A tuning that was stopped after the first stage runs the other stages.
     let mut progress = saved[0].clone();
     assert!(progress.is_of(&task) && progress.is_sound());
     let mut runner = Planted { speed, ..Planted::default() };
@@ -337,7 +337,7 @@ fn gains_add_up_from_stage_to_stage() {
 fn a_candidate_that_fails_is_dropped_and_the_rest_goes_on() {
     let failures: [fn(&Chosen, usize) -> Option<Failure>; 2] = [
         |settings, _| (settings.tiled == Some(false)).then(|| Failure::Failed("it was killed".to_string())),
-        // In the middle of its rounds.
+        // Interrupted in the middle of the rounds.
         |settings, runs| {
             (settings.tiled == Some(false) && runs > 7).then(|| Failure::Failed("it was killed".to_string()))
         },
@@ -387,7 +387,7 @@ fn what_gives_another_output_is_never_chosen() {
         assert!(entry.chosen.is_default(), "{:?}", entry.chosen);
         let dropped = entry.stages[0].candidates.iter().filter_map(|candidate| candidate.dropped.as_deref());
         assert!(
-            dropped.clone().any(|why| why.contains("its output is another")),
+            dropped.clone().any(|why| why.contains("its output differs")),
             "{:?}",
             dropped.collect::<Vec<_>>()
         );
@@ -408,7 +408,7 @@ fn memory_above_the_ceiling_is_seen_before_and_after() {
     task.ceiling = Some(Bytes::mib(500));
     let stop = run(&task, &mut runner).expect_err("the model alone is larger");
     assert!(matches!(&stop, Stop::Failed(why) if why.contains("about 900 MiB")), "{stop:?}");
-    // Seen only when it runs.
+    // This shows only when the candidate runs.
     task.ceiling = Some(Bytes::mib(990));
     let stop = run(&task, &mut runner).expect_err("what it took is more");
     assert!(matches!(&stop, Stop::Failed(why) if why.contains("takes 1000 MiB")), "{stop:?}");
@@ -416,7 +416,7 @@ fn memory_above_the_ceiling_is_seen_before_and_after() {
 
 #[test]
 fn the_one_to_beat_is_never_dropped_for_its_memory() {
-    // Its long prompts do not fit, and what is tried instead does.
+    // The stage's long prompts do not fit, but shorter ones do.
     let mut sizes = stage("size", Phases::Both, &[Chosen { n_ubatch: Some(32), ..Chosen::default() }]);
     sizes.least_prompt = 512;
     let mut task = task("rag", vec![sizes]);
@@ -431,7 +431,7 @@ fn the_one_to_beat_is_never_dropped_for_its_memory() {
     assert!(!base.samples.is_empty() && !other.samples.is_empty(), "{entry:?}");
     assert!(entry.chosen.is_default(), "{entry:?}");
 
-    // Nor where it took more than was thought.
+    // The same if the run took more memory than estimated.
     let peak: fn(&Chosen) -> Bytes =
         |settings| Bytes::mib(if settings.repack == Some(false) { 2000 } else { 900 });
     let both = vec![
@@ -460,7 +460,7 @@ fn a_changed_quota_and_ctrl_c_end_it_with_what_was_decided() {
     tune(&task, &mut runner, &mut progress, &mut |_| Ok(())).expect_err("a quota");
     assert_eq!((progress.done.len(), progress.chosen.repack), (1, Some(false)));
 
-    // In the confirmation, behind all stages, as well.
+    // The same in the confirmation, after all stages.
     let mut runner = Planted { speed: unpacked, ..Planted::default() };
     run(&task, &mut runner).expect("an entry");
     let mut runner = Planted { speed: unpacked, changed: runner.runs - 1, ..Planted::default() };
@@ -479,8 +479,9 @@ fn a_disturbed_round_is_repeated_and_told_and_not_for_ever() {
     let mut runner = Planted { elsewhere: |_| 1.5, speed: unpacked, ..Planted::default() };
     let entry = run(&task("rag", vec![layout()]), &mut runner).expect("an entry");
     assert_eq!(entry.chosen.repack, Some(false));
-    let warnings = runner.told.iter().filter(|event| event.contains("others kept 1.5 cores busy")).count();
-    // Three times in the stage, three in the confirmation.
+    let warnings =
+        runner.told.iter().filter(|event| event.contains("other processes kept 1.5 cores busy")).count();
+    // Three in the stage, three in the confirmation.
     assert_eq!(warnings, 6, "{:?}", runner.told);
 }
 
@@ -499,7 +500,7 @@ fn what_does_not_fit_into_the_budget_is_left_out_and_said() {
 
 #[test]
 fn what_cannot_be_confirmed_is_not_kept() {
-    // Fast at first, as slow as all in the end.
+    // Fast at first, and as slow as the others at the end.
     let failure: fn(&Chosen, usize) -> Option<Failure> = |settings, runs| {
         (settings.poll.is_some() && runs > 20).then(|| Failure::Failed("it crashed".to_string()))
     };
@@ -510,7 +511,7 @@ fn what_cannot_be_confirmed_is_not_kept() {
     assert_eq!(entry.stages[0].winner, 1, "{:?}", entry.stages);
     assert!(entry.chosen.is_default());
     assert!(entry.notes.iter().any(|note| note.contains("so the defaults stay")), "{:?}", entry.notes);
-    // What is not in use is not shown as chosen.
+    // Settings that are not in use are not shown as chosen.
     let text = report::entry(&entry, &[]);
     assert!(!text.contains("chosen  times as fast"), "{text}");
     let kept = Entry { chosen: entry.stages[0].candidates[1].settings.clone(), ..entry };
@@ -537,13 +538,13 @@ fn a_stage_without_a_verdict_says_so_and_is_tried_again() {
     let line = report::stage(&undecided);
     assert_eq!(
         line,
-        "layout: undecided after 3 rounds: out of time, so it stays as it is; the best other, x: 0.990 [0.980, 1.010] \
+        "layout: undecided after 3 rounds: out of time, so it does not change; the best alternative, x: 0.990 [0.980, 1.010] \
          times as fast in 8 pairs (1 runs)"
     );
     let line = report::stage(&decided(&entry.stages[0]));
-    assert!(line.contains("nothing is faster; the best other, x: 0.990"), "{line}");
+    assert!(line.contains("nothing is faster; the best alternative, x: 0.990"), "{line}");
 
-    // With time all of it is done.
+    // With enough time, all stages run.
     let task = task("rag", vec![layout(), waiting()]);
     let mut runner = Planted { speed: unpacked, ..Planted::default() };
     let entry = tune(&task, &mut runner, &mut progress, &mut |_| Ok(())).expect("an entry");
@@ -552,7 +553,7 @@ fn a_stage_without_a_verdict_says_so_and_is_tried_again() {
     assert!(entry.undecided().is_empty());
 }
 
-/// `stage` as if it had been run, with nothing faster.
+/// Returns `stage` as if it had run without finding anything faster.
 fn decided(stage: &build_info::tuning::Stage) -> build_info::tuning::Stage {
     let mut stage = stage.clone();
     let mut other = candidate("x", Chosen::default());
@@ -575,7 +576,7 @@ fn a_contest_that_runs_out_of_time_is_undecided() {
     assert_eq!(outcome.cut_short.as_deref(), Some("undecided after 3 rounds: out of time"));
 }
 
-/// Runs of a second, which must end after `seconds`.
+/// Returns terms with runs of one second and a deadline after `seconds`.
 fn terms(objective: &Objective, seconds: u64) -> Terms<'_> {
     Terms {
         objective,
@@ -597,15 +598,15 @@ fn a_contest_whose_runs_or_checks_take_longer_than_thought_ends_at_its_deadline_
         std::iter::once(candidate("as before", Chosen::default())).chain((0..5).map(change)).collect()
     };
     let objective = Objective::default();
-    // Ten seconds a run where one was expected.
+    // Runs take ten seconds instead of one.
     let mut runner = Planted { speed: |_| (0.1, 0.1), ..Planted::default() };
     let outcome = contest(&mut runner, candidates(), terms(&objective, 12)).expect("an outcome");
     assert_eq!(runner.runs, 2, "{:?}", runner.clock);
-    // A round that was not finished does not count.
+    // An unfinished round does not count.
     assert!(outcome.candidates.iter().all(|candidate| candidate.samples.is_empty()));
     assert_eq!(outcome.cut_short.as_deref(), Some("undecided after 0 rounds: out of time"));
 
-    // Two rounds are over after some twelve seconds; what was not looked at does not win.
+    // Two rounds take about twelve seconds. A candidate whose output was not checked does not win.
     let speed: fn(&Chosen) -> (f64, f64) =
         |settings| if settings.poll == Some(4) { (1.5, 1.5) } else { (1.0, 1.0) };
     let mut runner = Planted { speed, look: Duration::from_secs(10), ..Planted::default() };

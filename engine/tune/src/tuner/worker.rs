@@ -1,6 +1,6 @@
-//! The process that runs candidates: it loads the model once and obeys lines of JSON.
+//! Process that runs candidates: it loads the model once and answers requests in JSON.
 //!
-//! A request a line, an answer a line. The driver ends it by closing its stdin, or kills it.
+//! Each request and each answer is one line. The driver ends the process by closing its stdin, or kills it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -24,70 +24,70 @@ use super::depth::Depths;
 use super::task::Work;
 use crate::bench::{self, Case, Random};
 
-/// Tokens of the text whose output is compared.
+/// Number of tokens of the text whose output is compared.
 const TEXT_TOKENS: usize = 64;
-/// Greedy tokens after it.
+/// Number of greedy tokens after the text.
 const GREEDY: u32 = 16;
-/// The text: prose, numbers and code, so that no kind of token is left out.
+/// Text with prose, numbers and code, so that it contains every kind of token.
 const TEXT: &str = "The river had risen by 3.75 metres in the night, and at 06:40 the ferry was still on the other bank. \
     \"It will come,\" she said, \"it always has.\" fn rise(levels: &[f64]) -> Option<f64> { levels.iter().copied()\
     .reduce(f64::max) } In 1897 there were 12 such crossings between the two towns; today there is one, and nobody \
     remembers who paid for the bell.";
 
-/// What the driver asks for.
+/// Request of the driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerRequest {
-    /// Loads the model; before anything else, and once.
+    /// Loads the model. This is the first request, and is sent once.
     Load {
-        /// How.
+        /// Settings for loading.
         settings: Chosen,
     },
     /// Runs some tokens.
     Measure {
-        /// How.
+        /// Settings of the run.
         settings: Chosen,
-        /// How many.
+        /// Number of tokens.
         work: Work,
     },
     /// Writes the logits after every token of a text, and after greedy tokens.
     Check {
-        /// How.
+        /// Settings of the evaluation.
         settings: Chosen,
-        /// Tokens before the text, of which nothing is written: see [`lead`].
+        /// Number of tokens before the text, whose logits are not written: see [`lead`].
         lead: u32,
-        /// Where to.
+        /// Path of the file for the logits.
         out: PathBuf,
     },
 }
 
-/// What it gets.
+/// Answer of the worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerAnswer {
     /// The model is loaded.
     Loaded,
-    /// It was run.
+    /// The run is finished.
     Measured {
-        /// The times.
+        /// Times of the run.
         sample: Sample,
-        /// The most memory that the process had meanwhile.
+        /// Peak memory of the process during the run.
         #[serde(default)]
         peak: Option<Bytes>,
     },
     /// The logits are written.
     Checked {
-        /// Tokens of the text.
+        /// Number of tokens of the text.
         text: usize,
     },
-    /// It cannot be done.
+    /// The request failed, for this reason.
     Error(String),
 }
 
-/// Obeys `requests`, a line each, until they end. `given` are the settings that stand before those of the requests.
+/// Answers `requests`, one per line, until they end. The settings `given` override those of the requests.
 ///
 /// # Errors
-/// When answers cannot be written. Everything else is an answer.
+/// If an answer cannot be written. All other failures are answers.
 pub fn serve(
     path: &Path,
     given: &Requested,
@@ -125,11 +125,11 @@ fn obey(
     if let WorkerRequest::Load { .. } = request {
         *loaded = None;
         let layouts = Layouts::open(path, &settings, runtime_host)?;
-        // The engine goes on without it; here it would be a candidate that is none.
+        // The engine falls back to one layout; a tuning must not measure that as a candidate.
         if let Some(why) = layouts.why_not() {
             return Err(Error::Tune(why.to_string()));
         }
-        // The pages of a mapped model come in with the first run, which would count against it.
+        // The first run reads the pages of a mapped model, which must not count against the candidate.
         let work = Work { prompt: TEXT_TOKENS as u32, generate: 1, ..Work::default() };
         measure(&layouts, work, &settings, runtime_host, depths)?;
         *loaded = Some(layouts);
@@ -140,7 +140,7 @@ fn obey(
         WorkerRequest::Measure { work, .. } => {
             forget_the_peak();
             let sample = measure(model, work, &settings, runtime_host, depths)?;
-            // Whoever runs the model does not keep them.
+            // The saved states are subtracted, because only a tuning keeps them.
             let peak = peak().map(|peak| Bytes(peak.0.saturating_sub(depths.size().0)));
             Ok(WorkerAnswer::Measured { sample, peak })
         }
@@ -149,7 +149,7 @@ fn obey(
     }
 }
 
-/// A prompt and a generation in a new context, each timed by itself and behind as many tokens as `work` says.
+/// Times a prompt and a generation, each alone, in a new context and after as many tokens as `work` specifies.
 fn measure(
     layouts: &Layouts,
     work: Work,
@@ -177,13 +177,13 @@ fn measure(
         bench::prefill(&mut session, &mut random, work.prompt)?;
         sample.prefill_ns = time(start);
     }
-    // The engine goes on without a layout that does not fit; here that would be another candidate.
+    // The engine falls back if the second layout does not fit; that would be a different candidate.
     if settings.split_layout.value == SplitLayout::On && work.prompt > 0 {
         if let Some(why) = session.why_not(work.prompt as usize) {
             return Err(Error::Tune(why));
         }
         session.context_for(1)?;
-        // It takes as long as what is handed over is: the prompt, of which a part was evaluated here.
+        // The time is proportional to the length of the prompt, of which only a part was evaluated here.
         if let Some(handed) = session.take_hand_over() {
             let part = f64::from(work.prompt) / f64::from(work.prompt_after.saturating_add(work.prompt));
             sample.prefill_ns = sample.prefill_ns.saturating_add(bench::duration(handed.time.mul_f64(part)));
@@ -201,8 +201,8 @@ fn measure(
     Ok(sample)
 }
 
-/// Tokens that must stand before the text for `settings` to show in the output: graphs that are larger than the text are
-/// those of what comes before it.
+/// Returns the number of tokens before the text that `settings` need to have an effect on the output: graphs larger
+/// than the text occur only in the tokens before it.
 pub fn lead(settings: &Chosen) -> u32 {
     settings.n_ubatch.map_or(0, |tokens| tokens.saturating_add(TEXT_TOKENS as u32))
 }
@@ -230,12 +230,13 @@ fn check(
     Ok(WorkerAnswer::Checked { text: tokens.len() })
 }
 
-/// Begins the peak anew, so that what a run took is not held against those after it. A kernel that cannot keeps the old one.
+/// Resets the peak memory, so that a run does not count for later ones. A kernel that cannot reset it keeps the old
+/// value.
 fn forget_the_peak() {
     ProcFolder::this().reset_peak();
 }
 
-/// The most memory that this process had since then.
+/// Returns the peak memory of this process since the last reset.
 fn peak() -> Option<Bytes> {
     ProcFolder::this().peak_resident().map(Bytes)
 }

@@ -1,4 +1,4 @@
-//! What the rules have against a program, in words: which instruction, where, and what to do.
+//! Audit failures as text: the instruction, its address and function, and the remedy.
 
 use std::fmt::Write;
 
@@ -9,11 +9,11 @@ use build_info::audit::Rule;
 use super::{AuditReport, TooNew};
 use crate::ui::demangled;
 
-/// Faults that are named one by one.
+/// Maximum number of faults that are listed individually.
 const NAMED: usize = 5;
 
 impl AuditReport {
-    /// What the rules have against the program; nothing when it is as it should be.
+    /// Returns a description of the rule violations, or `None` if the program passes.
     pub fn complaint(&self) -> Option<String> {
         let portable =
             self.portable.as_ref().and_then(|verdict| portable_complaint(verdict, self.summary.rule));
@@ -22,19 +22,20 @@ impl AuditReport {
         portable.or_else(native).or_else(glibc).or_else(|| device_complaint(&self.lacking))
     }
 
-    /// What nobody can answer for, though the rule lets it pass.
+    /// Returns a warning about code that the rule accepts but the disassembler cannot decode, or `None`.
     pub fn doubt(&self) -> Option<String> {
         let failed = self.portable.is_some();
         (!failed && !self.unknown.is_empty()).then(|| {
             format!(
-                "{}\n  a CPU without them dies of an illegal instruction, and no rule can tell which CPU that is",
+                "{}\n  on a CPU that lacks these instructions the program would crash, and the rule cannot tell \
+                 on which CPU",
                 unknown_code(&self.unknown)
             )
         })
     }
 }
 
-/// Which code the disassembler does not know, and where.
+/// Describes the unknown code: number of places, then the bytes, addresses and functions of the first ones.
 fn unknown_code(unknown: &[Strange]) -> String {
     let places: u64 = unknown.iter().map(|one| one.count).sum();
     let mut text = format!(
@@ -52,25 +53,25 @@ fn unknown_code(unknown: &[Strange]) -> String {
 
 fn portable_complaint(verdict: &portable::PortableVerdict, rule: Rule) -> Option<String> {
     let cpu = match rule {
-        Rule::Universal => "CPU that it is for",
-        _ => "CPU of x86-64-v3",
+        Rule::Universal => "CPU of this variant",
+        _ => "x86-64-v3 CPU",
     };
     if verdict.violations.is_empty()
         && let Some(first) = verdict.unknown.first()
     {
         return Some(format!(
-            "{} may not be portable: {}\n  find out what it is (a newer disassembler: `llvm-objdump -d`). If it is data, \
-             or only run after the CPU was asked, add the function to `allow` in profiles/audit.toml with the feature \
-             \"{UNKNOWN}\", and give the reason",
+            "{} may not be portable: {}\nhint: find out what the code is, for example with a newer disassembler \
+             (`llvm-objdump -d`). If it is data, or only runs after a check of the CPU, add the function to \
+             `allow` in profiles/audit.toml with the feature \"{UNKNOWN}\" and the reason",
             first.file.display(),
             unknown_code(&verdict.unknown)
         ));
     }
     let first = verdict.violations.first()?;
     let mut text = format!(
-        "{} is not portable: {} that a {cpu} may not have",
+        "{} is not portable: {} that a {cpu} may lack",
         first.file.display(),
-        counted(verdict.violations.len(), "place holds instructions", "places hold instructions"),
+        counted(verdict.violations.len(), "place contains instructions", "places contain instructions"),
     );
     for violation in verdict.violations.iter().take(NAMED) {
         let Violation { instruction, feature, address, count, .. } = violation;
@@ -80,12 +81,12 @@ fn portable_complaint(verdict: &portable::PortableVerdict, rule: Rule) -> Option
     }
     more(&mut text, verdict.violations.len());
     text.push_str(if verdict.violations.iter().any(|violation| violation.stripped) {
-        "\n  its names are stripped, so functions that ask the CPU first cannot be told from others: audit the file \
-         before it is stripped"
+        "\n  its symbols are stripped, so functions that check the CPU first cannot be recognised: audit the \
+         file before stripping it"
     } else {
-        "\n  find out who compiled it for another CPU (a -march or -m flag in the build folder's \
-         cmake/compile_commands.json, a library that was linked). If the function is only run after the CPU was \
-         asked, add it to `allow` in profiles/audit.toml and give the reason"
+        "\nhint: find out why the code was compiled for another CPU: a -march or -m flag in the build folder's \
+         cmake/compile_commands.json, or a linked library. If the function only runs after a check of the CPU, \
+         add it to `allow` in profiles/audit.toml with the reason"
     });
     Some(text)
 }
@@ -93,9 +94,9 @@ fn portable_complaint(verdict: &portable::PortableVerdict, rule: Rule) -> Option
 fn glibc_complaint(found: &TooNew) -> String {
     let TooNew { file, needs, floor } = found;
     format!(
-        "{} starts with glibc {needs} and later, and is meant for {floor} and later\n  find the function: `objdump -T` \
-         lists what is taken of the C library, each with the version of glibc that it came with. Call another one, or \
-         raise `glibc` in the build profile",
+        "{} needs glibc {needs} or later, but the build targets {floor} or later\nhint: `objdump -T` lists the C \
+         library's functions that it uses, with their versions of glibc. Replace the function, or raise `glibc` \
+         in the build profile",
         file.display()
     )
 }
@@ -103,8 +104,9 @@ fn glibc_complaint(found: &TooNew) -> String {
 fn device_complaint(lacking: &[String]) -> Option<String> {
     (!lacking.is_empty()).then(|| {
         format!(
-            "the program is to be for {}, and holds no such code for GPUs\n  look at the nvcc commands in the build folder's \
-             cmake/compile_commands.json (--generate-code), and whether libggml-cuda.a is among the linker's arguments",
+            "the build targets {}, but the program contains no GPU code for it\nhint: check the nvcc commands in \
+             the build folder's cmake/compile_commands.json (--generate-code), and that libggml-cuda.a is among \
+             the linker's arguments",
             lacking.join(", ")
         )
     })
@@ -121,7 +123,7 @@ fn native_complaint(verdict: &native::NativeVerdict) -> Option<String> {
     if !scalar.is_empty() {
         let _ = write!(
             text,
-            ": {} not vectorised as far as ggml's source is",
+            ": {} less vectorised than in ggml's source",
             counted(scalar.len(), "kernel is", "kernels are")
         );
     }
@@ -129,27 +131,30 @@ fn native_complaint(verdict: &native::NativeVerdict) -> Option<String> {
         let expected = kernel.expected.unwrap_or_default();
         let _ = write!(
             text,
-            "\n    {} at {:#x}: packed arithmetic in {} registers is expected, the widest found is {}",
+            "\n    {} at {:#x}: packed arithmetic in {} registers was expected, the widest found is {}",
             kernel.name, kernel.address, expected, kernel.found
         );
     }
     more(&mut text, scalar.len());
     for set in &missed {
-        let _ =
-            write!(text, "\n    no instruction of {} occurs, which ggml has for {}", set.name, set.kernels);
+        let _ = write!(
+            text,
+            "\n    there are no {} instructions, although ggml has kernels for {}",
+            set.name, set.kernels
+        );
     }
     if !verdict.knows_the_kernels() {
         let _ = write!(
             text,
-            "\n    only {} of the kernels named in profiles/audit.toml were found, and {} is the least that is believed: \
+            "\n    only {} of the kernels named in profiles/audit.toml were found, but at least {} are required: \
              the file is stripped, has no CPU backend, or llama.cpp has renamed them",
             verdict.kernels.len(),
             verdict.least_kernels
         );
     }
     text.push_str(
-        "\n  look for the file's flags in the build folder's cmake/compile_commands.json: an -O level, an -mno-… or a \
-         -march that is not this CPU's. Where a new llama.cpp has changed a kernel, mend profiles/audit.toml",
+        "\nhint: check the file's flags in the build folder's cmake/compile_commands.json: the -O level, -mno-… \
+         and -march. If a new llama.cpp has changed a kernel, update profiles/audit.toml",
     );
     Some(text)
 }

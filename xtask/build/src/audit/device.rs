@@ -1,4 +1,4 @@
-//! What a program holds for NVIDIA's GPUs.
+//! Audit of a program's code for NVIDIA GPUs.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use audit::{DeviceCode, Program, Rules};
 use build_info::Bytes;
 use build_info::audit::{DeviceArchitecture, DeviceAudit};
 
-/// What is in `programs`; nothing where no code for GPUs is.
+/// Returns a summary of the GPU code in `programs`, or `None` if they contain none.
 pub fn audit(programs: &[Program], rules: &Rules) -> Option<DeviceAudit> {
     let pieces: Vec<&DeviceCode> = programs.iter().flat_map(|program| &program.device).collect();
     if pieces.is_empty() {
@@ -20,7 +20,7 @@ pub fn audit(programs: &[Program], rules: &Rules) -> Option<DeviceAudit> {
         architecture.unpacked = Bytes(architecture.unpacked.0.saturating_add(piece.unpacked));
     }
     for function in programs.iter().flat_map(|program| &program.functions) {
-        // One address may have several names, of equal functions: each is a kernel.
+        // Several names at one address mean that identical functions were merged; each name is a kernel.
         for family in function.names.iter().filter_map(|name| rules.device_family(name)) {
             *found.kernels.entry(family.to_string()).or_default() += 1;
         }
@@ -34,7 +34,7 @@ pub fn audit(programs: &[Program], rules: &Rules) -> Option<DeviceAudit> {
     Some(found)
 }
 
-/// Those of `architectures` that have no code in `programs`.
+/// Returns the entries of `architectures` for which `programs` contain no code.
 pub fn lacking(programs: &[Program], architectures: &[String]) -> Vec<String> {
     let found: BTreeSet<String> =
         programs.iter().flat_map(|program| &program.device).map(DeviceCode::name).collect();

@@ -1,4 +1,5 @@
-//! Holds finished programs against the rules in profiles/audit.toml: for the command `audit` and for the stage.
+//! Checks finished programs against the rules in profiles/audit.toml. Both the command `audit` and the audit stage of
+//! a build use it.
 
 mod complaint;
 mod device;
@@ -21,130 +22,130 @@ use crate::stages::variants;
 use crate::workspace::Workspace;
 pub use subject::{AuditSubject, libraries};
 
-/// Functions that are named of each instruction set when not all are asked for.
+/// Number of functions listed per instruction set unless all functions are requested.
 const SHOWN: usize = 5;
 
-/// What there is to know of a program.
+/// Result of the audit of a program and its libraries.
 #[derive(Debug, Serialize)]
 pub struct AuditReport {
-    /// What the record of a build keeps.
+    /// Summary that is stored in the build's record.
     #[serde(flatten)]
     pub summary: Audit,
-    /// The files, with what was in them.
+    /// Contents of each audited file.
     pub contents: Vec<Content>,
-    /// Whether the rule has nothing against the program; so it is where there is no rule.
+    /// True if the rule reports no violation, or if there is no rule.
     pub passed: bool,
-    /// The instruction sets that occur.
+    /// Instruction sets that the files use.
     pub occurring: Vec<Occurring>,
     /// Functions with code that the disassembler does not know.
     pub unknown: Vec<Strange>,
-    /// What `portable` found.
+    /// Result of the `portable` rule; `None` if the rule does not apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub portable: Option<portable::PortableVerdict>,
-    /// Files that need a newer glibc than the build is for.
+    /// Files that need a newer glibc than the build targets.
     pub too_new: Vec<TooNew>,
-    /// Architectures of GPUs that the build is for, and that have no code in it.
+    /// GPU architectures that the build targets but that have no code in it.
     pub lacking: Vec<String>,
-    /// What `native` found.
+    /// Result of the `native` rule; `None` if the rule does not apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub native: Option<native::NativeVerdict>,
 }
 
-/// A file that needs a newer glibc than it should.
+/// File that needs a newer glibc than the build targets.
 #[derive(Debug, Serialize)]
 pub struct TooNew {
-    /// The file.
+    /// Path of the file.
     pub file: PathBuf,
-    /// What it needs.
+    /// Version of glibc that the file needs.
     pub needs: Glibc,
-    /// What it should be content with.
+    /// Newest version of glibc that the file may need.
     pub floor: Glibc,
 }
 
-/// What was in a file.
+/// Contents of one file.
 #[derive(Debug, Serialize)]
 pub struct Content {
-    /// The file.
+    /// Path of the file.
     pub file: PathBuf,
-    /// Its size.
+    /// Size of the file in bytes.
     pub size: Bytes,
-    /// Executable bytes.
+    /// Size of the executable code in bytes.
     pub code: Bytes,
-    /// Number of functions, and of stretches of code without a name.
+    /// Number of functions, including stretches of code without a name.
     pub functions: usize,
     /// Number of instructions.
     pub instructions: u64,
-    /// Bytes between functions.
+    /// Size of the padding between functions in bytes.
     pub padding: Bytes,
-    /// Bytes that are no instruction.
+    /// Size of the code that does not decode to an instruction, in bytes.
     pub invalid: Bytes,
-    /// Whether names are missing.
+    /// True if the file lacks some or all function names.
     pub stripped: bool,
 }
 
-/// An instruction set that occurs.
+/// Instruction set that the files use.
 #[derive(Debug, Serialize)]
 pub struct Occurring {
-    /// Its name.
+    /// Name of the instruction set.
     pub feature: String,
-    /// The level of the psABI that has it.
+    /// Lowest level of the x86-64 psABI that includes the instruction set.
     pub level: String,
-    /// Whether it is in every x86-64 CPU.
+    /// True if every x86-64 CPU has the instruction set.
     pub baseline: bool,
-    /// Number of instructions.
+    /// Number of instructions that need the instruction set.
     pub count: u64,
-    /// Number of functions that hold them.
+    /// Number of functions that contain such instructions.
     pub functions: usize,
-    /// These functions, those with the most instructions first.
+    /// Functions that contain such instructions, sorted by descending number of instructions.
     pub symbols: Vec<SymbolUse>,
 }
 
-/// A function that uses an instruction set.
+/// Function that uses an instruction set.
 #[derive(Clone, Debug, Serialize)]
 pub struct SymbolUse {
-    /// Its name.
+    /// Name of the function.
     pub symbol: String,
-    /// How many such instructions it has.
+    /// Number of instructions in the function that need the instruction set.
     pub count: u64,
-    /// Address of the first.
+    /// Address of the first such instruction.
     pub address: u64,
 }
 
-/// What to hold files against.
+/// Criteria that files are checked against.
 pub struct Question<'a> {
-    /// The rule.
+    /// Rule to apply.
     pub rule: Rule,
-    /// Instruction sets that the compilers were free to use.
+    /// Instruction sets that the compilers were allowed to use.
     pub isa: &'a [String],
     /// Instruction sets of the host.
     pub offered: &'a BTreeSet<String>,
-    /// Kernels for kinds of CPUs, where they are libraries beside the program.
+    /// CPU variants whose kernels are in libraries beside the program; empty if the program contains its kernels.
     pub variants: &'a [CpuVariant],
-    /// The oldest glibc that the files are to start with, where that is named.
+    /// Oldest glibc that the files must run with; `None` for no requirement.
     pub glibc: Option<Glibc>,
-    /// Architectures of GPUs that the build is for, as NVIDIA's tools spell them: `sm_90`.
+    /// GPU architectures that the build targets, in the notation of NVIDIA's tools, such as `sm_90`.
     pub architectures: &'a [String],
-    /// Whether to name all functions.
+    /// True to list all functions instead of the first few.
     pub all_symbols: bool,
 }
 
-/// What the file at `path` may use without asking the CPU: a library of kernels what its variant takes, all else nothing
-/// beyond plain x86-64.
+/// Returns the instruction sets that the file at `path` may use without checking the CPU. For a kernel library these
+/// are the ones of its CPU variant; for any other file, plain x86-64.
 fn ceiling(path: &Path, variants: &[CpuVariant]) -> Ceiling {
     let of = |variant: &&CpuVariant| path.file_name() == Some(variants::file(&variant.name).as_ref());
     let variant = variants.iter().find(of);
     Ceiling::features(variant.iter().flat_map(|variant| &variant.requires).map(String::as_str))
 }
 
-/// The rules of a checkout.
+/// Returns the path of the checkout's audit rules.
 pub fn rules_path(workspace: &Workspace) -> PathBuf {
     workspace.root().join("profiles/audit.toml")
 }
 
-/// Disassembles `files`, which belong together, and answers `question`.
+/// Disassembles `files`, which belong to one build, and answers `question`.
 ///
 /// # Errors
-/// When a file is no program for x86-64 or is damaged. What the rules have against the files is no error here:
+/// If a file is damaged or is not an x86-64 program. Rule violations are not errors here; see
 /// [`AuditReport::complaint`].
 pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<AuditReport> {
     let started = Instant::now();
@@ -210,7 +211,7 @@ pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<Au
     Ok(report)
 }
 
-/// The oldest glibc that `program` starts with, where it uses any.
+/// Returns the oldest glibc that can load `program`, or `None` if it does not use glibc.
 fn glibc(program: &Program) -> Option<Glibc> {
     program.dynamic.glibc().map(Glibc::from)
 }
@@ -235,14 +236,14 @@ fn allowed(found: &portable::Allowed) -> AllowedSymbol {
     }
 }
 
-/// The highest level outside `allowed`, and what is in no level.
+/// Returns the highest psABI level outside `allowed`, and the instruction sets that belong to no level.
 fn level(programs: &[Program], allowed: &[AllowedSymbol]) -> (u32, Vec<String>) {
     let excused: BTreeSet<(&str, &str)> =
         allowed.iter().map(|entry| (entry.symbol.as_str(), entry.feature.as_str())).collect();
     let (mut level, mut beyond) = (1, BTreeSet::new());
     for function in programs.iter().flat_map(|program| &program.functions) {
         for used in &function.uses {
-            // Names are costly, and most of the code needs none.
+            // The level is checked first because names are expensive to compute and most code does not need them.
             if used.feature.level() > Level::V3
                 && excused.contains(&(function.name().as_str(), used.feature.name().as_str()))
             {
@@ -270,7 +271,7 @@ fn content(program: &Program) -> Content {
     }
 }
 
-/// The instruction sets that occur, the most basic first.
+/// Returns the instruction sets in `programs`, sorted from the lowest psABI level to the highest.
 fn occurring(programs: &[Program], all: bool) -> Vec<Occurring> {
     let mut found: BTreeMap<(Level, String), Vec<SymbolUse>> = BTreeMap::new();
     for function in programs.iter().flat_map(|program| &program.functions) {
@@ -299,7 +300,7 @@ fn occurring(programs: &[Program], all: bool) -> Vec<Occurring> {
     all_occurring
 }
 
-/// `path` as seen from `folder`, where it lies in it.
+/// Returns `path` relative to `folder`, or `path` itself if it lies elsewhere.
 pub fn relative(path: &Path, folder: &Path) -> PathBuf {
     path.strip_prefix(folder).unwrap_or(path).to_path_buf()
 }

@@ -1,4 +1,4 @@
-//! What `cargo xtask audit PATH` is about: a file, a build folder, an unpacked archive.
+//! Subject of `cargo xtask audit PATH`: a file, a build folder or an unpacked archive.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,28 +11,28 @@ use build_info::audit::Rule;
 /// Files that belong together, and the record of their build.
 #[derive(Debug)]
 pub struct AuditSubject {
-    /// The program first, then its libraries.
+    /// Paths of the program, then of its libraries.
     pub files: Vec<PathBuf>,
-    /// The record, where there is one that can be read.
+    /// Record of the build; `None` if there is none or it cannot be read.
     pub info: Option<BuildInfo>,
 }
 
 impl AuditSubject {
-    /// What lies at `path`.
+    /// Finds the files and the record at `path`.
     ///
     /// # Errors
-    /// Wrong usage when there is nothing to audit.
+    /// A usage error if there is nothing to audit at `path`.
     pub fn find(path: &Path) -> Result<Self> {
         if path.is_dir() {
             return Self::folder(path);
         }
         if !path.exists() {
             return Err(exit::usage(format!(
-                "{} is not there: name a program, a shared library or a build folder",
+                "cannot find {}\nhint: name a program, a shared library or a build folder",
                 path.display()
             )));
         }
-        // bin/anneal and prefix/lib/libllama.so lie below their record.
+        // The record lies above bin/anneal and prefix/lib/libllama.so.
         let absolute = std::path::absolute(path)?;
         let record = absolute
             .ancestors()
@@ -47,7 +47,8 @@ impl AuditSubject {
         let anneal = path.join("bin/anneal");
         if !anneal.is_file() {
             return Err(exit::usage(format!(
-                "{} holds no bin/anneal: name a build folder, an unpacked archive, a program or a shared library",
+                "{} contains no bin/anneal\nhint: name a build folder, an unpacked archive, a program or a \
+                 shared library",
                 path.display()
             )));
         }
@@ -58,13 +59,13 @@ impl AuditSubject {
         Ok(Self { files, info: read(&path.join("build_info.json")) })
     }
 
-    /// The rule that its build is to be held against.
+    /// Returns the rule that applies to the build.
     pub fn rule(&self) -> Rule {
         let Some(info) = &self.info else { return Rule::Report };
         if let Some(audit) = info.audit.as_ref().filter(|audit| audit.not_done.is_none()) {
             return audit.rule;
         }
-        // Records without an audit. Upstream's choice reaches ggml-cpu alone, so it is in no definition.
+        // Records without an audit. Upstream's own flags reach only ggml-cpu, so no CMake definition contains them.
         let march = |march: &str| {
             info.cmake_flags.iter().any(|definition| {
                 definition
@@ -83,18 +84,18 @@ impl AuditSubject {
         }
     }
 
-    /// Instruction sets of the machine that it was built on.
+    /// Returns the instruction sets of the machine that made the build, or `None` if there is no record.
     pub fn offered(&self) -> Option<BTreeSet<String>> {
         Some(self.info.as_ref()?.host.cpu.features.clone())
     }
 }
 
-/// A record that cannot be read says nothing, and the program can be audited without.
+/// Returns the record at `path`, or `None` if it cannot be read: the program can be audited without it.
 fn read(path: &Path) -> Option<BuildInfo> {
     BuildInfo::read(path).ok()
 }
 
-/// Shared libraries in `folder`, each once; none when there is no such folder.
+/// Returns the shared libraries in `folder`, each once; empty if the folder does not exist.
 pub fn libraries(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -105,7 +106,7 @@ pub fn libraries(folder: &Path) -> Result<Vec<PathBuf>> {
     for entry in entries {
         let entry = entry.with_context(|| format!("cannot list {}", folder.display()))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // Names of versions are links to the one file.
+        // Versioned names are links to the same file.
         if (name.ends_with(".so") || name.contains(".so.")) && entry.file_type()?.is_file() {
             found.push(entry.path());
         }

@@ -1,4 +1,4 @@
-//! The builds that take part in a comparison, and how they are named.
+//! Builds that take part in a comparison, and the parser of their names.
 
 use std::path::{Path, PathBuf};
 
@@ -10,35 +10,38 @@ use build_info::record::ReadError;
 use crate::stages;
 use crate::workspace::Workspace;
 
-/// A build to measure.
+/// Build to measure.
 #[derive(Clone, Debug)]
 pub struct CandidateBuild {
-    /// As figures and errors name it.
+    /// Name of the build in figures and errors.
     pub name: String,
-    /// Its program.
+    /// Path of its program, with symbolic links resolved.
     pub path: PathBuf,
-    /// What the program is.
+    /// Kind of the program.
     pub program: MeasuredProgram,
-    /// What is known of it.
+    /// Record of the build; `None` if there is none.
     pub record: Option<BuildInfo>,
 }
 
-/// A program that measures itself.
+/// Program that can measure itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeasuredProgram {
-    /// The engine.
+    /// Anneal's engine.
     Anneal,
-    /// llama.cpp's own.
+    /// llama.cpp's `llama-bench`.
     LlamaBench,
 }
 
 impl CandidateBuild {
-    /// The one that `text` names: `LABEL=PATH`, the path of a build folder or of a program, or a profile, whose
-    /// current build it is.
+    /// Returns the build that `text` names: `LABEL=PATH`, the path of a build folder or a program, or the name of a
+    /// profile, which stands for its current build.
+    ///
+    /// # Errors
+    /// If `text` names no build, or its program or record cannot be read.
     pub fn named(workspace: &Workspace, text: &str) -> Result<Self> {
         if let Some((label, path)) = text.split_once('=') {
             if label.is_empty() || path.is_empty() {
-                return Err(exit::usage(format!("{text:?} names no build: write it as LABEL=PATH")));
+                return Err(exit::usage(format!("{text:?} names no build\nhint: write it as LABEL=PATH")));
             }
             return Self::at(label, Path::new(path));
         }
@@ -51,34 +54,39 @@ impl CandidateBuild {
         Self::at(text, &stages::named(workspace, text)?)
     }
 
-    /// The build in the folder `path`, or of the program `path`.
+    /// Returns the build in the folder `path`, or the build whose program is `path`.
+    ///
+    /// # Errors
+    /// If there is no program, its record cannot be read, or it was built for another machine.
     pub fn at(name: &str, path: &Path) -> Result<Self> {
         let program = if path.is_dir() { path.join("bin/anneal") } else { path.to_path_buf() };
         if !program.is_file() {
             bail!(
-                "{name}: there is no {}: name a finished build's folder, or a program anneal or llama-bench",
+                "{name}: {} does not exist\nhint: name the folder of a finished build, or a program anneal or \
+                 llama-bench",
                 program.display()
             );
         }
-        // Links resolved once: a build that is finished meanwhile is another one.
+        // Links are resolved only once, so that a build that finishes during the comparison does not replace this
+        // one.
         let program =
             program.canonicalize().with_context(|| format!("{name}: cannot find {}", program.display()))?;
         let kind = match program.file_name() {
             Some(file) if file == "llama-bench" => MeasuredProgram::LlamaBench,
             _ => MeasuredProgram::Anneal,
         };
-        // bin/anneal and cmake/bin/llama-bench.
+        // The record lies two or three levels above: bin/anneal or cmake/bin/llama-bench.
         let records = program.ancestors().skip(2).take(2).map(|folder| folder.join("build_info.json"));
         let record = match records.into_iter().find(|path| path.is_file()) {
             Some(path) => Some(BuildInfo::read(&path).map_err(|error: ReadError| {
                 anyhow::Error::from(error)
-                    .context(format!("{name}: its record cannot be read; build it again"))
+                    .context(format!("{name}: cannot read the build's record\nhint: build it again"))
             })?),
             None => None,
         };
         if let Some(emulated) = record.as_ref().and_then(|record| record.emulated.as_ref()) {
             bail!(
-                "{name} is for another machine than this one, and {} says nothing of its speed: measure it where it runs",
+                "{name} is for another machine, and {} cannot measure its speed\nhint: measure it on that machine",
                 emulated.emulator
             );
         }

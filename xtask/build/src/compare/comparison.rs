@@ -1,4 +1,4 @@
-//! A finished comparison: what is written to raw files, printed, and published in docs/results.
+//! Result of a comparison, as written to raw files, printed, and published in docs/results.
 
 use build_info::{BuildInfo, Bytes, Defaults, Sha256};
 use serde::{Deserialize, Serialize};
@@ -11,113 +11,112 @@ use crate::ui;
 use measure::{Ratio, median};
 use measure::{Round, Stop};
 
-/// Several builds measured side by side. docs/src/tune/measuring.md describes the fields.
+/// Interleaved measurements of several builds. docs/src/tune/measuring.md describes the fields.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Date, command, machine.
+    /// Date, command and machine of the comparison.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// Anything else that a reader should know.
+    /// Additional remark for the reader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Why it ended before all pairs were measured.
+    /// Reason why the comparison ended early; `None` if it is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
-    /// Threads of both phases.
+    /// Number of threads in prefill and decode.
     pub threads: u32,
-    /// Rounds that were asked for: in each every build runs once on each model in each shape.
+    /// Requested number of rounds. In each round, every build runs once on each model in each shape.
     pub pairs: usize,
-    /// Rounds before them that are not counted.
+    /// Number of warm-up rounds, which are not counted.
     pub warm_up_rounds: usize,
-    /// The builds; the first is the baseline.
+    /// Builds that were compared; the first is the baseline.
     pub builds: Vec<Contender>,
-    /// What was measured.
+    /// Measured values of each phase, model and shape.
     pub figures: Vec<Figure>,
-    /// For each build but the baseline: prefill and decode of all models and shapes together.
+    /// Prefill and decode over all models and shapes, for each build except the baseline.
     pub overall: Vec<Overall>,
-    /// Why no further round was measured.
+    /// Reason why no further round was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
-    /// The smallest difference of prefill and decode together that so many rounds could be expected to show on this
-    /// machine, as a part of 1: from how much the baseline differed from itself, and the others from it.
+    /// Smallest difference that this number of rounds can show on this machine, as a fraction of 1, for prefill and
+    /// decode together. It is estimated from the scatter of the baseline and of the other builds' ratios to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<f64>,
-    /// What else ran on the machine, round by round.
+    /// Load of the machine by other processes, per round.
     #[serde(default)]
     pub rounds: Vec<Round>,
-    /// Rounds that were measured again, because the baseline was far from itself in them.
+    /// Rounds that were repeated because the baseline deviated too much from its own median.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<Dropped>,
 }
 
-/// A round that does not count.
+/// Round that does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dropped {
-    /// Rounds that counted before it.
+    /// Number of counted rounds before it.
     pub after: usize,
-    /// Geometric mean of the baseline's speeds in it, in tokens per second.
+    /// Geometric mean of the baseline's speeds in this round, in tokens per second.
     pub anchor: f64,
-    /// What else ran on the machine.
+    /// Load of the machine by other processes during this round.
     pub machine: Round,
 }
 
-/// One of the builds.
+/// Build in a comparison.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Contender {
-    /// As the figures name it.
+    /// Name of the build in the figures.
     pub name: String,
-    /// Of its record.
+    /// Name of the profile in the build's record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
     /// Origin and version of the sources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Of its record.
+    /// Hash of the build's plan, from its record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_hash: Option<Sha256>,
-    /// What its profile wants of its program, of which nothing is in the plan's hash.
+    /// Default settings that the profile gives its program; they are not part of the plan's hash.
     #[serde(default, skip_serializing_if = "Defaults::is_empty")]
     pub defaults: Defaults,
-    /// C++ compiler and its version.
+    /// Name and version of the C++ compiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compiler: Option<String>,
 }
 
-/// One phase on one model in one shape.
+/// Results of one phase on one model in one shape.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
-    /// What was measured.
+    /// Phase that was measured.
     pub phase: Phase,
-    /// Name of the model's file, without its ending.
+    /// File name of the model without its extension; `None` if the phase has no model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Sizes of the run.
+    /// Shape of the run; `None` if the phase does not depend on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<RunShape>,
     /// Unit of medians and samples.
     pub unit: String,
-    /// How they read.
+    /// Kind of quantity, which says if more or less is better.
     pub quantity: Quantity,
-    /// The builds, in their order.
+    /// Results of the builds, in the order of [`Comparison::builds`].
     pub results: Vec<BuildOutcome>,
 }
 
-/// What one build reached.
+/// Result of one build.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BuildOutcome {
     /// Name of the build.
     pub build: String,
     /// Median of the samples.
     pub median: f64,
-    /// Against the baseline: of speeds, and of times turned round, so that above 1 is faster; of sizes as they are.
-    /// The baseline has none.
+    /// Ratio to the baseline; `None` for the baseline itself. Times are inverted, so that above 1 means faster for
+    /// speeds and times. Sizes are not inverted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Ratio>,
-    /// What may be said of the ratio: faster, slower, smaller, larger, equal, no difference shown, too
-    /// few pairs.
+    /// Verdict on the ratio: faster, slower, smaller, larger, equal, no difference shown, or too few pairs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
-    /// One value a round; sizes of files, which do not vary, are there once.
+    /// One value per round. A file size does not vary and has a single value.
     pub samples: Vec<f64>,
 }
 
@@ -126,14 +125,14 @@ pub struct BuildOutcome {
 pub struct Overall {
     /// Name of the build.
     pub build: String,
-    /// Of each round the geometric mean of all its ratios; of those the median with its interval.
+    /// Median over the rounds of the geometric mean of all ratios of a round, with its interval.
     pub ratio: Ratio,
-    /// What may be said of it.
+    /// Verdict on the ratio.
     pub verdict: String,
 }
 
 impl Contender {
-    /// As the record of a build tells it, where there is one.
+    /// Creates the entry of the build `name` from its record, if it has one.
     pub fn new(name: &str, record: Option<&BuildInfo>) -> Self {
         Self {
             name: name.to_string(),
@@ -146,7 +145,7 @@ impl Contender {
     }
 }
 
-/// The figures of all samples in `ledger`.
+/// Returns the figures of all samples in `ledger`.
 pub(super) fn figures(ledger: &Ledger, builds: &[Contender]) -> Vec<Figure> {
     let figure = |(key, samples): &(super::ledger::ValueKey, Vec<Vec<f64>>)| Figure {
         phase: key.phase,
@@ -177,7 +176,7 @@ fn outcome(phase: Phase, build: &Contender, samples: &[f64], baseline: Option<&V
     }
 }
 
-/// How each build but the first generates text: prefill and decode together.
+/// Returns the ratio of prefill and decode together for each build except the first.
 pub(super) fn overall(ledger: &Ledger, builds: &[Contender]) -> Vec<Overall> {
     let of_build = |number: usize| {
         let ratios = ratios(ledger, number);
@@ -188,14 +187,14 @@ pub(super) fn overall(ledger: &Ledger, builds: &[Contender]) -> Vec<Overall> {
     (1..builds.len()).filter_map(of_build).collect()
 }
 
-/// Of each round the geometric mean of all speeds of build `number` against the baseline's.
+/// Returns, per round, the ratio of the geometric mean of all speeds of build `number` to the baseline's.
 pub(super) fn ratios(ledger: &Ledger, number: usize) -> Vec<f64> {
     speeds(ledger, number).iter().zip(speeds(ledger, 0)).map(|(own, baseline)| own / baseline).collect()
 }
 
-/// What [`Comparison::floor`] is, by the baseline's `speeds`: the half-width of an interval that its own scatter makes
-/// expect, or that of the middle one of `overall` where it is wider. What disturbs a build between two runs of the
-/// baseline, the baseline does not see.
+/// Returns [`Comparison::floor`]: the half-width of the interval that the scatter of the baseline's `speeds`
+/// predicts, or the median half-width in `overall` if that is larger. The second term is needed because the baseline
+/// does not show disturbances between two of its runs.
 pub fn floor(speeds: &[f64], overall: &[Overall]) -> Option<f64> {
     let half = |overall: &Overall| (overall.ratio.high - overall.ratio.low) / (2.0 * overall.ratio.median);
     let halves: Vec<f64> = overall.iter().map(half).filter(|half| half.is_finite()).collect();
@@ -204,7 +203,7 @@ pub fn floor(speeds: &[f64], overall: &[Overall]) -> Option<f64> {
     Some(seen.map_or(expected, |seen| seen.max(expected)))
 }
 
-/// Of each round the geometric mean of prefill and decode of build `number` on all models in all shapes.
+/// Returns, per round, the geometric mean of prefill and decode of build `number` over all models and shapes.
 pub(super) fn speeds(ledger: &Ledger, number: usize) -> Vec<f64> {
     let entries = ledger.sorted();
     let speeds: Vec<&Vec<f64>> = entries
@@ -221,7 +220,7 @@ pub(super) fn speeds(ledger: &Ledger, number: usize) -> Vec<f64> {
 }
 
 impl Comparison {
-    /// For a terminal.
+    /// Returns the comparison as a table for the terminal.
     pub fn table(&self) -> impl std::fmt::Display {
         let baseline = self.builds.first().map_or("", |build| build.name.as_str());
         let against = format!("against {baseline} [95 % interval]");
@@ -246,12 +245,12 @@ impl Comparison {
         ui::columns(&["", "model", "build", "median", &against, "verdict"], rows)
     }
 
-    /// What a reader should know of how it was measured; nothing where all went as planned.
+    /// Returns remarks on the measurement: the smallest difference it can show, and the rounds that were repeated.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         if let Some(floor) = self.floor.filter(|floor| floor.is_finite()) {
             remarks.push(format!(
-                "differences of {:.1} % and more can be told by {} rounds on this machine",
+                "on this machine, differences of {:.1} % or more can be shown with {} rounds",
                 100.0 * floor,
                 self.rounds.len()
             ));
@@ -261,11 +260,12 @@ impl Comparison {
             1 => "1 round was".to_string(),
             many => format!("{many} rounds were"),
         };
-        remarks.push(format!("{rounds} disturbed and measured again: the baseline was far from itself"));
+        remarks
+            .push(format!("{rounds} disturbed and repeated: the baseline deviated too much from its median"));
         remarks
     }
 
-    /// Cores that others kept busy: median and most of the rounds.
+    /// Returns the number of cores that other processes kept busy: the median and the maximum over the rounds.
     pub fn disturbance(&self) -> Option<(f64, f64)> {
         let busy: Vec<f64> = self.rounds.iter().filter_map(|round| round.cores_busy_elsewhere).collect();
         (!busy.is_empty()).then(|| (median(&busy), busy.iter().copied().fold(0.0, f64::max)))
@@ -273,7 +273,7 @@ impl Comparison {
 }
 
 impl Figure {
-    /// Phase and size: `prefill 512`, `decode 64 @ 4096`, `tokenize`.
+    /// Returns the phase and the size, such as `prefill 512`, `decode 64 @ 4096` or `tokenize`.
     pub fn title(&self) -> String {
         let Some(RunShape { prompt, generate, depth }) = self.shape else { return self.phase.to_string() };
         let size = match self.phase {
@@ -286,7 +286,7 @@ impl Figure {
     }
 }
 
-/// Size of a file, as the value of a figure.
+/// Returns the size of a file as the value of a figure.
 pub(super) fn as_value(size: Bytes) -> f64 {
     size.0 as f64
 }

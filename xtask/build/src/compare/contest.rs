@@ -1,4 +1,4 @@
-//! Several builds against each other: in turn, on each model in each shape, round after round.
+//! Interleaved comparison of several builds on each model in each shape, round after round.
 
 use std::path::{Path, PathBuf};
 
@@ -17,34 +17,34 @@ use super::shape::RunShape;
 use crate::process;
 use crate::ui::Ui;
 
-/// What is compared on what.
+/// Settings of a comparison.
 #[derive(Clone, Debug)]
 pub struct Contest<'a> {
-    /// The builds; the first is what the others are compared with.
+    /// Builds to compare; the first is the baseline.
     pub builds: &'a [CandidateBuild],
-    /// Model files.
+    /// Paths of the model files.
     pub models: &'a [PathBuf],
-    /// Shapes of prefill and decode; whatever has no size is measured along with the first.
+    /// Shapes of prefill and decode. Phases that have no shape are measured together with the first one.
     pub shapes: &'a [RunShape],
-    /// What is measured.
+    /// Phases to measure.
     pub phases: &'a [Phase],
-    /// Threads of both phases.
+    /// Number of threads in prefill and decode.
     pub threads: u32,
-    /// Most rounds, after one that is not counted.
+    /// Maximum number of rounds, after one warm-up round that is not counted.
     pub pairs: usize,
-    /// Half the width of the interval of prefill and decode that is narrow enough to stop earlier; 0 for all pairs.
+    /// Half-width of the interval of prefill and decode that is narrow enough to stop early; 0 to run all rounds.
     pub precision: f64,
-    /// What to tokenise instead of the engine's own text.
+    /// Text to tokenise; `None` for the engine's own text.
     pub text: Option<&'a Path>,
-    /// Where to keep the result with all samples, from round to round.
+    /// Path of the raw file, which is written with all samples after each round; `None` for no file.
     pub raw: Option<&'a Path>,
-    /// What the result says of itself.
+    /// Date, command and machine for the result.
     pub provenance: Provenance,
-    /// Something its reader should know.
+    /// Additional remark for the reader of the result.
     pub note: Option<String>,
 }
 
-/// What was measured until now.
+/// Measurements so far.
 struct ContestProgress {
     ledger: Ledger,
     rounds: Vec<Round>,
@@ -52,7 +52,7 @@ struct ContestProgress {
     stop: Option<Stop>,
 }
 
-/// One line of a round: a model in a shape, and what is measured there.
+/// Part of a round: one model in one shape, and the phases to measure on it.
 struct RoundLine<'a> {
     model: &'a Path,
     name: String,
@@ -61,12 +61,15 @@ struct RoundLine<'a> {
 }
 
 impl Contest<'_> {
-    /// Runs it. When a build fails, or the user stops it, what was measured until then is in the raw file.
+    /// Runs the comparison. If a build fails or the user stops it, the raw file keeps the rounds measured so far.
+    ///
+    /// # Errors
+    /// If an input is invalid, a build fails, or the user stops the comparison.
     pub fn run(&self, ui: &Ui) -> Result<Comparison> {
         self.check_builds()?;
         self.check_inputs()?;
         if self.models.is_empty() && self.phases.iter().any(|phase| phase.is_of_engine()) {
-            return Err(exit::usage("no model is named"));
+            return Err(exit::usage("no model is given"));
         }
         let events = self.events();
         let mut done = ContestProgress {
@@ -79,7 +82,7 @@ impl Contest<'_> {
         let mut referee = Referee::new(self.pairs.div_ceil(2));
         let mut warned = false;
         let mut progress = ui.progress("compare");
-        // Round 0 warms the page cache and the clock up.
+        // Round 0 is the warm-up: it fills the page cache and lets the CPU reach its clock rate.
         for round in 0.. {
             let watch = Watch::start();
             let mut values = Ledger::new(self.builds.len());
@@ -89,11 +92,11 @@ impl Contest<'_> {
             }
             if round > 0 {
                 self.take(values, watch.stop(), &mut referee, &mut done);
-                // No reason to lose what was measured: it is tried again after the next round.
+                // A failed write must not discard the measurements; the next round tries again.
                 if let Err(error) = self.keep(&self.comparison(&done, self.stopped(&done)))
                     && !std::mem::replace(&mut warned, true)
                 {
-                    ui.warn(format_args!("the samples are not kept: {error:#}"));
+                    ui.warn(format_args!("cannot save the samples: {error:#}"));
                 }
             }
             progress.step(done.rounds.len() as u64 + 1, self.pairs as u64 + 1, "rounds");
@@ -105,9 +108,9 @@ impl Contest<'_> {
         Ok(self.comparison(&done, None))
     }
 
-    /// Adds a round, unless its anchor says that the machine was disturbed: then it will be measured again.
+    /// Adds a round, unless its anchor shows that the machine was disturbed; then the round is repeated.
     fn take(&self, values: Ledger, machine: Round, referee: &mut Referee, done: &mut ContestProgress) {
-        // The first build is the anchor: all its speeds of the round together.
+        // The anchor is the geometric mean of the first build's speeds in this round.
         let speed = comparison::speeds(&values, 0).first().copied();
         if let Some(anchor) = speed
             && referee.judge(speed) == Call::Again
@@ -121,39 +124,51 @@ impl Contest<'_> {
         let ratios = |number| comparison::ratios(&done.ledger, number);
         done.stop = match done.rounds.len() >= self.pairs {
             true => Some(Stop::Pairs),
-            // A precision asks for an early end; without one all pairs are wanted.
+            // Only a requested precision allows an early end; otherwise all pairs are measured.
             false if self.precision > 0.0 => rule.over_for_all((1..self.builds.len()).map(ratios)),
             false => None,
         };
     }
 
-    /// Says before the long part what cannot work with these builds.
+    /// Checks the builds before the long measurement begins.
+    ///
+    /// # Errors
+    /// A usage error if there are fewer than two builds, two have the same name, or llama-bench does not support a
+    /// phase.
     pub fn check_builds(&self) -> Result<()> {
         let usage = |why: String| Err(exit::usage(why));
         if self.builds.len() < 2 {
-            return usage("a comparison needs two builds or more".to_string());
+            return usage("a comparison needs at least two builds".to_string());
         }
         for (number, build) in self.builds.iter().enumerate() {
             if self.builds[..number].iter().any(|other| other.name == build.name) {
-                return usage(format!("{} is named twice: give one of them a label, LABEL=PATH", build.name));
+                return usage(format!(
+                    "{} is named twice\nhint: give one of them a label with LABEL=PATH",
+                    build.name
+                ));
             }
         }
         let foreign = |phase: &&Phase| !Phase::OF_LLAMA_BENCH.contains(phase);
         let bench = self.builds.iter().find(|build| build.program == MeasuredProgram::LlamaBench);
         if let (Some(bench), Some(phase)) = (bench, self.phases.iter().find(foreign)) {
             return usage(format!(
-                "{} is llama-bench, which cannot be asked for {phase}: leave it out of --phases",
+                "{} is llama-bench, which does not support {phase}\nhint: remove it from --phases",
                 bench.name
             ));
         }
         Ok(())
     }
 
-    /// Says what cannot work with any build: also before there is one.
+    /// Checks the inputs that do not depend on the builds, so that it can run before they exist.
+    ///
+    /// # Errors
+    /// If a number, shape or phase is invalid, a model or the text cannot be read, or the raw file cannot be written.
     pub fn check_inputs(&self) -> Result<()> {
         let usage = |why: String| Err(exit::usage(why));
         if self.pairs == 0 || self.threads == 0 || self.phases.is_empty() || self.shapes.is_empty() {
-            return usage("a comparison needs a pair, a thread, a phase and a shape at least".to_string());
+            return usage(
+                "a comparison needs at least one pair, one thread, one phase and one shape".to_string(),
+            );
         }
         let empty = |shape: &&RunShape| {
             (self.phases.contains(&Phase::Prefill) && shape.prompt == 0)
@@ -161,27 +176,29 @@ impl Contest<'_> {
         };
         if let Some(shape) = self.shapes.iter().find(empty) {
             return usage(format!(
-                "{} prompt tokens and {} generated ones: prefill and decode need one each, or leave the phase out",
+                "cannot measure {} prompt tokens and {} generated tokens: prefill and decode need at least one \
+                 token each\nhint: change the numbers, or remove the phase",
                 shape.prompt, shape.generate
             ));
         }
-        // Twice the same would count each round twice, and make of chance an interval.
+        // A duplicate would count each round twice and make the interval too narrow.
         if self.phases.iter().enumerate().any(|(number, phase)| self.phases[..number].contains(phase)) {
-            return usage("the same phase is named twice".to_string());
+            return usage("a phase is named twice".to_string());
         }
         if self.shapes.iter().enumerate().any(|(number, shape)| self.shapes[..number].contains(shape)) {
             return usage("the same numbers of tokens are named twice".to_string());
         }
         for (number, model) in self.models.iter().enumerate() {
-            let found = std::fs::metadata(model).with_context(|| format!("no model {}", model.display()))?;
+            let found = std::fs::metadata(model)
+                .with_context(|| format!("cannot find the model {}", model.display()))?;
             if !found.is_file() {
-                anyhow::bail!("the model {} is no file", model.display());
+                anyhow::bail!("the model {} is not a file", model.display());
             }
             if found.len() == 0 {
                 anyhow::bail!("the model {} is empty", model.display());
             }
             if self.models[..number].iter().any(|other| name_of(other) == name_of(model)) {
-                return usage(format!("two models are called {}: rename one", name_of(model)));
+                return usage(format!("two models are called {}\nhint: rename one of them", name_of(model)));
             }
         }
         if let Some(text) = self.text {
@@ -204,7 +221,7 @@ impl Contest<'_> {
         events
     }
 
-    /// Every build on every event, in this round's order.
+    /// Runs every build on every event, in the order of this round.
     fn round(&self, round: usize, events: &[RoundLine<'_>], ledger: &mut Ledger) -> Result<()> {
         let builds = self.builds.len();
         for event in events {
@@ -235,14 +252,14 @@ impl Contest<'_> {
         Ok(())
     }
 
-    /// Sizes of files do not vary: once is enough.
+    /// Records the file sizes, which do not vary, once.
     fn sizes(&self, ledger: &mut Ledger) -> Result<()> {
         if !self.phases.contains(&Phase::BinarySize) {
             return Ok(());
         }
         for (number, build) in self.builds.iter().enumerate() {
             let size = std::fs::metadata(&build.path)
-                .with_context(|| format!("{}: cannot look at {}", build.name, build.path.display()))?
+                .with_context(|| format!("{}: cannot examine {}", build.name, build.path.display()))?
                 .len();
             let key = ValueKey { phase: Phase::BinarySize, model: None, shape: None };
             ledger.add(key, number, comparison::as_value(Bytes(size)));
@@ -271,13 +288,16 @@ impl Contest<'_> {
         }
     }
 
-    /// What a raw file says that is not the last of its run.
+    /// Returns the reason why the result is incomplete, for a raw file that is not the last of its run.
     fn stopped(&self, done: &ContestProgress) -> Option<String> {
         let (rounds, all) = (done.rounds.len(), self.pairs);
         done.stop.is_none().then(|| format!("{rounds} of {all} rounds were complete when this was written"))
     }
 
-    /// Writes `comparison` to the raw file, where there is to be one.
+    /// Writes `comparison` to the raw file, if one is named.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
     pub fn keep(&self, comparison: &Comparison) -> Result<()> {
         match self.raw {
             Some(path) => crate::fs::write_atomically(path, &serde_json::to_vec_pretty(comparison)?),
@@ -285,7 +305,8 @@ impl Contest<'_> {
         }
     }
 
-    /// `error` with the place of what was measured before it; where there is none, it is shown.
+    /// Saves the measurements so far and returns `error` with the path of the raw file. Without a raw file, prints
+    /// them.
     fn keep_part(&self, error: anyhow::Error, done: &ContestProgress, ui: &Ui) -> anyhow::Error {
         let why =
             if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
@@ -300,13 +321,18 @@ impl Contest<'_> {
             return error;
         };
         match self.keep(&part) {
-            Ok(()) => error.context(format!("not finished; what was measured is in {}", path.display())),
-            Err(second) => error.context(format!("not finished, and not kept: {second:#}")),
+            Ok(()) => error.context(format!(
+                "the comparison is incomplete; the results so far are in {}",
+                path.display()
+            )),
+            Err(second) => error.context(format!(
+                "the comparison is incomplete, and its results cannot be saved: {second:#}"
+            )),
         }
     }
 }
 
-/// A model, as figures name it.
+/// Returns the name of a model in figures: its file name without the extension.
 fn name_of(model: &Path) -> String {
     model.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }

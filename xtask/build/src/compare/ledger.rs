@@ -1,20 +1,20 @@
-//! Values as they come in, by what they are of.
+//! Samples of a comparison, grouped by what they measure.
 
 use super::phase::Phase;
 use super::shape::RunShape;
 
-/// What a value is of. Two values are comparable when this is equal.
+/// Key of a group of values. Values are comparable if their keys are equal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValueKey {
-    /// What was measured.
+    /// Phase that was measured.
     pub phase: Phase,
-    /// On which model.
+    /// Name of the model; `None` if the phase has none.
     pub model: Option<String>,
-    /// In which shape.
+    /// Shape of the run; `None` if the phase has none.
     pub shape: Option<RunShape>,
 }
 
-/// All values: for each key the builds' samples, in the order of rounds.
+/// All values of a comparison: for each key the samples of each build, in the order of the rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     builds: usize,
@@ -22,7 +22,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty one for `builds` builds.
+    /// Creates an empty ledger for `builds` builds.
     pub fn new(builds: usize) -> Self {
         Self { builds, entries: Vec::new() }
     }
@@ -36,7 +36,7 @@ impl Ledger {
         self.entries[at].1[build].push(value);
     }
 
-    /// Adds all that is in `other`, which is of the same builds.
+    /// Appends all samples of `other`, which must be of the same builds.
     pub fn append(&mut self, other: Ledger) {
         for (key, samples) in other.entries {
             for (build, values) in samples.into_iter().enumerate() {
@@ -45,7 +45,7 @@ impl Ledger {
         }
     }
 
-    /// The entries: phase by phase, and in the order in which they came first.
+    /// Returns the entries sorted by phase, and within a phase in the order in which they were added.
     pub fn sorted(&self) -> Vec<&(ValueKey, Vec<Vec<f64>>)> {
         let mut entries: Vec<_> = self.entries.iter().collect();
         let rank = |phase: Phase| Phase::ALL.iter().position(|known| *known == phase);

@@ -1,5 +1,4 @@
-//! Measuring on machines that are shared and noisy: only ratios of runs that stand side by side count, with an
-//! interval.
+//! Measurements on shared, noisy machines. Only ratios of interleaved runs count, each with an interval.
 
 pub mod candidate;
 pub mod comparison;

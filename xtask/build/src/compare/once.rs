@@ -18,28 +18,31 @@ use super::shape::RunShape;
 use crate::process::pipes::drain;
 use crate::process::{self, Running};
 
-/// How often a program is started for one sample of a start-up time, which is short.
+/// Number of starts per sample of a start-up time, which is too short to measure once.
 const STARTS: usize = 5;
 
-/// Lines of a failed program that an error shows.
+/// Maximum number of output lines of a failed program in an error.
 const TAIL: usize = 15;
 
-/// What to run.
+/// Run to perform.
 #[derive(Clone, Copy, Debug)]
 pub struct RunRequest<'a> {
-    /// The model.
+    /// Path of the model.
     pub model: &'a Path,
-    /// Sizes.
+    /// Shape of the run.
     pub shape: RunShape,
-    /// What is wanted of the engine.
+    /// Phases to measure.
     pub phases: &'a [Phase],
-    /// Threads of both phases.
+    /// Number of threads in prefill and decode.
     pub threads: u32,
-    /// What to tokenise instead of the engine's own text.
+    /// Text to tokenise; `None` for the engine's own text.
     pub text: Option<&'a Path>,
 }
 
-/// Runs `build` once, with its own warm-up, and returns what was asked for.
+/// Runs `build` once, including its own warm-up, and returns the values of the requested phases.
+///
+/// # Errors
+/// If the program fails, is interrupted, or does not report a requested phase.
 pub fn measure(build: &CandidateBuild, request: &RunRequest<'_>) -> Result<Vec<(Phase, f64)>> {
     let mut command = command(build, request);
     let line = process::line(&command);
@@ -47,25 +50,27 @@ pub fn measure(build: &CandidateBuild, request: &RunRequest<'_>) -> Result<Vec<(
     let (stdout, peak) = run(&mut command, &line)
         .with_context(|| format!("{} failed on {model}", build.name))
         .map_err(|error| explain(error, build))?;
-    let rows: Vec<MeasuredRow> = serde_json::from_slice(&stdout).with_context(|| {
-        format!("{}: {line} printed no JSON that can be read: {}", build.name, tail(&stdout))
-    })?;
+    let rows: Vec<MeasuredRow> = serde_json::from_slice(&stdout)
+        .with_context(|| format!("{}: {line} printed invalid JSON: {}", build.name, tail(&stdout)))?;
     request
         .phases
         .iter()
         .map(|&phase| {
             let value = if phase == Phase::PeakMemory { peak } else { value(&rows, phase) };
-            let told = || format!("{}: {line} told no {phase}", build.name);
+            let told = || format!("{}: {line} did not report {phase}", build.name);
             Ok((phase, value.filter(|value| value.is_finite() && *value > 0.0).with_context(told)?))
         })
         .collect()
 }
 
-/// A row of llama-bench: its fields by name, in the names' order.
+/// Row of llama-bench: its fields by name.
 pub type Fields = BTreeMap<String, Value>;
 
-/// Runs `build` with llama-bench's `arguments` and returns its rows as they are. One repetition a run: the caller takes
-/// turns.
+/// Runs `build` with llama-bench's `arguments` and returns its rows unchanged. Each call does one repetition; the
+/// caller interleaves the builds.
+///
+/// # Errors
+/// If the program fails, is interrupted, or prints no valid JSON.
 pub fn rows(build: &CandidateBuild, arguments: &[String]) -> Result<Vec<Fields>> {
     let mut command = Command::new(&build.path);
     if build.program == MeasuredProgram::Anneal {
@@ -75,15 +80,14 @@ pub fn rows(build: &CandidateBuild, arguments: &[String]) -> Result<Vec<Fields>>
     let line = process::line(&command);
     let (stdout, _) =
         run(&mut command, &line).map_err(|error| match error.downcast_ref::<FailedProgram>() {
-            // The arguments are the user's.
+            // The user gave the arguments, so a refusal is a usage error.
             Some(FailedProgram { code: Some(2), why }) if build.program == MeasuredProgram::Anneal => {
-                exit::usage(format!("{} does not take these arguments: {why}", build.name))
+                exit::usage(format!("{} does not accept these arguments: {why}", build.name))
             }
             _ => error.context(format!("{} failed", build.name)),
         })?;
-    serde_json::from_slice(&stdout).with_context(|| {
-        format!("{}: {line} printed no JSON that can be read: {}", build.name, tail(&stdout))
-    })
+    serde_json::from_slice(&stdout)
+        .with_context(|| format!("{}: {line} printed invalid JSON: {}", build.name, tail(&stdout)))
 }
 
 fn command(build: &CandidateBuild, request: &RunRequest<'_>) -> Command {
@@ -94,7 +98,7 @@ fn command(build: &CandidateBuild, request: &RunRequest<'_>) -> Command {
         command.arg("bench");
     }
     let prompt = if wants(Phase::Prefill) { prompt } else { 0 };
-    // Something has to be evaluated, or there is no run.
+    // A run must evaluate at least one token.
     let generate = if wants(Phase::Decode) || prompt == 0 { generate.max(1) } else { 0 };
     command
         .arg("-m")
@@ -104,7 +108,7 @@ fn command(build: &CandidateBuild, request: &RunRequest<'_>) -> Command {
     if depth > 0 {
         command.args(["-d", &depth.to_string()]);
     }
-    // Without the flag wherever it is not needed: llama-bench and older engines do not have it.
+    // The flag is passed only if needed, because llama-bench and older engines do not have it.
     if request.phases.iter().any(|phase| phase.is_of_model()) {
         let parts: Vec<&str> = request
             .phases
@@ -132,14 +136,17 @@ fn value(rows: &[MeasuredRow], phase: Phase) -> Option<f64> {
         MeasuredRow::Test(row) => (row.avg_ns, row.avg_ts, None),
     };
     match phase.quantity() {
-        // Of a sample of several loads, one.
+        // `load` may repeat; this is the time of one repetition.
         Quantity::Time => avg_per_second.map(|speed| 1e3 / speed).or(avg_ns.map(|ns| ns as f64 / 1e6)),
         _ if phase == Phase::Tokenize => avg_per_second.map(|speed| speed / 1e6),
         _ => avg_per_second.or(avg_ts),
     }
 }
 
-/// Runs a whole process several times and returns the median in milliseconds.
+/// Runs a whole process [`STARTS`] times and returns the median time in milliseconds.
+///
+/// # Errors
+/// If the program cannot be started or fails, or the user stops it.
 pub fn start(build: &CandidateBuild, arguments: &[&str]) -> Result<f64> {
     let mut times = Vec::new();
     for _ in 0..STARTS {
@@ -158,10 +165,10 @@ pub fn start(build: &CandidateBuild, arguments: &[&str]) -> Result<f64> {
     Ok(median(&times))
 }
 
-/// A program that ended with an error.
+/// Failure of a program.
 #[derive(Debug)]
 struct FailedProgram {
-    /// Absent of one that a signal ended.
+    /// Exit code; `None` if a signal ended the program.
     code: Option<i32>,
     why: String,
 }
@@ -174,13 +181,13 @@ impl std::fmt::Display for FailedProgram {
 
 impl std::error::Error for FailedProgram {}
 
-/// Runs it to its end; returns its standard output, and the most memory it had resident. Ctrl-C ends it.
+/// Runs a program to its end. Returns its standard output and its peak resident memory in bytes. Ctrl-C stops it.
 fn run(command: &mut Command, line: &str) -> Result<(Vec<u8>, Option<f64>)> {
     process::check_interrupted()?;
     let mut running = Running::start(command)?;
-    // Read all the while: a full pipe would stop the program.
+    // Both pipes are read continuously, because a full pipe would block the program.
     let (out, err) = (drain(running.child.stdout.take()), drain(running.child.stderr.take()));
-    // The kernel's high-water mark only rises, so the last reading before the end is the peak.
+    // The kernel's high-water mark never falls, so the last reading before the end is the peak.
     let process = ProcFolder::of(running.child.id());
     let mut peak = None;
     let status = loop {
@@ -200,19 +207,19 @@ fn run(command: &mut Command, line: &str) -> Result<(Vec<u8>, Option<f64>)> {
     Ok((stdout, peak.map(|bytes| bytes as f64)))
 }
 
-/// An older engine says so in its own words, which do not tell what to do.
+/// Adds a hint to the error of an older engine that does not know `--parts`.
 fn explain(error: anyhow::Error, build: &CandidateBuild) -> anyhow::Error {
     if format!("{error:#}").contains("unexpected argument '--parts'") {
         let name = &build.name;
         return error.context(format!(
-            "{name} is an older engine, which times prefill and decode alone: build it again, or ask for \
+            "{name} is an older engine that measures only prefill and decode\nhint: build it again, or use \
              --phases prefill,decode,peak-memory"
         ));
     }
     error
 }
 
-/// The last lines of what a program printed.
+/// Returns the last lines of a program's output.
 fn tail(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
     let lines: Vec<&str> = text.trim().lines().collect();

@@ -1,4 +1,4 @@
-//! What can be compared.
+//! Phases and other quantities that can be compared.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use measure::Ratio;
 
-/// One thing that is measured.
+/// Quantity to measure: a phase of a run, a start-up time, memory, or a file size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
@@ -16,31 +16,31 @@ pub enum Phase {
     Prefill,
     /// Evaluating tokens one by one.
     Decode,
-    /// Text to tokens.
+    /// Converting text to tokens.
     Tokenize,
-    /// Tokens to text.
+    /// Converting tokens to text.
     Detokenize,
-    /// Choosing tokens with the default chain.
+    /// Choosing tokens with the default sampler chain.
     Sample,
     /// Choosing the most likely tokens.
     Greedy,
     /// Loading the model.
     Load,
-    /// Loading its vocabulary alone.
+    /// Loading only the model's vocabulary.
     Vocab,
-    /// Reading the header of its file.
+    /// Reading the header of the model's file.
     Gguf,
-    /// The whole process of `anneal --version`.
+    /// Running the whole process of `anneal --version`.
     StartVersion,
-    /// The whole process of `anneal info`.
+    /// Running the whole process of `anneal info`.
     StartInfo,
-    /// The most memory that the process of a run had.
+    /// Peak resident memory of the process.
     PeakMemory,
     /// Size of the program's file.
     BinarySize,
 }
 
-/// How a phase's values read.
+/// Kind of a phase's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Quantity {
@@ -53,7 +53,7 @@ pub enum Quantity {
 }
 
 impl Phase {
-    /// All of them, in the order of tables.
+    /// All phases, in the order of tables.
     pub const ALL: [Phase; 13] = [
         Phase::Prefill,
         Phase::Decode,
@@ -70,11 +70,12 @@ impl Phase {
         Phase::BinarySize,
     ];
 
-    /// Those that llama-bench can be asked for too.
+    /// Phases that llama-bench also supports.
     pub const OF_LLAMA_BENCH: [Phase; 4] =
         [Phase::Prefill, Phase::Decode, Phase::PeakMemory, Phase::BinarySize];
 
-    /// The name it is asked for by; that of `anneal bench --parts` where it is one.
+    /// Returns the name of the phase on the command line. Phases that `anneal bench --parts` measures have the same
+    /// name there.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Prefill => "prefill",
@@ -93,17 +94,17 @@ impl Phase {
         }
     }
 
-    /// Whether its size is the prompt's or the generation's.
+    /// True if the phase depends on the prompt length or the generation length.
     pub fn has_shape(self) -> bool {
         matches!(self, Phase::Prefill | Phase::Decode | Phase::PeakMemory)
     }
 
-    /// Whether `anneal bench` tells it.
+    /// True if `anneal bench` reports the phase.
     pub fn is_of_engine(self) -> bool {
         self.has_shape() || self.is_of_model()
     }
 
-    /// Whether `anneal bench` tells it, and the shape of a run does not matter.
+    /// True if `anneal bench` reports the phase and the shape of the run does not matter.
     pub fn is_of_model(self) -> bool {
         matches!(
             self,
@@ -117,7 +118,7 @@ impl Phase {
         )
     }
 
-    /// How its values read.
+    /// Returns the kind of the phase's values.
     pub fn quantity(self) -> Quantity {
         match self {
             Phase::Load | Phase::Vocab | Phase::Gguf | Phase::StartVersion | Phase::StartInfo => {
@@ -128,16 +129,16 @@ impl Phase {
         }
     }
 
-    /// What may be said of its ratio.
+    /// Returns the verdict on a ratio of this phase.
     pub fn verdict(self, ratio: &Ratio) -> &'static str {
         match self {
-            // Measured once, for good.
+            // A file size is measured once and has no scatter.
             Phase::BinarySize => self.quantity().words(ratio.side()),
             _ => self.quantity().verdict(ratio),
         }
     }
 
-    /// The unit of its values.
+    /// Returns the unit of the phase's values.
     pub fn unit(self) -> &'static str {
         match self.quantity() {
             Quantity::Time => "ms",
@@ -147,7 +148,7 @@ impl Phase {
         }
     }
 
-    /// `value` for people.
+    /// Formats `value` with its unit.
     pub fn show(self, value: f64) -> String {
         match (self.quantity(), value) {
             (Quantity::Size, _) => Bytes(value as u64).to_string(),
@@ -170,14 +171,14 @@ impl FromStr for Phase {
     fn from_str(text: &str) -> Result<Self, String> {
         Phase::ALL.into_iter().find(|phase| phase.name() == text).ok_or_else(|| {
             let names = Phase::ALL.map(Phase::name).join(", ");
-            format!("unknown phase {text:?}: there are {names}")
+            format!("unknown phase {text:?}; phases are {names}")
         })
     }
 }
 
 impl Quantity {
-    /// A build's values against the baseline's as a ratio. Speeds, and times turned round, so that above 1 is always
-    /// faster; sizes as they are.
+    /// Returns the ratio of a build's values to the baseline's. Times are inverted, so that above 1 means faster for
+    /// speeds and times. Sizes are not inverted.
     pub fn ratio(self, ours: &[f64], baseline: &[f64]) -> Ratio {
         match self {
             Quantity::Rate | Quantity::Size => measure::ratio(ours, baseline),
@@ -185,7 +186,7 @@ impl Quantity {
         }
     }
 
-    /// [`Ratio::verdict`] in the words for this quantity.
+    /// Returns [`Ratio::verdict`] in the words for this quantity.
     pub fn verdict(self, ratio: &Ratio) -> &'static str {
         self.words(ratio.verdict())
     }

@@ -1,23 +1,23 @@
-//! Where figures come from.
+//! Provenance of figures.
 
 use std::time::SystemTime;
 
 use build_info::{Bytes, Host};
 use serde::{Deserialize, Serialize};
 
-/// What every file of measurements says of itself first.
+/// Date, command and machine at the head of every file of measurements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// When it began: RFC 3339, or the day alone.
+    /// Start of the measurement: an RFC 3339 timestamp, or only the date.
     pub date: String,
-    /// How to repeat it; folders of the machine are left out.
+    /// Command that repeats the measurement, without folders of the machine.
     pub command: String,
-    /// The machine, for people: CPU, cores, memory, hypervisor, system.
+    /// Description of the machine: CPU, cores, memory, hypervisor and operating system.
     pub machine: String,
 }
 
 impl Provenance {
-    /// Of something that begins now on `host`.
+    /// Creates the provenance of a measurement that starts now on `host`.
     pub fn now(host: &Host, command: String) -> Self {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         Self { date, command, machine: machine(host) }

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 /// Sizes of a run, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunShape {
-    /// Evaluated by prefill.
+    /// Number of prompt tokens, which prefill evaluates.
     pub prompt: u32,
-    /// Evaluated one by one.
+    /// Number of generated tokens, which are evaluated one by one.
     pub generate: u32,
-    /// In the context before either.
+    /// Number of tokens in the context before prefill or decode.
     #[serde(default)]
     pub depth: u32,
 }

@@ -1,10 +1,12 @@
-//! Units of cargo: which there are, and which starts and ends a line of its output tells.
+//! Compilation units of cargo: their list, and the lines of cargo's output that mark their start and end.
 //!
-//! With `-v` cargo prints the command of each program when it starts it, and with JSON messages it tells the end of each.
-//! The time between them is what the unit took. `--timings=json` would tell both but is not stable, and the time since
-//! the last dependency ended would count the time that a unit waits for a free core.
+//! With `-v` cargo prints the command of each program when it starts it, and with JSON messages it reports each
+//! unit's end. The time between the two is the unit's duration. `--timings=json` would report both but is not stable.
+//! The time since the last dependency ended is not used because it includes the time that a unit waits for a free
+//! core.
 //!
-//! A library that others compile against releases them once its metadata is written. The time of that file tells when.
+//! A library's dependents can start once its metadata is written. The modification time of the metadata file gives
+//! that moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,36 +15,36 @@ use serde::Deserialize;
 
 use super::{After, Forecast, Took, Unit};
 
-/// Names of packages.
+/// Packages of the workspace and their names.
 #[derive(Clone, Debug, Default)]
 pub struct Packages {
-    /// Folder of the workspace, as it begins in paths.
+    /// Folder of the workspace as a prefix of paths.
     root: String,
-    /// Cargo's name for the target.
+    /// Target triple as cargo names it.
     target: String,
-    /// Folders of our packages, by their names.
+    /// Folders of the workspace's packages by package name.
     folders: BTreeMap<String, String>,
 }
 
-/// Event of a unit that a line of cargo's output tells.
+/// Event of a unit, parsed from a line of cargo's output.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CargoEvent {
-    /// A unit starts: its name and its label.
+    /// Start of a unit: its name and its label.
     Start(String, String),
-    /// A unit ends: its name, and the files that it wrote.
+    /// End of a unit: its name and the files that it wrote.
     End(String, Vec<String>),
-    /// A unit was made by an earlier build.
+    /// Unit that an earlier build made.
     Keep(String),
 }
 
-/// A line of cargo's JSON messages.
+/// Line of cargo's JSON messages.
 #[derive(Deserialize)]
 #[serde(default)]
 #[derive(Default)]
 pub struct CargoMessage {
     /// Kind of message.
     pub reason: String,
-    /// The program that was linked.
+    /// Path of the linked program; `None` if the message has none.
     pub executable: Option<String>,
     package_id: String,
     target: Target,
@@ -56,7 +58,7 @@ struct Target {
     kind: Vec<String>,
 }
 
-/// Suffix of a library that is compiled for this machine, as build scripts and macros need it.
+/// Suffix of a library that is compiled for the host because build scripts or macros need it.
 const HOST: &str = ":host";
 /// Suffix of the compilation of a build script.
 const SCRIPT: &str = ":script";
@@ -64,8 +66,9 @@ const SCRIPT: &str = ":script";
 const RUN: &str = ":run";
 
 impl Packages {
-    /// Reads what `cargo tree --edges normal,build --charset ascii` printed in the workspace `root` for `target`: the names
-    /// of packages, and the units with what they wait for. `records` are durations of units by their names.
+    /// Parses the output of `cargo tree --edges normal,build --charset ascii` in the workspace `root` for `target`.
+    /// Returns the packages and the units with their dependencies. `records` maps names of units to their recorded
+    /// durations.
     pub fn read(
         tree: &str,
         root: &Path,
@@ -75,7 +78,8 @@ impl Packages {
         let root = root.display().to_string();
         let mut packages = Self { root, target: target.to_string(), folders: BTreeMap::new() };
         let mut nodes: BTreeMap<Id, Node> = BTreeMap::new();
-        // Packages from the root to the line at hand, and whether their build dependencies have begun.
+        // Packages from the root to the current line, each with a flag that is true once its build dependencies have
+        // begun.
         let mut above: Vec<(Id, bool)> = Vec::new();
         let mut first = None;
         for line in tree.lines() {
@@ -93,7 +97,7 @@ impl Packages {
                 let needs = if *for_script { &mut parent.needs_of_script } else { &mut parent.needs };
                 needs.insert(id);
             }
-            // What a package needs stands below one of its lines; `(*)` marks the others.
+            // A package's dependencies follow only one of its lines; `(*)` marks the other lines.
             nodes.entry(id).or_insert(node);
             first.get_or_insert(id);
             above.push((id, false));
@@ -101,13 +105,13 @@ impl Packages {
         let mut graph = Graph { records, nodes: &nodes, units: Vec::new(), known: BTreeMap::new() };
         if let Some(first) = first {
             let program = graph.library(first, false, 0);
-            // It is linked from whole libraries.
+            // The program is linked from complete libraries; their metadata is not enough.
             graph.units[program].after.iter_mut().for_each(|after| after.whole = true);
         }
         (packages, graph.units)
     }
 
-    /// Reads a line of `cargo tree`: `name v1.2.3 (proc-macro) (/folder) (*)`.
+    /// Parses a line of `cargo tree`: `name v1.2.3 (proc-macro) (/folder) (*)`.
     fn node<'a>(&mut self, text: &'a str) -> Option<(Id<'a>, Node<'a>)> {
         let mut words = text.split(' ');
         let (name, version) = (words.next()?, words.next()?);
@@ -125,23 +129,24 @@ impl Packages {
         Some(((name, version), Node { name: self.name(name), is_macro, ..Node::default() }))
     }
 
-    /// `path` below the workspace.
+    /// Returns `path` relative to the workspace, or `None` if it lies elsewhere.
     fn below_root<'a>(&self, path: &'a str) -> Option<&'a str> {
         path.strip_prefix(&self.root)?.strip_prefix('/')
     }
 
-    /// Name of the package that cargo calls `package`: ours are named by their folders.
+    /// Returns the name of the package that cargo calls `package`. Packages of the workspace are named by their
+    /// folders.
     fn name(&self, package: &str) -> String {
         self.folders.get(package).cloned().unwrap_or_else(|| package.to_string())
     }
 
-    /// Reads a line that cargo printed on standard error.
+    /// Parses a line that cargo printed to standard error.
     pub fn start(&self, line: &str) -> Option<CargoEvent> {
         let command = line.trim_start().strip_prefix("Running `")?.trim_end_matches('`');
-        // Cargo quotes a path with blanks.
+        // Cargo quotes paths that contain spaces.
         let words = shlex::split(command)?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        // The run of a build script: a program in a folder that is called as the package and a digest.
+        // A build script runs from a folder that is named after the package and a digest.
         let program = words.last()?;
         if program.ends_with("/build-script-build") {
             let folder = program.rsplit('/').nth(1)?;
@@ -162,8 +167,8 @@ impl Packages {
         Some(CargoEvent::Start(format!("{package}{suffix}"), label))
     }
 
-    /// Name of the package whose file is `source`: rustc is given files of the workspace by their folders in it, and
-    /// those of a registry in a folder that is called as the package and its version.
+    /// Returns the name of the package that contains the file `source`. For files of the workspace rustc gets a path
+    /// relative to the workspace; for a registry's files the folder is named after the package and its version.
     fn package_of(&self, source: &str, crate_name: &str) -> String {
         let inside = self.below_root(source).or_else(|| (!source.starts_with('/')).then_some(source));
         if let Some(inside) = inside {
@@ -177,7 +182,7 @@ impl Packages {
         source.split('/').find_map(without_version).unwrap_or(crate_name).to_string()
     }
 
-    /// Reads a JSON message of cargo.
+    /// Parses a JSON message of cargo.
     pub fn end(&self, message: CargoMessage) -> Option<CargoEvent> {
         let package = self.name(package_name(&message.package_id)?);
         if message.reason == "build-script-executed" {
@@ -199,7 +204,7 @@ impl Packages {
 }
 
 impl CargoEvent {
-    /// Tells `forecast` of it, `now` seconds after the stage began at `began`.
+    /// Updates `forecast` with this event, `now` seconds after the stage began at `began`.
     pub fn tell(self, forecast: &mut Forecast, now: f64, began: std::time::SystemTime) {
         match self {
             Self::Start(name, label) => forecast.start(&name, &label, now),
@@ -215,7 +220,7 @@ impl CargoEvent {
     }
 }
 
-/// Second since `began` at which the metadata among `files` was written.
+/// Returns the number of seconds from `began` until the metadata file among `files` was written.
 fn written(files: &[String], began: std::time::SystemTime) -> Option<f64> {
     let metadata = files.iter().find(|file| file.ends_with(".rmeta"))?;
     let written = std::fs::metadata(metadata).and_then(|meta| meta.modified()).ok()?;
@@ -225,7 +230,7 @@ fn written(files: &[String], began: std::time::SystemTime) -> Option<f64> {
 /// Name and version of a package.
 type Id<'a> = (&'a str, &'a str);
 
-/// A package in `cargo tree`.
+/// Package in the output of `cargo tree`.
 #[derive(Default)]
 struct Node<'a> {
     name: String,
@@ -234,21 +239,21 @@ struct Node<'a> {
     needs_of_script: BTreeSet<Id<'a>>,
 }
 
-/// More packages than this are in no chain of dependencies: a tree that has more is not cargo's.
+/// Maximum depth of the dependency tree. No real chain of dependencies is longer, so a deeper tree is not cargo's.
 const DEEPEST: usize = 500;
 
-/// The units, while they are gathered.
+/// Graph of units under construction.
 struct Graph<'a> {
     records: &'a BTreeMap<String, Took>,
     nodes: &'a BTreeMap<Id<'a>, Node<'a>>,
     units: Vec<Unit>,
-    /// Libraries by package and side.
+    /// Indices of the library units, by package and by whether they are compiled for the host.
     known: BTreeMap<(Id<'a>, bool), usize>,
 }
 
 impl<'a> Graph<'a> {
-    /// The unit of a package's library on one side, with all that it waits for: among them its build script, where the
-    /// records have one.
+    /// Returns the index of the unit that compiles a package's library for the host or the target. Adds the unit and
+    /// its dependencies if they are missing, including the build script if the records contain one.
     fn library(&mut self, id: Id<'a>, on_host: bool, depth: usize) -> usize {
         if let Some(known) = self.known.get(&(id, on_host)) {
             return *known;
@@ -283,7 +288,7 @@ impl<'a> Graph<'a> {
     }
 
     fn add(&mut self, name: String, label: String, counted: bool) -> usize {
-        // A build script is one for both sides.
+        // A build script has one unit, shared by host and target.
         if let Some(known) = self.units.iter().position(|unit| !counted && unit.name == name) {
             return known;
         }
@@ -300,7 +305,7 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// Depth of a line of `cargo tree --charset ascii`, and its text.
+/// Returns the depth of a line of `cargo tree --charset ascii`, and its text.
 fn indented(line: &str) -> (usize, &str) {
     let mut depth = 0;
     let mut rest = line;
@@ -311,7 +316,7 @@ fn indented(line: &str) -> (usize, &str) {
     (depth, rest)
 }
 
-/// Name of the package with the id `id`: `registry+https://…#name@1.2.3`, `path+file:///a/name#1.2.3`.
+/// Returns the name of the package with the id `id`: `registry+https://…#name@1.2.3` or `path+file:///a/name#1.2.3`.
 fn package_name(id: &str) -> Option<&str> {
     let (source, package) = id.rsplit_once('#')?;
     match package.rsplit_once('@') {
@@ -320,7 +325,7 @@ fn package_name(id: &str) -> Option<&str> {
     }
 }
 
-/// `name` of a folder `name-1.2.3`.
+/// Returns `name` for a folder `name-1.2.3`.
 fn without_version(folder: &str) -> Option<&str> {
     let is_version = |text: &str| {
         let mut numbers = text.splitn(3, '.');

@@ -1,8 +1,8 @@
-//! Forecasts how long the rest of a stage takes, from what each of its units took in the last build.
+//! Estimates the remaining time of a stage from the durations of its units in the last build.
 //!
-//! A unit is one program that cargo or ninja starts: a compilation, a link, a run of a build script. [`Forecast`] is
-//! told which units there are, what each took before ([`Records`]), and when each starts and ends. It knows no clock:
-//! times are seconds since the stage began.
+//! A unit is one program that cargo or ninja starts: a compilation, a link, or a run of a build script. [`Forecast`]
+//! gets the list of units with their recorded durations ([`Records`]), and an event when each unit starts and ends.
+//! It reads no clock: times are seconds since the stage began.
 
 pub mod cargo;
 pub mod ninja;
@@ -15,91 +15,92 @@ use std::collections::BTreeMap;
 
 pub use records::{Records, Took};
 
-/// A single unit is named with its seconds once it has run by itself for this long.
+/// Seconds after which a unit that runs alone is shown with its elapsed time.
 const ALONE: f64 = 5.0;
 
-/// Part of all recorded seconds that counts as if it had been observed at the recorded pace, so that the first short
-/// units of a stage do not decide the pace.
+/// Weight of the recorded pace, as a fraction of all recorded seconds. It keeps the first short units of a stage from
+/// deciding the pace.
 const PRIOR: f64 = 0.015;
 
-/// Part of all recorded seconds after which a unit that has ended counts a third: other work on the machine comes and
-/// goes, so the newest units tell most about the rest.
+/// Decay of old observations, as a fraction of all recorded seconds: after this much later work, a finished unit
+/// counts 1/e. Other load on the machine changes, so the newest units predict the rest best.
 const MEMORY: f64 = 0.4;
 
-/// One unit of a stage, before it has run.
+/// Unit of a stage before it runs.
 #[derive(Clone, Debug, Default)]
 pub struct Unit {
-    /// Name in the records.
+    /// Name of the unit in the records.
     pub name: String,
-    /// Name for people.
+    /// Name that is shown to the user.
     pub label: String,
-    /// Duration in the last build, if it is known.
+    /// Duration in the last build, if known.
     pub took: Option<Took>,
-    /// True if the bar counts it.
+    /// True if the progress bar counts the unit.
     pub counted: bool,
-    /// Units that it waits for.
+    /// Units that must finish, or release their metadata, before this unit starts.
     pub after: Vec<After>,
 }
 
-/// A unit that another one waits for.
+/// Dependency on another unit.
 #[derive(Clone, Copy, Debug)]
 pub struct After {
-    /// Index of the unit that is waited for.
+    /// Index of the unit that this one waits for.
     pub unit: usize,
-    /// True if it must have ended. Otherwise its front is enough: rustc writes a library's metadata, which other
-    /// libraries need, before the machine code.
+    /// True if the other unit must have ended. Otherwise its front is enough: rustc writes a library's metadata,
+    /// which other libraries need, before the machine code.
     pub whole: bool,
 }
 
-/// Progress of a unit.
+/// State of a unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum UnitState {
-    /// Not started, as far as is known.
+    /// Waiting to start, as far as is known.
     Waiting,
     /// Made by an earlier build.
     Kept,
-    /// Started at this second.
+    /// Running since this second.
     Running(f64),
-    /// Took this long.
+    /// Finished after this duration.
     Done(Took),
 }
 
-/// The units of a stage and their progress.
+/// Units of a stage and their states.
 #[derive(Debug)]
 pub struct Forecast {
     units: Vec<Unit>,
     states: Vec<UnitState>,
-    /// Indices of the units, each behind those that it waits for.
+    /// Indices of the units in topological order.
     order: Vec<usize>,
-    /// Number of units that run side by side.
+    /// Number of units that run in parallel.
     slots: usize,
-    /// Names of units whose end was told before their start.
+    /// Names of units whose end was reported before their start.
     early: Vec<String>,
-    /// Indices of the units that have ended, in that order.
+    /// Indices of the finished units, in the order in which they ended.
     ended: Vec<usize>,
-    /// Duration of a unit that has no record.
+    /// Assumed duration of a unit without a record.
     guess: Took,
     /// Label of the unit that started or ended last.
     newest: String,
 }
 
-/// Content of a bar.
+/// Content of the progress bar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
-    /// Share of the work that is done, from 0 to 1.
+    /// Fraction of the work that is done, from 0 to 1.
     pub share: f64,
-    /// Number of units that are done.
+    /// Number of finished units.
     pub done: u64,
-    /// Number of units.
+    /// Total number of units.
     pub total: u64,
-    /// Seconds until the end.
+    /// Estimated number of seconds until the end.
     pub left: f64,
-    /// The unit that runs by itself and its seconds, or the newest unit.
+    /// Label and elapsed seconds of the unit that runs alone, or the label of the newest unit.
     pub what: String,
 }
 
 impl Forecast {
-    /// A stage of `units`, `slots` of which run side by side. A unit without a record is expected to take `guess`.
+    /// Creates a forecast of a stage in which `slots` of the `units` run in parallel. A unit without a record is
+    /// expected to take `guess`.
     pub fn new(units: Vec<Unit>, slots: usize, guess: Took) -> Self {
         let order = rest::order(&units);
         let states = vec![UnitState::Waiting; units.len()];
@@ -115,7 +116,7 @@ impl Forecast {
         }
     }
 
-    /// The unit `name` starts at the second `at`. A name that was not foreseen is added, with `label`.
+    /// Marks the unit `name` as started at second `at`. Adds an unknown unit, with `label`.
     pub fn start(&mut self, name: &str, label: &str, at: f64) {
         if let Some(early) = self.early.iter().position(|other| other == name) {
             self.early.swap_remove(early);
@@ -132,11 +133,11 @@ impl Forecast {
         self.newest = self.units[index].label.clone();
     }
 
-    /// The unit `name` ends at the second `at`. `front` tells when, counted from its start, other units could begin;
-    /// none if only then.
+    /// Marks the unit `name` as ended at second `at`. `front` is the number of seconds from its start until other
+    /// units could start; `None` means only at its end.
     ///
-    /// A unit whose start was not seen takes the start of the one that has run longest: ninja tells no starts, so
-    /// those are assumed in the order of its plan, and the wrong one may have been assumed.
+    /// If the start of the unit was not reported, the unit takes the start of the unit that has run longest. ninja
+    /// reports no starts, so starts are assumed in the order of its plan, and that assumption can be wrong.
     pub fn end(&mut self, name: &str, at: f64, front: Option<f64>) {
         let running = |state: UnitState| matches!(state, UnitState::Running(_));
         let index = match self.find(name, running) {
@@ -159,21 +160,21 @@ impl Forecast {
         self.newest = self.units[index].label.clone();
     }
 
-    /// The unit `name` need not run: an earlier build made it.
+    /// Marks the unit `name` as made by an earlier build.
     pub fn keep(&mut self, name: &str) {
         if let Some(index) = self.find(name, |state| state == UnitState::Waiting) {
             self.states[index] = UnitState::Kept;
         }
     }
 
-    /// The unit `name` has ended and its start was not told, or will be told after the end: cargo tells starts and ends
-    /// by two pipes.
+    /// Marks the unit `name` as ended although its start was not reported yet. This happens because cargo reports
+    /// starts and ends through two pipes.
     pub fn end_early(&mut self, name: &str) {
         self.keep(name);
         self.early.push(name.to_string());
     }
 
-    /// The second at which the unit `name`, which runs, started.
+    /// Returns the second at which the running unit `name` started, or `None` if it does not run.
     pub fn since(&self, name: &str) -> Option<f64> {
         let index = self.find(name, |state| matches!(state, UnitState::Running(_)))?;
         match self.states[index] {
@@ -182,18 +183,18 @@ impl Forecast {
         }
     }
 
-    /// Number of units that run.
+    /// Returns the number of running units.
     pub fn running(&self) -> usize {
         self.states.iter().filter(|state| matches!(state, UnitState::Running(_))).count()
     }
 
-    /// Name and label of the first unit that waits.
+    /// Returns the name and the label of the first waiting unit.
     pub fn next(&self) -> Option<(String, String)> {
         let index = self.states.iter().position(|state| *state == UnitState::Waiting)?;
         Some((self.units[index].name.clone(), self.units[index].label.clone()))
     }
 
-    /// Content of the bar at the second `now`.
+    /// Returns the content of the progress bar at second `now`.
     pub fn status(&self, now: f64) -> Status {
         let pace = self.pace(now);
         let skipped = self.skipped();
@@ -220,12 +221,12 @@ impl Forecast {
         Status { share, done, total, left: self.left(now), what: self.what(now) }
     }
 
-    /// Seconds until the last unit ends, at the second `now`.
+    /// Returns the estimated number of seconds from `now` until the last unit ends.
     pub fn left(&self, now: f64) -> f64 {
         rest::seconds(self, &self.skipped(), self.pace(now), now)
     }
 
-    /// Durations of the units of this run, by their names: the longest of several of one name.
+    /// Returns the durations of the units that ran, by name. Among units with equal names, the longest counts.
     pub fn took(&self) -> BTreeMap<String, Took> {
         let mut all: BTreeMap<String, Took> = BTreeMap::new();
         for (unit, state) in self.units.iter().zip(&self.states) {
@@ -238,7 +239,7 @@ impl Forecast {
         all
     }
 
-    /// The unit that runs by itself for a while and its seconds, or the newest unit.
+    /// Returns the label and elapsed seconds of the unit that runs alone, or the label of the newest unit.
     fn what(&self, now: f64) -> String {
         match self.longest_running() {
             Some((index, since)) if self.running() == 1 && now - since >= ALONE => {
@@ -248,8 +249,8 @@ impl Forecast {
         }
     }
 
-    /// Ratio of the durations of this run to those of the records, over units that have ended or already run longer
-    /// than expected.
+    /// Returns the ratio of this run's durations to the recorded ones, over units that have ended or already run
+    /// longer than expected.
     fn pace(&self, now: f64) -> f64 {
         let all: f64 = self.units.iter().filter_map(|unit| unit.took).map(|took| took.seconds).sum();
         let (mut expected, mut observed) = (0.0, 0.0);
@@ -272,22 +273,24 @@ impl Forecast {
         }
         let prior = all * PRIOR;
         let pace = (prior + observed) / (prior + expected);
-        // Without any record there is nothing to correct.
+        // Without records there is nothing to correct.
         if pace.is_finite() && pace > 0.0 { pace } else { 1.0 }
     }
 
-    /// Expected duration of the unit at `index`, at the pace of its record.
+    /// Returns the recorded duration of the unit at `index`, or the guess if it has no record. The pace is not
+    /// applied.
     fn expected(&self, index: usize) -> Took {
         self.units[index].took.unwrap_or(self.guess)
     }
 
-    /// True for each waiting unit that will not run, as far as can be told.
+    /// Returns, for each unit, true if it waits and is not expected to run.
     fn skipped(&self) -> Vec<bool> {
         let mut skipped = self.presumed_kept();
         let followers = rest::followers(&self.units);
         for &index in self.order.iter().rev() {
             let of = &followers[index];
-            // What waits for it has not waited: another choice of features does without it, or it was kept.
+            // A dependent of this unit did not wait: either the features in use do not need the unit, or the
+            // dependent was kept.
             let is_late = of.iter().any(|(follower, _)| self.states[*follower] != UnitState::Waiting);
             let is_unused = !of.is_empty() && of.iter().all(|(follower, _)| skipped[*follower]);
             skipped[index] |= self.states[index] == UnitState::Waiting && (is_late || is_unused);
@@ -295,8 +298,8 @@ impl Forecast {
         skipped
     }
 
-    /// True for each waiting unit that is taken as made by an earlier build though it was not reported yet: most units
-    /// so far were, and nothing that it waits for is compiled in this run.
+    /// Returns, for each unit, true if it waits and was probably made by an earlier build. That is assumed if most
+    /// units so far were kept and no dependency of the unit is compiled in this run.
     fn presumed_kept(&self) -> Vec<bool> {
         let count = |what: fn(&UnitState) -> bool| self.states.iter().filter(|state| what(state)).count();
         let kept = count(|state| *state == UnitState::Kept);
@@ -313,7 +316,7 @@ impl Forecast {
         waits.zip(touched).map(|(waits, touched)| waits && !touched).collect()
     }
 
-    /// Index and start of the unit that has run longest.
+    /// Returns the index and the start of the unit that has run longest.
     fn longest_running(&self) -> Option<(usize, f64)> {
         let running = self.states.iter().enumerate().filter_map(|(index, state)| match state {
             UnitState::Running(since) => Some((index, *since)),
@@ -322,13 +325,13 @@ impl Forecast {
         running.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// Index of the first unit `name` whose state `wanted` accepts.
+    /// Returns the index of the first unit `name` whose state satisfies `wanted`.
     fn find(&self, name: &str, wanted: impl Fn(UnitState) -> bool) -> Option<usize> {
         self.units.iter().zip(&self.states).position(|(unit, state)| wanted(*state) && unit.name == name)
     }
 }
 
-/// `value` between 0 and `most`; 0 where it is no number.
+/// Clamps `value` to the range from 0 to `most`; returns 0 for NaN.
 fn within(value: f64, most: f64) -> f64 {
     if value.is_nan() { 0.0 } else { value.clamp(0.0, most) }
 }

@@ -1,15 +1,15 @@
-//! Units of ninja: the outputs that its plan lists, and what they took by its log.
+//! Units of ninja: the outputs in its plan, and their durations from its log.
 //!
-//! ninja tells the end of each unit and no start. Its plan (`ninja -n`) lists the units in the order in which they start,
-//! so a unit is assumed to start when a slot is free and all before it have started. The log has the exact times, so the
-//! records hold no assumption.
+//! ninja reports the end of each unit but not its start. Its plan (`ninja -n`) lists the units in the order in which
+//! they start, so a unit is assumed to start when a slot is free and all units before it have started. The log has
+//! the exact times, so the records contain no assumptions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{Forecast, Took, Unit};
 
-/// A line of ninja's: `[12/200] Building CXX object …/x.cpp.o`.
+/// Progress line of ninja: `[12/200] Building CXX object …/x.cpp.o`.
 struct NinjaLine<'a> {
     done: u64,
     output: &'a str,
@@ -22,18 +22,18 @@ fn line(text: &str) -> Option<NinjaLine<'_>> {
     Some(NinjaLine { done: done.parse().ok()?, output: what.rsplit(' ').next().unwrap_or(what) })
 }
 
-/// Output that a line of ninja tells the end of.
+/// Returns the output that a progress line reports as finished.
 pub fn ended(text: &str) -> Option<&str> {
     line(text).map(|line| line.output)
 }
 
-/// Name of an output for people: its file without the suffix of objects.
+/// Returns the label of an output: its file name without the suffix of object files.
 fn label(output: &str) -> &str {
     output.rsplit('/').next().unwrap_or(output).trim_end_matches(".o")
 }
 
-/// Units that the plan `plan`, printed by `ninja -n`, lists, those in `first` before all others. `records` are durations by
-/// outputs.
+/// Returns the units in `plan`, the output of `ninja -n`; the ones in `first` come before all others. `records` maps
+/// outputs to their recorded durations.
 pub fn units(plan: &str, first: &[String], records: &BTreeMap<String, Took>) -> Vec<Unit> {
     let outputs: Vec<&str> =
         plan.lines().filter_map(line).filter(|line| line.done > 0).map(|line| line.output).collect();
@@ -50,15 +50,15 @@ pub fn units(plan: &str, first: &[String], records: &BTreeMap<String, Took>) -> 
     begin.chain(rest).map(unit).collect()
 }
 
-/// ninja begins: it runs `jobs` units side by side.
+/// Marks the first units as started when ninja begins, so that `jobs` of them run in parallel.
 pub fn begin(forecast: &mut Forecast, jobs: usize, now: f64) {
-    // An earlier ninja for some of the targets ended with units that were assumed to run.
+    // An earlier ninja run for some targets may have left units that are assumed to run.
     for _ in forecast.running()..jobs {
         start_next(forecast, now);
     }
 }
 
-/// The unit that made `output` has ended, so the next one starts.
+/// Marks the unit that made `output` as ended and the next unit as started.
 pub fn end(forecast: &mut Forecast, output: &str, now: f64) {
     forecast.end(output, now, None);
     start_next(forecast, now);
@@ -70,7 +70,7 @@ fn start_next(forecast: &mut Forecast, now: f64) {
     }
 }
 
-/// Durations of the units that ran now, by ninja's log `text`: the last entry of each output.
+/// Returns the durations of the units in this run from ninja's log `text`. The last entry of each output counts.
 pub fn took(text: &str, forecast: &Forecast) -> BTreeMap<String, Took> {
     let ran = forecast.took();
     let entry = |line: &str| {
@@ -83,7 +83,7 @@ pub fn took(text: &str, forecast: &Forecast) -> BTreeMap<String, Took> {
     text.lines().filter_map(entry).collect()
 }
 
-/// Reads ninja's log in the build folder `folder`; nothing where there is none.
+/// Reads ninja's log in the build folder `folder`; returns an empty text if it cannot be read.
 pub fn log(folder: &Path) -> String {
     std::fs::read(folder.join(".ninja_log"))
         .map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned())

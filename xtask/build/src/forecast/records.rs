@@ -1,4 +1,5 @@
-//! Durations of units: those of the last build on this machine, or else those of the machine that wrote `shares.txt`.
+//! Recorded durations of units: from the last build on this machine, or else from the machine that wrote
+//! `shares.txt`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,28 +10,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::fs;
 
-/// Durations of the long units of a first build. A test writes it, see `tests.rs`.
+/// Durations of long units, for the first build on a machine. A test in `tests.rs` writes the file.
 const SHARES: &str = include_str!("shares.txt");
 
-/// Version of the file's format. A file of another version is ignored.
+/// Version of the file's format. Files of another version are ignored.
 const VERSION: u32 = 1;
 
-/// A larger file is not ours: it is ignored.
+/// Maximum size of the file in bytes. Anneal does not write larger files, so they are ignored.
 const LARGEST_FILE: u64 = 4 << 20;
 
-/// Most sections that are kept. The oldest goes first.
+/// Maximum number of sections; the oldest is dropped first.
 const SECTIONS: usize = 16;
 
-/// Most units that are kept of one section.
+/// Maximum number of units per section.
 const UNITS: usize = 2000;
 
-/// Number of units from which on their median says something about others.
+/// Minimum number of units in a section for its median to be used.
 const ENOUGH: usize = 50;
 
-/// Longest name that is kept, in bytes.
+/// Maximum length of a name in bytes.
 const LONGEST_NAME: usize = 300;
 
-/// Longest duration that is believed: a day.
+/// Maximum plausible duration in seconds: one day.
 const LONGEST: f64 = 86_400.0;
 
 /// Duration of one unit.
@@ -43,35 +44,35 @@ pub struct Took {
 }
 
 impl Took {
-    /// A unit that took `seconds`, and whose end others wait for.
+    /// Returns the duration of a unit that took `seconds` and that others could only use at its end.
     pub fn whole(seconds: f64) -> Self {
         Self { seconds, front: seconds }
     }
 
-    /// True if both are times that a unit can take.
+    /// True if both values are plausible durations.
     fn is_valid(self) -> bool {
         (0.0..=LONGEST).contains(&self.seconds) && (0.0..=self.seconds).contains(&self.front)
     }
 
-    /// To the millisecond: more digits only make the file longer.
+    /// Rounds to milliseconds, because more digits would only enlarge the file.
     fn rounded(self) -> Self {
         let round = |seconds: f64| (seconds * 1000.0).round() / 1000.0;
         Self { seconds: round(self.seconds), front: round(self.front) }
     }
 }
 
-/// The file of durations of this machine, `target/anneal/durations.json`.
+/// Durations on this machine, stored in `target/anneal/durations.json`.
 #[derive(Debug)]
 pub struct Records {
     path: PathBuf,
     file: RecordsFile,
 }
 
-/// The file as it is stored.
+/// Content of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct RecordsFile {
     version: u32,
-    /// Durations of each kind of build: compilers of another profile take another time for the same unit.
+    /// Durations per kind of build. The same unit takes a different time in a build with other compiler settings.
     sections: BTreeMap<String, Section>,
 }
 
@@ -84,7 +85,7 @@ struct Section {
 }
 
 impl Records {
-    /// Reads the file in the folder `anneal`. A file that is missing, damaged or of another version counts as empty.
+    /// Reads the file in the folder `anneal`. A missing, damaged or outdated file counts as empty.
     pub fn read(anneal: &Path) -> Self {
         let path = anneal.join("durations.json");
         let is_small =
@@ -94,27 +95,27 @@ impl Records {
         Self { path, file: sound(file) }
     }
 
-    /// Durations of the units of `section`, by their names. The first word of `section` is the tool.
+    /// Returns the durations of the units of `section` by name. The first word of `section` is the tool.
     ///
-    /// Units that were never built here have the shares of the repository, which another machine measured: what the
-    /// first units take corrects them.
+    /// Units that were never built here get the durations in `shares.txt`, which another machine measured. The
+    /// durations of the first units then correct the estimate.
     pub fn of(&self, section: &str) -> BTreeMap<String, Took> {
         let mut all = shares(section).units;
         all.extend(self.file.sections.get(section).into_iter().flat_map(|known| known.units.clone()));
         all
     }
 
-    /// Durations of the units on this machine in the sections whose names `is_wanted` accepts.
+    /// Returns the durations measured on this machine in all sections whose names satisfy `is_wanted`.
     #[cfg(test)]
     pub fn measured(&self, is_wanted: impl Fn(&str) -> bool) -> BTreeMap<String, Took> {
         let wanted = self.file.sections.iter().filter(|(name, _)| is_wanted(name));
         wanted.flat_map(|(_, section)| section.units.clone()).collect()
     }
 
-    /// Expected duration of a unit of `section` that has no record: the median of the others.
+    /// Returns the expected duration of a unit of `section` without a record: the median of the others.
     pub fn guess(&self, section: &str) -> Took {
         let known = self.file.sections.get(section).filter(|known| known.units.len() >= ENOUGH);
-        // A few units are those of a rebuild: of our crates, which are longer than most.
+        // A small section comes from a rebuild of the workspace's crates, which take longer than most units.
         let Some(known) = known else { return shares(section).median };
         median(known.units.values())
     }
@@ -131,7 +132,7 @@ impl Records {
         let known = self.file.sections.entry(section.to_string()).or_default();
         known.written = now;
         if known.units.len() + units.len() > UNITS {
-            // Mostly units of old builds.
+            // Most of these are units of old builds.
             known.units.clear();
         }
         known.units.extend(units.into_iter().map(|(name, took)| (name, took.rounded())));
@@ -140,7 +141,7 @@ impl Records {
     }
 }
 
-/// `file` without what Anneal would not have written, and within the limits.
+/// Removes everything from `file` that Anneal would not have written, and enforces the limits.
 fn sound(mut file: RecordsFile) -> RecordsFile {
     if file.version != VERSION {
         return RecordsFile { version: VERSION, ..RecordsFile::default() };
@@ -159,21 +160,21 @@ fn sound(mut file: RecordsFile) -> RecordsFile {
     file
 }
 
-/// The median of `all`, by their seconds; a second where there are none.
+/// Returns the median of `all` by seconds, or one second if it is empty.
 pub fn median<'a>(all: impl Iterator<Item = &'a Took>) -> Took {
     let mut all: Vec<Took> = all.copied().collect();
     all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     all.get(all.len() / 2).copied().unwrap_or(Took::whole(1.0))
 }
 
-/// Shares of one tool.
+/// Shipped durations of one tool.
 pub struct Shares {
     pub units: BTreeMap<String, Took>,
     pub median: Took,
 }
 
-/// Shares of the tool that `section` begins with. Those of `cargo-lto` are `cargo`'s but for the program, which is compiled
-/// when it is linked.
+/// Returns the shipped durations of the tool at the start of `section`. `cargo-lto` has the durations of `cargo`
+/// except for the program, whose code is generated at link time.
 pub fn shares(section: &str) -> Shares {
     let tool = section.split(' ').next().unwrap_or_default();
     match tool.split_once('-') {
@@ -186,7 +187,7 @@ pub fn shares(section: &str) -> Shares {
     }
 }
 
-/// Reads the lines of `tool` in `text`: tool, seconds, seconds of the front, name. The name `*` is the median.
+/// Parses the lines of `tool` in `text`: tool, seconds, seconds of the front, name. The name `*` is the median.
 fn parse_shares(text: &str, tool: &str) -> Shares {
     let mut shares = Shares { units: BTreeMap::new(), median: Took::whole(1.0) };
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -199,7 +200,7 @@ fn parse_shares(text: &str, tool: &str) -> Shares {
     shares
 }
 
-/// Reads one line of `tool`.
+/// Parses one line, if it belongs to `tool`.
 fn share<'a>(line: &'a str, tool: &str) -> Option<(Took, &'a str)> {
     let mut words = line.splitn(4, ' ');
     if words.next()? != tool {
@@ -224,7 +225,7 @@ mod tests {
         assert!(shares("cargo-lto engine").units.contains_key("engine/server"));
         let ninja = shares("ninja cuda-dense").units;
         assert!(ninja.len() > 5);
-        // A minute each: with the median of C++ the forecast of an hour would be five minutes.
+        // Each of these takes about a minute. With the median of C++, an hour would be estimated as five minutes.
         assert!(ninja.keys().filter(|name| name.ends_with(".cu.o")).count() > 100);
     }
 
@@ -249,7 +250,7 @@ mod tests {
         records.learn("cargo engine", units(&many)).unwrap();
         let again = Records::read(folder.path());
         assert_eq!(again.guess("cargo engine"), Took::whole(3.0));
-        // Of another profile nothing is known but the shares.
+        // Another profile has no records, so its guess comes from the shipped durations.
         assert_eq!(again.guess("cargo dist"), shares("cargo").median);
         assert_eq!(again.of("cargo dist"), shares("cargo").units);
     }

@@ -1,15 +1,15 @@
-//! Plays the rest of a stage: which unit runs when, on as many slots as there are.
+//! Simulates the rest of a stage: which unit runs when on the available slots.
 //!
-//! The sum of the remaining work over the slots would be too short for builds that end in a chain: the last crates wait
-//! for each other and leave all cores but one idle. Played, the result is never below the longest chain that is left,
-//! nor below that sum.
+//! Dividing the remaining work by the number of slots would be too optimistic for builds that end in a chain: the
+//! last crates wait for each other and leave all cores but one idle. The simulated time is at least the longest
+//! remaining chain and at least the remaining work divided by the number of slots.
 
 use super::{Forecast, Unit, UnitState};
 
-/// A unit that runs longer than expected is expected to take this part of its time more.
+/// Remaining time of an overdue unit, as a fraction of the time that it has already run.
 const OVERDUE: f64 = 0.1;
 
-/// Indices of `units`, each behind those that it waits for. Units of a circle come last.
+/// Returns the indices of `units` in topological order. Units in a cycle come last.
 pub fn order(units: &[Unit]) -> Vec<usize> {
     let mut missing: Vec<usize> = units.iter().map(|unit| unit.after.len()).collect();
     let followers = followers(units);
@@ -28,7 +28,7 @@ pub fn order(units: &[Unit]) -> Vec<usize> {
     order
 }
 
-/// For each unit those that wait for it, and whether they wait for its end.
+/// Returns, for each unit, the units that wait for it, each with a flag that is true if it waits for the end.
 pub fn followers(units: &[Unit]) -> Vec<Vec<(usize, bool)>> {
     let mut all = vec![Vec::new(); units.len()];
     for (index, unit) in units.iter().enumerate() {
@@ -39,7 +39,7 @@ pub fn followers(units: &[Unit]) -> Vec<Vec<(usize, bool)>> {
     all
 }
 
-/// Next event of a unit that runs in the play.
+/// Next event of a unit that runs in the simulation.
 struct PlayEvent {
     at: f64,
     unit: usize,
@@ -47,12 +47,12 @@ struct PlayEvent {
     whole: bool,
 }
 
-/// Seconds from `now` until every unit of `forecast` has ended, if each takes `pace` times what it is expected to take.
-/// Units that are true in `skipped` take nothing.
+/// Returns the number of seconds from `now` until every unit of `forecast` has ended, if each unit takes `pace` times
+/// its expected duration. Units that are true in `skipped` take no time.
 pub fn seconds(forecast: &Forecast, skipped: &[bool], pace: f64, now: f64) -> f64 {
     let count = forecast.units.len();
     let followers = followers(&forecast.units);
-    // Seconds that each unit still takes, to its end and to its front; nothing for what is done.
+    // Seconds that each unit still needs until its end and until its front; 0 for finished units.
     let (mut whole, mut front) = (vec![0.0_f64; count], vec![0.0_f64; count]);
     for index in 0..count {
         let expected = forecast.expected(index);
@@ -64,7 +64,7 @@ pub fn seconds(forecast: &Forecast, skipped: &[bool], pace: f64, now: f64) -> f6
         whole[index] = (expected.seconds * pace - elapsed).max(elapsed * OVERDUE);
         front[index] = (expected.front * pace - elapsed).clamp(0.0, whole[index]);
     }
-    // The longest chain that begins with each unit: what has more behind it goes first, as with cargo.
+    // Length of the longest chain that begins with each unit. Longer chains start first, as in cargo.
     let mut chain = whole.clone();
     for &index in forecast.order.iter().rev() {
         for &(follower, needs_end) in &followers[index] {
@@ -117,7 +117,7 @@ pub fn seconds(forecast: &Forecast, skipped: &[bool], pace: f64, now: f64) -> f6
             free += 1;
         }
     }
-    // Units of a circle never become ready.
+    // Units in a cycle never become ready.
     let stuck: f64 = (0..count).filter(|index| !started[*index]).map(|index| whole[index]).sum();
     time + stuck / forecast.slots as f64
 }

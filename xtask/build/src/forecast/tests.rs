@@ -1,8 +1,8 @@
-//! Builds that were recorded, played again.
+//! Replays of recorded builds.
 //!
-//! `fixtures/progress` has two clean builds of one commit on two Zen 4 cores: `engine.txt` of the profile native, and
-//! `lto.txt` of the profile native-lto. Each line has the second at which a unit started, released those that wait for its
-//! metadata, and ended. Cargo's fingerprint files and ninja's log told them.
+//! `fixtures/progress` contains two clean builds of one commit on two Zen 4 cores: `engine.txt` of the profile native
+//! and `lto.txt` of the profile native-lto. Each line gives the seconds at which a unit started, released the units
+//! that wait for its metadata, and ended. The times come from cargo's fingerprint files and ninja's log.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::cargo::{CargoEvent, CargoMessage, Packages};
 use super::records::{Records, median, shares};
 use super::{After, Forecast, Status, Took, Unit, ninja};
 
-/// A unit of a recorded build.
+/// Unit of a recorded build.
 #[derive(Clone)]
 struct Recorded {
     start: f64,
@@ -34,7 +34,7 @@ fn recorded(name: &str) -> Vec<Recorded> {
     fixture(name).lines().map(unit).collect()
 }
 
-/// Durations of the units of `build`, as the records would have them.
+/// Returns the durations of the units in `build`, in the form of the records.
 fn records(build: &[Recorded]) -> BTreeMap<String, Took> {
     let mut all: BTreeMap<String, Took> = BTreeMap::new();
     for unit in build {
@@ -47,18 +47,19 @@ fn records(build: &[Recorded]) -> BTreeMap<String, Took> {
     all
 }
 
-/// The engine's units.
+/// Returns a forecast of the engine's units.
 fn engine(records: &BTreeMap<String, Took>, guess: Took) -> Forecast {
     let (_, units) =
         Packages::read(&fixture("tree.txt"), Path::new("/anneal"), "x86_64-unknown-linux-gnu", records);
     Forecast::new(units, 2, guess)
 }
 
-/// Plays `build` up to the second `until`.
+/// Replays `build` up to the second `until`.
 fn play(forecast: &mut Forecast, build: &[Recorded], until: f64) {
     let starts = build.iter().map(|unit| (unit.start, true, unit));
     let mut events: Vec<_> = starts.chain(build.iter().map(|unit| (unit.end, false, unit))).collect();
-    // Ends first: what starts then has waited for them. A unit of no length starts before it ends.
+    // Ends sort before starts, because a unit that starts at that moment waited for them. A unit of zero length
+    // starts before it ends.
     events.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     for (at, starts, unit) in events.into_iter().filter(|(at, ..)| *at <= until) {
         match starts {
@@ -77,7 +78,7 @@ fn last(build: &[Recorded]) -> f64 {
     build.iter().map(|unit| unit.end).fold(0.0, f64::max)
 }
 
-/// The forecast over the truth at a quarter, at half and at three quarters of `build`.
+/// Returns the ratios of forecast to truth at 25, 50 and 75 % of `build`.
 fn ratios(make: impl Fn() -> Forecast, build: &[Recorded]) -> Vec<f64> {
     let end = last(build);
     let ratio = |share: f64| {
@@ -127,7 +128,7 @@ fn half_way_through_a_build_the_forecast_is_within_a_quarter() {
 fn ninjas_build_is_forecast_by_another_ones_shares() {
     let build = recorded("ninja.txt");
     let shares = shares("ninja portable");
-    // ninja tells ends alone, and its plan the order.
+    // ninja reports only the ends of units, and its plan gives their order.
     let lines = build.iter().map(|unit| format!("[1/{}] Building CXX object {}\n", build.len(), unit.name));
     let plan: String = lines.collect();
     let end = last(&build);
@@ -152,7 +153,7 @@ fn a_rebuild_counts_only_what_it_compiles() {
     let known = records(&build);
     let mut forecast = engine(&known, Took::whole(0.5));
     let all = forecast.status(0.0).total;
-    // What the server stands on is there. A word in it was changed.
+    // Everything that the server depends on was kept; only the server's source changed.
     let ours = ["engine/server", "engine/cli", "engine/anneal"];
     for unit in build.iter().filter(|unit| !ours.contains(&unit.name.as_str())) {
         forecast.keep(&unit.name);
@@ -160,10 +161,10 @@ fn a_rebuild_counts_only_what_it_compiles() {
     forecast.start("engine/server", "engine/server", 0.5);
     let Status { share, done, total, left, what } = forecast.status(10.5);
     let (server, cli) = (known["engine/server"], known["engine/cli"]);
-    // The command line follows when the server's metadata is there, and is the longer chain.
+    // The command line starts once the server's metadata is written, and forms the longer chain.
     let truth = server.seconds.max(server.front + cli.seconds) - 10.0;
     assert!((left / truth - 1.0).abs() < 0.1, "{left} and not {truth}");
-    // What was kept is no work.
+    // Kept units are not work.
     let all_seconds: f64 = ours.iter().map(|name| known[*name].seconds).sum();
     assert!((share - 10.0 / all_seconds).abs() < 0.02, "{share} and not {}", 10.0 / all_seconds);
     assert_eq!((total, total - done), (all, 3));
@@ -230,9 +231,9 @@ fn what_has_no_record_takes_what_others_take() {
     assert_eq!(forecast.left(0.0), 10.0);
     forecast.start("known", "known", 0.0);
     forecast.end("known", 8.0, None);
-    // Twice the time of the last build, so the rest takes twice as long.
+    // The first unit took twice as long as in the last build, so the rest is expected to take twice as long.
     assert!((forecast.left(8.0) - 12.0).abs() < 0.5, "{}", forecast.left(8.0));
-    // A unit that nobody foresaw counts while it runs.
+    // An unforeseen unit counts while it runs.
     forecast.start("unforeseen", "unforeseen", 8.0);
     assert!((forecast.left(8.0) - 24.0).abs() < 1.0, "{}", forecast.left(8.0));
     let took = forecast.took();
@@ -409,7 +410,7 @@ fn every_unit_of_the_recorded_build_is_foreseen() {
     let foreseen = forecast.units.len();
     play(&mut forecast, &build, f64::INFINITY);
     let unforeseen = forecast.units[foreseen..].iter().map(|unit| unit.name.as_str());
-    // A build script that is compiled for each side, since each has other features, is foreseen once.
+    // A build script that is compiled for host and target, with different features, is foreseen only once.
     let unforeseen: Vec<&str> =
         unforeseen.filter(|name| !name.ends_with(":script") && !name.ends_with(":run")).collect();
     assert!(unforeseen.is_empty(), "{unforeseen:?}");
@@ -447,7 +448,8 @@ fn ninjas_plan_and_log_are_understood() {
 
     let mut forecast = Forecast::new(units, 1, Took::whole(1.0));
     ninja::begin(&mut forecast, 1, 0.0);
-    // Not the one that was assumed to run: it has the start of that one, which is assumed to start now.
+    // This unit was not assumed to run. It takes the start of the unit that was, and that unit is assumed to start
+    // now.
     ninja::end(&mut forecast, "d/a.c.o", 6.0);
     assert_eq!(forecast.took()["d/a.c.o"].seconds, 6.0);
     ninja::end(&mut forecast, "d/b.c.o", 8.0);
@@ -463,8 +465,9 @@ fn ninjas_plan_and_log_are_understood() {
     );
 }
 
-/// Rewrites `shares.txt` from what the last clean builds of this checkout took: `cargo xtask build-native`, `cargo xtask
-/// build --profile native-lto`, `cargo xtask build-cuda --cuda-arch 90`, then `UPDATE_SHARES=1 cargo test -p build shares`.
+/// Rewrites `shares.txt` from the last clean builds of this checkout. Run `cargo xtask build-native`, `cargo xtask
+/// build --profile native-lto` and `cargo xtask build-cuda --cuda-arch 90`, then `UPDATE_SHARES=1 cargo test -p build
+/// shares`.
 #[test]
 fn shares_are_written_from_a_build_of_this_checkout() {
     if std::env::var_os("UPDATE_SHARES").is_none() {
@@ -473,7 +476,7 @@ fn shares_are_written_from_a_build_of_this_checkout() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let records = Records::read(&root.join("../../target/anneal"));
     let mut text = "\
-# What long units of a clean build took on one machine of two cores. Read for a build of which a machine has no record.
+# Durations of long units in a clean build on one machine with two cores, for builds without a record on this machine.
 # Columns: tool, seconds, seconds until units that wait for it could begin, name. The name * is the median of all units.
 # Written by `UPDATE_SHARES=1 cargo test -p build shares`, which says how.
 "
@@ -493,7 +496,7 @@ fn shares_are_written_from_a_build_of_this_checkout() {
     let kernels: Vec<_> = kernels.iter().filter(|(name, _)| name.ends_with(".cu.o")).collect();
     assert!(!kernels.is_empty(), "no build for CUDA was recorded in this checkout");
     kernels.into_iter().for_each(|(name, took)| write("ninja", *took, name));
-    // Only the program differs.
+    // Only the program's duration differs.
     let program = "engine/anneal";
     let with_lto = records.measured(|name| name == "cargo-lto engine");
     let took = with_lto.get(program).expect("a build of native-lto was recorded in this checkout");

@@ -1,4 +1,4 @@
-//! Files that the user names: only what is one is read, and not without end.
+//! Reading of files that the user names: only regular files, and only up to a maximum size.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,43 +6,43 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Largest file that is read. Comparisons of many builds have megabytes; what is larger is something else.
+/// Maximum size of a file that is read, in bytes. Comparisons of many builds take a few megabytes.
 const LARGEST: u64 = 64 << 20;
 
-/// What `path` holds.
+/// Returns the content of the file `path`.
 ///
 /// # Errors
-/// Without the file's name: the caller knows what it was to be. Of a missing file the system's error is in the chain.
-/// A pipe is refused: nobody may ever write to it, and waiting for that could not be stopped by ctrl-C. A device may
-/// have no end.
+/// If the file cannot be read, is larger than the limit, or is not a regular file. A pipe may never have a writer,
+/// and Ctrl-C could not interrupt the wait; a device may have no end. The message does not name the file, because the
+/// caller knows its purpose. For a missing file, the system's error is in the chain.
 pub fn content(path: &Path) -> Result<Vec<u8>> {
     let found = std::fs::metadata(path)?;
     if !found.is_file() {
         match found.is_dir() {
-            true => bail!("it is a folder, not a file: name a file in it"),
+            true => bail!("it is a folder; name a file in it"),
             false => {
-                bail!("it is a device or pipe, not a file: write what it tells to a file, and name that")
+                bail!("it is a device or pipe; write its output to a file and name that file")
             }
         }
     }
     let mut bytes = Vec::new();
-    // What the kernel makes up, as in /proc, has no size beforehand.
+    // Files in /proc report no size, so the limit is checked again after reading.
     File::open(path)?.take(LARGEST + 1).read_to_end(&mut bytes)?;
     let size = found.len().max(bytes.len() as u64);
     ensure!(
         size <= LARGEST,
-        "it has more than {} MiB, which is more than any that is meant here: this is something else",
+        "it is larger than {} MiB, more than any file that is expected here",
         LARGEST >> 20
     );
     Ok(bytes)
 }
 
-/// The same of a text.
+/// Returns the content of the text file `path`.
 ///
 /// # Errors
-/// Those of [`content`]; when it is no UTF-8.
+/// Those of [`content`], and if the file is not valid UTF-8.
 pub fn text(path: &Path) -> Result<String> {
-    String::from_utf8(content(path)?).ok().context("it is no text")
+    String::from_utf8(content(path)?).ok().context("it is not a text file")
 }
 
 #[cfg(test)]
@@ -57,17 +57,18 @@ mod tests {
         std::fs::write(path("bytes"), [0xff, 0]).unwrap();
         File::create(path("large")).unwrap().set_len(LARGEST + 1).unwrap();
         std::os::unix::fs::symlink(path("good"), path("link")).unwrap();
-        // Refused like a pipe, and of a reader that opens it no endless test is made.
+        // A socket is refused like a pipe. A pipe is not tested here: if the check failed, the test would block
+        // forever.
         let _listener = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
 
         assert_eq!(content(&path("good")).unwrap(), b"text");
         assert_eq!(text(&path("link")).unwrap(), "text");
         let cases = [
-            (folder.path().to_path_buf(), "a folder, not a file"),
-            (path("socket"), "a device or pipe, not a file"),
-            ("/dev/zero".into(), "a device or pipe, not a file"),
-            (path("large"), "more than 64 MiB"),
-            (path("bytes"), "no text"),
+            (folder.path().to_path_buf(), "it is a folder"),
+            (path("socket"), "a device or pipe"),
+            ("/dev/zero".into(), "a device or pipe"),
+            (path("large"), "larger than 64 MiB"),
+            (path("bytes"), "not a text file"),
         ];
         for (path, expected) in cases {
             let error = text(&path).unwrap_err();

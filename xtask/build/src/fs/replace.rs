@@ -1,19 +1,22 @@
-//! Several files and folders put into their places together.
+//! Replacement of several files and folders together.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// What has been put into its place, and what was there before.
+/// Finished move, with the previous content of the target.
 struct Done<'a> {
     from: &'a Path,
     to: &'a Path,
     before: Option<PathBuf>,
 }
 
-/// Moves files and folders, each from the first path to the second one, in place of what is there; all of them or, where
-/// one cannot be moved, none. Between two of them there is nothing but a few renames.
+/// Moves each file or folder from its first path to its second, replacing what is there. If one move fails, all are
+/// undone. Between the first and the last move lie only a few renames.
+///
+/// # Errors
+/// If a file or folder cannot be moved.
 pub fn replace_all<'a>(moves: impl IntoIterator<Item = (&'a Path, &'a Path)>) -> Result<()> {
     let mut done: Vec<Done> = Vec::new();
     for (from, to) in moves {
@@ -23,7 +26,7 @@ pub fn replace_all<'a>(moves: impl IntoIterator<Item = (&'a Path, &'a Path)>) ->
         }
     }
     for before in done.iter().filter_map(|done| done.before.as_deref()) {
-        // In nobody's way, and removed by the next one.
+        // A leftover does no harm; the next replacement removes it.
         let _ = remove(before);
     }
     Ok(())
@@ -53,10 +56,10 @@ fn replace<'a>(from: &'a Path, to: &'a Path, done: &mut Vec<Done<'a>>) -> io::Re
     }
 }
 
-/// What was done last goes back first.
+/// Undoes the moves, last first.
 fn take_back(done: &[Done]) {
     for Done { from, to, before } in done.iter().rev() {
-        // The error that led here is told; that of going back would only hide it.
+        // The error that caused the undoing is reported; an error of the undoing would only hide it.
         let _ = std::fs::rename(to, from);
         if let Some(before) = before {
             let _ = std::fs::rename(before, to);
@@ -98,7 +101,7 @@ mod tests {
         assert_eq!((read("there/lib/kernels.so"), read("there/bin/anneal")), ("1".into(), "1".into()));
         assert_eq!((read("new/lib/kernels.so"), read("new/bin/anneal")), ("2".into(), "2".into()));
 
-        // What is not there yet is no obstacle, and what an earlier one left neither.
+        // A target that does not exist yet and a leftover of an earlier replacement are not obstacles.
         std::fs::write(path("new").join("record"), "2").unwrap();
         folder_with(&path("there/.lib.before"), "0");
         all(&moves("record")).unwrap();

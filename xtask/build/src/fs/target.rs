@@ -1,26 +1,29 @@
-//! Where a result is to be: looked at before the long work whose result it is.
+//! Check of an output path before the long work that produces the output.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use base::{Access, Pending};
 
-/// Sees that a file can be put at `path`: an empty one is made beside it, and is gone when this returns.
+/// Checks that a file can be created at `path`, by creating an empty file beside it and removing it again.
 ///
 /// # Errors
-/// When its folder is missing or takes no file, or something else than a regular file lies there.
+/// If the folder does not exist or is not writable, or if something other than a regular file exists at `path`.
 pub fn check_target(path: &Path) -> Result<()> {
     if path.is_dir() {
         bail!("cannot write {}: it is a folder; name a file in it", path.display());
     }
     if path.exists() && !path.is_file() {
-        bail!("cannot write {}: it is there and is no regular file; name another place", path.display());
+        bail!(
+            "cannot write {}: it exists and is not a regular file\nhint: choose another path",
+            path.display()
+        );
     }
-    // What a link leads to is meant, as when it is written.
+    // The file that a link points to is checked, because that is the file that will be written.
     let path = base::link_target(path);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if folder.is_some_and(|folder| !folder.is_dir()) {
-        bail!("there is no folder for {}: make it first", path.display());
+        bail!("cannot write {}: its folder does not exist\nhint: create the folder first", path.display());
     }
     let made = Pending::beside(&path, Access::Private);
     made.map(drop).with_context(|| format!("cannot write {}", path.display()))
@@ -46,11 +49,11 @@ mod tests {
         check_target(Path::new("a-name-alone.json")).unwrap();
         let cases = [
             (folder.path().to_path_buf(), "it is a folder"),
-            (path("socket"), "no regular file"),
-            ("/dev/full".into(), "no regular file"),
-            (path("none/new"), "there is no folder"),
-            (path("old/new"), "there is no folder"),
-            // Nobody makes files there, whoever runs this.
+            (path("socket"), "not a regular file"),
+            ("/dev/full".into(), "not a regular file"),
+            (path("none/new"), "its folder does not exist"),
+            (path("old/new"), "its folder does not exist"),
+            // No user can create files in /proc, not even root.
             ("/proc/new.json".into(), "cannot write /proc/new.json"),
         ];
         for (path, expected) in cases {

@@ -1,4 +1,4 @@
-//! The archive: fetched with curl or python3, verified, unpacked with tar.
+//! OpenBLAS's source archive: downloaded with curl or python3, verified, and unpacked with tar.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::fs;
 use crate::process::{Log, Run};
 use crate::ui::Ui;
 
-/// Fetches the second argument into the first, where there is no curl: a fresh container may have python3 alone.
+/// Downloads the second argument to the first. Used without curl, because a fresh container may have only python3.
 const PYTHON: &str = "import shutil, sys, urllib.request
 with urllib.request.urlopen(sys.argv[2], timeout=60) as source, open(sys.argv[1], 'wb') as file:
     shutil.copyfileobj(source, file)
@@ -18,26 +18,30 @@ with urllib.request.urlopen(sys.argv[2], timeout=60) as source, open(sys.argv[1]
     if length and file.tell() != int(length):
         sys.exit('the transfer was cut off at %d of %s bytes' % (file.tell(), length))";
 
-/// Where OpenBLAS comes from.
+/// Source archive of OpenBLAS.
 #[derive(Clone, Debug)]
 pub struct Archive {
-    /// A URL or a file.
+    /// URL or path of the archive.
     pub place: String,
-    /// OpenBLAS's version.
+    /// Version of OpenBLAS.
     pub version: String,
-    /// What the archive has to be.
+    /// Expected SHA-256 of the archive.
     pub sha256: Sha256,
 }
 
 impl Archive {
-    /// The verified archive: the one in `downloads`, or fetched into it.
+    /// Returns the path of the verified archive, after downloading it to `downloads` if necessary.
+    ///
+    /// # Errors
+    /// If the archive cannot be downloaded or its digest differs.
     pub fn fetch(&self, downloads: &Path, log: &Log, ui: &Ui) -> Result<PathBuf> {
         if !self.place.contains("://") {
             let file = PathBuf::from(&self.place);
-            self.verify(&file, "name the right one")?;
+            self.verify(&file, "hint: name the right archive")?;
             return Ok(file);
         }
-        std::fs::create_dir_all(downloads).with_context(|| format!("cannot make {}", downloads.display()))?;
+        std::fs::create_dir_all(downloads)
+            .with_context(|| format!("cannot create {}", downloads.display()))?;
         let name = self.place.rsplit('/').next().unwrap_or("openblas.tar.gz");
         let kept = downloads.join(format!("{}-{name}", self.sha256.short()));
         if kept.is_file() && self.verify(&kept, "").is_ok() {
@@ -48,7 +52,7 @@ impl Archive {
         self.download(beside.path(), log, ui)?;
         self.verify(
             beside.path(),
-            "a proxy or a mirror may have served something else: look at it, do not use it",
+            "hint: a proxy or a mirror may have served another file; do not use it unchecked",
         )?;
         beside.commit().with_context(cannot)?;
         Ok(kept)
@@ -71,8 +75,8 @@ impl Archive {
         progress.finish();
         done.with_context(|| {
             format!(
-                "cannot fetch OpenBLAS {} from {}. This needs curl or python3, and the network once. Without one here, fetch the \
-                 file elsewhere and give it: --blas-archive FILE",
+                "cannot download OpenBLAS {} from {}\nhint: this needs curl or python3, and a network for this \
+                 one download. Without them, download the file elsewhere and give it with --blas-archive FILE",
                 self.version, self.place
             )
         })
@@ -83,8 +87,8 @@ impl Archive {
         if found != self.sha256 {
             let size = std::fs::metadata(file).map_or(0, |found| found.len());
             bail!(
-                "{} ({size} bytes) is not the archive of OpenBLAS {} that was asked for, or not all of it:\n  expected \
-                 SHA-256 {}\n  found            {found}\n{mend}",
+                "checksum mismatch: {} ({size} bytes) is not the archive of OpenBLAS {}, or is incomplete\n  \
+                 expected SHA-256 {}\n  found            {found}\n{mend}",
                 file.display(),
                 self.version,
                 self.sha256
@@ -94,10 +98,13 @@ impl Archive {
     }
 }
 
-/// Unpacks `archive` into `folder` and returns the one folder that is in it.
+/// Unpacks `archive` into `folder` and returns the single folder that it contains.
 ///
-/// Its digest is the pinned one by now, so this guards against a pin that was moved without a look: names that
-/// lead elsewhere, links, special files.
+/// The digest was verified before. The checks for paths outside the folder, links and special files guard against a
+/// pin that was changed without a review.
+///
+/// # Errors
+/// If the archive cannot be read, contains such an entry, or is not OpenBLAS.
 pub fn unpack(archive: &Path, folder: &Path, log: &Log) -> Result<PathBuf> {
     let cannot = || format!("cannot read the archive {}", archive.display());
     let names = Run::new("tar", log).args(["-tf"]).args([archive]).output().with_context(cannot)?;
@@ -112,30 +119,34 @@ pub fn unpack(archive: &Path, folder: &Path, log: &Log) -> Result<PathBuf> {
         .with_context(|| format!("cannot unpack {}", archive.display()))?;
     let source = folder.join(top);
     if !source.join("Makefile.rule").is_file() {
-        bail!("{} holds no OpenBLAS: it has no Makefile.rule", archive.display());
+        bail!("{} does not contain OpenBLAS: it has no Makefile.rule", archive.display());
     }
     Ok(source)
 }
 
-/// The one folder that all `names` lie in; `kinds` begin with what each entry is, as `ls -l` tells it.
+/// Returns the single folder that contains all `names`. Each line of `kinds` begins with the type of an entry, as in
+/// `ls -l`.
 fn top_folder(names: &str, kinds: &str) -> Result<String> {
     let mut top: Option<&str> = None;
     for name in names.lines() {
         let plain = name.strip_prefix("./").unwrap_or(name);
         if plain.starts_with('/') || plain.split('/').any(|part| part == "..") {
-            bail!("it holds {name:?}, which leads out of its folder");
+            bail!("it contains {name:?}, which is outside the folder");
         }
         let first = plain.split('/').next().unwrap_or_default();
         if first.is_empty() {
             continue;
         }
         if top.is_some_and(|top| top != first) {
-            bail!("it holds {first:?} beside {:?}: one folder was expected", top.unwrap_or_default());
+            bail!(
+                "it contains {first:?} in addition to {:?}, but a single folder is expected",
+                top.unwrap_or_default()
+            );
         }
         top = Some(first);
     }
     if let Some(odd) = kinds.lines().find(|line| !line.starts_with(['-', 'd'])) {
-        bail!("it holds a link or a special file: {odd}");
+        bail!("it contains a link or a special file: {odd}");
     }
     top.map(str::to_string).context("it is empty")
 }

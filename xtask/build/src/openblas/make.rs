@@ -1,4 +1,4 @@
-//! How OpenBLAS is built: one static library for one CPU, single precision first of all.
+//! Build of OpenBLAS as one static library for one CPU, with only the single-precision routines.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use toolchain::{Compiler, Toolchain};
 use crate::process::{Log, Run};
 use crate::ui::Ui;
 
-/// Everything that decides on what comes out.
+/// Every input that determines the built library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recipe {
     make: String,
@@ -21,18 +21,21 @@ pub struct Recipe {
     arguments: BTreeMap<String, String>,
 }
 
-/// As many threads as a library can ever use; memory is set aside for each.
+/// Minimum value of `NUM_THREADS`. The library reserves memory for each thread and can never use more threads.
 const THREADS_AT_LEAST: usize = 64;
 
-/// The recipe for this compiler and CPU.
+/// Returns the recipe for this compiler and CPU.
 ///
-/// With threads of its own: ggml multiplies from one thread and asks the library for as many as it has itself, so
-/// a library without threads could never use a second core. OpenMP would bring a runtime that nothing else needs.
+/// The library uses its own threads: ggml calls it from a single thread and asks it for as many threads as ggml
+/// itself has, so a library without threads could never use a second core. OpenMP would add a runtime that nothing
+/// else needs.
+///
+/// # Errors
+/// If GNU make is missing or the kernels for the CPU are unknown.
 pub fn recipe(isa: Isa, host: &Host, compiler: &Compiler, toolchain: &Toolchain) -> Result<Recipe> {
-    let make = toolchain
-        .make
-        .as_ref()
-        .context("no GNU make, which builds OpenBLAS (Debian: apt-get install make)")?;
+    let make = toolchain.make.as_ref().context(
+        "cannot build OpenBLAS: GNU make is missing\nhint: install it (Debian: apt-get install make)",
+    )?;
     let threads = host.topology.logical_cpus();
     let arguments = [
         ("TARGET", target(isa, host)?.to_string()),
@@ -42,10 +45,10 @@ pub fn recipe(isa: Isa, host: &Host, compiler: &Compiler, toolchain: &Toolchain)
         ("USE_THREAD", "1".to_string()),
         ("USE_OPENMP", "0".to_string()),
         ("NUM_THREADS", threads.max(THREADS_AT_LEAST).to_string()),
-        // ggml places its threads itself.
+        // ggml pins its threads itself.
         ("NO_AFFINITY", "1".to_string()),
         ("NO_SHARED", "1".to_string()),
-        // Nothing but cblas_sgemm is called.
+        // Only cblas_sgemm is called.
         ("NO_LAPACK", "1".to_string()),
         ("NOFORTRAN", "1".to_string()),
         ("ONLY_CBLAS", "1".to_string()),
@@ -58,8 +61,8 @@ pub fn recipe(isa: Isa, host: &Host, compiler: &Compiler, toolchain: &Toolchain)
     })
 }
 
-/// OpenBLAS's name for the instruction sets (later ones than SKYLAKEX differ in bfloat16 only). Its own guess knows CPUs by their models, and takes the slowest kernels
-/// for a model that is newer than itself.
+/// Returns OpenBLAS's name of the kernels for the host. Later targets than SKYLAKEX differ only in bfloat16.
+/// OpenBLAS's own detection goes by CPU models and selects the slowest kernels for a model that is newer than itself.
 fn target(isa: Isa, host: &Host) -> Result<&'static str> {
     let has = |features: &[&str]| features.iter().all(|feature| host.cpu.features.contains(*feature));
     let avx512 = ["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"];
@@ -74,11 +77,14 @@ fn target(isa: Isa, host: &Host) -> Result<&'static str> {
         "x86_64" => "NEHALEM",
         "aarch64" if has(&["sve"]) && isa == Isa::Native => "ARMV8SVE",
         "aarch64" => "ARMV8",
-        other => bail!("which OpenBLAS kernels {other} takes is not known here: use `blas = \"openblas\"`"),
+        other => bail!("the OpenBLAS kernels for {other} are unknown\nhint: use `blas = \"openblas\"`"),
     })
 }
 
 /// Builds `source` and installs it into `prefix`.
+///
+/// # Errors
+/// If make fails or the user stops it.
 pub fn run(recipe: &Recipe, source: &Path, prefix: &Path, log: &Log, ui: &Ui) -> Result<()> {
     let progress = ui.progress("openblas");
     let jobs = std::thread::available_parallelism().map_or(1, usize::from).to_string();
@@ -90,7 +96,7 @@ pub fn run(recipe: &Recipe, source: &Path, prefix: &Path, log: &Log, ui: &Ui) ->
             .args(recipe.arguments.iter().map(|(name, value)| format!("{name}={value}")))
             .args(more)
             .args([goal])
-            // These reach OpenBLAS's makefiles, and would be in no recipe.
+            // These variables would reach OpenBLAS's makefiles without being part of the recipe.
             .without(|name| FOREIGN.contains(&name))
             .env("LC_ALL", "C.UTF-8")
     };
@@ -104,18 +110,18 @@ pub fn run(recipe: &Recipe, source: &Path, prefix: &Path, log: &Log, ui: &Ui) ->
         built.and_then(|()| make("install", &[format!("PREFIX={}", prefix.display())]).watch(|_, _| {}));
     progress.finish();
     installed.context(
-        "OpenBLAS could not be built. Another compiler or version may do: `blas = \"openblas\"` takes the \
-         distribution's, --blas-archive another release",
+        "cannot build OpenBLAS\nhint: try another compiler or version: `blas = \"openblas\"` uses the \
+         distribution's OpenBLAS, --blas-archive another release",
     )?;
     for needed in ["lib/libopenblas.a", "include/cblas.h"] {
         if !prefix.join(needed).is_file() {
-            bail!("OpenBLAS's make ended well and left no {needed}");
+            bail!("OpenBLAS's make succeeded but did not create {needed}");
         }
     }
     Ok(())
 }
 
-/// Variables that OpenBLAS's makefiles read.
+/// Environment variables that OpenBLAS's makefiles read.
 const FOREIGN: &[&str] = &[
     "ARCH",
     "BINARY",

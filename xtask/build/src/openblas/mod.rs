@@ -1,13 +1,14 @@
-//! OpenBLAS from source, for machines whose distribution's lacks the CPU: pinned, verified, built with make.
+//! OpenBLAS from source, for machines whose distribution ships an OpenBLAS without kernels for the CPU. The source
+//! archive is pinned and verified, and built with make.
 //!
 //! ```text
-//! target/anneal/blas/<version>-<hash12>/     first 12 digits over archive, compiler and make's arguments
-//!     lib/libopenblas.a  include/cblas.h     what was built
-//!     openblas.json                          from what, and how
+//! target/anneal/blas/<version>-<hash12>/     first 12 digits of the hash of archive, compiler and make's arguments
+//!     lib/libopenblas.a  include/cblas.h     the library
+//!     openblas.json                          its sources and recipe
 //! target/anneal/blas/downloads/              archives
 //! ```
 //!
-//! It happens before planning, and the plan is told of the library as of any other: a plan reads no file.
+//! This happens before planning, because a plan reads no files. The plan gets the library like any installed one.
 
 mod archive;
 mod make;
@@ -31,18 +32,18 @@ use crate::workspace::Workspace;
 pub use archive::Archive;
 use make::Recipe;
 
-/// Which archive to build OpenBLAS from.
+/// Options for the source archive of OpenBLAS.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ArchiveArgs {
-    /// OpenBLAS's source archive, a file or a URL, where the profile builds it [default: the pinned release]
+    /// OpenBLAS's source archive, a file or a URL, for profiles that build it [default: the pinned release]
     #[arg(long, value_name = "FILE|URL")]
     blas_archive: Option<String>,
-    /// SHA-256 of that archive, where it is not the pinned one
+    /// SHA-256 of the archive, if it is not the pinned one
     #[arg(long, value_name = "DIGITS", requires = "blas_archive")]
     blas_sha256: Option<String>,
 }
 
-/// `vendor/openblas/pin.toml`.
+/// Content of `vendor/openblas/pin.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pin {
@@ -55,30 +56,33 @@ struct Pin {
 
 fn pin() -> Result<Pin> {
     toml::from_str(include_str!("../../../../vendor/openblas/pin.toml"))
-        .context("cannot understand vendor/openblas/pin.toml")
+        .context("cannot parse vendor/openblas/pin.toml")
 }
 
 impl ArchiveArgs {
-    /// Refuses an archive that nothing would be built from.
+    /// Checks the options against the profile.
+    ///
+    /// # Errors
+    /// A usage error if an archive is named but `profile` does not build OpenBLAS.
     pub fn check(&self, profile: &Profile) -> Result<()> {
         if self.blas_archive.is_none() || profile.blas == Blas::OpenblasSource {
             return Ok(());
         }
         Err(exit::usage(format!(
-            "--blas-archive is for profiles that build OpenBLAS, and {} has `blas = \"{}\"`: take \
+            "--blas-archive needs a profile that builds OpenBLAS, but {} has `blas = \"{}\"`\nhint: use \
              --profile native-openblas-source, or --set blas=openblas-source",
             profile.name, profile.blas
         )))
     }
 
-    /// The archive that was asked for.
+    /// Returns the archive to build from.
     fn archive(&self) -> Result<Archive> {
         let pin = pin()?;
         let Some(place) = &self.blas_archive else {
             return Ok(Archive { place: pin.url, version: pin.version, sha256: pin.sha256 });
         };
         let Some(digits) = &self.blas_sha256 else {
-            // Another place for the same file: a mirror, a machine without a network.
+            // The same file from another location, such as a mirror or a local disk without a network.
             return Ok(Archive { place: place.clone(), version: pin.version, sha256: pin.sha256 });
         };
         let sha256 = Sha256::try_from(digits.clone())
@@ -86,14 +90,15 @@ impl ArchiveArgs {
         let name = place.rsplit('/').next().unwrap_or(place);
         let version = version_in(name).ok_or_else(|| {
             exit::usage(format!(
-                "--blas-archive: {name:?} does not tell the version: call it OpenBLAS-<version>.tar.gz"
+                "--blas-archive: the name {name:?} does not contain the version\nhint: rename the file to \
+                 OpenBLAS-<version>.tar.gz"
             ))
         })?;
         Ok(Archive { place: place.clone(), version, sha256 })
     }
 }
 
-/// `0.3.21` of `openblas_0.3.21+ds.orig.tar.xz`.
+/// Returns the version in an archive's name, such as `0.3.21` in `openblas_0.3.21+ds.orig.tar.xz`.
 fn version_in(name: &str) -> Option<String> {
     let at = name.find(|c: char| c.is_ascii_digit())?;
     let end = name[at..].find(|c: char| !c.is_ascii_digit() && c != '.').map_or(name.len(), |end| at + end);
@@ -101,7 +106,7 @@ fn version_in(name: &str) -> Option<String> {
     (version.split('.').count() >= 2).then(|| version.to_string())
 }
 
-/// What lies beside a built library.
+/// Record beside a built library.
 #[derive(Debug, Serialize, Deserialize)]
 struct LibraryRecord {
     version: String,
@@ -109,7 +114,10 @@ struct LibraryRecord {
     recipe: Recipe,
 }
 
-/// Tells `toolchain` of the OpenBLAS that `profile` builds, where it does; nothing is fetched or built.
+/// Adds the OpenBLAS that `profile` builds, if any, to `toolchain` without downloading or building it.
+///
+/// # Errors
+/// If the archive is unknown or the recipe cannot be determined.
 pub fn announce(
     workspace: &Workspace,
     profile: &Profile,
@@ -124,7 +132,10 @@ pub fn announce(
     Ok(())
 }
 
-/// The same, fetched and built where it is not there yet.
+/// Adds the OpenBLAS that `profile` builds, if any, to `toolchain`. Downloads and builds it if it does not exist yet.
+///
+/// # Errors
+/// If the archive cannot be downloaded or verified, or the build fails.
 pub fn provide(
     workspace: &Workspace,
     profile: &Profile,
@@ -144,7 +155,7 @@ pub fn provide(
     Ok(())
 }
 
-/// A library to be.
+/// Library that may not be built yet.
 struct PlannedLibrary {
     archive: Archive,
     recipe: Recipe,
@@ -178,13 +189,13 @@ fn wanted(
 
 impl PlannedLibrary {
     fn is_built(&self) -> bool {
-        // Written last, before the folder gets its name.
+        // The record is written last, before the folder gets its name.
         self.folder.join("openblas.json").is_file() && self.library.libraries[0].is_file()
     }
 
     fn build(&self, ui: &Ui) -> Result<()> {
         let blas = self.folder.parent().unwrap_or(Path::new("."));
-        std::fs::create_dir_all(blas).with_context(|| format!("cannot make {}", blas.display()))?;
+        std::fs::create_dir_all(blas).with_context(|| format!("cannot create {}", blas.display()))?;
         let scratch = Scratch::among_others(blas, ".building")?;
         let log = crate::process::Log::new(blas.join("build.log"), ui.verbose());
         let file = self.archive.fetch(&blas.join("downloads"), &log, ui)?;
@@ -198,12 +209,13 @@ impl PlannedLibrary {
         };
         fs::write_atomically(&prefix.join("openblas.json"), &serde_json::to_vec_pretty(&record)?)?;
         if self.folder.exists() {
-            // Without its record or its library: left by nobody but a hand.
+            // A folder without its record or library was damaged by hand, because Anneal renames only complete
+            // folders.
             std::fs::remove_dir_all(&self.folder)
                 .with_context(|| format!("cannot replace {}", self.folder.display()))?;
         }
         std::fs::rename(&prefix, &self.folder)
-            .with_context(|| format!("cannot put {} into place", self.folder.display()))?;
+            .with_context(|| format!("cannot move {} into place", self.folder.display()))?;
         ui.done("built", format_args!("OpenBLAS {} in {}", self.archive.version, self.folder.display()));
         Ok(())
     }

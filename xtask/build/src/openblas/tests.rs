@@ -1,4 +1,4 @@
-//! With the real tar, make and curl, on an archive that is quick to build.
+//! Tests with the real tar, make and curl, on an archive that builds quickly.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use super::*;
 use crate::profile;
 use crate::ui::Global;
 
-/// A workspace, and a toolchain with this machine's make.
+/// Workspace and a toolchain with this machine's make.
 struct Fixture {
     folder: tempfile::TempDir,
     profile: Profile,
@@ -38,7 +38,7 @@ impl Fixture {
         }
     }
 
-    /// An archive whose makefile has `recipe` under `libs`, and its digest.
+    /// Creates an archive whose makefile runs `recipe` for the target `libs`. Returns its path and its digest.
     fn archive(&self, recipe: &str) -> (PathBuf, String) {
         let source = self.folder.path().join("OpenBLAS-0.3.99");
         std::fs::create_dir_all(&source).unwrap();
@@ -81,7 +81,7 @@ impl Fixture {
     }
 }
 
-/// Serves `answer` to every request, and tells the address.
+/// Serves `answer` to every request and returns the address.
 fn serve(answer: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -95,7 +95,7 @@ fn serve(answer: Vec<u8>) -> String {
     format!("http://{address}/OpenBLAS-0.3.99.tar.gz")
 }
 
-/// `body` as a server sends it, announced as `length` bytes.
+/// Returns the HTTP response with `body`, announced as `length` bytes long.
 fn http(body: &[u8], length: usize) -> Vec<u8> {
     let mut answer =
         format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n").into_bytes();
@@ -117,9 +117,9 @@ fn it_is_fetched_built_once_and_reused() {
     assert!(library.include.join("cblas.h").is_file());
     assert_eq!(fixture.leftovers(), [""; 0]);
 
-    // A place that is not there: nothing is fetched again.
+    // The address does not exist, so this succeeds only if nothing is downloaded again.
     assert_eq!(fixture.provide("http://127.0.0.1:1/OpenBLAS-0.3.99.tar.gz", &digest).unwrap(), library);
-    // Without its library the folder counts for nothing, and the kept archive does.
+    // Without its library the folder is ignored, but the downloaded archive is reused.
     std::fs::remove_file(&library.libraries[0]).unwrap();
     assert_eq!(fixture.provide(&url, &digest).unwrap(), library);
     assert!(library.libraries[0].is_file());
@@ -136,9 +136,14 @@ fn what_cannot_be_had_or_built_is_told_and_nothing_is_left() {
     let cases = [
         ("make fails", file.clone(), digest.clone(), "broken kernel"),
         ("wrong digest", file.clone(), other.clone(), "is not the archive"),
-        ("wrong digest from a server", serve(http(&bytes, bytes.len())), other, "served something else"),
-        ("cut off", serve(http(&bytes[..cut], bytes.len())), digest.clone(), "cannot fetch OpenBLAS 0.3.99"),
-        ("cut off unnoticed", serve(http(&bytes[..cut], cut)), digest.clone(), "or not all of it"),
+        ("wrong digest from a server", serve(http(&bytes, bytes.len())), other, "served another file"),
+        (
+            "cut off",
+            serve(http(&bytes[..cut], bytes.len())),
+            digest.clone(),
+            "cannot download OpenBLAS 0.3.99",
+        ),
+        ("cut off unnoticed", serve(http(&bytes[..cut], cut)), digest.clone(), "or is incomplete"),
         ("not there", serve(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n".to_vec()), digest.clone(), "404"),
         (
             "nobody answers",
@@ -147,7 +152,7 @@ fn what_cannot_be_had_or_built_is_told_and_nothing_is_left() {
             "--blas-archive",
         ),
         ("no file", "OpenBLAS-0.3.99.nowhere".to_string(), digest.clone(), "cannot open"),
-        ("no version", "openblas.tar.gz".to_string(), digest.clone(), "does not tell the version"),
+        ("no version", "openblas.tar.gz".to_string(), digest.clone(), "does not contain the version"),
         ("no digest", file, "abc".to_string(), "--blas-sha256"),
     ];
     for (name, place, sha256, words) in cases {
@@ -174,7 +179,7 @@ fn another_compiler_or_archive_is_another_folder() {
     assert_ne!(folder(&ArchiveArgs::default(), &newer), pinned);
     newer.make = None;
     let error = wanted(&workspace, &fixture.profile, &fixture.host, &ArchiveArgs::default(), &newer);
-    assert!(error.err().unwrap().to_string().contains("no GNU make"));
+    assert!(error.err().unwrap().to_string().contains("GNU make is missing"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Whether an optimised build is faster than the one it was made from.
+//! Comparison of an optimised build with the build it was made from.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use build_info::optimized::{Gain, Interval, PhaseGain};
 use crate::compare::{self, CandidateBuild, Phase, Provenance, Ratio, RunShape};
 use crate::ui::Ui;
 
-/// Lengths that no workload trains on.
+/// Shape of the compared runs, which differs from every training workload.
 const SHAPE: RunShape = RunShape { prompt: 300, generate: 40, depth: 0 };
 
-/// What is compared: wherever there are branches that a profile may straighten.
+/// Phases to compare: all that have branches which a profile may improve.
 const PHASES: [Phase; 8] = [
     Phase::Prefill,
     Phase::Decode,
@@ -24,26 +24,30 @@ const PHASES: [Phase; 8] = [
     Phase::Vocab,
 ];
 
-/// Two builds, and what they are compared on.
+/// Two builds to compare, and the models to compare them on.
 pub struct PgoContest<'a> {
-    /// The command that asked, for the record.
+    /// Command that requested the comparison, for the record.
     pub command: &'a str,
-    /// The optimised engine, and what it is called.
+    /// Name and path of the optimised engine.
     pub ours: (&'a str, &'a Path),
-    /// The engine it was made from.
+    /// Path of the engine it was made from.
     pub theirs: &'a Path,
-    /// Name of the latter, and its plan.
+    /// Name and plan hash of the build it was made from.
     pub against: (String, Sha256),
-    /// Models, with their names.
+    /// Names and paths of the models.
     pub models: Vec<(String, PathBuf)>,
-    /// Threads of both phases.
+    /// Number of threads in prefill and decode.
     pub threads: u32,
-    /// Pairs of runs for each model.
+    /// Number of pairs of runs per model.
     pub pairs: usize,
 }
 
 impl PgoContest<'_> {
-    /// Runs both in turn on each model, the order changing from pair to pair, after one round that is not counted.
+    /// Runs both engines interleaved on each model, alternating their order from pair to pair, after one warm-up
+    /// round.
+    ///
+    /// # Errors
+    /// If a build cannot be measured or the user stops the comparison.
     pub fn run(&self, ui: &Ui) -> Result<Gain> {
         let (against, against_plan) = &self.against;
         let builds =
@@ -92,33 +96,37 @@ fn interval(ratio: &Ratio) -> Interval {
     }
 }
 
-/// A phase that is slower by more than this, surely, is a price that nobody asked for.
+/// Ratio below which a phase of generation counts as a regression that rejects the build.
 const PRICE: f64 = 0.98;
 
-/// With fewer pairs the bootstrap's interval is no interval.
+/// Minimum number of pairs. With fewer pairs the bootstrap yields no meaningful interval.
 pub const FEWEST: u32 = 6;
 
-/// The faster build is kept, and at equality the simpler one.
+/// Decides if the optimised build is kept, and returns the verdict as text. The faster build wins; if no difference
+/// is shown, the simpler one does.
 ///
-/// Generation decides: prefill and decode of all models together. Where it shows no difference, the other phases do:
-/// one counts when it is faster, or slower, on every model, of which there have to be two: of six short phases of one
-/// model one is "surely" faster in every seventh comparison of a build with itself.
+/// Prefill and decode over all models decide first. If they show no difference, the other phases decide: a phase
+/// counts if it is faster, or slower, on every model, and if there are at least two models. One model is not enough:
+/// when a build is compared with itself, one of six short phases appears faster in every seventh comparison.
 fn decide(overall: &Interval, phases: &[PhaseGain], against: &str) -> (bool, String) {
     if overall.pairs < FEWEST {
-        return (false, format!("{} pairs are too few to tell: {against} stays", overall.pairs));
+        return (
+            false,
+            format!("{} pairs are too few for a verdict; {against} stays current", overall.pairs),
+        );
     }
     let said = format!("{:.3} [{:.3}, {:.3}]", overall.median, overall.low, overall.high);
     let generation = |phase: &&PhaseGain| ["prefill", "decode"].contains(&phase.phase.as_str());
     if let Some(worse) = phases.iter().filter(generation).find(|phase| phase.ratio.high < PRICE) {
         let ratio = worse.ratio.median;
-        let words = format!("{} of {} got slower ({ratio:.3} times {against})", worse.phase, worse.model);
-        return (false, format!("{words}: {against} stays"));
+        let words = format!("{} of {} is slower ({ratio:.3} times {against})", worse.phase, worse.model);
+        return (false, format!("{words}; {against} stays current"));
     }
     if overall.low > 1.0 {
         return (true, format!("generates {said} times as fast as {against}"));
     }
     if overall.high < 1.0 {
-        return (false, format!("generates {said} times as fast as {against}, which stays"));
+        return (false, format!("generates {said} times as fast as {against}, which stays current"));
     }
     let on_every_model = |surely: fn(&Interval) -> bool| -> Vec<&str> {
         let mut names: Vec<&str> = phases.iter().map(|phase| phase.phase.as_str()).collect();
@@ -134,12 +142,16 @@ fn decide(overall: &Interval, phases: &[PhaseGain], against: &str) -> (bool, Str
     let slower = on_every_model(|ratio| ratio.high < 1.0).join(", ");
     let generates = format!("generates as fast as {against} ({said}, no difference shown)");
     match (faster.is_empty(), slower.is_empty()) {
-        (true, true) => (false, format!("{generates}: {against} is simpler and stays")),
+        (true, true) => (false, format!("{generates}; {against} is simpler and stays current")),
         (false, true) => (true, format!("{generates}; faster on every model: {faster}")),
-        (true, false) => (false, format!("{generates}; slower on every model: {slower}; {against} stays")),
+        (true, false) => {
+            (false, format!("{generates}; slower on every model: {slower}; {against} stays current"))
+        }
         (false, false) => (
             false,
-            format!("{generates}; on every model faster: {faster}, but slower: {slower}; {against} stays"),
+            format!(
+                "{generates}; on every model faster: {faster}, but slower: {slower}; {against} stays current"
+            ),
         ),
     }
 }
@@ -154,7 +166,7 @@ mod tests {
 
     #[test]
     fn only_what_is_surely_faster_and_nowhere_dearer_is_kept() {
-        /// Model, phase, interval.
+        /// Model, phase, and bounds of the interval.
         type Phases = &'static [(&'static str, &'static str, f64, f64)];
         let even = (0.99, 1.01);
         let cases: [((f64, f64), Phases, bool, &str); 10] = [
@@ -164,10 +176,10 @@ mod tests {
                 true,
                 "generates 1.030 [1.010, 1.050] times as fast",
             ),
-            (even, &[("a", "decode", 0.99, 1.1)], false, "native is simpler and stays"),
+            (even, &[("a", "decode", 0.99, 1.1)], false, "native is simpler and stays current"),
             ((0.90, 0.99), &[("a", "decode", 0.97, 1.1)], false, "which stays"),
-            ((1.01, 1.05), &[("a", "decode", 0.90, 0.97)], false, "decode of a got slower"),
-            // A short phase that is surely slower does not outweigh generation.
+            ((1.01, 1.05), &[("a", "decode", 0.90, 0.97)], false, "decode of a is slower"),
+            // A significant slowdown of a short phase does not outweigh generation.
             ((1.01, 1.05), &[("a", "sample", 0.90, 0.97)], true, "times as fast"),
             (even, &[("a", "load", 1.1, 1.2), ("b", "load", 1.02, 1.1)], true, "faster on every model: load"),
             (even, &[("a", "load", 1.1, 1.2), ("b", "load", 0.99, 1.1)], false, "is simpler"),

@@ -1,4 +1,4 @@
-//! How much of a run a profile speaks of.
+//! Coverage of a run by a profile.
 
 use std::collections::BTreeSet;
 
@@ -7,27 +7,27 @@ use build_info::optimized::{Coverage, HotFunction};
 
 use super::profdata::Functions;
 
-/// Share of all blocks executed that the hot functions make up.
+/// Fraction of all executed blocks that the hot functions account for.
 const HOT: f64 = 0.99;
-/// Functions that are named.
+/// Maximum number of functions that are listed.
 const NAMED: usize = 10;
-/// Share of a run's hot functions that a profile of the same program has counts for, at the least.
+/// Minimum fraction of a run's hot functions for which a profile of the same program has counts.
 const OWN: f64 = 0.5;
-/// Share of the functions counted in training whose code may be another than it was then.
+/// Maximum fraction of the functions counted in training whose code may have changed since.
 const STALE: f64 = 0.05;
 
-/// Holds the profile of the training against that of a run that was not trained on.
+/// Compares the training's profile with the profile of a run that is not part of the training.
 ///
 /// # Errors
-/// When either counted nothing, or the profile is of another program.
+/// If either profile has no counts, or the training's profile belongs to another program.
 pub fn coverage(trained: &Functions, run: &Functions) -> Result<Coverage> {
     let counted = trained.values().filter(|function| function.count > 0).count() as u64;
     if counted == 0 {
-        bail!("the profile is empty: {} functions, and none was run in training", trained.len());
+        bail!("the profile is empty: it has {} functions, but none ran in training", trained.len());
     }
     let total: f64 = run.values().map(|function| function.count as f64).sum();
     if total == 0.0 {
-        bail!("the run that the profile is held against counted nothing");
+        bail!("the run for measuring the coverage counted nothing");
     }
     let mut hottest: Vec<_> = run.iter().filter(|(_, function)| function.count > 0).collect();
     hottest.sort_by(|(a, left), (b, right)| right.count.cmp(&left.count).then_with(|| a.cmp(b)));
@@ -50,8 +50,8 @@ pub fn coverage(trained: &Functions, run: &Functions) -> Result<Coverage> {
     let hot_counted = hot.iter().filter(|function| function.counted).count();
     if (hot_counted as f64) < OWN * hot.len() as f64 {
         bail!(
-            "the profile is of other sources, other compilers or another program: of the {} hot functions of a run it \
-             has counts for {hot_counted}; gather a new one with `cargo xtask pgo`",
+            "the profile is of other sources, other compilers or another program: of the {} hot functions of a \
+             run it has counts for {hot_counted}\nhint: gather a new profile with `cargo xtask pgo`",
             hot.len()
         );
     }
@@ -66,8 +66,8 @@ pub fn coverage(trained: &Functions, run: &Functions) -> Result<Coverage> {
     })
 }
 
-/// The functions that compilers left out because their code is another than in training, from the output of a
-/// build.
+/// Returns the functions whose counts the compilers ignored because the code has changed since training, from the
+/// output of a build.
 pub fn mismatched(log: &str) -> Vec<String> {
     const SIGN: &str = "(hash mismatch) ";
     let names: BTreeSet<String> = log
@@ -79,7 +79,10 @@ pub fn mismatched(log: &str) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// Refuses a profile of other sources.
+/// Checks that a profile belongs to these sources.
+///
+/// # Errors
+/// If too many functions have changed since training.
 pub fn check_fresh(coverage: &Coverage) -> Result<()> {
     let share = coverage.mismatched.len() as f64 / coverage.counted.max(1) as f64;
     if share <= STALE {
@@ -87,8 +90,8 @@ pub fn check_fresh(coverage: &Coverage) -> Result<()> {
     }
     let some: Vec<&str> = coverage.mismatched.iter().take(3).map(String::as_str).collect();
     bail!(
-        "the profile is of other sources or other compilers: {} of {} functions have changed since ({}, …); gather a \
-         new one with `cargo xtask pgo`",
+        "the profile is of other sources or other compilers: {} of {} functions have changed since ({}, \
+         …)\nhint: gather a new profile with `cargo xtask pgo`",
         coverage.mismatched.len(),
         coverage.counted,
         some.join(", ")
@@ -118,7 +121,7 @@ mod tests {
         ]);
         let found = coverage(&trained, &run).unwrap();
         assert_eq!((found.functions, found.counted), (4, 3));
-        // gemm, gemv, changed and new make up 99.9 %; three do not reach 99 %.
+        // gemm, gemv, changed and new make up 99.9 % of the run; three of them are below 99 %.
         assert_eq!((found.hot, found.hot_counted), (4, 2));
         let names: Vec<_> = found.hottest.iter().map(|hot| (hot.name.as_str(), hot.counted)).collect();
         assert_eq!(names, [("gemm", true), ("gemv", true), ("changed", false), ("new", false)]);

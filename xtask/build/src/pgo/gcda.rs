@@ -1,4 +1,4 @@
-//! gcc's counters: one `.gcda` file beside each object, found again by the object's place in the build tree.
+//! gcc's profile counts: one `.gcda` file per object, matched by the object's path in the build tree.
 //! <https://gcc.gnu.org/onlinedocs/gcc/Cross-profiling.html>
 
 use std::path::{Path, PathBuf};
@@ -8,16 +8,19 @@ use build_info::Sha256;
 
 use crate::fs;
 
-/// Counts of all objects of a build tree, in a folder named by its digest.
+/// Counts of all objects of a build tree, in a folder named by their digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// The folder; files lie in it as objects lie in a build tree.
+    /// Path of the folder. Its files have the same relative paths as the objects in the build tree.
     pub folder: PathBuf,
-    /// Digest over names and contents.
+    /// Digest of the names and contents.
     pub digest: Sha256,
 }
 
-/// Removes counts from the build tree `tree`: a program adds to those that it finds.
+/// Removes counts from the build tree `tree`, because a program adds to the counts that it finds.
+///
+/// # Errors
+/// If a file cannot be removed.
 pub fn clear(tree: &Path) -> Result<()> {
     for file in files(tree)? {
         std::fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
@@ -28,30 +31,34 @@ pub fn clear(tree: &Path) -> Result<()> {
 /// Moves the counts of the build tree `tree` to a folder in `profiles`.
 ///
 /// # Errors
-/// When there are none.
+/// If there are no counts, or a file cannot be moved.
 pub fn collect(tree: &Path, profiles: &Path) -> Result<Counts> {
     let found = files(tree)?;
     if found.is_empty() {
         bail!(
-            "the training left no .gcda files in {}: the engine was not instrumented, or was killed before its end",
+            "the training left no .gcda files in {}: the engine was not instrumented, or was killed before its \
+             end",
             tree.display()
         );
     }
     let scratch = base::scratch_in(profiles, ".gcda-")
-        .with_context(|| format!("cannot make a folder in {}", profiles.display()))?;
+        .with_context(|| format!("cannot create a folder in {}", profiles.display()))?;
     let beside = scratch.path().join("counts");
     copy(&found, tree, &beside)?;
     let digest = fs::digest_tree(&beside, &[""])?;
     let folder = profiles.join(format!("{}.gcda", digest.short()));
     if !folder.is_dir() {
         std::fs::rename(&beside, &folder)
-            .with_context(|| format!("cannot put {} into place", folder.display()))?;
+            .with_context(|| format!("cannot move {} into place", folder.display()))?;
     }
     clear(tree)?;
     Ok(Counts { folder, digest })
 }
 
-/// Lays the counts in `folder` beside the objects that the build tree `tree` is going to have.
+/// Copies the counts in `folder` to where the build tree `tree` will have the objects.
+///
+/// # Errors
+/// If a file cannot be copied.
 pub fn lay_out(folder: &Path, tree: &Path) -> Result<()> {
     copy(&files(folder)?, folder, tree)
 }
@@ -108,11 +115,11 @@ mod tests {
 
         let error = collect(&tree, &profiles).unwrap_err().to_string();
         assert!(error.contains("no .gcda files"), "{error}");
-        // The same counts again are the same folder.
+        // Equal counts yield the same folder.
         std::fs::write(tree.join("src/x.dir/x.c.gcda"), "counts").unwrap();
         assert_eq!(collect(&tree, &profiles).unwrap(), counts);
         assert_eq!(std::fs::read_dir(&profiles).unwrap().count(), 1);
-        // Other counts are another.
+        // Different counts yield a different folder.
         std::fs::write(tree.join("src/x.dir/x.c.gcda"), "others").unwrap();
         let others = collect(&tree, &profiles).unwrap();
         assert_ne!(others, counts);

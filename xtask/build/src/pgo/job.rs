@@ -1,4 +1,4 @@
-//! A build optimised by a profile of its own runs, from the first step to the verdict.
+//! Build that is optimised with a profile of its own runs, from the first step to the verdict.
 
 mod outline;
 
@@ -34,43 +34,43 @@ use crate::workspace::Workspace;
 /// Options of `pgo`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The build that is optimised
+    /// Name of the profile in profiles/build to optimise
     #[arg(short, long, default_value = "native")]
     profile: String,
-    /// Train and compare on this GGUF rather than on synthetic models
+    /// Train and compare on this GGUF file instead of synthetic models
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Train on this workload, a file in profiles/workloads; may be repeated [default: all of them]
+    /// Train on this workload, a file in profiles/workloads; may be repeated [default: all workloads]
     #[arg(short, long, value_name = "NAME")]
     workload: Vec<String>,
-    /// Which code: all, cpp or rust
+    /// Code to optimise: all, cpp or rust
     #[arg(long, default_value = "all", value_parser = parse_scope)]
     scope: PgoScope,
-    /// Let the profile speak of ggml's CPU kernels too; by default they are compiled as without one
+    /// Also optimise ggml's CPU kernels with the profile, which are otherwise compiled without it
     #[arg(long)]
     kernels: bool,
-    /// Use this merged profile in place of a training
+    /// Use this merged profile instead of training
     #[arg(long, value_name = "FILE", conflicts_with = "workload")]
     profdata: Option<PathBuf>,
-    /// Pairs of runs by which the builds are compared, for each model
+    /// Number of pairs of runs per model in the comparison
     #[arg(long, default_value_t = 10, value_parser = crate::bolt::pairs)]
     pairs: usize,
-    /// Then let BOLT lay out the program with the profile anew
+    /// Afterwards, rewrite the program's layout with BOLT
     #[arg(long)]
     bolt: bool,
-    /// Make the build that is made last current even where it does not win
+    /// Make the last build current even if it is not faster
     #[arg(long)]
     keep_going: bool,
     /// Install missing tools without asking
     #[arg(short, long)]
     yes: bool,
-    /// Print the plans and the steps, and do nothing
+    /// Print the plans and the steps without building
     #[arg(long)]
     dry_run: bool,
     /// Compiler cache that shares object files between builds
     #[arg(long, value_enum, default_value_t = Cache::Off)]
     cache: Cache,
-    /// Leave this machine's name out of build_info.json
+    /// Leave the machine's name out of build_info.json
     #[arg(long)]
     no_hostname: bool,
     #[command(flatten)]
@@ -78,7 +78,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Every step once on `model`, without a question and without a verdict.
+    /// Returns options that run every step once on `model`, without prompts and without a verdict.
     pub fn whole_chain(model: PathBuf) -> Self {
         Self {
             profile: "native".to_string(),
@@ -89,7 +89,7 @@ impl Args {
             profdata: None,
             pairs: 1,
             bolt: true,
-            // So that the last build becomes current, and is seen.
+            // The last build must become current, so that the caller can inspect it.
             keep_going: true,
             yes: true,
             dry_run: false,
@@ -99,7 +99,7 @@ impl Args {
         }
     }
 
-    /// What the profile is about.
+    /// Returns the code that the profile covers.
     fn subject(&self) -> Subject {
         Subject { scope: self.scope, kernels: self.kernels }
     }
@@ -112,8 +112,11 @@ fn parse_scope(text: &str) -> Result<PgoScope, String> {
         .ok_or_else(|| "use all, cpp or rust".to_string())
 }
 
-/// Optimises `profile` for another command, which tells the result itself: the record of the build that was made last, whose gain
-/// says whether it was kept.
+/// Optimises `profile` for another command, which reports the result itself. Returns the record of the last build;
+/// its gain says if the build was kept.
+///
+/// # Errors
+/// If a step fails or the user stops it.
 pub fn of_build(
     profile: &str,
     bolt: bool,
@@ -138,11 +141,14 @@ pub fn of_build(
         no_hostname,
         source,
     };
-    optimize(&args, ui)?.map(|(info, _)| info).context("nothing was made")
+    optimize(&args, ui)?.map(|(info, _)| info).context("the command made no build")
 }
 
-/// Instruments, trains, merges, rebuilds, compares, and makes the faster build current. Nothing comes of a dry run, which
-/// prints what it would do.
+/// Instruments, trains, merges, rebuilds and compares, and makes the faster build current. A dry run prints the steps
+/// and returns `None`.
+///
+/// # Errors
+/// If a step fails or the user stops it.
 pub fn optimize(args: &Args, ui: &Ui) -> Result<Option<(BuildInfo, String)>> {
     let workspace = Workspace::find()?;
     let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
@@ -151,7 +157,7 @@ pub fn optimize(args: &Args, ui: &Ui) -> Result<Option<(BuildInfo, String)>> {
     if let Some(model) = &args.model {
         train::check_model(model, &host)?;
     }
-    // Wrong usage is told before anything is waited for.
+    // Usage errors are reported before waiting for a lock.
     args.source.store(&workspace)?;
     if args.dry_run {
         return dry_run(args, &profile, &workloads, &host, &workspace, ui).map(|()| None);
@@ -163,7 +169,7 @@ pub fn optimize(args: &Args, ui: &Ui) -> Result<Option<(BuildInfo, String)>> {
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
     let mut notes = plan.notes.clone();
-    // Before anything is compiled.
+    // Checked before anything is compiled.
     let ready = Ready::check(args, plan, &toolchain, &mut notes)?;
     ready.check_files(args, &workspace, ui)?;
     let launcher = args.cache.launcher(&toolchain)?;
@@ -184,7 +190,7 @@ pub fn optimize(args: &Args, ui: &Ui) -> Result<Option<(BuildInfo, String)>> {
     Ok(Some((bolted.info, text)))
 }
 
-/// Refuses what the run would refuse, and prints what it would do.
+/// Checks everything that the real run would check, and prints its steps.
 fn dry_run(
     args: &Args,
     profile: &plan::profile::Profile,
@@ -205,23 +211,23 @@ fn dry_run(
     ui.result(&outline, &outline)
 }
 
-/// The plan, and the tools without which its profile comes to nothing.
+/// Plan, and the tools that `pgo` needs for it.
 #[derive(Debug)]
 struct Ready {
     plan: Plan,
-    /// `llvm-profdata` of the compilers' version.
+    /// `llvm-profdata` of the same version as the compilers.
     tool: Tool,
-    /// Where BOLT follows.
+    /// Tools of BOLT; `None` if BOLT is not requested.
     bolt: Option<BoltTools>,
 }
 
 impl Ready {
-    /// Refuses what cannot end well, though its first hours would.
+    /// Checks the tools, so that a missing one is reported before hours of work.
     fn check(args: &Args, plan: Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Self> {
         let tool = variant::profdata_tool(&plan, args.scope, toolchain)?;
         if args.profdata.is_some() && args.scope.cpp() && plan.compiler.kind == CompilerKind::Gcc {
             return Err(exit::usage(
-                "--profdata takes a profile of clang and rustc: gcc keeps its counts elsewhere",
+                "--profdata needs a profile of clang and rustc; gcc stores its counts in another format",
             ));
         }
         let bolt = match args.bolt {
@@ -231,7 +237,7 @@ impl Ready {
         Ok(Self { plan, tool, bolt })
     }
 
-    /// The same of the files that were named, and of those beside the tools.
+    /// Checks the files that the user named and the files beside the tools.
     fn check_files(&self, args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         if let Some(file) = &args.profdata {
             let log = Log::new(workspace.anneal().join("pgo.log"), ui.verbose());
@@ -244,7 +250,7 @@ impl Ready {
     }
 }
 
-/// The build without a profile and the one with it, complete; neither is current for that.
+/// Complete builds without and with the profile; making them does not change which build is current.
 struct ProfiledPair {
     plain: Outcome,
     course: TrainingCourse,
@@ -282,22 +288,22 @@ fn make(args: &Args, plan: &Plan, workloads: &[Workload], pipeline: &mut Pipelin
     Ok(ProfiledPair { plain, course, optimized, outcome })
 }
 
-/// What came of the comparison.
+/// Result of the comparison.
 struct Kept {
     /// Record of the build with the profile.
     info: BuildInfo,
-    /// Whether that one became current.
+    /// True if the build with the profile became current.
     wins: bool,
-    /// What a person reads.
+    /// Report for the terminal.
     text: String,
 }
 
-/// Compares the two, makes the better one current, and notes the result in both records.
+/// Compares the two builds, makes the better one current, and stores the result in both records.
 fn judge(args: &Args, plan: &Plan, made: &ProfiledPair, pipeline: &mut Pipeline) -> Result<Kept> {
     let gain = pipeline.step(step::COMPARE, |pipeline| {
         let contest = PgoContest {
             command: "cargo xtask pgo",
-            ours: (&format!("{} with a profile", args.profile), &made.outcome.folder.join("bin/anneal")),
+            ours: (&format!("{} with PGO", args.profile), &made.outcome.folder.join("bin/anneal")),
             theirs: &made.plain_engine(),
             against: (args.profile.clone(), plan.hash()),
             models: made.course.models(),
@@ -310,7 +316,7 @@ fn judge(args: &Args, plan: &Plan, made: &ProfiledPair, pipeline: &mut Pipeline)
     pipeline.amend(&made.optimized, &info)?;
     let wins = gain.kept || args.keep_going;
     if !gain.kept {
-        // A null result is a result, also for who reads the record of the build that stays.
+        // A null result is recorded too, so that the record of the build that stays mentions it.
         pipeline.amend(plan, &BuildInfo { rejected: Some(gain.clone()), ..made.plain.info.clone() })?;
     }
     pipeline.make_current(if wins { &made.optimized } else { plan })?;
@@ -318,8 +324,8 @@ fn judge(args: &Args, plan: &Plan, made: &ProfiledPair, pipeline: &mut Pipeline)
     Ok(Kept { info, wins, text })
 }
 
-/// Lets BOLT rewrite the program with the profile, compares that with the better of the two before, and says whether it
-/// became current.
+/// Rewrites the program with BOLT, compares it with the better of the two builds, and makes the winner current.
+/// Returns the outcome, and true if the build that BOLT made became current.
 fn lay_out_anew(
     args: &Args,
     plan: &Plan,
@@ -347,19 +353,19 @@ fn lay_out_anew(
     })
 }
 
-/// Threads of a comparison: as many as the engine decodes with.
+/// Number of threads in a comparison: the number that the engine decodes with.
 fn threads(host: &Host) -> u32 {
     build_info::threads::budget(host, build_info::Policy::Balanced).decode
 }
 
-/// What a person reads at the end.
+/// Returns the final report for the terminal.
 fn report(info: &BuildInfo, gain: &Gain, wins: bool) -> String {
     let mut text = String::new();
     if let Some(pgo) = &info.pgo {
         let coverage = &pgo.coverage;
         text.push_str(&format!(
-            "coverage: {} of {} functions were run in training; of the {} hot functions of another run{} {} have counts; \
-             {} have changed\n{}\n\n",
+            "coverage: {} of {} functions ran in training; of the {} hot functions of another run{} {} have \
+             counts; {} have changed\n{}\n\n",
             coverage.counted,
             coverage.functions,
             coverage.hot,
@@ -382,7 +388,7 @@ fn report(info: &BuildInfo, gain: &Gain, wins: bool) -> String {
         "{}\n\n{}\n{} is current\n",
         ui::gains(gain),
         if wins && !gain.kept {
-            format!("{}, but for --keep-going", gain.verdict)
+            format!("{}, but --keep-going is set", gain.verdict)
         } else {
             gain.verdict.clone()
         },
@@ -391,7 +397,7 @@ fn report(info: &BuildInfo, gain: &Gain, wins: bool) -> String {
     text
 }
 
-/// A function's name for a terminal.
+/// Returns a function's name, shortened for the terminal.
 fn shortened(name: &str) -> String {
     const MOST: usize = 72;
     let name = ui::demangled(name);

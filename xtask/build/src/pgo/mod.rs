@@ -1,7 +1,7 @@
 //! Profile-guided optimisation: instrument → train → merge → rebuild → compare.
 //!
-//! One engine with counters is run on workloads; the counts tell the compilers of both languages which way branches
-//! go and what is hot. Each step is a method of [`Pipeline`]; [`job`] tells the story.
+//! One engine with counters runs the workloads. The counts tell the C++ and Rust compilers which way branches go and
+//! which code is hot. Each step is a method of [`Pipeline`]; [`job`] runs them in order.
 
 pub mod compare;
 pub mod coverage;
@@ -35,65 +35,65 @@ use train::TrainingCourse;
 
 /// Names of the steps.
 pub mod step {
-    /// What the result is compared with.
+    /// Build that the result is compared with.
     pub const PLAIN: &str = "build without a profile";
-    /// Made where they are missing.
+    /// Creation of missing models.
     pub const MODELS: &str = "models";
-    /// The engine with counters.
+    /// Build of the engine with counters.
     pub const INSTRUMENT: &str = "instrument";
-    /// One profile of many runs.
+    /// Training runs, merged into one profile.
     pub const TRAIN: &str = "train and merge";
-    /// In place of the training, where a profile was given.
+    /// Copy of a given profile, instead of the training.
     pub const TAKE: &str = "take the profile";
-    /// The engine with the profile.
+    /// Build of the engine with the profile.
     pub const REBUILD: &str = "rebuild";
-    /// Both in turn.
+    /// Interleaved comparison of both builds.
     pub const COMPARE: &str = "compare";
-    /// The engine laid out anew.
+    /// Rewriting of the engine by BOLT.
     pub const BOLT: &str = "bolt";
 }
 
-/// The run that a profile is held against: lengths and texts that no workload trains on.
+/// Run for measuring the coverage of a profile. Its lengths and texts differ from every training workload.
 #[derive(Clone, Copy)]
 pub struct HeldOut<'a> {
-    /// The user's model, where one trains; else the workload's own.
+    /// Path of the user's model if one is used for training; `None` for the workload's own model.
     pub model: Option<&'a Path>,
-    /// Makes the workload's own.
+    /// Maker of the workload's own model.
     pub maker: Maker<'a>,
 }
 
-/// What the steps share.
+/// State that the steps share.
 pub struct Pipeline<'a> {
-    /// The checkout.
+    /// Checkout with the builds.
     pub workspace: &'a Workspace,
-    /// Who is told.
+    /// Output for progress and messages.
     pub ui: &'a Ui,
-    /// This machine.
+    /// Description of this machine.
     pub host: &'a Host,
-    /// The llama.cpp sources.
+    /// llama.cpp sources.
     pub tree: &'a llama_source::Tree,
-    /// `llvm-profdata` of the compilers' version.
+    /// `llvm-profdata` of the same version as the compilers.
     pub tool: Tool,
-    /// Which code counts, and is optimised.
+    /// Code that is instrumented and optimised.
     pub subject: Subject,
-    /// Whether this machine's name goes into records.
+    /// True to store the machine's name in records.
     pub hostname: bool,
     launcher: Launcher,
     times: Vec<StageTime>,
 }
 
-/// A profile, and how it came about.
+/// Profile with its origin.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// The file.
+    /// Merged profile file.
     pub profdata: Profdata,
-    /// The training, unless the profile was given.
+    /// Training that produced the profile; `None` if the user supplied the profile.
     pub training: Option<Training>,
-    /// What it says of a run that was not trained on.
+    /// Coverage of a run that is not part of the training.
     pub coverage: Coverage,
 }
 
-/// What is remembered of a training.
+/// Stored result of a training.
 #[derive(Serialize, Deserialize)]
 struct Trained {
     profile: PathBuf,
@@ -104,7 +104,7 @@ struct Trained {
 }
 
 impl<'a> Pipeline<'a> {
-    /// A pipeline that has not begun.
+    /// Creates a pipeline that has run no step.
     pub fn new(
         workspace: &'a Workspace,
         ui: &'a Ui,
@@ -127,17 +127,20 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// This pipeline with compilers that are run by `launcher`, a compiler cache.
+    /// Returns this pipeline with `launcher`, a compiler cache, in front of the compilers.
     pub fn launched_by(self, launcher: Launcher) -> Self {
         Self { launcher, ..self }
     }
 
-    /// How long each step took.
+    /// Returns the duration of each step so far.
     pub fn times(&self) -> &[StageTime] {
         &self.times
     }
 
-    /// Runs `work` as the step `name` of the closing table.
+    /// Runs `work` as the step `name` of the final table.
+    ///
+    /// # Errors
+    /// Those of `work`.
     pub fn step<T>(&mut self, name: &str, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         let (started, cpu) = (Instant::now(), CpuTime::now());
         let result = work(self)?;
@@ -146,25 +149,37 @@ impl<'a> Pipeline<'a> {
         Ok(result)
     }
 
-    /// The build folder of `plan`, opened.
+    /// Opens the build folder of `plan`.
+    ///
+    /// # Errors
+    /// If the folder cannot be created or is in use.
     pub fn open<'b>(&'b self, plan: &'b Plan) -> Result<Build<'b>> {
         let folder = self.workspace.anneal().join(plan.folder_name());
         let build = Build::open(&folder, self.workspace, self.ui, self.host, plan, self.tree)?;
         Ok(build.launched_by(&self.launcher))
     }
 
-    /// The build without a profile, complete.
+    /// Makes the complete build without a profile.
+    ///
+    /// # Errors
+    /// If a stage fails.
     pub fn plain(&self, plan: &Plan) -> Result<Outcome> {
         self.open(plan)?.complete(self.hostname)
     }
 
-    /// The engine with counters.
+    /// Builds the engine with counters and returns its path.
+    ///
+    /// # Errors
+    /// If a stage fails.
     pub fn instrument(&self, plan: &Plan) -> Result<PathBuf> {
         self.open(plan)?.engine()
     }
 
-    /// Runs the instrumented `engine` on `course`, merges what it counted, and holds that against a run that is
-    /// not in the course. Nothing is run when this engine was trained so before.
+    /// Runs the instrumented `engine` on `course`, merges the counts, and measures their coverage of a run that is
+    /// not part of `course`. Reuses the result if this engine was trained this way before.
+    ///
+    /// # Errors
+    /// If a run fails or the profile is unusable.
     pub fn train(
         &self,
         plan: &Plan,
@@ -199,14 +214,17 @@ impl<'a> Pipeline<'a> {
         Ok(Profile { profdata, training: Some(trained.training), coverage: trained.coverage })
     }
 
-    /// A profile from elsewhere, copied to where profiles are kept.
+    /// Copies a profile that the user supplied to the folder of profiles.
+    ///
+    /// # Errors
+    /// If the profile cannot be read or belongs to another program.
     pub fn take(&self, plan: &Plan, engine: &Path, file: &Path, held_out: HeldOut) -> Result<Profile> {
         let build = self.open(plan)?;
         let digest = crate::fs::digest_file(file)?;
         let folder = self.workspace.pgo_profiles();
         let path = folder.join(format!("{}.profdata", digest.short()));
         let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         crate::fs::write_atomically(&path, &bytes)?;
         let profdata = Profdata { path, digest, gcda: None };
         let coverage = self.hold_against_run(&profdata, engine, held_out, build.log())?;
@@ -221,7 +239,7 @@ impl<'a> Pipeline<'a> {
         log: &Log,
     ) -> Result<Coverage> {
         let workloads = workload::load(&self.workspace.workloads().join("held-out"), &[])?;
-        // A profile of the user's model has to speak of that model's code.
+        // A profile for the user's model must cover the code that this model uses.
         let course = TrainingCourse::new(&workloads, model, maker)?;
         let raw = Raw::empty(profdata.path.with_extension("held-out"))?;
         course.run(engine, &raw.environment(), log, self.ui)?;
@@ -233,13 +251,13 @@ impl<'a> Pipeline<'a> {
         Ok(Coverage { models, ..coverage::coverage(&trained, &seen)? })
     }
 
-    /// The build with the profile, complete but not current.
+    /// Makes the complete build with the profile, without making it current.
     ///
     /// # Errors
-    /// When the compilers left out more of the profile than a profile of these sources explains.
+    /// If a stage fails, or the compilers ignored so many counts that the profile cannot be of these sources.
     pub fn rebuild(&self, plan: &Plan, profile: Profile) -> Result<Outcome> {
         let build = self.open(plan)?;
-        // The log of a folder goes on from run to run: what was compiled before says nothing of this profile's age.
+        // The log of a folder grows from run to run. Only new output says if this profile is stale.
         let before = std::fs::metadata(build.log().path()).map_or(0, |meta| meta.len());
         let outcome = build.complete(self.hostname)?;
         let log = std::fs::read(build.log().path()).unwrap_or_default();
@@ -262,12 +280,18 @@ impl<'a> Pipeline<'a> {
         Ok(Outcome { info, ..outcome })
     }
 
-    /// Lets the profile's link name the build of `plan`.
+    /// Points the link of the build profile at the build of `plan`.
+    ///
+    /// # Errors
+    /// If the link cannot be changed.
     pub fn make_current(&self, plan: &Plan) -> Result<()> {
         self.open(plan)?.make_current()
     }
 
     /// Replaces the record of the build of `plan`.
+    ///
+    /// # Errors
+    /// If the record cannot be written.
     pub fn amend(&self, plan: &Plan, info: &build_info::BuildInfo) -> Result<()> {
         self.open(plan)?.amend(info)
     }

@@ -1,4 +1,4 @@
-//! Profiles: raw files of counters merged into one, and read as text.
+//! LLVM profiles: raw counter files, merged into one and parsed as text.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -12,25 +12,28 @@ use plan::variant::Profdata;
 use crate::process::{Log, Run};
 use crate::workspace::Workspace;
 
-/// The variable that tells an instrumented program where its counters go.
+/// Environment variable with the path to which an instrumented program writes its counters.
 pub const VARIABLE: &str = "LLVM_PROFILE_FILE";
 
-/// A folder for the raw files of one training.
+/// Folder for the raw files of one training.
 pub struct Raw {
     folder: PathBuf,
 }
 
 impl Raw {
-    /// An empty folder at `folder`: what an earlier, broken training left is not merged.
+    /// Creates an empty folder at `folder`, so that leftovers of an interrupted training are not merged.
+    ///
+    /// # Errors
+    /// If the folder cannot be emptied or created.
     pub fn empty(folder: PathBuf) -> Result<Self> {
         if folder.exists() {
             std::fs::remove_dir_all(&folder).with_context(|| format!("cannot clear {}", folder.display()))?;
         }
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         Ok(Self { folder })
     }
 
-    /// What the program is to be told: one file for each binary (`%m`) and process (`%p`).
+    /// Returns the environment for the program: one counter file per binary (`%m`) and process (`%p`).
     pub fn environment(&self) -> [(&'static str, OsString); 1] {
         [(VARIABLE, self.folder.join("%m_%p.profraw").into_os_string())]
     }
@@ -46,31 +49,32 @@ impl Raw {
     /// Merges the files into one and removes them.
     ///
     /// # Errors
-    /// When the training wrote none, or nothing was counted.
+    /// If the training wrote no files or counted nothing.
     pub fn merge(self, tool: &Tool, workspace: &Workspace, log: &Log) -> Result<Profdata> {
         let files = self.files()?;
         if files.is_empty() {
             bail!(
-                "the training wrote no profile into {}: the engine was not instrumented, or was killed before its end",
+                "the training wrote no profile into {}: the engine was not instrumented, or was killed before \
+                 its end",
                 self.folder.display()
             );
         }
         let folder = workspace.pgo_profiles();
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let pending = Pending::beside(&folder.join("merged.profdata"), Access::Usual)
-            .with_context(|| format!("cannot make a file in {}", folder.display()))?;
+            .with_context(|| format!("cannot create a file in {}", folder.display()))?;
         let merged = Run::new(&tool.path, log)
             .args(["merge", "-o"])
             .args([pending.path()])
             .args(&files)
             .watch(|_, _| {})
-            .context("the profiles of the training cannot be merged")
+            .context("cannot merge the profiles of the training")
             .and_then(|()| crate::fs::digest_file(pending.path()))
             .and_then(|digest| {
                 let path = folder.join(format!("{}.profdata", digest.short()));
                 pending
                     .commit_as(&path)
-                    .with_context(|| format!("cannot put {} into place", path.display()))?;
+                    .with_context(|| format!("cannot move {} into place", path.display()))?;
                 Ok(Profdata { path, digest, gcda: None })
             });
         let _ = std::fs::remove_dir_all(&self.folder);
@@ -78,19 +82,22 @@ impl Raw {
     }
 }
 
-/// One function of a profile.
+/// Function in a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Digest of its control flow.
+    /// Hash of its control flow.
     pub hash: u64,
-    /// All its counters added up.
+    /// Sum of all its counters.
     pub count: u64,
 }
 
-/// The functions of a profile, by name.
+/// Functions of a profile by name.
 pub type Functions = HashMap<String, Function>;
 
-/// Reads the profile at `path`.
+/// Reads the functions of the profile at `path`.
+///
+/// # Errors
+/// If `llvm-profdata` cannot read the file.
 pub fn functions(tool: &Tool, path: &Path, log: &Log) -> Result<Functions> {
     let mut reader = ProfileReader::default();
     Run::new(&tool.path, log)
@@ -98,25 +105,25 @@ pub fn functions(tool: &Tool, path: &Path, log: &Log) -> Result<Functions> {
         .args(["show", "--all-functions", "--counts"])
         .args([path])
         .watch(|_, line| reader.line(line))
-        .with_context(|| format!("{} cannot be read as a profile", path.display()))?;
+        .with_context(|| format!("cannot read {} as a profile", path.display()))?;
     Ok(reader.functions)
 }
 
-/// Sees that there is a profile at `path`, before anything long begins.
+/// Checks that `path` is a usable profile, before long work begins.
 ///
 /// # Errors
-/// When it is no regular file, cannot be read as a profile, or counted nothing.
+/// If `path` is not a regular file, cannot be read as a profile, or has no counts.
 pub fn check(tool: &Tool, path: &Path, log: &Log) -> Result<()> {
     if !path.is_file() {
-        bail!("{} is no file: --profdata takes what `llvm-profdata merge` wrote", path.display());
+        bail!("{} is not a file: --profdata needs a file that `llvm-profdata merge` wrote", path.display());
     }
     if functions(tool, path, log)?.values().all(|function| function.count == 0) {
-        bail!("{} is an empty profile: nothing in it was ever run", path.display());
+        bail!("{} is an empty profile: none of its functions ran", path.display());
     }
     Ok(())
 }
 
-/// Reads what `llvm-profdata show --all-functions --counts` prints.
+/// Parser of the output of `llvm-profdata show --all-functions --counts`.
 #[derive(Default)]
 struct ProfileReader {
     functions: Functions,
@@ -137,7 +144,7 @@ impl ProfileReader {
             let count = counts
                 .filter_map(|count| count.trim().parse::<u64>().ok())
                 .fold(0u64, |sum, count| sum.saturating_add(count));
-            // One name may have several bodies: what runs is what counts.
+            // One name may have several bodies; the one with the most counts is used.
             let function = Function { hash: self.hash, count };
             let entry =
                 self.functions.entry(std::mem::take(&mut self.name)).or_insert_with(|| function.clone());
@@ -148,7 +155,8 @@ impl ProfileReader {
     }
 }
 
-/// A function that is local to its file is called `/path/of/file.cpp;name`: of the path, the file is enough.
+/// Returns the name of a function without the folder of its file. Functions local to a file are called
+/// `/path/of/file.cpp;name`.
 fn without_folder(name: &str) -> &str {
     match name.split_once(';') {
         Some((path, _)) => &name[path.rfind('/').map_or(0, |at| at + 1)..],

@@ -1,4 +1,4 @@
-//! Training: the engine, instrumented by compilers or by BOLT, is run on workloads.
+//! Training: runs of an engine, instrumented by the compilers or by BOLT, on workloads.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,24 +14,28 @@ use crate::process::{Log, Run};
 use crate::ui::Ui;
 use crate::workload::{Synthetic, Workload};
 
-/// One thread trains. With two, threads that count in the same cache lines slow each other down by more than the
-/// second one brings, and counters that are not atomic lose counts; besides, what waiting threads do in their spin
-/// loops would count as hot.
+/// Number of threads in training. Two threads that write counters in the same cache lines slow each other down more
+/// than the second thread helps, and non-atomic counters lose counts. Besides, the spin loops of waiting threads
+/// would count as hot code.
 const THREADS: &str = "1";
 
-/// What the engine is run on.
+/// Training runs of the engine.
 #[derive(Clone, Debug)]
 pub struct TrainingCourse {
     /// Names of the workloads.
     pub workloads: Vec<String>,
-    /// Names and files of the models.
+    /// Names and paths of the models.
     models: Vec<(String, PathBuf)>,
-    /// Arguments of each run, the model among them.
+    /// Arguments of each run, including the model.
     runs: Vec<Vec<OsString>>,
 }
 
 impl TrainingCourse {
-    /// `workloads` on their own synthetic models, which are made where they are missing, or on the user's.
+    /// Creates a course of `workloads`, on the user's model or on the workloads' own synthetic models, which are made
+    /// if they do not exist.
+    ///
+    /// # Errors
+    /// If a model cannot be made.
     pub fn new(workloads: &[Workload], user_model: Option<&Path>, maker: Maker) -> Result<Self> {
         let mut course = TrainingCourse {
             workloads: workloads.iter().map(|workload| workload.name.clone()).collect(),
@@ -56,15 +60,15 @@ impl TrainingCourse {
         Ok(course)
     }
 
-    /// Names and files of the models.
+    /// Returns the names and paths of the models.
     pub fn models(&self) -> Vec<(String, PathBuf)> {
         self.models.clone()
     }
 
-    /// What the profile of a training depends on beside the program.
+    /// Returns a digest of everything that the profile of a training depends on besides the program.
     ///
     /// # Errors
-    /// When a model cannot be read.
+    /// If a model cannot be read.
     pub fn digest(&self) -> Result<Sha256> {
         let mut text = format!("{:?}", self.runs);
         for (_, path) in &self.models {
@@ -73,10 +77,10 @@ impl TrainingCourse {
         Ok(Sha256::of(text))
     }
 
-    /// Runs `engine` on all of it, with the variables that tell it where counts go.
+    /// Runs `engine` on all workloads. `env` tells the engine where to write its counts.
     ///
     /// # Errors
-    /// When one run fails: a profile of half a training says wrong things about what is hot.
+    /// If a run fails: the profile of a partial training would misrepresent which code is hot.
     pub fn run(&self, engine: &Path, env: &[(&str, OsString)], log: &Log, ui: &Ui) -> Result<Training> {
         let started = Instant::now();
         let mut progress = ui.progress("train");
@@ -88,7 +92,7 @@ impl TrainingCourse {
             }
             command.watch(|_, _| {}).with_context(|| {
                 format!(
-                    "training run {} of {total} failed, so there is no profile, and what is current stays",
+                    "training run {} of {total} failed, so there is no profile; the current build is unchanged",
                     number + 1
                 )
             })?;
@@ -112,24 +116,24 @@ fn synthetic(models: &[Synthetic], maker: Maker) -> Result<Vec<(String, PathBuf)
     models.iter().map(|model| Ok((model.to_string(), maker.find_or_make(model)?))).collect()
 }
 
-/// `run` with the model and one thread for both phases.
+/// Returns the arguments of `run` with the model, and one thread for prefill and decode.
 fn arguments(run: &[String], model: &Path) -> Vec<OsString> {
     let mut all: Vec<OsString> = run.iter().map(OsString::from).collect();
     all.extend(["-m".into(), model.into(), "-t".into(), THREADS.into(), "-tb".into(), THREADS.into()]);
     all
 }
 
-/// Tokens of the largest context that a workload asks for: that of `anneal run`, which asks for none.
+/// Largest context that a workload needs, in tokens. This is the context that `anneal run` gets by default.
 const CONTEXT: u64 = 4096;
-/// Bytes that 32 values of a cache take in half precision, which is the engine's default.
+/// Size of 32 values of the KV cache in half precision, the engine's default, in bytes.
 const HALF: u64 = 64;
 
-/// The user's model, seen to be there and to fit into the memory of `host`, before anything long begins.
+/// Checks that the user's model exists and fits into the memory of `host`, before long work begins.
 ///
 /// # Errors
-/// When it cannot be read, or is larger than what a process may have: the training would end it after the builds.
+/// If the model cannot be read, or needs more memory than a process may have.
 pub fn check_model(path: &Path, host: &Host) -> Result<()> {
-    let unusable = |error| anyhow!("the model to train on cannot be used: {error}");
+    let unusable = |error| anyhow!("cannot use the model for training: {error}");
     let file = GgufFile::open(path).map_err(unusable)?;
     let weights = file.weights().map_err(unusable)?;
     let cache = file.cache_shape().map_or(Bytes(0), |shape| {
@@ -139,16 +143,16 @@ pub fn check_model(path: &Path, host: &Host) -> Result<()> {
     let needed = Bytes(weights.0.saturating_add(cache.0));
     match host.usable_memory() {
         Some(usable) if needed > usable => bail!(
-            "the model to train on does not fit: {} takes {weights} for its weights and {cache} for a context, and a \
-             process can have {usable} here; take a smaller one of the same architecture and quantisation, or train on \
-             synthetic models (leave --model out)",
+            "the model for training does not fit into memory: {} needs {weights} for its weights and {cache} for \
+             a context, but a process may use {usable} here\nhint: use a smaller model of the same architecture \
+             and quantisation, or train on synthetic models (leave --model out)",
             path.display()
         ),
         _ => Ok(()),
     }
 }
 
-/// Tokens that the model was trained for.
+/// Returns the context length that the model was trained with, in tokens.
 fn context_length(file: &GgufFile) -> Option<u64> {
     let Some(Value::Scalar(Scalar::String(architecture))) = file.get("general.architecture") else {
         return None;
@@ -177,8 +181,8 @@ mod tests {
         let cases = [
             (host(1 << 30, None), None),
             (host(weights, None), Some("does not fit")),
-            (host(1 << 30, Some(weights)), Some("for a context, and a process can have")),
-            // Neither is known.
+            (host(1 << 30, Some(weights)), Some("for a context, but a process may use")),
+            // The memory is unknown, and so is the limit.
             (host(0, None), None),
         ];
         for (host, refusal) in cases {
@@ -189,6 +193,6 @@ mod tests {
             }
         }
         let none = check_model(&folder.path().join("none.gguf"), &host(1 << 30, None)).unwrap_err();
-        assert!(none.to_string().starts_with("the model to train on cannot be used: "), "{none}");
+        assert!(none.to_string().starts_with("cannot use the model for training: "), "{none}");
     }
 }

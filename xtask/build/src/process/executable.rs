@@ -1,4 +1,4 @@
-//! Programs that were built here, which may be for another architecture than this machine's.
+//! Programs that were built in this checkout, possibly for another architecture than this machine's.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -6,42 +6,42 @@ use std::process::Command;
 
 use super::{Log, Run};
 
-/// A program, and how it is started here.
+/// Program and the command that starts it on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {
     path: PathBuf,
-    /// The words before it: an emulator's.
+    /// Words before the program: the command of an emulator, or none.
     before: Vec<String>,
 }
 
 impl Executable {
-    /// The program at `path`, which runs by itself.
+    /// Creates an executable for the program at `path`, which runs natively.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), before: Vec::new() }
     }
 
-    /// The same with the words `before` in front of it.
+    /// Returns this executable with the words `before` in front of the program.
     pub fn after(self, before: impl IntoIterator<Item = String>) -> Self {
         Self { before: before.into_iter().collect(), ..self }
     }
 
-    /// Where it lies.
+    /// Returns the path of the program.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The words in front of it.
+    /// Returns the words in front of the program.
     pub fn before(&self) -> &[String] {
         &self.before
     }
 
-    /// Runs it and logs to `log`.
+    /// Returns a run of the program that logs to `log`.
     pub fn run<'a>(&self, log: &'a Log) -> Run<'a> {
         let (program, arguments) = self.words();
         Run::new(program, log).args(arguments)
     }
 
-    /// The command that runs it.
+    /// Returns the command that runs the program.
     pub fn command(&self) -> Command {
         let (program, arguments) = self.words();
         let mut command = Command::new(program);

@@ -1,4 +1,4 @@
-//! What a program that is watched prints, read by threads; and what is told of it.
+//! Output of watched programs, read by threads, and its presentation in errors and records.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use super::words::last_lines;
 
-/// Its output, piece by piece as it comes.
+/// Starts a thread that sends the stream's output in pieces as it arrives.
 pub fn read(stream: Option<impl Read + Send + 'static>) -> (JoinHandle<()>, mpsc::Receiver<Vec<u8>>) {
     let (sender, receiver) = mpsc::channel();
     let reader = std::thread::spawn(move || {
@@ -23,19 +23,20 @@ pub fn read(stream: Option<impl Read + Send + 'static>) -> (JoinHandle<()>, mpsc
     (reader, receiver)
 }
 
-/// All of its output at its end. Read all the while: a full pipe would stop the program.
+/// Starts a thread that collects the stream's whole output. It reads continuously, because a full pipe would block
+/// the program.
 pub fn drain(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut stream) = stream {
-            // What was read until an error is what there is to show.
+            // After a read error, the output up to the error is returned.
             let _ = stream.read_to_end(&mut bytes);
         }
         bytes
     })
 }
 
-/// The command as one would type it, without folders: it goes into records.
+/// Returns the command as typed in a shell, but without folders, for use in records.
 pub fn line_without_folders(command: &Command) -> String {
     let word = |word: &OsStr| {
         let word = word.to_string_lossy();
@@ -46,12 +47,12 @@ pub fn line_without_folders(command: &Command) -> String {
     words.map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// The last `most` lines of what a program said of its failure, to be put behind the words that it failed.
+/// Returns the last `most` lines of a failed program's output, for the end of an error message.
 pub fn last_said(said: &[u8], most: usize) -> String {
     let text = String::from_utf8_lossy(said);
     let lines: Vec<&str> = text.trim().lines().collect();
     match lines.is_empty() {
-        true => " and said nothing".to_string(),
+        true => " and printed nothing".to_string(),
         false => last_lines(&lines, most),
     }
 }

@@ -1,4 +1,4 @@
-//! A command while it runs: how it is started, and how it is stopped.
+//! Running command: its start and its stop.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -12,17 +12,21 @@ use nix::unistd::Pid;
 use super::signals::INTERRUPTED;
 use super::words::line;
 
-/// A command that runs in a group of its own: ctrl-C reaches us alone, and we stop the command with all its children.
+/// Command in its own process group. Ctrl-C reaches only this process, which then stops the command with all its
+/// children.
 pub struct Running {
-    /// Its process.
+    /// Process of the command.
     pub child: Child,
-    /// How often the user had asked to stop when the command was told last.
+    /// Number of interruptions that the command was notified of.
     asked: u32,
     _watchdog: Option<Watchdog>,
 }
 
 impl Running {
-    /// Starts `command` without input; what it prints is to be read from both pipes all the while.
+    /// Starts `command` without input. The caller must read both pipes continuously.
+    ///
+    /// # Errors
+    /// If the command cannot be started.
     pub fn start(command: &mut Command) -> Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.process_group(0);
@@ -31,8 +35,8 @@ impl Running {
         Ok(Self { child, asked: 0, _watchdog: watchdog })
     }
 
-    /// Tells the command when the user asked to stop: the first ctrl-C lets tools remove what they half wrote, the
-    /// second one is final.
+    /// Forwards interruptions to the command. After the first ctrl-C tools can remove unfinished files; the second
+    /// one kills them.
     pub fn pass_on_interrupts(&mut self) {
         let now = INTERRUPTED.load(Ordering::SeqCst);
         if now > self.asked {
@@ -42,24 +46,25 @@ impl Running {
     }
 }
 
-/// Asks the group of `child`, which it leads, to end; `force` does not ask.
+/// Sends SIGTERM, or SIGKILL if `force` is set, to the process group that `child` leads.
 pub fn stop(child: &Child, force: bool) {
     let signal = if force { Signal::SIGKILL } else { Signal::SIGTERM };
     if let Ok(group) = i32::try_from(child.id()) {
-        // It may have ended by itself meanwhile.
+        // The group may already have ended.
         let _ = killpg(Pid::from_raw(group), signal);
     }
 }
 
-/// Ends a command when this process was killed and cannot: a shell that waits for the end of a pipe whose other end
-/// is ours. Without it a build that was killed (`kill -9`, the out-of-memory killer) goes on in ninja to its end.
+/// Shell that ends a command after this process was killed. It waits for the end of a pipe whose other end this
+/// process holds. Without it, a build that was killed (by `kill -9` or the out-of-memory killer) would continue in
+/// ninja.
 ///
 /// A death signal (`PR_SET_PDEATHSIG`) would have to be set by unsafe code between fork and exec, and would not reach
-/// the commands of a command.
+/// the command's own children.
 struct Watchdog(Child);
 
 impl Watchdog {
-    /// Watches over the group of `child`. Where it cannot be, the command runs without.
+    /// Starts a watchdog for the group of `child`. If it cannot be started, the command runs without one.
     fn of(child: &Child) -> Option<Self> {
         let mut command = Command::new("/bin/sh");
         command
@@ -67,7 +72,7 @@ impl Watchdog {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Not to be ended by the ctrl-C or the kill that ends us.
+            // The watchdog must survive the ctrl-C or kill that ends this process.
             .process_group(0);
         command.spawn().ok().map(Self)
     }

@@ -1,4 +1,4 @@
-//! Signals: ctrl-C, SIGTERM and SIGHUP are noted, and commands end when they look.
+//! Signals: ctrl-C, SIGTERM and SIGHUP are recorded, and commands end when they check for them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -6,17 +6,21 @@ use anyhow::{Context, Result};
 use base::exit;
 use nix::sys::signal::{SigSet, Signal};
 
-/// How often the user asked to stop.
+/// Number of times the user asked to stop.
 pub(super) static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the command that runs does not go on from what it had done before.
+/// True if the running command cannot resume.
 static BEGINS_ANEW: AtomicBool = AtomicBool::new(false);
 
-/// From now on ctrl-C, SIGTERM and SIGHUP stop the running external command and end with an error rather
-/// than at once, so that what was begun is left in order.
+/// Makes ctrl-C, SIGTERM and SIGHUP stop the running external command and return an error, instead of ending this
+/// process at once, so that unfinished work is cleaned up.
+///
+/// # Errors
+/// If a handler cannot be installed.
 pub fn catch_signals() -> Result<()> {
-    // A file that gets larger than `ulimit -f` allows is an error like a full disk, not the end with half a file beside
-    // its place. Before there are threads, which inherit it; programs that are started do not.
+    // A file larger than `ulimit -f` must cause an error, like a full disk, and not end the process with a partial
+    // file on the disk. The signal is blocked before threads start, because they inherit the mask; started programs
+    // do not.
     let mut too_large = SigSet::empty();
     too_large.add(Signal::SIGXFSZ);
     too_large.thread_block().context("cannot block SIGXFSZ")?;
@@ -26,25 +30,28 @@ pub fn catch_signals() -> Result<()> {
     .context("cannot set a handler for ctrl-C")
 }
 
-/// Whether the user asked to stop.
+/// True if the user asked to stop.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst) > 0
 }
 
-/// Says that this command, when it was stopped, begins anew: what the user is told when it is.
+/// Marks the running command as one that cannot resume. The message after an interruption then says so.
 pub fn begins_anew() {
     BEGINS_ANEW.store(true, Ordering::SeqCst);
 }
 
-/// An error if the user asked to stop.
+/// Returns an error if the user asked to stop.
+///
+/// # Errors
+/// If the user asked to stop.
 pub fn check_interrupted() -> Result<()> {
     match interrupted() {
         false => Ok(()),
         true if BEGINS_ANEW.load(Ordering::SeqCst) => {
-            Err(exit::interrupted("stopped; run again, it begins anew"))
+            Err(exit::interrupted("stopped; the command will start from the beginning when it runs again"))
         }
-        true => {
-            Err(exit::interrupted("stopped; nothing that was finished is lost, run the same again to go on"))
-        }
+        true => Err(exit::interrupted(
+            "stopped; finished work is kept\nhint: run the same command again to resume",
+        )),
     }
 }

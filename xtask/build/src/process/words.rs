@@ -1,14 +1,14 @@
-//! Commands and what they printed, in words.
+//! Commands and their output as text.
 
 use std::process::Command;
 
-/// The command as one would type it.
+/// Returns the command as it would be typed in a shell.
 pub fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| base::shell_quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
-/// The last `most` lines of what a program printed, to be put behind the words that it failed.
+/// Returns the last `most` of `lines`, for the end of an error message.
 pub fn last_lines(lines: &[&str], most: usize) -> String {
     if lines.is_empty() {
         return " and printed nothing".to_string();
@@ -16,7 +16,7 @@ pub fn last_lines(lines: &[&str], most: usize) -> String {
     format!("; its last lines:\n    {}", lines[lines.len().saturating_sub(most)..].join("\n    "))
 }
 
-/// The beginning of a long command line.
+/// Returns the beginning of a long command line.
 pub fn short(line: &str) -> String {
     const MOST: usize = 160;
     if line.chars().count() <= MOST {

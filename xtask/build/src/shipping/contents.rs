@@ -1,4 +1,4 @@
-//! What an archive holds: the program, what it knows of itself, and what is made of that.
+//! Contents of an archive: the program, its record, and the files that are generated from them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,25 +17,25 @@ use crate::stages::{self, Builds};
 use crate::workspace::Workspace;
 use crate::{audit, fs};
 
-/// Completions by shell, and where each looks for them.
+/// Completions per shell, and the path at which each shell looks for them.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/anneal"),
     ("zsh", "share/zsh/site-functions/_anneal"),
     ("fish", "share/fish/vendor_completions.d/anneal.fish"),
 ];
 
-/// Where man looks for pages.
+/// Folder in which man looks for pages.
 const MAN: &str = "share/man/man1";
 
-/// The name of an archive of the build `info`, and of the folder in it.
+/// Returns the name of an archive of the build `info`, which is also the name of the folder in it.
 pub fn name(info: &BuildInfo) -> String {
     name_of(&info.anneal_version, &info.target, &info.profile)
 }
 
-/// The name that an archive of the profile `profile` will have when it is built.
+/// Returns the name that an archive of the profile `profile` will have.
 ///
 /// # Errors
-/// When no archive can have it.
+/// If an archive cannot have this name.
 pub fn planned_name(workspace: &Workspace, profile: &str) -> Result<String> {
     let profile = profile::load(&workspace.build_profiles(), profile)?;
     let target = match profile.target {
@@ -45,8 +45,8 @@ pub fn planned_name(workspace: &Workspace, profile: &str) -> Result<String> {
     let name = name_of(env!("CARGO_PKG_VERSION"), &target, &profile.name);
     if name.len() > LONGEST_NAME {
         return Err(exit::usage(format!(
-            "the archive would be called {name}, which is {} bytes, and a tar has room for {LONGEST_NAME}: write the keys into \
-             a profile of their own, profiles/build/NAME.toml",
+            "the archive's name {name} is {} bytes long, but a tar header has room for {LONGEST_NAME}\nhint: \
+             write the overrides into a profile of their own, profiles/build/NAME.toml",
             name.len()
         )));
     }
@@ -54,22 +54,25 @@ pub fn planned_name(workspace: &Workspace, profile: &str) -> Result<String> {
 }
 
 fn name_of(version: &str, target: &str, profile: &str) -> String {
-    // Keys given by hand are part of a profile's name, and `:` is no part of a file's.
+    // Overrides are part of a profile's name, but file names must not contain `:`.
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._+-".contains(c) { c } else { '-' };
     let profile: String = profile.chars().map(plain).collect();
     format!("anneal-{version}-{target}-{profile}")
 }
 
-/// Files that are made for one archive; they go when it is made.
+/// Files that are generated for one archive and removed afterwards.
 pub struct Contents {
     folder: Scratch,
-    /// The files, to be packed.
+    /// Files to pack.
     pub items: Vec<Item>,
 }
 
 impl Contents {
-    /// Those of the build in `build`, whose record is `info`. `foreign` are paths of this machine and what stands for
-    /// each in the record.
+    /// Gathers the files of the build in `build`, whose record is `info`. `foreign` maps paths of this machine to
+    /// their replacements in the record.
+    ///
+    /// # Errors
+    /// If a file cannot be read or generated.
     pub fn gather(
         workspace: &Workspace,
         build: &Path,
@@ -93,19 +96,19 @@ impl Contents {
         self.items.push(Item { from, to: to.to_string(), executable });
     }
 
-    /// Makes a file and adds it.
+    /// Creates a file and adds it to the archive.
     fn write(&mut self, to: &str, content: &[u8]) -> Result<()> {
         let path = self.folder.path().join(to);
         if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         }
         fs::write_atomically(&path, content)?;
         self.add(path, to, false);
         Ok(())
     }
 
-    /// Manual pages and completions, which the program writes itself; one that cannot run here has them written by
-    /// another build, whose command line is the same.
+    /// Adds manual pages and completions, which the program generates. If the program cannot run on this machine,
+    /// another build with the same command line generates them.
     fn pages(&mut self, workspace: &Workspace, build: &Path) -> Result<()> {
         let others = Builds::of(workspace).all()?.into_iter().filter(|found| found.current_of.is_some());
         let others = others.map(|found| Executable::new(found.path.join("bin/anneal")));
@@ -116,8 +119,8 @@ impl Contents {
             let error = run(first, &["completions", "bash"]).err();
             let error = error.unwrap_or_else(|| anyhow::anyhow!("it worked the second time"));
             return Err(error.context(
-                "no build here can print its manual: build one that runs on this machine and is of these sources \
-                 (`cargo xtask build-native`)",
+                "cannot generate the manual: no build of these sources runs on this machine\nhint: build one \
+                 with `cargo xtask build-native`",
             ));
         };
         for (shell, to) in COMPLETIONS {
@@ -134,7 +137,7 @@ impl Contents {
     }
 }
 
-/// What `program` prints.
+/// Returns the output of `program`.
 fn run(program: &Executable, arguments: &[&str]) -> Result<Vec<u8>> {
     let shown = format!("{} {}", program.path().display(), arguments.join(" "));
     let output = program.command().args(arguments).output();
@@ -153,8 +156,8 @@ fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The record as others may read it: without this machine's name, and without where things lie on it. That of a build which
-/// anybody can make again is as of `time`, seconds since 1970, and tells nothing of who made it.
+/// Returns the record for other people: without this machine's name and paths. The record of a reproducible build is
+/// dated `time`, in seconds since 1970, and contains nothing about the machine that made it.
 fn record_of(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>, time: u64) -> Result<String> {
     let mut info = info.clone();
     if info.reproducible {
@@ -164,21 +167,24 @@ fn record_of(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>, time: u64) -> 
     record(&info, foreign)
 }
 
-/// The record `info` as text, without this machine's name, and with what stands for each of the folders `foreign`.
+/// Returns the record `info` as text without this machine's name, with every path in `foreign` replaced.
+///
+/// # Errors
+/// If the record cannot be serialised.
 pub fn record(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>) -> Result<String> {
     let mut info = info.clone();
     (info.hostname, info.host.hostname) = (None, None);
-    // Whoever takes it took it from where it is then.
+    // The store that this build came from does not concern the recipients of the archive.
     info.from_store = None;
     let text = without_places(serde_json::to_string_pretty(&info)?, foreign);
     BuildInfo::parse(text.as_bytes(), Path::new("build_info.json"))?;
     Ok(text)
 }
 
-/// The JSON in `text` with what stands for each of the folders `foreign` in its place.
+/// Returns the JSON `text` with every path in `foreign` replaced.
 fn without_places(mut text: String, foreign: &BTreeMap<PathBuf, &str>) -> String {
     let mut foreign: Vec<_> = foreign.iter().collect();
-    // What lies in another of them first.
+    // Longer paths are replaced first, because they may lie in shorter ones.
     foreign.sort_by_key(|(path, _)| std::cmp::Reverse(path.as_os_str().len()));
     for (path, name) in foreign {
         let quoted = serde_json::Value::from(path.to_string_lossy()).to_string();

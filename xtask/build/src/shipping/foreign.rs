@@ -1,4 +1,4 @@
-//! Paths of this machine that nobody else should read.
+//! Paths of this machine that must not appear in published files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,10 @@ use anyhow::Result;
 
 use crate::workspace::Workspace;
 
-/// Paths of this machine that nobody else should read, and what stands for each in a record.
+/// Returns the paths of this machine that must not appear in published files, each with its replacement in a record.
+///
+/// # Errors
+/// If a path cannot be determined.
 pub fn foreign(workspace: &Workspace) -> Result<BTreeMap<PathBuf, &'static str>> {
     let mut foreign = BTreeMap::from([(workspace.root().to_path_buf(), ".")]);
     foreign.insert(workspace.root().canonicalize()?, ".");

@@ -22,13 +22,13 @@ pub use needs::Needs;
 pub use parts::parts;
 pub use reproducibility::Again;
 
-/// What packs and installs.
+/// Program that packs and installs.
 const SHIP: Program = Program { name: "ship", features: "tools", purpose: "packs and installs" };
 
-/// Refuses a prefix that no order can name: orders are JSON, which holds Unicode text alone.
+/// Checks that an order can contain `prefix`: orders are JSON, which allows only Unicode text.
 ///
 /// # Errors
-/// Wrong usage if `prefix` is not valid UTF-8.
+/// A usage error if `prefix` is not valid UTF-8.
 pub fn check_prefix(prefix: Option<&Path>) -> Result<()> {
     match prefix {
         Some(prefix) if prefix.to_str().is_none() => Err(exit::usage(format!(
@@ -39,7 +39,7 @@ pub fn check_prefix(prefix: Option<&Path>) -> Result<()> {
     }
 }
 
-/// Has `ship` carry out `order`.
+/// Runs `ship` with `order`.
 ///
 /// # Errors
 /// Those of the program, with its exit code.
@@ -47,7 +47,7 @@ pub fn give(workspace: &Workspace, order: &Order, ui: &Ui) -> Result<Answer> {
     SHIP.give(workspace, order, ui)
 }
 
-/// What answers another question than was asked.
+/// Returns the error for a reply of the wrong kind.
 pub fn unexpected(answer: &Answer) -> anyhow::Error {
     SHIP.unexpected(answer)
 }

@@ -1,4 +1,4 @@
-//! What a program needs of the system that it is started on, and Debian's names for it.
+//! Shared libraries that a program needs, and Debian's packages for them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use audit::Dynamic;
 use build_info::Glibc;
 
-/// Shared libraries, and the Debian package of each; those of the C library are one.
+/// Shared libraries and the Debian package of each. The libraries of the C library belong to one package.
 const PACKAGES: [(&str, &str); 4] = [
     ("libstdc++.so.6", "libstdc++6"),
     ("libgcc_s.so.1", "libgcc-s1"),
@@ -15,30 +15,33 @@ const PACKAGES: [(&str, &str); 4] = [
     ("libatomic.so.1", "libatomic1"),
 ];
 
-/// Beginnings of the names of libraries that come with the C library.
+/// Prefixes of the names of the libraries that come with the C library.
 const OF_LIBC: [&str; 6] = ["libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.so", "ld-linux"];
 
-/// What a program needs.
+/// Requirements of a program.
 #[derive(Debug, PartialEq)]
 pub struct Needs {
     /// Names of shared libraries.
     pub libraries: BTreeSet<String>,
-    /// Oldest glibc that has every symbol.
+    /// Oldest glibc that has every symbol; `None` if the program uses no glibc.
     pub glibc: Option<Glibc>,
 }
 
 impl Needs {
-    /// Those of the programs and libraries at `paths` together.
+    /// Returns the requirements of the programs and libraries at `paths` together.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
     pub fn of(paths: &[&Path]) -> Result<Self> {
         let mut needs = Self { libraries: BTreeSet::new(), glibc: None };
         for path in paths {
             let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
             let found = Dynamic::read(&bytes)
-                .with_context(|| format!("{} is no program that can be understood", path.display()))?;
+                .with_context(|| format!("cannot parse {} as a program", path.display()))?;
             needs.glibc = needs.glibc.max(found.glibc().map(Glibc::from));
             needs.libraries.extend(found.libraries);
         }
-        // What lies beside the program is no need.
+        // Libraries beside the program are not requirements.
         let own = paths.iter().filter_map(|path| path.file_name()?.to_str());
         own.for_each(|name| {
             needs.libraries.remove(name);
@@ -46,7 +49,7 @@ impl Needs {
         Ok(needs)
     }
 
-    /// Debian's packages beyond the C library's, and libraries that none is known for.
+    /// Returns the Debian packages other than the C library's, and the libraries without a known package.
     pub fn packages(&self) -> (Vec<String>, Vec<String>) {
         let (mut packages, mut unknown) = (Vec::new(), Vec::new());
         for library in &self.libraries {

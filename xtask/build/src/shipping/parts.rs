@@ -1,4 +1,4 @@
-//! What a build is made of, for its bill of materials and its licences.
+//! Components of a build, for its bill of materials and its licences.
 
 use std::path::{Path, PathBuf};
 
@@ -12,12 +12,15 @@ use super::needs::Needs;
 use crate::stages;
 use crate::workspace::Workspace;
 
-/// The parts of the build `info`, whose program needs `needs`.
+/// Returns the components of the build `info`, whose program needs `needs`.
+///
+/// # Errors
+/// If the sources or licence texts cannot be found.
 pub fn parts(workspace: &Workspace, info: &BuildInfo, needs: &Needs) -> Result<Parts> {
     let llama = sources(workspace, info)?;
     let mut licences =
         vec![Licences { folder: llama, name: format!("llama.cpp-{}", info.llama_version), deep: true }];
-    // Not there where Rust came without its documents.
+    // Some Rust installations come without the documents.
     if let Some(folder) = rust_documents().filter(|folder| folder.join("licenses").is_dir()) {
         licences.push(Licences { folder, name: format!("rust-std-{}", rustc_version(info)), deep: false });
     }
@@ -50,7 +53,7 @@ fn others(info: &BuildInfo, needs: &Needs) -> Vec<Part> {
             "rust-std",
             rustc_version(info),
             "MIT OR Apache-2.0",
-            "the library of Rust, part of the program",
+            "Rust's standard library, part of the program",
         ),
         cxx_runtime(info, needs),
     ];
@@ -60,26 +63,26 @@ fn others(info: &BuildInfo, needs: &Needs) -> Vec<Part> {
     parts
 }
 
-/// The library of C++, which is part of the program or of the system.
+/// Returns the C++ runtime, which is part of the program or of the system.
 fn cxx_runtime(info: &BuildInfo, needs: &Needs) -> Part {
     let version = info.toolchain.get("cxx").map_or("unknown", |tool| tool.version.as_str());
     let libstdcxx = "GPL-3.0-or-later WITH GCC-exception-3.1";
     if needs.libraries.contains("libstdc++.so.6") {
         let mut part =
-            plain("libstdc++", "6", libstdcxx, "the library of C++; the system's, not in the archive");
+            plain("libstdc++", "6", libstdcxx, "C++ standard library of the system, not in the archive");
         part.properties.push(("anneal:linked".to_string(), "dynamically".to_string()));
         return part;
     }
-    // zig brings LLVM's.
+    // zig ships LLVM's runtime.
     if info.compiler.contains("zig") {
         return plain(
             "libc++",
             version,
             "Apache-2.0 WITH LLVM-exception",
-            "the library of C++, part of the program",
+            "C++ standard library, part of the program",
         );
     }
-    plain("libstdc++", version, libstdcxx, "the library of C++, part of the program")
+    plain("libstdc++", version, libstdcxx, "C++ standard library, part of the program")
 }
 
 fn plain(name: &str, version: &str, license: &str, description: &str) -> Part {
@@ -98,25 +101,25 @@ fn rustc_version(info: &BuildInfo) -> &str {
     info.toolchain.get("rustc").map_or("unknown", |tool| tool.version.as_str())
 }
 
-/// Where the documents of the Rust that compiles here lie.
+/// Returns the folder with the documents of the installed Rust.
 fn rust_documents() -> Option<PathBuf> {
     let output = std::process::Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
     let folder = String::from_utf8(output.stdout).ok()?;
     Some(Path::new(folder.trim()).join("share/doc/rust"))
 }
 
-/// The llama.cpp sources that the build `info` was made of.
+/// Returns the folder of the llama.cpp sources that the build `info` was made from.
 ///
 /// # Errors
-/// When they are not there any more.
+/// If the sources no longer exist.
 fn sources(workspace: &Workspace, info: &BuildInfo) -> Result<PathBuf> {
     let all = workspace.anneal().join("sources");
     if let Some(tree) = sources_in(&all, &info.source.digest)? {
         return Ok(tree);
     }
     bail!(
-        "the sources of {} ({} {}) are not in {}, and their licences must go with it: `cargo xtask vendor --origin {}` \
-         fetches them",
+        "cannot copy the licences of {} ({} {}): its sources are not in {}\nhint: `cargo xtask vendor --origin \
+         {}` downloads them",
         info.profile,
         info.source.origin,
         info.source.version,
@@ -125,7 +128,7 @@ fn sources(workspace: &Workspace, info: &BuildInfo) -> Result<PathBuf> {
     )
 }
 
-/// The llama.cpp sources with the digest `digest` in the folder `all`, which `clean` may have removed.
+/// Returns the folder in `all` of the llama.cpp sources with the digest `digest`, or `None` if `clean` removed it.
 fn sources_in(all: &Path, digest: &build_info::Sha256) -> Result<Option<PathBuf>> {
     #[derive(Deserialize)]
     struct Fetched {
@@ -156,7 +159,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let digest = build_info::Sha256::of(b"sources");
         let all = folder.path().join("sources");
-        // Without the folder, the caller says how to fetch them.
+        // If the folder is missing, the caller explains how to download the sources.
         assert_eq!(sources_in(&all, &digest).unwrap(), None);
         let tree = all.join("b1/llama.cpp");
         std::fs::create_dir_all(&tree).unwrap();

@@ -1,4 +1,4 @@
-//! The audit of the finished program: its instruction sets, read from its code.
+//! Audit stage: checks the instruction sets in the finished program's code.
 
 use std::path::{Path, PathBuf};
 
@@ -15,12 +15,12 @@ use crate::audit::{Question, libraries, rules_path};
 use crate::ui::Progress;
 use crate::{audit as auditing, fs};
 
-/// What the audit depends on beyond the program: the rules.
+/// Returns the inputs of the audit other than the program: the rules.
 pub fn input(build: &Build) -> Result<String> {
     Ok(format!("{} {}", build.engine_source, rules(build)?))
 }
 
-/// Digest of the rules.
+/// Returns the digest of the rules.
 pub fn rules(build: &Build) -> Result<Sha256> {
     let path = rules_path(build.workspace);
     let rules = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -28,12 +28,15 @@ pub fn rules(build: &Build) -> Result<Sha256> {
 }
 
 /// Audits the newest engine and its libraries.
+///
+/// # Errors
+/// If a file cannot be audited or violates the rules.
 pub fn audit(build: &Build, progress: &mut Progress) -> Result<()> {
     let path = result_path(build);
-    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
     if !build.plan.target.starts_with("x86_64") {
         let arch = build.plan.target.split('-').next().unwrap_or_default();
-        let reason = format!("only programs for x86-64 can be disassembled, and this one is for {arch}");
+        let reason = format!("only programs for x86-64 can be disassembled, but this one is for {arch}");
         let found = Audit { not_done: Some(reason), glibc: glibc(build, &anneal)?, ..Audit::default() };
         return fs::write_atomically(&path, &serde_json::to_vec_pretty(&found)?);
     }
@@ -57,36 +60,36 @@ pub fn audit(build: &Build, progress: &mut Progress) -> Result<()> {
         all_symbols: false,
     };
     let mut report = auditing::audit(&files, &question, &Rules::read(&rules_path(build.workspace))?)?;
-    // The engine has not been put into its place yet.
+    // The audited engine is not yet at its final path.
     report.summary.files = std::iter::once(PathBuf::from("bin/anneal"))
         .chain(files.iter().skip(1).map(|file| auditing::relative(file, build.folder.path())))
         .collect();
-    // Also when it fails: whoever looks for the reason finds all of it here.
+    // The report is written even if the audit fails, so that the user finds the details in it.
     fs::write_atomically(&path, &serde_json::to_vec_pretty(&report)?)?;
     if let Some(complaint) = report.complaint() {
-        bail!("{complaint}\n  all of it: {}", path.display());
+        bail!("{complaint}\n  full report: {}", path.display());
     }
     report.doubt().iter().for_each(|doubt| build.ui.warn(doubt));
     Ok(())
 }
 
-/// The oldest glibc that `anneal` starts with, of whatever architecture it is.
+/// Returns the oldest glibc that can load `anneal`, for any architecture.
 ///
 /// # Errors
-/// When that is newer than the one that the build is for.
+/// If it is newer than the glibc that the build targets.
 fn glibc(build: &Build, anneal: &Path) -> Result<Option<Glibc>> {
     let bytes = std::fs::read(anneal).with_context(|| format!("cannot read {}", anneal.display()))?;
-    let asked = Dynamic::read(&bytes).with_context(|| format!("{} is no program", anneal.display()))?;
+    let asked = Dynamic::read(&bytes).with_context(|| format!("{} is not a program", anneal.display()))?;
     let needs = asked.glibc().map(Glibc::from);
     match (needs, build.plan.zig.as_ref().map(|zig| zig.glibc)) {
         (Some(needs), Some(floor)) if needs > floor => {
-            bail!("the program needs glibc {needs}, and this build is for {floor} and later")
+            bail!("the program needs glibc {needs}, but this build targets {floor} and later")
         }
         _ => Ok(needs),
     }
 }
 
-/// What the build is held against.
+/// Returns the rule that applies to the build.
 fn rule(build: &Build) -> Rule {
     let isa = &build.plan.isa.isa;
     if *isa == Isa::X86_64V3.to_string() {
@@ -100,7 +103,7 @@ fn rule(build: &Build) -> Rule {
     }
 }
 
-/// What the audit of this build found.
+/// Returns the stored result of the audit of this build, or `None`.
 pub fn result(build: &Build) -> Option<Audit> {
     serde_json::from_slice(&std::fs::read(result_path(build)).ok()?).ok()
 }

@@ -1,6 +1,6 @@
-//! The list of crates that the engine carries in itself, as cargo-auditable writes it:
-//! <https://github.com/rust-secure-code/cargo-auditable/blob/master/PARSING.md>. An archive's bill of materials lies beside
-//! the program and can be lost; this one goes where the program goes.
+//! List of crates that is embedded in the engine, in the format of cargo-auditable:
+//! <https://github.com/rust-secure-code/cargo-auditable/blob/master/PARSING.md>. An archive's bill of materials is a
+//! separate file and can be lost; this list stays with the program.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use ship::order::Rust;
 
 use crate::workspace::Workspace;
 
-/// The format's top level.
+/// Top level of the format.
 #[derive(Serialize)]
 struct VersionInfo<'a> {
     packages: Vec<Package<'a>>,
@@ -31,8 +31,11 @@ struct Package<'a> {
     root: bool,
 }
 
-/// Writes the list for `rust` on `target` to a file that is named by what it holds, so that builds with equal lists tell
-/// cargo the same.
+/// Writes the list for `rust` on `target` to a file that is named by its digest, so that builds with equal lists pass
+/// equal arguments to cargo.
+///
+/// # Errors
+/// If the crates cannot be listed or the file cannot be written.
 pub fn write(workspace: &Workspace, rust: &Rust, target: &str) -> Result<PathBuf> {
     let text = serde_json::to_vec(&list(&crates::linked(rust, target)?, &rust.package))?;
     let mut packed = ZlibEncoder::new(Vec::new(), Compression::best());
@@ -41,7 +44,7 @@ pub fn write(workspace: &Workspace, rust: &Rust, target: &str) -> Result<PathBuf
     let folder = workspace.anneal().join("auditable");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let file = folder.join(build_info::Sha256::of(&packed).short());
-    // Written once: cargo asks for its time as well.
+    // An unchanged file is not rewritten, because cargo also checks its modification time.
     if !std::fs::read(&file).is_ok_and(|there| there == packed) {
         crate::fs::write_atomically(&file, &packed)?;
     }
@@ -59,11 +62,11 @@ fn list<'a>(crates: &'a [Crate], root: &str) -> VersionInfo<'a> {
     VersionInfo { packages: crates.iter().map(package).collect() }
 }
 
-/// The format's word for where a crate came from.
+/// Returns the format's name for the origin of a crate.
 fn source(cargo: Option<&str>) -> &'static str {
     match cargo {
         None => "local",
-        // What cargo calls it by, wherever it fetches from.
+        // Cargo uses this identifier for crates.io even if a mirror serves the crate.
         Some("registry+https://github.com/rust-lang/crates.io-index") => "crates.io",
         Some(other) if other.starts_with("git+") => "git",
         Some(_) => "registry",

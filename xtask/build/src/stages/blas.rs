@@ -1,7 +1,7 @@
-//! Fake-BLAS check: the library that the finished program really calls, compared with the plan's.
+//! Check of the BLAS library: compares the library that the finished program calls with the plan's.
 //!
-//! A linker takes the first file of a name, and a loader the first on its own path, so neither the plan nor the
-//! link line proves anything: the program is asked, and so is the loader.
+//! A linker takes the first file with a matching name, and a loader the first one on its own path, so neither the
+//! plan nor the link command proves anything. The check asks the program itself and the loader.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use toolchain::BlasLibrary;
 use super::state::Build;
 use crate::process::Run;
 
-/// The part of `anneal info --json` that is read.
+/// Fields of `anneal info --json` that are read.
 #[derive(Deserialize)]
 struct Info {
     backends: Vec<String>,
@@ -27,26 +27,25 @@ struct Linked {
     library: String,
 }
 
-/// What the record says of BLAS.
+/// Returns the BLAS library for the record, or `None` if the plan has none.
 ///
 /// # Errors
-/// When the program has another BLAS library than the plan says, or none.
+/// If the program has no BLAS library, or another one than the plan says.
 pub fn verify(build: &Build) -> Result<Option<Blas>> {
     let Some(planned) = &build.plan.blas_library else { return Ok(None) };
-    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
     let info: Info = build.ask_engine()?;
     let loaded = Run::new("ldd", &build.log)
         .args([&anneal])
         .env("LC_ALL", "C")
         .output()
-        .with_context(|| format!("cannot ask the loader what {} would load", anneal.display()))?;
-    let found = compare(planned, &info, &loaded_files(&loaded)).with_context(|| {
-        format!("{} does not have the BLAS library that its profile asks for", anneal.display())
-    })?;
+        .with_context(|| format!("cannot query the loader for the libraries of {}", anneal.display()))?;
+    let found = compare(planned, &info, &loaded_files(&loaded))
+        .with_context(|| format!("{} does not use the BLAS library of its profile", anneal.display()))?;
     Ok(Some(found))
 }
 
-/// The record, where the program has what was planned.
+/// Returns the entry for the record if the program uses the planned library.
 fn compare(planned: &BlasLibrary, info: &Info, loaded: &[PathBuf]) -> Result<Blas> {
     let Some(linked) = info.blas.as_ref().filter(|_| info.backends.iter().any(|name| name == "BLAS")) else {
         bail!("it has no BLAS backend, only {}", info.backends.join(", "));
@@ -55,7 +54,7 @@ fn compare(planned: &BlasLibrary, info: &Info, loaded: &[PathBuf]) -> Result<Bla
         if !loaded.contains(library) {
             let others: Vec<String> = loaded.iter().map(|path| path.display().to_string()).collect();
             bail!(
-                "{} was planned, and the loader does not load it. It loads {}. Look for LD_LIBRARY_PATH or \
+                "{} is planned, but the loader does not load it; it loads {}\nhint: check LD_LIBRARY_PATH and \
                  LD_PRELOAD in the environment",
                 library.display(),
                 others.join(", ")
@@ -63,7 +62,12 @@ fn compare(planned: &BlasLibrary, info: &Info, loaded: &[PathBuf]) -> Result<Bla
         }
     }
     if !is_reported(planned, &linked.library) {
-        bail!("{} {} was planned, and it says {:?}", planned.vendor, planned.version, linked.library);
+        bail!(
+            "{} {} is planned, but the program reports {:?}",
+            planned.vendor,
+            planned.version,
+            linked.library
+        );
     }
     Ok(Blas {
         vendor: planned.vendor.clone(),
@@ -75,19 +79,20 @@ fn compare(planned: &BlasLibrary, info: &Info, loaded: &[PathBuf]) -> Result<Bla
     })
 }
 
-/// Whether a library that says `words` of itself is of the planned vendor and version. Older MKLs word theirs in
-/// another way than their files, so only the year is compared.
+/// True if a library that reports itself as `words` is of the planned vendor and version. Older MKLs report a version
+/// in another format than their files do, so only the year is compared.
 fn is_reported(planned: &BlasLibrary, words: &str) -> bool {
     let (name, version) = match planned.vendor.as_str() {
         "openblas" => ("OpenBLAS", planned.version.as_str()),
         "blis" => ("BLIS", planned.version.as_str()),
         _ => ("Math Kernel Library", planned.version.split('.').next().unwrap_or_default()),
     };
-    // Debian's BLIS is found by its folder, and may not tell its version there.
+    // The version of Debian's BLIS may be unknown, because the library is found by its folder.
     words.contains(name) && (planned.version == "unknown" || words.contains(version))
 }
 
-/// The files behind the lines of ldd: `libopenblas.so.0 => /usr/lib/…/libopenblas.so.0 (0x…)`.
+/// Returns the files in the output of ldd, whose lines are like `libopenblas.so.0 => /usr/lib/…/libopenblas.so.0
+/// (0x…)`.
 fn loaded_files(text: &str) -> Vec<PathBuf> {
     text.lines()
         .filter_map(|line| {
@@ -156,12 +161,17 @@ mod tests {
             (openblas(one), info(both, Some(says)), vec![one], None),
             (openblas(one), info(cpu, Some(says)), vec![one], Some("no BLAS backend, only CPU")),
             (openblas(one), info(both, None), vec![one], Some("no BLAS backend")),
-            (openblas(one), info(both, Some(says)), vec![other], Some("/l/libone.so was planned")),
+            (openblas(one), info(both, Some(says)), vec![other], Some("/l/libone.so is planned")),
             (openblas(archive), info(both, Some(says)), vec![], None),
-            (openblas(one), info(both, Some("OpenBLAS 0.3.29 X")), vec![one], Some("and it says")),
-            (openblas(one), info(both, Some("BLIS 0.3.21")), vec![one], Some("and it says")),
+            (
+                openblas(one),
+                info(both, Some("OpenBLAS 0.3.29 X")),
+                vec![one],
+                Some("but the program reports"),
+            ),
+            (openblas(one), info(both, Some("BLIS 0.3.21")), vec![one], Some("but the program reports")),
             (mkl.clone(), info(both, Some(intel)), vec![one], None),
-            (mkl, info(both, Some(says)), vec![one], Some("mkl 2026.2 was planned")),
+            (mkl, info(both, Some(says)), vec![one], Some("mkl 2026.2 is planned")),
         ];
         for (planned, info, loaded, refusal) in cases {
             let loaded: Vec<PathBuf> = loaded.into_iter().map(Path::to_path_buf).collect();

@@ -1,4 +1,4 @@
-//! Proof in the finished binary that C++ was inlined into Rust: a flag that was passed proves nothing.
+//! Check that the finished binary has C++ code inlined into Rust. The flags alone do not prove it.
 
 use std::path::Path;
 
@@ -7,48 +7,51 @@ use object::{Object, ObjectSymbol};
 
 use super::state::Build;
 
-/// A function of the engine's C++ shim that stores one flag, is called from Rust alone, and whose address nobody
-/// takes. Inlined everywhere it is dropped, so its symbol is gone.
+/// Function of the engine's C++ shim that sets one flag. Only Rust calls it and nobody takes its address, so it is
+/// dropped, and its symbol disappears, if every call is inlined.
 pub const WITNESS: &str = "anneal_interrupt";
-/// A function of llama.cpp that is too large to be inlined: it shows that the symbols were not stripped.
+/// Function of the C++ shim that is too large to be inlined. Its symbol shows that symbols were not stripped.
 const ALWAYS_THERE: &str = "anneal_model_load";
 
-/// Looks for the witness where the plan says that calls can be inlined across the border.
+/// Looks for the witness in builds whose plan allows inlining between the languages.
 ///
 /// # Errors
-/// When they were not.
+/// If the calls were not inlined.
 pub fn check(build: &Build) -> Result<()> {
-    // Counters keep the address of every function, inlined or not.
+    // Counters keep the address of every function, even of inlined ones.
     let counts = build.plan.variant.as_ref().is_some_and(|variant| variant.name.ends_with("pgo-train"));
     if !build.plan.lto.across || counts {
         return Ok(());
     }
-    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
     if is_inlined(&anneal)? {
         return Ok(());
     }
     bail!(
-        "link-time optimisation did not reach across C++ and Rust: {} still holds the function {WITNESS} of the C++ \
-         shim, which is small enough to be inlined into Rust. Both sides must be compiled for one CPU by one LLVM; \
-         see the commands in {}",
+        "link-time optimisation did not inline C++ into Rust: {} still contains the function {WITNESS} of the \
+         C++ shim, which is small enough to be inlined. Both languages must be compiled for the same CPU by the \
+         same LLVM; see the commands in {}",
         anneal.display(),
         build.folder.log().display()
     )
 }
 
-/// Whether no copy of [`WITNESS`] is left in the executable at `path`.
+/// True if the executable at `path` contains no copy of [`WITNESS`].
+///
+/// # Errors
+/// If the file cannot be read or its symbols were stripped.
 pub fn is_inlined(path: &Path) -> Result<bool> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let file = object::File::parse(&*bytes)
-        .with_context(|| format!("{} is no executable that can be understood", path.display()))?;
-    // LTO may rename what it makes local: `name.llvm.123`.
+        .with_context(|| format!("cannot parse {} as an executable", path.display()))?;
+    // LTO may rename functions that it makes local to `name.llvm.123`.
     let has = |name: &str| {
         file.symbols().filter_map(|symbol| symbol.name().ok()).any(|symbol| {
             symbol.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         })
     };
     if !has(ALWAYS_THERE) {
-        bail!("{} holds no symbols: what was inlined cannot be seen", path.display());
+        bail!("{} has no symbols, so inlining cannot be checked", path.display());
     }
     Ok(!has(WITNESS))
 }

@@ -1,4 +1,4 @@
-//! What compiler caches are told, and what one did in a build.
+//! Environment and statistics of compiler caches.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,23 +12,25 @@ use crate::process::Run;
 use crate::tools::{Counts, Launcher};
 
 impl Build<'_> {
-    /// The environment of compiler caches. In one checkout they find what was compiled in another: paths below a checkout
-    /// count as relative ones, and zig's scripts by what they hold.
+    /// Returns the environment of compiler caches. It lets one checkout reuse the objects of another: paths below a
+    /// checkout count as relative, and zig's scripts are compared by content.
     ///
-    /// Neither cache asks which CPU `-march=native` stands for, and what a Zen 4 put into a bucket would end a Haswell: what
-    /// was compiled for the CPU that is here is found on such CPUs alone.
+    /// Neither cache considers which CPU `-march=native` stands for, so code that a Zen 4 put into a shared cache
+    /// would crash on a Haswell. Code that is compiled for this machine's CPU is therefore only found on equal CPUs.
     ///
-    /// Whether there is a launcher is not asked: a tree that was configured with one keeps it.
+    /// The environment is set even without a launcher, because a tree that was configured with one keeps it.
     pub(super) fn of_caches(&self) -> Result<BTreeMap<String, Option<String>>> {
         let root = self.workspace.root().display().to_string();
         let mut all = of_ccache(&root);
-        // Read by the server when it starts: who shares one among checkouts names them all.
+        // sccache's server reads this variable when it starts. A user who shares a server among checkouts lists them
+        // all.
         if std::env::var_os("SCCACHE_BASEDIRS").is_none() {
             all.push(("SCCACHE_BASEDIRS", root));
         }
         if !self.plan.reproducible {
             let cpu = serde_json::to_vec(&self.host.cpu)?;
-            // Not in the build's folder: ccache parts its list at colons, and keys given by hand put one into that name.
+            // The file lies outside the build folder because ccache splits its list at colons, and overrides put a
+            // colon into the folder's name.
             let file = self.workspace.anneal().join("cpu.json");
             if !std::fs::read(&file).is_ok_and(|there| there == cpu) {
                 fs::write_atomically(&file, &cpu)?;
@@ -40,16 +42,20 @@ impl Build<'_> {
         Ok(all.into_iter().map(|(name, value)| (name.to_string(), Some(value))).collect())
     }
 
-    /// How cargo has sccache run rustc. Not where crates are compiled for the CPU that is here: the flag stands in a script,
-    /// which sccache does not read. It keeps libraries, and passes programs and macros on to rustc.
+    /// Returns the variable that makes cargo run rustc through sccache. Not used for crates that are compiled for
+    /// this machine's CPU, because that flag is in a script, which sccache does not read. sccache caches libraries;
+    /// programs and macros are passed through to rustc.
     pub(super) fn rustc_cache(&self) -> Option<(String, Option<String>)> {
         let sccache = self.launcher.program.as_deref().filter(|path| is_sccache(path));
         let sccache = sccache.filter(|_| self.plan.codegen.own_rust.is_empty())?;
         Some(("RUSTC_WRAPPER".to_string(), Some(sccache.to_string_lossy().into_owned())))
     }
 
-    /// The cache that a tree is configured with which is not there yet. No other machine compiles what is for the CPU that
-    /// is here: a cache that has one do so is refused where the user named it, else another one takes its place.
+    /// Returns the cache for a tree that is not configured yet. Code for this machine's CPU must not be compiled on
+    /// other machines: a cache that distributes compilations is replaced by another one.
+    ///
+    /// # Errors
+    /// If the user requested such a cache.
     pub(super) fn launcher(&self) -> Result<Option<PathBuf>> {
         if let Some(chosen) = self.chosen.get() {
             return Ok(chosen.clone());
@@ -58,8 +64,8 @@ impl Build<'_> {
             Some(scheduler) => {
                 let instead = without_scheduler(&self.launcher, &scheduler, &self.plan.profile)?;
                 self.ui.warn(format_args!(
-                    "sccache has other machines compile (its scheduler is {scheduler}), and {} is for the CPU that is \
-                     here: it is compiled with {}",
+                    "sccache distributes compilations (its scheduler is {scheduler}), but {} is for this \
+                     machine's CPU, so it is compiled with {}",
                     self.plan.profile,
                     named(instead.as_deref())
                 ));
@@ -70,36 +76,37 @@ impl Build<'_> {
         Ok(self.chosen.get_or_init(|| chosen).clone())
     }
 
-    /// Whether the tree that is configured would have other machines compile what is for the CPU that is here.
+    /// True if the configured tree would compile code for this machine's CPU on other machines.
     pub(super) fn is_configured_for_others(&self) -> bool {
         self.cache().is_some_and(|cache| self.scheduler(&cache).is_some())
     }
 
-    /// Who would have other machines compile by `cache`, if anybody does, where that must not be.
+    /// Returns the scheduler that `cache` would use to compile code for this machine's CPU on other machines, or
+    /// `None`.
     fn scheduler(&self, cache: &Path) -> Option<String> {
         if self.plan.reproducible || !is_sccache(cache) {
             return None;
         }
         let environment = self.environment().ok()?;
-        // One that was built without it knows no such question.
+        // An sccache that was built without distribution rejects this argument.
         let status = Run::new(cache, &self.log).args(["--dist-status"]).envs(&environment).output().ok()?;
         scheduler(&status)
     }
 
-    /// Tells whoever named another cache that a configured tree keeps its own.
+    /// Warns the user who requested a cache that a configured tree keeps its own.
     pub(super) fn tell_kept_cache(&self) {
         let kept = self.cache();
         if self.launcher.named && kept != self.launcher.program {
             self.ui.warn(format_args!(
-                "this build tree was configured with {}, and goes on so: --cache counts for trees that are not there yet; \
-                 remove {} to have it compiled anew",
+                "this build tree was configured with {} and keeps it: --cache only applies to new trees\nhint: \
+                 remove {} to compile it again",
                 named(kept.as_deref()),
                 self.folder.cmake().display()
             ));
         }
     }
 
-    /// What the cache has counted up to now; nothing where there is none or it does not say.
+    /// Returns the cache's statistics, or `None` if there is no cache or it reports none.
     pub(super) fn counts(&self) -> Option<Counts> {
         let launcher = self.cache()?;
         let sccache = is_sccache(&launcher);
@@ -110,7 +117,7 @@ impl Build<'_> {
         if sccache { Counts::of_sccache(&text) } else { Some(Counts::of_ccache(&text)) }
     }
 
-    /// Tells what the cache did since it had counted `before`.
+    /// Prints the cache's activity since `before`.
     pub(super) fn tell_cache(&self, before: Option<Counts>) {
         let Some((before, now)) = before.zip(self.counts()) else { return };
         let counts = now.since(&before);
@@ -119,20 +126,19 @@ impl Build<'_> {
         }
     }
 
-    /// The cache that runs the C++ compilers: that of a tree which is configured, whatever is asked for now.
+    /// Returns the cache that runs the C++ compilers. In a configured tree this is the configured one.
     pub(super) fn cache(&self) -> Option<PathBuf> {
         match std::fs::read_to_string(self.folder.cmake().join("CMakeCache.txt")) {
             Ok(cache) => configured(&cache),
-            // What is refused is told by the stage that would configure with it.
+            // The stage that configures reports this error.
             Err(_) => self.launcher().ok().flatten(),
         }
     }
 }
 
-/// What ccache is told. By a base folder it makes the paths below it relative ones in what is compiled too, and assertions
-/// name their files so; [`super::zig`] maps both forms to the same, for a reproducible build must not tell whether there was
-/// a cache.
-/// <https://ccache.dev/manual/latest.html#_compiling_in_different_directories>
+/// Returns ccache's environment. Below its base folder, ccache also makes paths relative in the compiled code, so
+/// assertions contain relative file names. [`super::zig`] maps both forms to the same name, because a reproducible
+/// build must not depend on a cache. <https://ccache.dev/manual/latest.html#_compiling_in_different_directories>
 pub(super) fn of_ccache(root: &str) -> Vec<(&'static str, String)> {
     vec![
         ("CCACHE_BASEDIR", root.to_string()),
@@ -141,22 +147,23 @@ pub(super) fn of_ccache(root: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What takes the place of sccache where `scheduler` has other machines compile.
+/// Returns the cache that replaces an sccache whose `scheduler` distributes compilations.
 ///
 /// # Errors
-/// When the user named sccache.
+/// If the user requested sccache.
 fn without_scheduler(launcher: &Launcher, scheduler: &str, profile: &str) -> Result<Option<PathBuf>> {
     if !launcher.named {
         return Ok(launcher.instead.clone());
     }
     Err(exit::usage(format!(
-        "sccache has other machines compile (its scheduler is {scheduler}), and {profile} is for the CPU that is here, \
-         which -march=native does not say there: build a profile that names its instruction sets, such as portable, or use \
-         --cache ccache or --cache off, or start sccache's server without a scheduler (SCCACHE_CONF)"
+        "sccache distributes compilations (its scheduler is {scheduler}), but {profile} is for this machine's \
+         CPU, which -march=native would not mean on another machine\nhint: build a profile that names its \
+         instruction sets, such as portable, or use --cache ccache or --cache off, or start sccache's server \
+         without a scheduler (SCCACHE_CONF)"
     )))
 }
 
-/// A cache as people call it.
+/// Returns a cache's name for messages.
 fn named(cache: Option<&Path>) -> String {
     cache.map_or("no cache".to_string(), |path| {
         path.file_name().unwrap_or_default().to_string_lossy().into_owned()
@@ -167,13 +174,13 @@ fn is_sccache(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == "sccache")
 }
 
-/// The launcher in CMake's cache.
+/// Returns the launcher in CMake's cache file.
 fn configured(cache: &str) -> Option<PathBuf> {
     let entry = cache.lines().find_map(|line| line.strip_prefix("CMAKE_CXX_COMPILER_LAUNCHER:"))?;
     entry.split_once('=').map(|(_, path)| PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty())
 }
 
-/// What the user's variable `name` holds, and `more`.
+/// Returns the value of the environment variable `name` with `more` appended after `between`.
 fn joined(name: &str, more: &str, between: &str) -> String {
     match std::env::var(name) {
         Ok(there) if !there.is_empty() => format!("{there}{between}{more}"),
@@ -181,7 +188,7 @@ fn joined(name: &str, more: &str, between: &str) -> String {
     }
 }
 
-/// The scheduler in what `sccache --dist-status` prints: whether it answers or not, it was asked for.
+/// Returns the scheduler in the output of `sccache --dist-status`, even if the scheduler is not connected.
 fn scheduler(status: &str) -> Option<String> {
     let status: serde_json::Value = serde_json::from_str(status.trim()).ok()?;
     ["SchedulerStatus", "NotConnected"].into_iter().find_map(|key| {

@@ -1,4 +1,4 @@
-//! The C++ part.
+//! Compilation of the C++ part.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -11,8 +11,9 @@ use crate::forecast::{Forecast, Records, ninja};
 use crate::process::{Event, Run};
 use crate::ui::Progress;
 
-/// Files of ggml-cuda that nvcc takes longest for, by parts of their names: the slowest first, as CUDA 13.5 took them for
-/// compute capability 9.0. ninja takes files as the tree names them, these among the last, and whoever comes last works alone.
+/// Parts of the names of the ggml-cuda files that nvcc takes longest for, the slowest first, as measured with CUDA
+/// 13.5 for compute capability 9.0. By itself, ninja would start these files among the last, and the very last would
+/// run alone.
 const SLOW: [&str; 8] = [
     "/mmq-instance-iq",
     "/fattn-mma-",
@@ -24,10 +25,13 @@ const SLOW: [&str; 8] = [
     "/mmvq.cu",
 ];
 
-/// Memory for one nvcc, in bytes: the largest of its programs took 0.6 GB for one architecture.
+/// Memory that is assumed for one nvcc, in bytes. Its largest process used 0.6 GB for one architecture.
 const NVCC_MEMORY: u64 = 1 << 30;
 
-/// Compiles libllama and ggml with ninja, which goes on where a stopped run was.
+/// Compiles libllama and ggml with ninja. A stopped run resumes.
+///
+/// # Errors
+/// If a compilation fails or the user stops it.
 pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
     let slow = match &build.plan.cuda {
         Some(_) => slow_objects(&flags::entries(&build.folder.compile_database())?),
@@ -42,7 +46,7 @@ pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
     Ok(())
 }
 
-/// Progress of ninja, and its records.
+/// Progress of ninja, with the recorded durations.
 struct NinjaProgress {
     began: Instant,
     records: Records,
@@ -51,18 +55,18 @@ struct NinjaProgress {
 }
 
 impl NinjaProgress {
-    /// Asks ninja what it would do, `first` before all others.
+    /// Creates the forecast from ninja's plan, with the objects in `first` before all others.
     fn new(build: &Build, first: &[String]) -> Result<Self> {
         let records = Records::read(&build.workspace.anneal());
         let section = format!("ninja {}", build.plan.profile);
-        // The bar is no reason to fail: ninja tells what is wrong when it is run.
+        // A failure here only affects the progress bar; ninja reports errors when it runs.
         let plan = command(build, &build.plan.targets)?.args(["-n"]).quietly().output();
         let units = ninja::units(&plan.unwrap_or_default(), first, &records.of(&section));
         let forecast = Forecast::new(units, jobs(build), records.guess(&section));
         Ok(Self { began: Instant::now(), records, section, forecast })
     }
 
-    /// Makes `targets`.
+    /// Runs ninja for `targets`.
     fn ninja(&mut self, build: &Build, targets: &[String], progress: &mut Progress) -> Result<()> {
         let began = self.began;
         let now = || began.elapsed().as_secs_f64();
@@ -77,18 +81,19 @@ impl NinjaProgress {
         })
     }
 
-    /// Remembers what the units took. With a compiler cache they took what they take in no other build.
+    /// Records the durations of the units, except with a compiler cache, because those durations do not apply to
+    /// other builds.
     fn learn(mut self, build: &Build) {
         if build.cache().is_some() {
             return;
         }
         let took = ninja::took(&ninja::log(&build.folder.cmake()), &self.forecast);
-        // The next bar is less exact without it, and nothing else.
+        // Without this record only the next estimate is less accurate.
         let _ = self.records.learn(&self.section, took);
     }
 }
 
-/// The objects of the files in [`SLOW`], in that order.
+/// Returns the objects of the files in [`SLOW`], in that order.
 fn slow_objects(entries: &[flags::CompileCommand]) -> Vec<String> {
     let of = |part: &'static str| entries.iter().filter(move |entry| entry.file.contains(part));
     let mut seen = BTreeSet::new();
@@ -96,7 +101,7 @@ fn slow_objects(entries: &[flags::CompileCommand]) -> Vec<String> {
     objects.filter(|object| seen.insert(object.clone())).collect()
 }
 
-/// ninja, which makes `targets`.
+/// Returns the ninja command that makes `targets`.
 fn command<'a>(build: &'a Build, targets: &[String]) -> Result<Run<'a>> {
     Ok(Run::new(&build.plan.ninja.path, &build.log)
         .args(["-C"])
@@ -107,7 +112,8 @@ fn command<'a>(build: &'a Build, targets: &[String]) -> Result<Run<'a>> {
         .env("NINJA_STATUS", "[%f/%t] "))
 }
 
-/// How many files are compiled side by side: where nvcc is among the compilers, no more than there is memory for.
+/// Returns the number of parallel compilations. If nvcc is one of the compilers, the available memory limits the
+/// number.
 fn jobs(build: &Build) -> usize {
     let most = match &build.plan.cuda {
         Some(_) => build.host.usable_memory().map_or(u64::MAX, |memory| memory.0 / NVCC_MEMORY),

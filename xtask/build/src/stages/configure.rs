@@ -1,4 +1,4 @@
-//! CMake's configuration of llama.cpp.
+//! CMake configuration of llama.cpp.
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ use crate::pgo::gcda;
 use crate::process::{Run, Stream};
 use crate::ui::Progress;
 
-/// CMake reads it at `project(ggml)` and does it when all of ggml's targets are there. What a target adds stands after
-/// the flags of all files, so it has the last word.
+/// CMake script that is included at `project(ggml)` and runs after all of ggml's targets exist. A target's options
+/// follow the global flags on the command line, so they take precedence.
 const SPARE_KERNELS: &str = "\
 # No counters and no profile in ggml's CPU kernels: written by Anneal, see docs/src/build/pgo.md.
 cmake_language(DEFER CALL target_compile_options ggml-cpu PRIVATE -fno-profile-generate -fno-profile-use)
 ";
 
-/// What the stage is run on beyond the plan.
+/// Returns the inputs of the stage other than the plan.
 pub fn input(build: &Build) -> Result<String> {
     let spared = build.plan.variant.as_ref().is_some_and(|variant| variant.spares_kernels);
     let scripts = zig::digest(build.plan, build.workspace)?;
@@ -26,21 +26,24 @@ pub fn input(build: &Build) -> Result<String> {
     Ok(format!("{}{}{scripts}{maps}", build.tree()?.path.display(), if spared { SPARE_KERNELS } else { "" }))
 }
 
-/// Sees that the sources have the programs that are asked for: CMake would name a folder of each one that they lack.
+/// Checks that the sources contain the requested programs. CMake would only report a missing folder for each program.
 fn check_programs(build: &Build) -> Result<()> {
     let asked = build.plan.definitions.get("LLAMA_BUILD_TOOLS").is_some_and(|value| value == "ON");
     let tools = build.tree()?.path.join("tools/llama-bench/CMakeLists.txt");
     if asked && !tools.is_file() {
         return Err(exit::usage(format!(
-            "profile {} makes programs of llama.cpp's own, which the sources of --origin {} leave out: add --origin sdist or \
-             --origin git",
+            "profile {} builds programs of llama.cpp, which the sources of --origin {} do not contain\nhint: add \
+             --origin sdist or --origin git",
             build.plan.profile, build.plan.source.origin
         )));
     }
     Ok(())
 }
 
-/// Configures into an empty tree: a half-written cache of a stopped run would be believed.
+/// Configures into an empty tree, because CMake would trust the incomplete cache of a stopped run.
+///
+/// # Errors
+/// If CMake fails or the sources lack a program.
 pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
     check_programs(build)?;
     let launcher = build.launcher()?;
@@ -66,7 +69,7 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
             .map(move |language| define(&format!("CMAKE_{language}_COMPILER_LAUNCHER"), launcher))
     });
     let places = places::cmake_include(build)?;
-    // ggml asks git for a version, and git would answer with ours.
+    // ggml asks git for its version; without this limit git would report the version of this checkout.
     let (ceiling, folder) = build.tree()?.cmake_environment();
     Run::new(&build.plan.cmake.path, &build.log)
         .args(["-G", "Ninja", "-S"])

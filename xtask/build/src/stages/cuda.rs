@@ -1,5 +1,6 @@
-//! Builds for NVIDIA's GPUs on a machine that may have none: what stands in place of the driver and of cuBLAS where CMake
-//! links programs of llama.cpp's own (the engine links it with its shim, `vendor/llama-link/build`), and how the engine is run.
+//! Builds for NVIDIA GPUs on a machine that may have none. Defines the stand-ins for the driver and cuBLAS with which
+//! CMake links llama.cpp's own programs (the engine links the stand-in with its shim, `vendor/llama-link/build`), and
+//! the way the engine runs during its build.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,14 +12,17 @@ use plan::{CudaPlan, Plan};
 use super::state::Build;
 use crate::process::Run;
 
-/// Where it lies in the checkout.
+/// Source file of the stand-in, relative to the checkout.
 const SOURCE: &str = "vendor/llama-link/csrc/cuda.cpp";
-/// The folder of the header that it includes.
+/// Folder of the header that it includes.
 const HEADERS: &str = "vendor/llama-sys/csrc";
-/// What a build of the library alone makes.
+/// Target of a build that makes only the library.
 const LIBRARY_ALONE: &str = "llama";
 
-/// Compiles it and says how CMake is told of it; nothing for a build that has no programs, or no GPUs.
+/// Compiles the stand-in and returns CMake's definitions for it. Returns none for a build without programs or GPUs.
+///
+/// # Errors
+/// If it cannot be compiled.
 pub fn definitions(build: &Build) -> Result<Vec<String>> {
     let Some(cuda) = build.plan.cuda.as_ref().filter(|_| has_programs(&build.plan.targets)) else {
         return Ok(Vec::new());
@@ -26,8 +30,8 @@ pub fn definitions(build: &Build) -> Result<Vec<String>> {
     Ok(in_place_of_libraries(&compile(build, cuda)?, &cuda.runtime))
 }
 
-/// What CMake takes for cuBLAS and for the driver. The `object` does for both and may be linked once alone: in place of the
-/// driver stands CUDA's `runtime`, an archive, of which nothing is taken twice.
+/// Returns the definitions of cuBLAS and the driver for CMake. `object` replaces both but may be linked only once, so
+/// CUDA's `runtime` fills the place of the driver: it is an archive, which may be listed twice.
 fn in_place_of_libraries(object: &Path, runtime: &Path) -> Vec<String> {
     vec![
         format!("-DCUDA_cublas_LIBRARY={}", object.display()),
@@ -39,7 +43,7 @@ fn has_programs(targets: &[String]) -> bool {
     targets.iter().any(|target| target != LIBRARY_ALONE)
 }
 
-/// The object: the linker takes it as it takes an archive, and nobody has to make one.
+/// Compiles the stand-in to an object file. The linker accepts it like an archive.
 fn compile(build: &Build, cuda: &CudaPlan) -> Result<PathBuf> {
     let object = build.folder.path().join("cuda.o");
     let root = build.workspace.root();
@@ -54,23 +58,22 @@ fn compile(build: &Build, cuda: &CudaPlan) -> Result<PathBuf> {
         .args([&object])
         .envs(&build.environment()?)
         .output()
-        .with_context(|| {
-            format!("cannot compile {SOURCE}, which stands in place of the driver and of cuBLAS")
-        })?;
+        .with_context(|| format!("cannot compile {SOURCE}, the stand-in for the driver and cuBLAS"))?;
     Ok(object)
 }
 
-/// Flags and variables for the engine's runs while it is built, see [`manner`].
+/// Arguments and environment of the engine's runs during its build, see [`manner`].
 #[derive(Clone, Debug, Default)]
 pub struct Manner {
     /// Arguments of `anneal run` and `anneal logits`.
     pub flags: Vec<&'static str>,
-    /// Variables of the environment.
+    /// Environment variables; `None` removes a variable.
     pub variables: BTreeMap<String, Option<String>>,
 }
 
-/// How the engine of `plan` is run while it is built: as its record will say, which is not there yet, whatever that of an earlier
-/// build beside it says. A GPU is not needed where a program for GPUs is made; where there is one, the program takes it.
+/// Returns the way to run the engine of `plan` during its build. It follows the plan, because the record does not
+/// exist yet or is that of an earlier build. A program for GPUs can be built without a GPU; if there is one, the
+/// program uses it.
 pub fn manner(plan: &Plan) -> Manner {
     plan.cuda.as_ref().map(|_| of_defaults(&plan.defaults)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The Rust part: `anneal`, linked with what the C++ stages installed.
+//! Compilation of the Rust part: `anneal`, linked with the installed C++ libraries.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::process::{self, Event, Run, Stream};
 use crate::ui::Progress;
 use crate::workspace::Workspace;
 
-/// What the engine is made of, relative to the workspace.
+/// Sources of the engine, relative to the workspace.
 const SOURCES: &[&str] = &[
     "Cargo.toml",
     "Cargo.lock",
@@ -35,8 +35,8 @@ const SOURCES: &[&str] = &[
     "vendor/llama-sys",
 ];
 
-/// Variables by which cargo, cc and bindgen would build something else than the plan says, and those that cargo set for
-/// xtask: a build script that looks at one runs again when it is another one.
+/// Environment variables that would change the build of cargo, cc and bindgen, and variables that cargo set for
+/// xtask: a change of one of these makes build scripts run again.
 const FOREIGN: &[&str] = &[
     "AR_",
     "BINDGEN_EXTRA_CLANG_ARGS_",
@@ -54,12 +54,18 @@ const FOREIGN: &[&str] = &[
     "TARGET_",
 ];
 
-/// SHA-256 over the engine's Rust sources.
+/// Returns the SHA-256 of the engine's Rust sources.
+///
+/// # Errors
+/// If a file cannot be read.
 pub fn source_digest(workspace: &Workspace) -> Result<String> {
     crate::fs::digest_tree(workspace.root(), SOURCES).map(String::from)
 }
 
-/// Builds the engine and puts it beside the current one, until the smoke test has seen it.
+/// Builds the engine as a candidate beside the current one, until it has passed the smoke test.
+///
+/// # Errors
+/// If cargo fails or the user stops it.
 pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
     let program = compile(build, &build.folder.prefix(), progress)?;
     let candidate = build.folder.candidate();
@@ -68,16 +74,19 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
         .and_then(|()| std::fs::copy(&program, &candidate))
         .with_context(|| format!("cannot copy {} to {}", program.display(), candidate.display()))?;
     if build.plan.zig.is_some() {
-        // zig's own C++ runtime comes with debuggers' lines, which name the folder that zig lies in. Names of functions stay,
-        // for the audit and for whoever reads a backtrace.
+        // zig's own C++ runtime contains debug information that names zig's folder. Function names stay, for the
+        // audit and for backtraces.
         let strip = build.plan.cross.as_ref().map_or(Path::new("strip"), |cross| &cross.strip);
         Run::new(strip, &build.log).args(["--strip-debug"]).args([&candidate]).watch(|_, _| {})?;
     }
     Ok(())
 }
 
-/// Builds the engine as the plan says, linked with what lies in `prefix`; the program lies in cargo's folder, where the
-/// next one replaces it.
+/// Builds the engine according to the plan, linked with the libraries in `prefix`. Returns the program's path in
+/// cargo's target folder, where the next build replaces it.
+///
+/// # Errors
+/// If cargo fails or the user stops it.
 pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<PathBuf> {
     let plan = build.plan;
     let rust = rust(build.workspace, plan.switches.allocator);
@@ -88,10 +97,10 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
     let mut executable = None;
     Run::new(process::cargo(), &build.log)
         .dir(build.workspace.root())
-        // It says when it starts a program only if it is to say more.
+        // Only with `-v` does cargo report when it starts a program.
         .args(["build", "-v", "--locked", "--package", "anneal"])
         .args(["--profile", &plan.cargo_profile])
-        // Named even when it is the host: else RUSTFLAGS reach build scripts too.
+        // The target is passed even for the host; otherwise RUSTFLAGS would apply to build scripts too.
         .args(["--target", &plan.target])
         .args(["--jobs", &build.jobs().to_string()])
         .args(features(&rust))
@@ -105,7 +114,7 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
         .envs(&environment)
         .env("CARGO_ENCODED_RUSTFLAGS", rust_flags(build).join("\x1f"))
         .env("CARGO_TARGET_DIR", build.workspace.cargo_target())
-        // The same for all builds of one tree: what is made of them is compiled once.
+        // The value is equal for all builds of one source tree, so crates that depend on it are compiled once.
         .env("ANNEAL_LLAMA_HEADERS", std::env::join_paths(build.tree()?.headers())?)
         .envs(&libclang(plan))
         .env("ANNEAL_LLAMA_PREFIX", prefix)
@@ -120,7 +129,7 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
                 }
                 Event::Line(Stream::Err, line) => match cargo_progress.packages.start(line) {
                     Some(start) => cargo_progress.tell(Some(start)),
-                    // Crates are fetched, or another cargo is waited for.
+                    // Cargo is downloading crates or waiting for another cargo.
                     None if cargo_progress.is_idle => progress.message(line.trim()),
                     None => {}
                 },
@@ -131,25 +140,25 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
             }
         })?;
     cargo_progress.learn();
-    executable.map(PathBuf::from).context("cargo named no executable for `anneal`")
+    executable.map(PathBuf::from).context("cargo reported no executable for `anneal`")
 }
 
-/// Flags for every crate: the plan's, and those that keep this machine's folders out of the program. They are no part of
-/// the plan, and cargo leaves them out of symbols' names.
+/// Returns the flags for every crate: those of the plan, and those that keep this machine's folders out of the
+/// program. The latter are not part of the plan, and cargo does not include them in symbol names.
 fn rust_flags(build: &Build) -> Vec<String> {
     let remap = |(place, name): (PathBuf, &str)| format!("--remap-path-prefix={}={name}", place.display());
     let places = places::places(build.workspace.root()).map(remap);
     build.plan.codegen.rust.iter().cloned().chain(places).collect()
 }
 
-/// Where bindgen finds libclang, when it would not by itself.
+/// Returns the environment variable with the path of libclang for bindgen, if bindgen would not find it by itself.
 fn libclang(plan: &Plan) -> BTreeMap<String, Option<String>> {
     let folder = plan.libclang.as_ref().map(|found| found.dir.display().to_string());
     folder.map(|folder| ("LIBCLANG_PATH".to_string(), Some(folder))).into_iter().collect()
 }
 
-/// Has cargo call rustc through a script that gives the workspace's crates flags of their own. Cargo takes what it compiled
-/// by one script for another thing than what it compiled by a script of another name, so the flags are part of its name.
+/// Returns a script through which cargo runs rustc, to give the workspace's crates their own flags; `None` if they
+/// have none. The script's name contains a digest of the flags, because cargo distinguishes wrappers only by name.
 fn wrapper(build: &Build) -> Result<Option<PathBuf>> {
     let own = &build.plan.codegen.own_rust;
     if own.is_empty() {
@@ -159,17 +168,17 @@ fn wrapper(build: &Build) -> Result<Option<PathBuf>> {
     let folder = build.workspace.anneal().join("rustc");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let script = folder.join(build_info::Sha256::of(&text).short());
-    // Written once: cargo asks for its time as well.
+    // An unchanged script is not rewritten, because cargo also checks its modification time.
     if !std::fs::read(&script).is_ok_and(|there| there == text.as_bytes()) {
         crate::fs::write_script(&script, &text)?;
     }
     Ok(Some(script))
 }
 
-/// A script that runs its arguments with `flags` after them: only for the plan's target, which build scripts, that run
-/// here, are not compiled for by name. Cargo's own questions are answered without them: what it is told of the CPU it passes
-/// on to the build scripts of all crates, which are compiled once for all builds, and one of them (httparse's) would then
-/// call AVX2 without asking, in a program for any CPU too.
+/// Returns a script that runs its arguments followed by `flags`. The flags apply only to compilations with
+/// `--target`, so not to build scripts, which run on this machine. Cargo's `--print` queries run without the flags:
+/// cargo passes the reported CPU features to the build scripts of all crates, which all builds share. One of these
+/// crates (httparse) would then call AVX2 code without checking the CPU, even in a portable program.
 fn wrapping(flags: &[String]) -> String {
     let flags: Vec<String> = flags.iter().map(|flag| base::shell_quote(flag)).collect();
     format!(
@@ -187,7 +196,7 @@ fn wrapping(flags: &[String]) -> String {
     )
 }
 
-/// The engine as cargo is asked for it.
+/// Returns the package, cargo and features that build the engine with `allocator`.
 pub fn rust(workspace: &Workspace, allocator: Allocator) -> Rust {
     let features = match allocator {
         Allocator::System => Vec::new(),
@@ -201,31 +210,31 @@ pub fn rust(workspace: &Workspace, allocator: Allocator) -> Rust {
     }
 }
 
-/// The engine's features that the plan asks for, as cargo takes them.
+/// Returns the engine's features in cargo's notation.
 fn features(rust: &Rust) -> impl Iterator<Item = String> {
     rust.features.iter().map(|feature| format!("--features={feature}"))
 }
 
-/// Progress of cargo, and its records.
+/// Progress of cargo, with the recorded durations.
 struct CargoProgress {
     began: (Instant, SystemTime),
     records: Records,
     section: String,
     packages: Packages,
     forecast: Forecast,
-    /// True until the first unit was told.
+    /// True until the first unit is reported.
     is_idle: bool,
 }
 
 impl CargoProgress {
-    /// Asks cargo what `rust` is made of.
+    /// Creates the forecast from the dependencies that cargo lists for `rust`.
     fn new(build: &Build, rust: &Rust) -> Self {
         let (plan, root) = (build.plan, build.workspace.root());
         let records = Records::read(&build.workspace.anneal());
-        // With link-time optimisation the program takes another time than without.
+        // Link-time optimisation changes how long the program takes to compile.
         let tool = if plan.lto.mode == Lto::Off { "cargo" } else { "cargo-lto" };
         let section = format!("{tool} {}", plan.cargo_profile);
-        // The bar is no reason to fail: cargo tells what is wrong when it builds.
+        // A failure here only affects the progress bar; cargo reports errors when it builds.
         let tree = tree(build, rust).unwrap_or_default();
         let (packages, units) = Packages::read(&tree, root, &plan.target, &records.of(&section));
         let forecast = Forecast::new(units, build.jobs(), records.guess(&section));
@@ -233,12 +242,12 @@ impl CargoProgress {
         Self { began, records, section, packages, forecast, is_idle: true }
     }
 
-    /// Seconds since it began.
+    /// Returns the number of seconds since the stage began.
     fn now(&self) -> f64 {
         self.began.0.elapsed().as_secs_f64()
     }
 
-    /// Tells the forecast of an event.
+    /// Passes an event to the forecast.
     fn tell(&mut self, event: Option<cargo::CargoEvent>) {
         if let Some(event) = event {
             self.is_idle = false;
@@ -246,14 +255,14 @@ impl CargoProgress {
         }
     }
 
-    /// Remembers what the units took.
+    /// Records the durations of the units.
     fn learn(mut self) {
-        // The next bar is less exact without it, and nothing else.
+        // Without this record only the next estimate is less accurate.
         let _ = self.records.learn(&self.section, self.forecast.took());
     }
 }
 
-/// The packages that the engine is made of, and what each depends on.
+/// Returns cargo's list of the engine's packages and their dependencies.
 fn tree(build: &Build, rust: &Rust) -> Result<String> {
     Run::new(process::cargo(), &build.log)
         .dir(build.workspace.root())
@@ -282,7 +291,7 @@ mod tests {
         let print = ["printf", "%s|"];
         assert_eq!(run(&[&print[..], &["a", "--target", "x"]].concat()), "a|--target|x|-Cone=a b|-Ctwo='|");
         assert_eq!(run(&[&print[..], &["a b", "--targets"]].concat()), "a b|--targets|");
-        // Cargo's question about the target.
+        // Cargo's query about the target.
         let question = ["-", "--target", "x", "--print=cfg"];
         assert_eq!(run(&[&print[..], &question].concat()), "-|--target|x|--print=cfg|");
     }
@@ -291,7 +300,7 @@ mod tests {
         toml::from_str(&std::fs::read_to_string(folder.join("Cargo.toml")).unwrap()).unwrap()
     }
 
-    /// A crate that is left out could change without a new engine.
+    /// Checks that every crate of the engine is in [`SOURCES`]; a missing crate could change without a new build.
     #[test]
     fn the_engine_is_made_of_all_its_crates() {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
@@ -300,7 +309,7 @@ mod tests {
         let mut seen = BTreeSet::new();
         while let Some(folder) = waiting.pop() {
             let own = manifest(&root.join(&folder));
-            // Not what build scripts are made of: only a plain `cargo build` depends on that.
+            // Build dependencies do not count: only a plain `cargo build` depends on them.
             let own = own.get("dependencies").and_then(|table| table.as_table());
             for name in own.into_iter().flat_map(|table| table.keys()) {
                 let path = ours.get(name).and_then(|known| known.get("path")).and_then(|path| path.as_str());

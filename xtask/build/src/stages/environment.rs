@@ -1,4 +1,4 @@
-//! The environment of the commands of a build.
+//! Environment of a build's commands.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use super::state::Build;
 use super::zig::{bindgen_arguments, linker_variable, scripts};
 
 impl Build<'_> {
-    /// The environment of every command of this build.
+    /// Returns the environment of every command of this build.
     pub(super) fn environment(&self) -> Result<BTreeMap<String, Option<String>>> {
         self.environment_with(None)
     }
 
-    /// The same with the folder `first` on the path before all others.
+    /// Returns the environment with the folder `first` at the front of PATH.
     fn environment_with(&self, first: Option<&Path>) -> Result<BTreeMap<String, Option<String>>> {
         let mut all = self.plan.environment.clone();
         all.extend(self.of_caches()?);
@@ -31,9 +31,9 @@ impl Build<'_> {
         Ok(all)
     }
 
-    /// The environment of cargo. `wrapper` is the script by which it calls rustc on crates of the workspace: named without
-    /// its folder, since cargo makes that name a part of every symbol. By the other variables cargo links for the plan's
-    /// target, and the `cc` crate compiles for it.
+    /// Returns the environment of cargo. `wrapper` is the script through which cargo runs rustc on the workspace's
+    /// crates. It is passed without its folder, because cargo includes the value in the hash of every symbol. The
+    /// other variables set the linker and the compilers of the `cc` crate for the plan's target.
     pub(super) fn cargo_environment(
         &self,
         wrapper: Option<&Path>,
@@ -58,19 +58,19 @@ impl Build<'_> {
             let arguments = bindgen_arguments(self.plan, self.workspace)?;
             all.extend(arguments.map(|words| (format!("BINDGEN_EXTRA_CLANG_ARGS_{target}"), Some(words))));
         }
-        // For what the crate `cc` compiles.
+        // For C and C++ code that the crate `cc` compiles.
         let maps = places::prefix_maps(self);
         if !maps.is_empty() {
             let flags = shlex::try_join(maps.iter().map(String::as_str))
                 .context("a folder of this machine has a zero byte in its name")?;
             all.extend(["CFLAGS", "CXXFLAGS"].map(|name| (format!("{name}_{target}"), Some(flags.clone()))));
-            // Else it parts them at spaces, which a folder's name may have.
+            // Otherwise `cc` splits the flags at spaces, which a folder's name may contain.
             all.insert("CC_SHELL_ESCAPED_FLAGS".to_string(), Some("1".to_string()));
         }
         Ok(all)
     }
 
-    /// Where a compiler of the plan lies, which may name a script alone.
+    /// Returns the path of a compiler in the plan. `named` may be only the name of a script.
     pub(super) fn compiler(&self, named: &Path) -> Result<PathBuf> {
         let folder = scripts(self.plan, self.workspace)?;
         Ok(folder.map_or_else(|| named.to_path_buf(), |folder| folder.join(named)))

@@ -1,6 +1,6 @@
-//! Fake-native check: what the compile database holds, compared with what the plan asked for.
+//! Check of the flags: compares the compile database with the plan.
 //!
-//! CMake drops options in silence (`GGML_AVX2=OFF` in a native build, `GGML_NATIVE` when cross-compiling, old
+//! CMake drops options silently (`GGML_AVX2=OFF` in a native build, `GGML_NATIVE` when cross-compiling, outdated
 //! names), so the plan alone proves nothing.
 
 use std::collections::BTreeSet;
@@ -11,11 +11,10 @@ use build_info::record::EffectiveFlags;
 use plan::{CudaPlan, Plan, blas};
 use serde::Deserialize;
 
-/// One entry of a compile database.
-/// <https://clang.llvm.org/docs/JSONCompilationDatabase.html>
+/// Entry of a compile database. <https://clang.llvm.org/docs/JSONCompilationDatabase.html>
 #[derive(Deserialize)]
 pub struct CompileCommand {
-    /// The source file.
+    /// Path of the source file.
     pub file: String,
     #[serde(default)]
     command: String,
@@ -24,7 +23,7 @@ pub struct CompileCommand {
 }
 
 impl CompileCommand {
-    /// The words of the command.
+    /// Returns the words of the command.
     pub fn words(&self) -> Vec<String> {
         if self.arguments.is_empty() {
             shlex::split(&self.command).unwrap_or_default()
@@ -33,7 +32,7 @@ impl CompileCommand {
         }
     }
 
-    /// The object that comes of it, as the build tree calls it.
+    /// Returns the path of the object file, relative to the build tree.
     pub fn object(&self) -> Option<String> {
         self.words().into_iter().skip_while(|word| word != "-o").nth(1)
     }
@@ -42,8 +41,8 @@ impl CompileCommand {
 /// Reads the compile database and compares it with the plan.
 ///
 /// # Errors
-/// When a flag that the plan counts on is missing, a forbidden one is there, no instruction set is named at
-/// all, or a BLAS that was asked for is not compiled in.
+/// If a flag of the plan is missing, a forbidden flag is present, no instruction set is named, or a requested BLAS
+/// backend is not compiled.
 pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
     let entries = entries(database)?;
     let wishes = Wishes {
@@ -57,38 +56,37 @@ pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
         cuda: plan.cuda.as_ref().map(CudaPlan::expected_words),
     };
     wishes.check(&entries).with_context(|| {
-        format!(
-            "the {} build is not what its profile says, according to {}",
-            plan.profile,
-            database.display()
-        )
+        format!("the {} build does not match its profile, according to {}", plan.profile, database.display())
     })
 }
 
-/// The entries of the compile database at `database`.
+/// Returns the entries of the compile database at `database`.
+///
+/// # Errors
+/// If the file cannot be read or is not a compile database.
 pub fn entries(database: &Path) -> Result<Vec<CompileCommand>> {
     let text = std::fs::read(database)
         .with_context(|| format!("cannot read the compile database {}", database.display()))?;
     serde_json::from_slice(&text)
-        .with_context(|| format!("cannot understand the compile database {}", database.display()))
+        .with_context(|| format!("cannot parse the compile database {}", database.display()))
 }
 
-/// What the database is held against.
+/// Requirements that the database must meet.
 struct Wishes<'a> {
     expected: &'a [String],
     everywhere: &'a [String],
     forbidden: &'a [String],
-    /// Whether every file of ggml-cpu must be told of an instruction set.
+    /// True if every file of ggml-cpu must be compiled with a flag for an instruction set.
     names_isa: bool,
-    /// Whether ggml-cpu alone is compiled without the profile.
+    /// True if ggml-cpu, and nothing else, must be compiled without the profile.
     spares_kernels: bool,
-    /// What ggml-blas is compiled with, where there is to be one.
+    /// Definition with which ggml-blas must be compiled; `None` if the build has no BLAS.
     blas: Option<String>,
-    /// What every file for NVIDIA's GPUs is compiled with, where there are to be any: parts of words.
+    /// Parts of words that the command of every GPU file must contain; `None` if the build has no GPU code.
     cuda: Option<Vec<String>>,
 }
 
-/// Whether nvcc compiles it, which knows none of the C++ compiler's flags.
+/// True if nvcc compiles the file. nvcc does not know the C++ compiler's flags.
 fn is_for_gpus(entry: &CompileCommand) -> bool {
     entry.file.ends_with(".cu")
 }
@@ -99,14 +97,14 @@ impl Wishes<'_> {
         for entry in entries.iter().filter(|entry| !is_for_gpus(entry)) {
             let words = entry.words();
             if let Some(found) = self.forbidden.iter().find(|flag| words.contains(flag)) {
-                bail!("{} is compiled with {found}, which this build must not carry", entry.file);
+                bail!("{} is compiled with {found}, which this build must not use", entry.file);
             }
             let kernels = entry.file.contains("/ggml-cpu/");
             let expected = self.everywhere.iter().chain(self.expected.iter().filter(|_| kernels));
             if let Some(missing) = expected.into_iter().find(|flag| !words.contains(flag)) {
                 bail!(
-                    "{} is compiled without {missing}: CMake dropped it; look for a definition in the profile that \
-                     overrides it",
+                    "{} is compiled without {missing}: CMake dropped it\nhint: look for a definition in the \
+                     profile that overrides it",
                     entry.file
                 );
             }
@@ -114,12 +112,12 @@ impl Wishes<'_> {
             let wanted = kernels && self.spares_kernels;
             if ["-fno-profile-generate", "-fno-profile-use"].iter().any(|flag| spared(flag) != wanted) {
                 bail!(
-                    "{} is {}compiled with a profile: CMake did not read spare-kernels.cmake as it should",
+                    "{} is {}compiled with a profile: CMake did not apply spare-kernels.cmake",
                     entry.file,
                     if wanted { "" } else { "not " }
                 );
             }
-            // What only asks the CPU which kernels it runs has none of the switches.
+            // The file that detects the CPU's features is compiled without the switches.
             if !kernels || entry.file.ends_with("/cpu-feats.cpp") {
                 continue;
             }
@@ -128,7 +126,7 @@ impl Wishes<'_> {
                 words
                     .iter()
                     .filter(|word| prefixes.iter().any(|prefix| word.starts_with(prefix)))
-                    // Where this checkout lies is no matter of the build.
+                    // The location of the checkout must not be part of the record.
                     .filter(|word| !word.starts_with("-ffile-prefix-map="))
                     .filter(|word| seen.insert(word.as_str()))
                     .cloned()
@@ -145,10 +143,10 @@ impl Wishes<'_> {
             });
         }
         let Some((flags, definitions)) = common else {
-            bail!("it names no file of ggml-cpu: the CPU backend would not be built");
+            bail!("it contains no file of ggml-cpu, so the CPU backend would not be built");
         };
         if self.names_isa && !flags.iter().any(|flag| flag.starts_with("-m")) {
-            bail!("ggml-cpu is compiled for plain x86-64: no instruction set is named");
+            bail!("ggml-cpu is compiled for plain x86-64: no flag names an instruction set");
         }
         self.check_blas(entries)?;
         self.check_cuda(entries)?;
@@ -159,31 +157,31 @@ impl Wishes<'_> {
         })
     }
 
-    /// Whether ggml-blas is compiled for the library that the plan names, or not at all where it names none.
+    /// Checks that ggml-blas is compiled for the library in the plan, or not at all if the plan has none.
     fn check_blas(&self, entries: &[CompileCommand]) -> Result<()> {
         let compiled = entries.iter().find(|entry| entry.file.contains("/ggml-blas/"));
         match (&self.blas, compiled) {
-            (Some(_), None) => bail!("BLAS was asked for, but no file of ggml-blas is compiled"),
+            (Some(_), None) => bail!("the profile requests BLAS, but no file of ggml-blas is compiled"),
             (Some(define), Some(entry)) if !entry.words().contains(define) => bail!(
-                "{} is compiled without {define}: it would call another BLAS library than the plan's",
+                "{} is compiled without {define}, so it would call another BLAS library than the plan's",
                 entry.file
             ),
             _ => Ok(()),
         }
     }
 
-    /// Whether the files for GPUs are compiled for the architectures and with the kernels of the plan, or none is there where
-    /// it has no GPUs.
+    /// Checks that the GPU files are compiled for the plan's architectures and kernels, or that there are none if the
+    /// plan has no GPU.
     fn check_cuda(&self, entries: &[CompileCommand]) -> Result<()> {
         let mut files = entries.iter().filter(|entry| is_for_gpus(entry)).peekable();
         let Some(expected) = &self.cuda else {
             return match files.next() {
-                Some(entry) => bail!("{} is compiled for GPUs, and the profile has none", entry.file),
+                Some(entry) => bail!("{} is compiled for GPUs, but the profile has none", entry.file),
                 None => Ok(()),
             };
         };
         if files.peek().is_none() {
-            bail!("GPUs were asked for, but no file of ggml-cuda is compiled");
+            bail!("the profile requests a GPU, but no file of ggml-cuda is compiled");
         }
         for entry in files {
             let words = entry.words();
@@ -214,7 +212,7 @@ mod tests {
         let v3 = ["-march=x86-64-v3".to_string()];
         let none: [String; 0] = [];
         let cpu = "/src/ggml/src/ggml-cpu/ops.cpp";
-        /// Name, expected flags, forbidden flags, whether BLAS was asked for, entries, the refusal.
+        /// Name, expected flags, forbidden flags, true if BLAS was requested, entries, and part of the error.
         type Case<'a> =
             (&'static str, &'a [String], &'a [String], bool, Vec<CompileCommand>, Option<&'static str>);
         let openblas = "-DGGML_BLAS_USE_OPENBLAS";
@@ -244,7 +242,7 @@ mod tests {
                 vec![entry(cpu, "-march=x86-64-v3"), entry("/src/src/llama.cpp", "-march=native")],
                 Some("llama.cpp is compiled with -march=native"),
             ),
-            ("empty", &none, &none, false, vec![entry(cpu, "-O3")], Some("no instruction set")),
+            ("empty", &none, &none, false, vec![entry(cpu, "-O3")], Some("no flag names an instruction set")),
             (
                 "no cpu",
                 &none,
@@ -374,7 +372,7 @@ mod tests {
         let cpu = || entry("/s/ggml-cpu/a.c", "-march=native");
         let gpu = |flags: &str| entry("/s/ggml-cuda/mmq.cu", flags);
         let real = "--generate-code=arch=compute_90,code=[sm_90] -DGGML_CUDA_USE_GRAPHS";
-        // What the plan wants, what is compiled, the refusal.
+        // Words that the plan requires, commands, and part of the error.
         let cases = [
             (Some("sm_90"), vec![cpu(), gpu(real)], None),
             (Some("sm_89"), vec![cpu(), gpu(real)], Some("without sm_89")),

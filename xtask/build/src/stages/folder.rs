@@ -1,4 +1,4 @@
-//! Build folders: one per plan, locked while it is worked on, current by one rename.
+//! Build folders: one per plan, locked during a build, and made current by a single rename.
 
 use std::fs::{File, TryLockError};
 use std::io::Write;
@@ -16,107 +16,110 @@ use crate::ui::Ui;
 use crate::workspace::Workspace;
 use crate::{fs, process};
 
-/// The file in the prefix that says what is to be linked.
+/// File in the prefix that lists the libraries to link.
 pub const LINK: &str = "link.json";
 
-/// One build folder.
+/// Build folder of one plan.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
 }
 
-/// What is remembered of a stage that has passed.
+/// Record of a stage that has passed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Stamp {
-    /// What it was run on, beyond the plan that names the folder.
+    /// Inputs of the stage other than the plan, whose hash is part of the folder's name.
     pub input: String,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// CPU time of all that it ran, in seconds, where that is known.
+    /// CPU time of all processes of the stage, in seconds; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
 }
 
 impl Stamp {
-    /// How long the stage `name` took, of which this is remembered.
+    /// Returns the duration of the stage `name`, to which this stamp belongs.
     pub fn time(&self, name: &str) -> StageTime {
         StageTime { name: name.to_string(), seconds: self.seconds, cpu_seconds: self.cpu_seconds }
     }
 }
 
 impl Folder {
-    /// Opens `path`, and makes it when it is not there.
+    /// Opens the folder `path`, creating it if necessary.
+    ///
+    /// # Errors
+    /// If it cannot be created.
     pub fn create(path: &Path) -> Result<Self> {
         for part in ["", "stages"] {
             let folder = path.join(part);
             std::fs::create_dir_all(&folder)
-                .with_context(|| format!("cannot make the build folder {}", folder.display()))?;
+                .with_context(|| format!("cannot create the build folder {}", folder.display()))?;
         }
         Ok(Self { path: path.to_path_buf() })
     }
 
-    /// Its path.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// CMake's build tree.
+    /// Returns the path of CMake's build tree.
     pub fn cmake(&self) -> PathBuf {
         self.path.join("cmake")
     }
 
-    /// The compile database.
+    /// Returns the path of the compile database.
     pub fn compile_database(&self) -> PathBuf {
         self.cmake().join("compile_commands.json")
     }
 
-    /// Headers, libraries and `link.json`.
+    /// Returns the path of the prefix with headers, libraries and `link.json`.
     pub fn prefix(&self) -> PathBuf {
         self.path.join("prefix")
     }
 
-    /// What llama-link is to link.
+    /// Returns the path of `link.json`, which lists the libraries for llama-link.
     pub fn link_json(&self) -> PathBuf {
         self.prefix().join(LINK)
     }
 
-    /// All output of all commands.
+    /// Returns the path of the log with the output of all commands.
     pub fn log(&self) -> PathBuf {
         self.path.join("build.log")
     }
 
-    /// The record.
+    /// Returns the path of the record.
     pub fn build_info(&self) -> PathBuf {
         self.path.join("build_info.json")
     }
 
-    /// The engine.
+    /// Returns the path of the engine.
     pub fn anneal(&self) -> PathBuf {
         self.path.join("bin/anneal")
     }
 
-    /// Kernels that the engine loads.
+    /// Returns the folder of the kernel libraries that the engine loads.
     pub fn libraries(&self) -> PathBuf {
         self.path.join("lib")
     }
 
-    /// The engine until it has passed the smoke test.
+    /// Returns the path of the engine before it has passed the smoke test.
     pub fn candidate(&self) -> PathBuf {
         self.path.join("bin.new/anneal")
     }
 
-    /// The engine that was built last, in its place or not yet.
+    /// Returns the path of the engine that was built last, which may still be a candidate.
     pub fn newest_engine(&self) -> Option<PathBuf> {
         [self.candidate(), self.anneal()].into_iter().find(|path| path.is_file())
     }
 
-    /// Forgets that `stage` has passed.
+    /// Removes the stamp of `stage`, so that the stage runs again.
     pub fn forget(&self, stage: &str) {
-        // Not there is as good.
+        // The stamp may not exist.
         let _ = std::fs::remove_file(self.stamp_path(stage));
     }
 
-    /// A folder for files of the smoke test.
+    /// Returns the folder for the files of the smoke test.
     pub fn smoke(&self) -> PathBuf {
         self.path.join("smoke")
     }
@@ -125,12 +128,15 @@ impl Folder {
         self.path.join("stages").join(format!("{}.json", stage.replace(' ', "-")))
     }
 
-    /// What is remembered of `stage`, if it has passed. A damaged stamp is none.
+    /// Returns the stamp of `stage` if it has passed. A damaged stamp counts as missing.
     pub fn stamp(&self, stage: &str) -> Option<Stamp> {
         serde_json::from_slice(&std::fs::read(self.stamp_path(stage)).ok()?).ok()
     }
 
-    /// Remembers that `stage` has passed.
+    /// Stores the stamp of `stage`, which has passed.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
     pub fn write_stamp(&self, stage: &str, stamp: &Stamp) -> Result<()> {
         fs::write_atomically(&self.stamp_path(stage), &serde_json::to_vec(stamp)?)
     }
@@ -139,47 +145,62 @@ impl Folder {
         self.path.join("stages").join(format!("{name}.value.json"))
     }
 
-    /// What the stage `name` gave. A damaged value is none.
+    /// Returns the stored result of the stage `name`. A damaged result counts as missing.
     pub fn value<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
         serde_json::from_slice(&std::fs::read(self.value_path(name)).ok()?).ok()
     }
 
-    /// Keeps what the stage `name` gave.
+    /// Stores the result of the stage `name`.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
     pub fn write_value(&self, name: &str, value: &impl Serialize) -> Result<()> {
         fs::write_atomically(&self.value_path(name), &serde_json::to_vec_pretty(value)?)
     }
 
-    /// Keeps the plan beside what it made.
+    /// Stores the plan in the folder.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
     pub fn write_plan(&self, plan: &Plan) -> Result<()> {
         fs::write_atomically(&self.path.join("plan.json"), &serde_json::to_vec_pretty(plan)?)
     }
 
     /// Replaces the record.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
     pub fn write_record(&self, info: &BuildInfo) -> Result<()> {
         fs::write_atomically(&self.build_info(), &serde_json::to_vec_pretty(info)?)
     }
 
-    /// Puts the candidate into its place and writes the record.
+    /// Moves the candidate to its final path and writes the record.
+    ///
+    /// # Errors
+    /// If a file cannot be moved or written.
     pub fn finish(&self, info: &BuildInfo) -> Result<()> {
         let (candidate, anneal) = (self.candidate(), self.anneal());
         if candidate.is_file() {
             let bin = anneal.parent().unwrap_or(&self.path);
             std::fs::create_dir_all(bin)
                 .and_then(|()| std::fs::rename(&candidate, &anneal))
-                .with_context(|| format!("cannot put {} into place", anneal.display()))?;
+                .with_context(|| format!("cannot move {} into place", anneal.display()))?;
             let _ = std::fs::remove_dir(self.path.join("bin.new"));
         }
         self.write_record(info)
     }
 
-    /// Switches `link` to this folder: whoever follows it finds the old build or the new one.
+    /// Points `link` at this folder. Its users see either the old build or the new one.
+    ///
+    /// # Errors
+    /// If the link cannot be changed.
     pub fn make_current(&self, link: &Path) -> Result<()> {
         let name = self.path.file_name().context("the build folder has no name")?;
         fs::switch_link(link, Path::new(name))
     }
 }
 
-/// Held by the one process that builds in a checkout.
+/// Lock that one process holds while it builds in a checkout.
 #[derive(Debug)]
 pub struct CheckoutLock {
     _file: File,
@@ -190,7 +211,7 @@ impl CheckoutLock {
         workspace.anneal().join("lock")
     }
 
-    /// Whether a process holds the lock now. What cannot be looked at is not held.
+    /// True if a process holds the lock now. False if the lock file cannot be opened.
     pub fn is_held(workspace: &Workspace) -> bool {
         let Ok(file) = File::open(Self::path(workspace)) else { return false };
         matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
@@ -199,15 +220,15 @@ impl CheckoutLock {
     /// Takes the lock.
     ///
     /// # Errors
-    /// "Try again" when another process holds it.
+    /// With the exit code for "try again" if another process holds the lock.
     pub fn take(workspace: &Workspace) -> Result<Self> {
         let anneal = workspace.anneal();
-        std::fs::create_dir_all(&anneal).with_context(|| format!("cannot make {}", anneal.display()))?;
+        std::fs::create_dir_all(&anneal).with_context(|| format!("cannot create {}", anneal.display()))?;
         let path = Self::path(workspace);
         let mut file = base::open_or_create(&path)
             .with_context(|| format!("cannot open the lock {}", path.display()))?;
         let mut locked = file.try_lock();
-        // `is_held` holds it for a moment, and is no build.
+        // `is_held` takes the lock for a moment, which is not a build.
         for _ in 0..3 {
             if !matches!(locked, Err(TryLockError::WouldBlock)) {
                 break;
@@ -217,15 +238,16 @@ impl CheckoutLock {
         }
         match locked {
             Ok(()) => {
-                // Only for the message of another process; the lock is the kernel's.
+                // The process number is only for the message of another process; the lock itself is held in the
+                // kernel.
                 let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
                 Ok(Self { _file: file })
             }
             Err(TryLockError::WouldBlock) => {
                 let holder = std::fs::read_to_string(&path).unwrap_or_default();
                 Err(exit::try_again(format!(
-                    "another build is running in this checkout (process {}): wait until it is finished, or stop \
-                     it with `kill {0}`, and run the same again",
+                    "another build is running in this checkout (process {})\nhint: wait until it has finished, \
+                     or stop it with `kill {0}`, then run the same command again",
                     holder.trim()
                 )))
             }
@@ -235,7 +257,10 @@ impl CheckoutLock {
         }
     }
 
-    /// The same for what is left to be done after long work: another build's end is waited for.
+    /// Takes the lock, waiting for another build to finish. For commands that have already done long work.
+    ///
+    /// # Errors
+    /// If the lock cannot be taken or the user stops the wait.
     pub fn wait(workspace: &Workspace, ui: &Ui) -> Result<Self> {
         let mut told = false;
         loop {
@@ -254,26 +279,29 @@ impl CheckoutLock {
     }
 }
 
-/// The build folders of a checkout.
+/// Build folders of a checkout.
 pub struct Builds<'a> {
     workspace: &'a Workspace,
 }
 
-/// One build folder, as found.
+/// Build folder found in a checkout.
 pub struct BuildFolder {
-    /// The folder.
+    /// Path of the folder.
     pub path: PathBuf,
-    /// The profile whose link points at it.
+    /// Name of the profile whose link points at the folder; `None` if there is none.
     pub current_of: Option<String>,
 }
 
 impl<'a> Builds<'a> {
-    /// The build folders of `workspace`.
+    /// Returns the build folders of `workspace`.
     pub fn of(workspace: &'a Workspace) -> Self {
         Self { workspace }
     }
 
-    /// All of them, by name.
+    /// Returns all build folders, sorted by name.
+    ///
+    /// # Errors
+    /// If the folder of builds cannot be read.
     pub fn all(&self) -> Result<Vec<BuildFolder>> {
         let anneal = self.workspace.anneal();
         let entries = match std::fs::read_dir(&anneal) {

@@ -1,4 +1,4 @@
-//! The prefix: headers, libraries, and `link.json` that tells `llama-link` what to link.
+//! Installed prefix: headers, libraries, and `link.json`, which lists the libraries for `llama-link`.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::fs;
 use crate::process::Run;
 use crate::ui::Progress;
 
-/// What `vendor/llama-link/build` reads. Paths are relative to the prefix unless absolute.
+/// Content of `link.json`, which `vendor/llama-link/build` reads. Paths are relative to the prefix unless absolute.
 #[derive(Serialize)]
 struct Link<'a> {
     schema: u32,
@@ -39,7 +39,10 @@ struct Link<'a> {
     build_to_use: String,
 }
 
-/// Installs, and writes `link.json`.
+/// Installs the C++ part and writes `link.json`.
+///
+/// # Errors
+/// If CMake fails or a file cannot be written.
 pub fn install(build: &Build, progress: &mut Progress) -> Result<()> {
     let prefix = build.folder.prefix();
     if prefix.exists() {
@@ -58,7 +61,10 @@ pub fn install(build: &Build, progress: &mut Progress) -> Result<()> {
     write_link(build, &prefix)
 }
 
-/// Writes `link.json` for the libraries that are in `prefix`, which is this build's or will be.
+/// Writes `link.json` for the libraries in `prefix`, which is or will become the prefix of this build.
+///
+/// # Errors
+/// If the file cannot be written.
 pub fn write_link(build: &Build, prefix: &Path) -> Result<()> {
     let mut link = link(build)?;
     let extension = if build.plan.linkage == Linkage::Static { ".a" } else { ".so" };
@@ -66,8 +72,12 @@ pub fn write_link(build: &Build, prefix: &Path) -> Result<()> {
     fs::write_atomically(&prefix.join(LINK), &serde_json::to_vec_pretty(&link)?)
 }
 
-/// The C++ part of another build under this build's own `link.json`: nothing is compiled again. The files are
-/// shared by hard links where the file system has them; neither build writes to them, each replaces them.
+/// Takes over the C++ part of another build with this build's own `link.json`, so that nothing is compiled again.
+/// Files are shared as hard links if the file system supports them. Neither build modifies a shared file; they only
+/// replace it.
+///
+/// # Errors
+/// If a file cannot be linked or copied.
 pub fn borrow(build: &Build, from: &Path) -> Result<()> {
     let prefix = build.folder.prefix();
     if prefix.exists() {
@@ -77,13 +87,13 @@ pub fn borrow(build: &Build, from: &Path) -> Result<()> {
     write_link(build, &prefix)
 }
 
-/// What the stage is run on beyond the plan: all of `link.json` but the libraries, so that a new version of this
-/// file makes a new one.
+/// Returns the inputs of the stage other than the plan: `link.json` without the libraries, so that a new version of
+/// this source file causes a new `link.json`.
 pub fn input(build: &Build) -> Result<String> {
     Ok(serde_json::to_string(&link(build)?)?)
 }
 
-/// `link.json`, as yet without the libraries.
+/// Returns the content of `link.json` without the libraries.
 fn link<'a>(build: &Build<'a>) -> Result<Link<'a>> {
     let plan = build.plan;
     let (kind, rpath): (_, &[&str]) = match plan.linkage {
@@ -98,7 +108,7 @@ fn link<'a>(build: &Build<'a>) -> Result<Link<'a>> {
         search: &["lib"],
         libraries: Vec::new(),
         whole: if plan.isa.has_variants() { &["ggml-base"] } else { &[] },
-        // zig's C++ runtime is LLVM's.
+        // zig links LLVM's C++ runtime.
         system: if plan.zig.is_some() {
             &["c++", "m", "pthread", "dl"]
         } else {
@@ -130,14 +140,14 @@ fn link<'a>(build: &Build<'a>) -> Result<Link<'a>> {
     })
 }
 
-/// What the kernels are compiled with, and everything else.
+/// Returns the compiler flags of the kernels and of all other files.
 fn shim_flags(plan: &Plan) -> Vec<&String> {
     let mut flags: Vec<&String> = plan.isa.flags.iter().collect();
     flags.extend(plan.codegen.cxx.iter().filter(|flag| !plan.isa.flags.contains(flag)));
     flags
 }
 
-/// What the CPU guard tells someone whose CPU lacks something.
+/// Returns the advice that the CPU guard prints on a CPU that lacks an instruction set.
 fn build_to_use(isa: &IsaPlan) -> String {
     match &isa.cpu {
         Some(cpu) => format!(
@@ -158,7 +168,7 @@ fn build_to_use(isa: &IsaPlan) -> String {
     }
 }
 
-/// The installed libraries, users before what they use, as linkers of one pass need them.
+/// Returns the installed libraries, each before the ones that it uses, as single-pass linkers require.
 fn libraries(folder: &Path, extension: &str) -> Result<Vec<String>> {
     let rank = |name: &str| match name {
         "llama" => 0,
@@ -176,7 +186,10 @@ fn libraries(folder: &Path, extension: &str) -> Result<Vec<String>> {
     names.sort_by_key(|name| (rank(name), name.clone()));
     for needed in ["llama", "ggml", "ggml-base"] {
         if !names.iter().any(|name| name == needed) {
-            bail!("{} holds no lib{needed}{extension}: llama.cpp was not installed whole", folder.display());
+            bail!(
+                "{} contains no lib{needed}{extension}: the installation of llama.cpp is incomplete",
+                folder.display()
+            );
         }
     }
     Ok(names)

@@ -1,5 +1,5 @@
-//! Plan → artifacts. Each stage is a function; what is finished is remembered in the build folder, so that a
-//! build that was stopped goes on where it was.
+//! Stages from a plan to artifacts. Each stage is a function. The build folder records the stages that have passed,
+//! so that a stopped build resumes.
 
 mod audit;
 mod auditable;
@@ -50,6 +50,9 @@ pub use stored::BuildOrigin;
 
 impl<'a> Build<'a> {
     /// Opens the build folder `path`.
+    ///
+    /// # Errors
+    /// If the folder cannot be created.
     pub fn open(
         path: &Path,
         workspace: &'a Workspace,
@@ -61,7 +64,11 @@ impl<'a> Build<'a> {
         Ok(Self { tree: Some(tree), ..Self::unfetched(path, workspace, ui, host, plan)? })
     }
 
-    /// The same where the sources need not be there: it can be looked at, and taken from elsewhere.
+    /// Opens the build folder `path` without the sources. The build can be examined and taken from a store, but not
+    /// compiled.
+    ///
+    /// # Errors
+    /// If the folder cannot be created.
     pub fn unfetched(
         path: &Path,
         workspace: &'a Workspace,
@@ -88,20 +95,22 @@ impl<'a> Build<'a> {
         })
     }
 
-    /// This build with compilers that are run by `launcher`, a compiler cache: it changes no object, so it is no part of
-    /// the plan. A tree that is configured already stays as it is.
+    /// Returns this build with `launcher`, a compiler cache, in front of the compilers. It does not change the
+    /// objects, so it is not part of the plan. A tree that is already configured keeps its cache.
     pub fn launched_by(self, launcher: &Launcher) -> Self {
         Self { launcher: launcher.clone(), chosen: OnceCell::new(), ..self }
     }
 
-    /// The build, when every stage has passed on what there is now. Nothing is run.
+    /// Returns the build if every stage has passed with the current inputs. Runs nothing.
     pub fn there(&self) -> Option<Outcome> {
         let info = self.finished()?;
         Some(Outcome { info, folder: self.folder.path().to_path_buf(), built: false, ran: Vec::new() })
     }
 
-    /// A build of `plan`, which compiles C++ as this one does and links it otherwise: the C++ part is that of this
-    /// build, whose record is `info`.
+    /// Returns a build of `plan` that links the C++ part of this build, whose record is `info`, in another way.
+    ///
+    /// # Errors
+    /// If the folder cannot be created.
     pub fn linked_anew(&'a self, plan: &'a Plan, info: &BuildInfo) -> Result<Self> {
         let folder = self.workspace.anneal().join(plan.folder_name());
         let borrowed = Borrowed { prefix: self.folder.prefix(), flags: info.effective_flags.clone() };
@@ -109,17 +118,20 @@ impl<'a> Build<'a> {
         Ok(Self { borrowed: Some(borrowed), tree: self.tree, ..build })
     }
 
-    /// Runs all stages, or none when the build is finished already, and makes it the profile's current one.
+    /// Runs all stages that have not passed and makes the build the current one of its profile.
+    ///
+    /// # Errors
+    /// If a stage fails or the user stops it.
     pub fn run(&self, hostname: bool) -> Result<Outcome> {
         let outcome = self.complete(hostname)?;
         self.make_current()?;
         Ok(Outcome { folder: self.workspace.current(&self.plan.profile), ..outcome })
     }
 
-    /// The current build, when it was made from this very one with a profile or by BOLT, and of today's sources.
+    /// Returns the current build if it was made from this build by PGO or BOLT and from the current sources.
     ///
     /// # Errors
-    /// When its record has to be written anew and cannot.
+    /// If its record is outdated and cannot be written.
     pub fn improved(&self, hostname: bool) -> Result<Option<Outcome>> {
         let folder = self.workspace.current(&self.plan.profile);
         let Ok(info) = BuildInfo::read(&folder.join("build_info.json")) else { return Ok(None) };
@@ -133,7 +145,7 @@ impl<'a> Build<'a> {
         self.renewed(&improved, info, hostname).map(Some)
     }
 
-    /// The finished build in `folder`, with the name of the machine and the defaults in its record `info` that are wanted now.
+    /// Updates the machine name and the run-time defaults in the record `info` of the finished build in `folder`.
     fn renewed(&self, folder: &Folder, mut info: BuildInfo, hostname: bool) -> Result<Outcome> {
         if !hostname {
             without_hostname(folder, &mut info)?;
@@ -142,15 +154,18 @@ impl<'a> Build<'a> {
         Ok(Outcome { info, folder: folder.path().to_path_buf(), built: false, ran: Vec::new() })
     }
 
-    /// The build as [`Build::complete`] gives it, when it is finished already. Nothing is run.
+    /// Returns what [`Build::complete`] would return if the build is already finished, else `None`. Runs nothing.
     ///
     /// # Errors
-    /// When its record has to be written anew and cannot.
+    /// If its record is outdated and cannot be written.
     pub fn finished_before(&self, hostname: bool) -> Result<Option<Outcome>> {
         self.finished().map(|info| self.renewed(&self.folder, info, hostname)).transpose()
     }
 
-    /// Runs all stages, or none when the build is finished already. What is current stays so.
+    /// Runs all stages that have not passed. Does not change which build is current.
+    ///
+    /// # Errors
+    /// If a stage fails or the user stops it.
     pub fn complete(&self, hostname: bool) -> Result<Outcome> {
         if let Some(outcome) = self.finished_before(hostname)? {
             return Ok(outcome);
@@ -162,7 +177,7 @@ impl<'a> Build<'a> {
         Ok(Outcome { info, folder: self.folder.path().to_path_buf(), built: true, ran: self.ran.take() })
     }
 
-    /// Runs the stages up to a program that has generated text.
+    /// Runs the stages up to and including the smoke test.
     fn up_to_smoke_test(&self) -> Result<EffectiveFlags> {
         self.folder.write_plan(self.plan)?;
         self.forget_what_is_lost();
@@ -176,13 +191,12 @@ impl<'a> Build<'a> {
         Ok(flags)
     }
 
-    /// Whether the correctness gate is among the stages. The build that the gate's reference is made of cannot be held
-    /// against it.
+    /// True if the build goes through the correctness gate. The build that the reference is made with does not.
     fn is_gated(&self) -> bool {
         self.plan.profile != gate::REFERENCE_PROFILE
     }
 
-    /// Holds a program that has generated text against the reference, and looks at what is inside.
+    /// Runs the correctness gate and the audit.
     fn prove(&self) -> Result<()> {
         if self.is_gated() {
             self.stage(GATE, &gate::input(self), gate::gate)?;
@@ -211,18 +225,27 @@ impl<'a> Build<'a> {
         Ok(flags)
     }
 
-    /// Lets the profile's link point here. The build must be complete.
+    /// Points the link of the profile at this build, which must be complete.
+    ///
+    /// # Errors
+    /// If the link cannot be changed.
     pub fn make_current(&self) -> Result<()> {
         self.folder.make_current(&self.workspace.current(&self.plan.profile))
     }
 
-    /// Runs the stages up to a program that has generated text, and names it.
+    /// Runs the stages up to and including the smoke test, and returns the path of the engine.
+    ///
+    /// # Errors
+    /// If a stage fails or the user stops it.
     pub fn engine(&self) -> Result<PathBuf> {
         self.up_to_smoke_test()?;
-        self.folder.newest_engine().context("the build folder holds no anneal")
+        self.folder.newest_engine().context("the build folder contains no anneal")
     }
 
-    /// Puts the engine into `out`, linked with what lies in `prefix`. Nothing of this build changes.
+    /// Links the engine with the libraries in `prefix` and writes it to `out`. This build does not change.
+    ///
+    /// # Errors
+    /// If cargo fails or the file cannot be written.
     pub fn link_with(&self, prefix: &Path, out: &Path) -> Result<()> {
         let mut progress = self.ui.progress(ENGINE);
         let program = engine::compile(self, prefix, &mut progress);
@@ -233,7 +256,10 @@ impl<'a> Build<'a> {
         Ok(())
     }
 
-    /// Builds only the C++ part, and returns the prefix with the libraries that programs link.
+    /// Builds only the C++ part and returns the prefix with the libraries that programs link.
+    ///
+    /// # Errors
+    /// If a stage fails or the user stops it.
     pub fn link_prefix(&self) -> Result<PathBuf> {
         self.folder.write_plan(self.plan)?;
         self.forget_what_is_lost();
@@ -241,13 +267,16 @@ impl<'a> Build<'a> {
         Ok(self.folder.prefix())
     }
 
-    /// Runs the C++ part and no more, for whoever times it.
+    /// Runs only the C++ part, for measuring its duration.
+    ///
+    /// # Errors
+    /// If a stage fails or the user stops it.
     pub fn compile_only(&self) -> Result<()> {
         self.stage(CONFIGURE, "", configure::configure)?;
         self.stage(COMPILE, "", compile::compile)
     }
 
-    /// The record, when every stage has passed on what there is now.
+    /// Returns the record if every stage has passed with the current inputs.
     fn finished(&self) -> Option<BuildInfo> {
         let installed = self.folder.stamp(INSTALL)?.input == install::input(self).ok()?;
         if !installed || !self.folder.link_json().is_file() {
@@ -257,19 +286,20 @@ impl<'a> Build<'a> {
         self.is_finished(&self.folder, &info).then_some(info)
     }
 
-    /// Whether `folder` holds the program of `info`, made of today's sources and seen to work.
+    /// True if `folder` contains the program of `info`, and the program was made from the current sources and passed
+    /// its tests.
     fn is_finished(&self, folder: &Folder, info: &BuildInfo) -> bool {
         folder.stamp(SMOKE).is_some_and(|stamp| stamp.input == self.engine_source)
             && (!self.is_gated()
                 || folder.stamp(GATE).is_some_and(|stamp| stamp.input == gate::input(self)))
             && folder.stamp(AUDIT).is_some_and(|stamp| audit::input(self).is_ok_and(|input| stamp.input == input))
-            // A kill between putting the engine into place and writing its record leaves an old record.
+            // A process that is killed between moving the engine and writing its record leaves the old record.
             && info.artifacts.first().is_some_and(|anneal| {
                 crate::fs::digest_file(&folder.anneal()).is_ok_and(|digest| digest == anneal.sha256)
             })
     }
 
-    /// Makes those stages run again whose results are gone.
+    /// Invalidates the stages whose results are gone.
     fn forget_what_is_lost(&self) {
         let lost = [
             (CONFIGURE, self.borrowed.is_none() && !self.folder.compile_database().is_file()),
@@ -282,7 +312,7 @@ impl<'a> Build<'a> {
     }
 }
 
-/// Takes this machine's name out of the record of the build in `folder`.
+/// Removes the machine's name from the record of the build in `folder`.
 fn without_hostname(folder: &Folder, info: &mut BuildInfo) -> Result<()> {
     if info.hostname.is_none() && info.host.hostname.is_none() {
         return Ok(());

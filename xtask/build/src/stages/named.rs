@@ -1,4 +1,4 @@
-//! The finished build that a name stands for.
+//! Lookup of finished builds by name.
 
 use std::path::{Path, PathBuf};
 
@@ -13,14 +13,14 @@ use crate::process::Executable;
 use crate::profile;
 use crate::workspace::Workspace;
 
-/// The folder of the build `name`: a profile's current one, keys given by hand included (`native+repack:false`), or a
-/// folder as `show` lists it.
+/// Returns the folder of the build `name`: the current build of a profile, possibly with overrides
+/// (`native+repack:false`), or a folder as `show` lists it.
 ///
 /// # Errors
-/// When a profile of that name is not built; wrong usage when there is neither such a profile nor such a build.
+/// If the profile has no build; a usage error if there is neither such a profile nor such a build.
 pub fn named(workspace: &Workspace, name: &str) -> Result<PathBuf> {
     let finished = |folder: &PathBuf| folder.join("bin/anneal").is_file();
-    // A name is no path.
+    // A name must not be a path.
     let plain = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
     let folder = Some(workspace.current(name)).filter(|folder| plain && finished(folder));
     if let Some(folder) = folder {
@@ -28,25 +28,30 @@ pub fn named(workspace: &Workspace, name: &str) -> Result<PathBuf> {
     }
     let there = match current(workspace).as_slice() {
         [] => "no build is finished yet".to_string(),
-        names => format!("finished are {}", names.join(", ")),
+        names => format!("finished builds: {}", names.join(", ")),
     };
     let profiles = workspace.build_profiles();
     if let Ok(known) = profile::load(&profiles, name) {
-        // As it is called where a value holds what cannot stand in a file's name.
+        // Normalised, because values may contain characters that file names cannot.
         let folder = workspace.current(&known.name);
         if finished(&folder) {
             return Ok(folder);
         }
-        return Err(anyhow!("{name} is not built: `cargo xtask build --profile {name}` makes it; {there}"));
+        return Err(anyhow!(
+            "{name} has no build; {there}\nhint: `cargo xtask build --profile {name}` makes it"
+        ));
     }
     let known = profile::names(&profiles).unwrap_or_default().join(", ");
     Err(exit::usage(format!(
-        "there is no build {name:?}: {there}; profiles that can be built are {known}; what `pgo` and `bolt` make is the \
-         current build of its profile where it was kept, and `cargo xtask show` lists all"
+        "unknown build {name:?}; {there}; profiles: {known}\nhint: `cargo xtask show` lists all builds; a build \
+         that `pgo` or `bolt` made is the current build of its profile if it was kept"
     )))
 }
 
-/// The engine of the finished build in `folder`, as it is run here.
+/// Returns the engine of the finished build in `folder`, with the emulator that runs it on this machine, if needed.
+///
+/// # Errors
+/// If the record cannot be read or the emulator is missing.
 pub fn executable(folder: &Path) -> Result<Executable> {
     let anneal = Executable::new(folder.join("bin/anneal"));
     let info = BuildInfo::read(&folder.join("build_info.json"))?;
@@ -57,7 +62,7 @@ pub fn executable(folder: &Path) -> Result<Executable> {
     Ok(anneal.after(plan.cross.iter().flat_map(Cross::command)))
 }
 
-/// Profiles that have a current build.
+/// Returns the profiles that have a current build.
 fn current(workspace: &Workspace) -> Vec<String> {
     let found = Builds::of(workspace).all().unwrap_or_default();
     found.into_iter().filter_map(|build| build.current_of).collect()
@@ -101,13 +106,13 @@ mod tests {
             assert_eq!(named(&workspace, name).unwrap(), workspace.current(expected), "{name}");
         }
         let cases = [
-            ("portable", 1, "`cargo xtask build --profile portable` makes it; finished are native"),
-            ("native+repack:false", 1, "is not built"),
-            ("native-pgo", 2, "no build \"native-pgo\": finished are native"),
-            ("nope", 2, "profiles that can be built are native, portable"),
-            ("native+nope:1", 2, "there is no build"),
-            ("..", 2, "there is no build"),
-            ("", 2, "there is no build"),
+            ("portable", 1, "portable has no build; finished builds: native"),
+            ("native+repack:false", 1, "has no build"),
+            ("native-pgo", 2, "unknown build \"native-pgo\"; finished builds: native"),
+            ("nope", 2, "profiles: native, portable"),
+            ("native+nope:1", 2, "unknown build"),
+            ("..", 2, "unknown build"),
+            ("", 2, "unknown build"),
         ];
         for (name, code, words) in cases {
             let error = named(&workspace, name).unwrap_err();

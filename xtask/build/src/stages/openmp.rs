@@ -1,4 +1,4 @@
-//! The OpenMP runtime: which one the engine must link, and which one the finished program asks for.
+//! OpenMP runtimes: the one that the engine must link, and the one that the finished program requests.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,14 @@ use toolchain::CompilerKind;
 use super::state::Build;
 use super::switches;
 
-/// The runtimes' names for the loader, without versions.
+/// Names of the runtimes for the loader, without versions.
 const RUNTIMES: [&str; 3] = ["libomp.so", "libgomp.so", "libiomp5.so"];
 
-/// What the engine's linker is told: the very file that CMake chose. A static ggml brings its users to it; a shared
-/// one names it itself.
+/// Returns the linker argument with the runtime's file that CMake chose. A static ggml needs it on the engine's
+/// command line; a shared ggml names the runtime itself.
+///
+/// # Errors
+/// If CMake's cache names no runtime.
 pub fn link_args(build: &Build) -> Result<Vec<String>> {
     if build.plan.threading != Threading::Openmp || build.plan.linkage != Linkage::Static {
         return Ok(Vec::new());
@@ -38,8 +41,8 @@ pub fn link_args(build: &Build) -> Result<Vec<String>> {
     }
 }
 
-/// The library in CMake's cache: `OpenMP_CXX_LIB_NAMES` lists names, the first is the runtime's, and
-/// `OpenMP_<name>_LIBRARY` is its file (<https://cmake.org/cmake/help/v3.25/module/FindOpenMP.html>).
+/// Returns the path of the library in CMake's cache: `OpenMP_CXX_LIB_NAMES` lists names, of which the first is the
+/// runtime's, and `OpenMP_<name>_LIBRARY` is its file (<https://cmake.org/cmake/help/v3.25/module/FindOpenMP.html>).
 fn chosen(cache: &str) -> Option<&str> {
     let value = |name: &str| {
         let entry = cache.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -49,10 +52,10 @@ fn chosen(cache: &str) -> Option<&str> {
     value(&format!("OpenMP_{runtime}_LIBRARY"))
 }
 
-/// The runtime that the finished program, or the libraries beside it, name for the loader; nothing when none does.
+/// Returns the runtime that the finished program or its libraries request from the loader, or `None`.
 ///
 /// # Errors
-/// When the plan wants one and there is none, or two, or another compiler's.
+/// If the plan requires a runtime and there is none, two, or that of another compiler.
 pub fn linked(build: &Build) -> Result<Option<OpenMp>> {
     let mut named = BTreeSet::new();
     for file in programs(build)? {
@@ -67,16 +70,19 @@ pub fn linked(build: &Build) -> Result<Option<OpenMp>> {
     let library = match (plan.threading, names.next(), names.next()) {
         (Threading::Openmp, Some(name), None) if name.starts_with(wanted) => name,
         (Threading::Openmp, None, _) => {
-            bail!("`threading = \"openmp\"`, but the program asks the loader for no OpenMP runtime")
+            bail!(
+                "the profile has `threading = \"openmp\"`, but the program requests no OpenMP runtime from the \
+                 loader"
+            )
         }
         (Threading::Openmp, Some(first), second) => bail!(
-            "`threading = \"openmp\"` with {} takes {wanted} alone, but the program asks the loader for {first}{}",
+            "the profile has `threading = \"openmp\"`, which with {} means {wanted} alone, but the program \
+             requests {first}{} from the loader",
             plan.compiler.kind,
-            second.map_or(String::new(), |second| format!(
-                " and {second}: two runtimes would each take all cores"
-            ))
+            second
+                .map_or(String::new(), |second| format!(" and {second}, of which each would use all cores"))
         ),
-        // A BLAS library may bring one of its own.
+        // A BLAS library may use a runtime of its own.
         (Threading::Threadpool | Threading::Upstream, Some(name), _) => name,
         (Threading::Threadpool | Threading::Upstream, None, _) => return Ok(None),
     };
@@ -84,9 +90,9 @@ pub fn linked(build: &Build) -> Result<Option<OpenMp>> {
     Ok(Some(OpenMp { library, file }))
 }
 
-/// The engine, and the libraries beside it when they are not inside.
+/// Returns the engine and its shared libraries.
 fn programs(build: &Build) -> Result<Vec<PathBuf>> {
-    let mut all = vec![build.folder.newest_engine().context("the build folder holds no anneal")?];
+    let mut all = vec![build.folder.newest_engine().context("the build folder contains no anneal")?];
     if build.plan.linkage == Linkage::Shared {
         let lib = build.folder.prefix().join("lib");
         for entry in std::fs::read_dir(&lib).with_context(|| format!("cannot list {}", lib.display()))? {
@@ -103,11 +109,11 @@ fn is_runtime(name: &str) -> bool {
     RUNTIMES.iter().any(|runtime| name.starts_with(runtime))
 }
 
-/// What the ELF file at `path` asks the loader for.
+/// Returns the libraries that the ELF file at `path` requests from the loader.
 fn needed(path: &Path) -> Result<BTreeSet<String>> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let found = Dynamic::read(&bytes)
-        .with_context(|| format!("{} is no executable that can be understood", path.display()))?;
+    let found =
+        Dynamic::read(&bytes).with_context(|| format!("cannot parse {} as an executable", path.display()))?;
     Ok(found.libraries)
 }
 

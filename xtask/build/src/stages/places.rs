@@ -1,4 +1,4 @@
-//! Where things lie on this machine: what a program for others does not tell.
+//! Folders of this machine, which must not appear in a program for other machines.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::state::Build;
 
-/// Folders of this machine, and what stands for each in a program.
+/// Returns the folders of this machine, each with its replacement in a program.
 pub fn places(root: &Path) -> impl Iterator<Item = (PathBuf, &'static str)> {
     let home = |name: &str, below: &str| {
         std::env::var_os(name).map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(below)))
@@ -20,8 +20,9 @@ pub fn places(root: &Path) -> impl Iterator<Item = (PathBuf, &'static str)> {
     .filter_map(|(place, name)| Some((place?, name)))
 }
 
-/// Flags of clang and gcc by which files are called what stands for their folders: assertions name their files, and lines of
-/// debuggers do. None for a program that stays here, whose lines a debugger is to find, nor where zig's scripts give them.
+/// Returns the flags of clang and gcc that replace folders in file names, which occur in assertions and debug
+/// information. Empty for a program that stays on this machine, where a debugger must find the files, and for zig,
+/// whose scripts set the flags.
 pub fn prefix_maps(build: &Build) -> Vec<String> {
     if build.plan.zig.is_some() || !build.plan.is_for_others() {
         return Vec::new();
@@ -30,8 +31,11 @@ pub fn prefix_maps(build: &Build) -> Vec<String> {
     places(build.workspace.root()).map(map).collect()
 }
 
-/// The same for CMake, in a file that it reads at llama.cpp's `project`; nothing where there are none. nvcc hands them to
-/// the compiler of the CPU's side, by which it reads all files.
+/// Writes the flags to a file that CMake includes at llama.cpp's `project`, and returns its path; `None` if there are
+/// no flags. nvcc passes them to the host compiler, which preprocesses all files.
+///
+/// # Errors
+/// If the file cannot be written.
 pub fn cmake_include(build: &Build) -> Result<Option<PathBuf>> {
     let maps = prefix_maps(build);
     if maps.is_empty() {
@@ -43,14 +47,15 @@ pub fn cmake_include(build: &Build) -> Result<Option<PathBuf>> {
 }
 
 fn text(maps: &[String]) -> String {
-    // Brackets: CMake looks for nothing in what stands between them.
+    // CMake does not interpret the content of bracket arguments.
     let options = |language: &str, before: &str| {
         maps.iter()
             .map(|map| format!("  [==[$<$<COMPILE_LANGUAGE:{language}>:{before}{map}>]==]\n"))
             .collect::<String>()
     };
     format!(
-        "# No folder of this machine in what is made for others: written by Anneal.\nadd_compile_options(\n{}{})\n",
+        "# Keeps folders of this machine out of builds for other machines. Written by \
+         Anneal.\nadd_compile_options(\n{}{})\n",
         options("C,CXX", ""),
         options("CUDA", "-Xcompiler=")
     )

@@ -1,4 +1,4 @@
-//! The plan of a build folder, as it was written.
+//! Stored plan of a build folder.
 
 use std::path::Path;
 
@@ -6,15 +6,18 @@ use anyhow::{Context, Result};
 use build_info::Sha256;
 use plan::Plan;
 
-/// The plan of the build in `folder`, whose record has the hash `hash`.
+/// Returns the plan of the build in `folder`, whose record has the plan hash `hash`.
 ///
 /// # Errors
-/// When another version of this program wrote it.
+/// If the plan cannot be read, or was written by another version of this program.
 pub fn read(folder: &Path, hash: &Sha256) -> Result<Plan> {
     let path = folder.join("plan.json");
     let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Plan::parse(&text, hash).with_context(|| {
-        format!("{} was written by another version of cargo xtask: make that build again", path.display())
+        format!(
+            "{} was written by another version of cargo xtask\nhint: make that build again",
+            path.display()
+        )
     })
 }
 

@@ -1,4 +1,4 @@
-//! `build_info.json`.
+//! Record of a build, `build_info.json`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,10 @@ use super::state::Build;
 use super::{audit, blas, gate, openmp, smoke, switches, variants};
 use crate::fs;
 
-/// Gathers the record of a build whose stages have all passed.
+/// Creates the record of a build whose stages have all passed.
+///
+/// # Errors
+/// If the engine or a file of the build cannot be examined.
 pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) -> Result<BuildInfo> {
     let plan = build.plan;
     let mut host = build.host.clone();
@@ -26,7 +29,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         host.hostname = None;
     }
     let threads = threads::budget(&host, Policy::Balanced);
-    // Not what was asked for: a profile's own definitions may have turned it on.
+    // Read from the compile database, because a profile's own definitions may have enabled the variants.
     let cpu_variants = variants::read(build)?;
     let artifacts = artifacts(build, &cpu_variants)?;
     let openmp = uses_openmp(&effective_flags);
@@ -77,21 +80,25 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
     })
 }
 
-/// Puts the run-time defaults of `plan` into the record of the finished build in `folder`, which was made of this plan or from
-/// it: nothing of them is compiled, so a profile that wants others takes no other program.
+/// Updates the run-time defaults in the record of the finished build in `folder` to those of `plan`, from which the
+/// build was made. The defaults are not compiled in, so changing them needs no new program.
+///
+/// # Errors
+/// If the record or the plan cannot be written.
 pub fn renew_defaults(folder: &Folder, info: &mut BuildInfo, plan: &Plan) -> Result<()> {
     if info.defaults == plan.defaults {
         return Ok(());
     }
     info.defaults = plan.defaults.clone();
-    // What BOLT makes of this build later begins with the plan that lies there.
+    // A later BOLT build starts from the plan stored in this folder.
     if let Ok(own) = planned::read(folder.path(), &info.plan_hash) {
         folder.write_plan(&Plan { defaults: plan.defaults.clone(), ..own })?;
     }
     folder.write_record(info)
 }
 
-/// What the guard in the program checks: the plan's list, and what rustc may have used beyond it.
+/// Returns the instruction sets that the program's CPU guard checks: those of the plan, and those that rustc may have
+/// used in addition.
 fn isa_required(build: &Build) -> Result<Vec<String>> {
     #[derive(Deserialize)]
     struct Info {
@@ -100,7 +107,7 @@ fn isa_required(build: &Build) -> Result<Vec<String>> {
     Ok(build.ask_engine::<Info>()?.isa_required)
 }
 
-/// What ran the programs.
+/// Returns the emulator and the CPU with which the program was tested.
 fn emulated(cross: &Cross) -> Emulated {
     let name = cross.emulator.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Emulated { emulator: format!("{name} {}", cross.emulator.version), cpu: cross.cpu.clone() }
@@ -115,7 +122,7 @@ fn cuda(plan: &CudaPlan) -> Cuda {
     }
 }
 
-/// Who compiled, for people.
+/// Returns the name and version of the compiler for people.
 fn compiler(plan: &Plan) -> String {
     let compiler = format!("{} {}", plan.compiler.kind, plan.compiler.version);
     match &plan.zig {
@@ -161,9 +168,9 @@ fn tools(plan: &Plan) -> BTreeMap<String, Tool> {
     .collect()
 }
 
-/// The engine, and the libraries beside it when they are not inside.
+/// Returns the artifacts: the engine and its shared libraries.
 fn artifacts(build: &Build, variants: &[CpuVariant]) -> Result<Vec<Artifact>> {
-    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
     let mut all = vec![artifact(&anneal, Path::new("bin/anneal"))?];
     if build.plan.linkage == plan::profile::Linkage::Shared {
         let lib = build.folder.prefix().join("lib");
@@ -189,11 +196,11 @@ fn artifacts(build: &Build, variants: &[CpuVariant]) -> Result<Vec<Artifact>> {
 }
 
 fn artifact(file: &Path, name: &Path) -> Result<Artifact> {
-    let size = std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.len();
+    let size = std::fs::metadata(file).with_context(|| format!("cannot examine {}", file.display()))?.len();
     Ok(Artifact { path: name.to_path_buf(), size: Bytes(size), sha256: fs::digest_file(file)? })
 }
 
-/// Returns `planned` without the patches that do not fit `tree`.
+/// Returns `planned` without the patches that do not apply to `tree`.
 fn applied(planned: &Source, tree: &llama_source::Tree) -> Source {
     let patches =
         planned.patches.iter().filter(|patch| tree.patches.contains(&patch.name)).cloned().collect();

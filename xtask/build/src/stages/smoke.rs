@@ -1,4 +1,4 @@
-//! The smoke test: a tiny model with random weights, greedy generation twice, equal tokens.
+//! Smoke test: runs greedy generation twice on a tiny model with random weights and expects equal tokens.
 
 use std::path::{Path, PathBuf};
 
@@ -11,12 +11,12 @@ use super::cuda;
 use super::state::Build;
 use crate::ui::Progress;
 
-/// Tokens generated in each run.
+/// Number of tokens generated in each run.
 const TOKENS: u32 = 64;
-/// Long enough to be more than one row of every matrix kernel.
+/// Prompt, long enough to give every matrix kernel more than one row.
 const PROMPT: &str = "The quick brown fox jumps over the lazy dog, and the five boxing wizards jump quickly.";
 
-/// What `anneal run --json` tells; more than this is ignored.
+/// Fields of `anneal run --json` that are read.
 #[derive(Debug, Deserialize)]
 struct RunJson {
     tokens: Vec<i32>,
@@ -29,16 +29,22 @@ struct Timings {
     decode_tokens_per_second: f64,
 }
 
-/// Generates twice with the candidate and compares.
+/// Generates twice with the candidate and compares the tokens.
+///
+/// # Errors
+/// If a run fails or the tokens differ.
 pub fn smoke(build: &Build, progress: &mut Progress) -> Result<()> {
-    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
     smoke_of(build, &anneal, progress)
 }
 
-/// The same with the program `anneal`, wherever it lies.
+/// Generates twice with the program `anneal` and compares the tokens.
+///
+/// # Errors
+/// If a run fails or the tokens differ.
 pub fn smoke_of(build: &Build, anneal: &Path, progress: &mut Progress) -> Result<()> {
     let folder = build.folder.smoke();
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let model = model(build);
     progress.message("writing a tiny model");
     synth::write(&model, &synth::SynthOptions::new(Preset::Tiny))
@@ -47,13 +53,13 @@ pub fn smoke_of(build: &Build, anneal: &Path, progress: &mut Progress) -> Result
     let first = generate_with(build, anneal, &model)?;
     let second = generate_with(build, anneal, &model)?;
     if first.tokens.len() != TOKENS as usize {
-        bail!("{TOKENS} tokens were asked for and {} came", first.tokens.len());
+        bail!("{TOKENS} tokens were requested, but {} were generated", first.tokens.len());
     }
     if first.tokens != second.tokens {
         let at = first.tokens.iter().zip(&second.tokens).take_while(|(a, b)| a == b).count();
         bail!(
-            "two greedy runs on one model differ from token {at} on: the compiler made wrong code, or memory is \
-             faulty; try another compiler and report it"
+            "two greedy runs on one model differ from token {at} on: miscompilation or faulty memory\nhint: try \
+             another compiler and report it"
         );
     }
     let smoke = Smoke {
@@ -65,8 +71,11 @@ pub fn smoke_of(build: &Build, anneal: &Path, progress: &mut Progress) -> Result
     crate::fs::write_atomically(&result_path(build), &serde_json::to_vec(&smoke)?)
 }
 
-/// Whether the candidate generates what `other` does, a program of the same compiled code: where only its place was
-/// changed, every token is the same.
+/// Checks that the candidate generates the same tokens as `other`, a program with the same compiled code in another
+/// layout.
+///
+/// # Errors
+/// If a run fails or the tokens differ.
 pub fn same_tokens(build: &Build, other: &Path) -> Result<()> {
     let model = model(build);
     let ours = generate(build, &model)?.tokens;
@@ -74,15 +83,16 @@ pub fn same_tokens(build: &Build, other: &Path) -> Result<()> {
     if ours != theirs {
         let at = ours.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
         bail!(
-            "the program generates other tokens than {} from token {at} on, though only the place of its code was \
-             changed: llvm-bolt broke it",
+            "the program generates other tokens than {} from token {at} on, although only the layout of its code \
+             differs: llvm-bolt broke it",
             other.display()
         );
     }
     Ok(())
 }
 
-/// What the smoke test of this build measured; nothing where it was emulated, which says nothing of any machine's speed.
+/// Returns the measurements of the smoke test. Returns `None` under emulation, which says nothing about any machine's
+/// speed.
 pub fn result(build: &Build) -> Option<Smoke> {
     if build.plan.cross.is_some() {
         return None;
@@ -90,7 +100,7 @@ pub fn result(build: &Build) -> Option<Smoke> {
     serde_json::from_slice(&std::fs::read(result_path(build)).ok()?).ok()
 }
 
-/// The smoke test's model.
+/// Returns the path of the smoke test's model.
 fn model(build: &Build) -> PathBuf {
     build.folder.smoke().join("tiny.gguf")
 }
@@ -100,7 +110,7 @@ fn result_path(build: &Build) -> PathBuf {
 }
 
 fn generate(build: &Build, model: &Path) -> Result<RunJson> {
-    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
     generate_with(build, &anneal, model)
 }
 
@@ -115,5 +125,5 @@ fn generate_with(build: &Build, anneal: &Path, model: &Path) -> Result<RunJson> 
         .args(manner.flags)
         .envs(&manner.variables)
         .output()?;
-    serde_json::from_str(&output).with_context(|| format!("cannot understand what anneal printed: {output}"))
+    serde_json::from_str(&output).with_context(|| format!("cannot parse the output of anneal: {output}"))
 }

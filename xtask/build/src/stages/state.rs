@@ -1,4 +1,4 @@
-//! What the stages of one build share, and how one of them is run and remembered.
+//! State that the stages of one build share, and the execution and recording of a stage.
 
 use std::cell::{OnceCell, RefCell};
 use std::path::{Path, PathBuf};
@@ -30,91 +30,99 @@ pub(super) const AUDIT: &str = "audit";
 pub(super) const INSTRUMENT: &str = "instrument";
 pub(super) const TRAIN: &str = "train";
 pub(super) const MERGE: &str = "merge";
-/// All stages, in order: each stands on those before it.
+/// Names of all stages in order. Each depends on the ones before it.
 pub(super) const STAGES: [&str; 11] =
     [CONFIGURE, COMPILE, INSTALL, ENGINE, BOLT, SMOKE, GATE, AUDIT, INSTRUMENT, TRAIN, MERGE];
 
-/// What the stages of one build share.
+/// State that the stages of one build share.
 pub struct Build<'a> {
     pub(super) workspace: &'a Workspace,
     pub(super) ui: &'a Ui,
     pub(super) host: &'a Host,
     pub(super) plan: &'a Plan,
-    /// llama.cpp's sources; none where they need not be there, since nothing is compiled.
+    /// llama.cpp's sources; `None` if they are not needed because nothing is compiled.
     pub(super) tree: Option<&'a llama_source::Tree>,
     pub(super) folder: Folder,
     pub(super) log: Log,
-    /// Digest of the Rust sources that the engine is made of.
+    /// Digest of the engine's Rust sources.
     pub(super) engine_source: String,
-    /// Where the C++ part comes from when it is not compiled here.
+    /// Build that provides the C++ part; `None` if it is compiled here.
     pub(super) borrowed: Option<Borrowed>,
-    /// A compiler cache that runs the compilers.
+    /// Requested compiler cache.
     pub(super) launcher: Launcher,
-    /// The same, once it was seen whether it may.
+    /// Compiler cache that is used, once the request has been checked.
     pub(super) chosen: OnceCell<Option<PathBuf>>,
-    /// Stages that this run did, and what they took.
+    /// Stages that this run executed, with their durations.
     pub(super) ran: RefCell<Vec<StageTime>>,
 }
 
-/// The C++ part of a finished build.
+/// C++ part of a finished build.
 pub(super) struct Borrowed {
     pub(super) prefix: PathBuf,
     pub(super) flags: EffectiveFlags,
 }
 
-/// How a build ended.
+/// Result of a build.
 pub struct Outcome {
-    /// Its record.
+    /// Record of the build.
     pub info: BuildInfo,
-    /// Its folder.
+    /// Path of the build folder.
     pub folder: PathBuf,
-    /// Whether anything had to be done.
+    /// True if this run executed a stage or took the build from a store.
     pub built: bool,
-    /// Stages that this run did, and what they took. The others in the record were done by an earlier run.
+    /// Stages that this run executed, with their durations. Other stages in the record were executed by an earlier
+    /// run.
     pub ran: Vec<StageTime>,
 }
 
 impl<'a> Build<'a> {
-    /// The newest engine, to be run.
+    /// Returns a run of the newest engine.
     pub(super) fn run_engine(&self) -> Result<Run<'_>> {
-        let anneal = self.folder.newest_engine().context("the build folder holds no anneal")?;
-        // One with counters would leave a profile wherever it is run.
+        let anneal = self.folder.newest_engine().context("the build folder contains no anneal")?;
+        // An instrumented engine would otherwise write a profile to its working folder.
         Ok(self.executable(&anneal).run(&self.log).env(profdata::VARIABLE, "/dev/null"))
     }
 
-    /// How the program at `path`, which is for this build's target, is run here.
+    /// Returns the program at `path`, which is for this build's target, with the emulator that it needs on this
+    /// machine.
     pub(super) fn executable(&self, path: &Path) -> Executable {
         Executable::new(path).after(self.plan.cross.iter().flat_map(Cross::command))
     }
 
-    /// What the newest engine tells of itself.
+    /// Returns the newest engine's description of itself.
     pub(super) fn ask_engine<T: DeserializeOwned>(&self) -> Result<T> {
         let text = self.run_engine()?.args(["info", "--json"]).output()?;
-        serde_json::from_str(&text).with_context(|| format!("cannot understand what anneal printed: {text}"))
+        serde_json::from_str(&text).with_context(|| format!("cannot parse the output of anneal: {text}"))
     }
 
-    /// The build folder.
+    /// Returns the path of the build folder.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// CMake's build tree.
+    /// Returns the path of CMake's build tree.
     pub fn cmake(&self) -> PathBuf {
         self.folder.cmake()
     }
 
-    /// All output of all commands.
+    /// Returns the log with the output of all commands.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
     /// Replaces the record of a complete build.
+    ///
+    /// # Errors
+    /// If the record cannot be written.
     pub fn amend(&self, info: &BuildInfo) -> Result<()> {
         self.folder.write_record(info)
     }
 
-    /// What `work` gave when it was run on the same `input` before and `is_there` says that it still stands; else
-    /// what it gives now.
+    /// Returns the stored result of `work` if it ran with the same `input` before and `is_there` accepts the result;
+    /// otherwise runs `work` and stores its result.
+    ///
+    /// # Errors
+    /// Those of `work`, and if the result cannot be stored.
     pub fn remember<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
@@ -142,14 +150,14 @@ impl<'a> Build<'a> {
         Ok(value)
     }
 
-    /// Forgets that `stage` has passed, and all that stood on it.
+    /// Invalidates `stage` and all later stages.
     pub(super) fn forget_from(&self, stage: &str) {
         for name in STAGES.iter().skip_while(|name| **name != stage) {
             self.folder.forget(name);
         }
     }
 
-    /// Runs `work` as the stage `name`, unless it has passed on the same input before.
+    /// Runs `work` as the stage `name`, unless the stage has passed with the same input.
     pub(super) fn stage(
         &self,
         name: &str,
@@ -167,7 +175,7 @@ impl<'a> Build<'a> {
         self.folder.write_stamp(name, &stamp)
     }
 
-    /// Runs `work` as the stage `name`; what is to be remembered of it.
+    /// Runs `work` as the stage `name` and returns its stamp.
     pub(super) fn timed(
         &self,
         name: &str,
@@ -178,34 +186,35 @@ impl<'a> Build<'a> {
         let mut progress = self.ui.progress(name);
         let result = work(self, &mut progress);
         progress.finish();
-        // Ctrl-C is no failure of the stage.
+        // An interruption must not be reported as a failure of the stage.
         process::check_interrupted()?;
         result.with_context(|| format!("stage `{name}` of the {} build failed", self.plan.profile))?;
         let seconds = started.elapsed().as_secs_f64();
-        // A compiler cache's server is no child of ours, and what it had already costs nothing.
+        // A cache's server is not a child of this process, and cached objects take no CPU time, so the measured CPU
+        // time would be misleading.
         let cached = [CONFIGURE, COMPILE].contains(&name) && self.cache().is_some();
         let cpu_seconds = cpu.seconds_since().filter(|_| !cached);
         self.ui.done("finished", format_args!("{name} in {seconds:.1} s"));
         Ok(folder::Stamp { input: input.to_string(), seconds, cpu_seconds })
     }
 
-    /// How long each stage took when it was run.
+    /// Returns the duration of each stage that has passed.
     pub(super) fn stage_times(&self) -> Vec<StageTime> {
         STAGES.into_iter().filter_map(|name| Some(self.folder.stamp(name)?.time(name))).collect()
     }
 
-    /// llama.cpp's sources.
+    /// Returns llama.cpp's sources.
     pub(super) fn tree(&self) -> Result<&'a llama_source::Tree> {
-        self.tree.context("llama.cpp's sources were not fetched: `cargo xtask vendor` does it")
+        self.tree.context("llama.cpp's sources are missing\nhint: `cargo xtask vendor` downloads them")
     }
 
-    /// How many compilations run side by side.
+    /// Returns the number of parallel compilations.
     pub(super) fn jobs(&self) -> usize {
         jobs(self.host)
     }
 }
 
-/// How many compilations run side by side on `host`: the CPUs this process may use.
+/// Returns the number of parallel compilations on `host`: the number of CPUs that this process may use.
 pub fn jobs(host: &Host) -> usize {
     let cpus = host.limits.affinity.len().max(1);
     match host.limits.cpu_quota {

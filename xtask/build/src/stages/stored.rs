@@ -1,4 +1,4 @@
-//! A build that another machine has made, put where this one would have made it.
+//! Builds of other machines, placed where this machine would have made them.
 
 use std::path::{Component, Path};
 use std::time::SystemTime;
@@ -12,20 +12,23 @@ use super::state::{AUDIT, Build, ENGINE, GATE, INSTALL, Outcome, SMOKE};
 use super::{audit, folder, gate, install, smoke};
 use crate::{fs, process};
 
-/// Where a build came from.
+/// Origin of a build from a store.
 pub struct BuildOrigin {
-    /// The store, without credentials.
+    /// Location of the store, without credentials.
     pub store: String,
-    /// What it was found by there.
+    /// Key of the build in the store.
     pub key: Sha256,
-    /// Digest of the object with its files.
+    /// Digest of the object with the build's files.
     pub object: Sha256,
-    /// When it was published.
+    /// Time of publication.
     pub published: String,
 }
 
 impl Build<'_> {
-    /// What this build is found by in a store. `glibc` is that of this machine.
+    /// Returns the parts of this build's key in a store. `glibc` is the version of this machine's glibc.
+    ///
+    /// # Errors
+    /// If a digest cannot be computed.
     pub fn parts(&self, glibc: Option<Glibc>) -> Result<Parts> {
         Ok(Parts {
             schema: store::key::SCHEMA,
@@ -33,24 +36,24 @@ impl Build<'_> {
             engine: self.engine_source.clone().try_into().map_err(anyhow::Error::msg)?,
             gate: gate::Reference::digest(),
             audit: audit::rules(self)?,
-            // As the plan does: only `native` stands for a CPU.
+            // As in the plan, only `native` depends on the CPU.
             cpu: self.plan.isa.cpu.as_ref().map(|_| CpuKind::of(self.host)),
-            // zig brings the one that it links with.
+            // zig links against a glibc of its own choice.
             glibc: glibc.filter(|_| self.plan.zig.is_none()),
         })
     }
 
-    /// Takes the build whose files lie in `from`, runs the smoke test with them there, and completes this build with them,
-    /// which are moved away. What is current stays so, also where it is an earlier build in this very folder: all that can
-    /// fail is done before, and the renames that are left are taken back when one of them fails.
+    /// Takes over the build in `from`: runs the smoke test there, then moves the files into this build's folder. Does
+    /// not change which build is current, even if an earlier build in this very folder is. Everything that can fail
+    /// happens before the renames, and a failed rename undoes the others.
     ///
     /// # Errors
-    /// When the files are not those of a build of this plan that has passed its gate and its audit; when it does not
-    /// run here. Then this build is as it was.
+    /// If the files are not a build of this plan that has passed its gate and audit, or if the program does not run
+    /// on this machine. This build is then unchanged.
     pub fn adopt(&self, from: &Path, origin: BuildOrigin, hostname: bool) -> Result<Outcome> {
         let theirs = self.check_theirs(from)?;
         process::check_interrupted()?;
-        // Here, for it was another machine where it ran.
+        // The smoke test must run on this machine, because the stored result comes from another one.
         let engine = from.join("bin/anneal");
         let tried = self
             .timed(SMOKE, &self.engine_source, |build, progress| smoke::smoke_of(build, &engine, progress))?;
@@ -68,14 +71,15 @@ impl Build<'_> {
         fs::write_atomically(&record, &serde_json::to_vec_pretty(&info)?)?;
 
         self.folder.write_plan(self.plan)?;
-        // What CMake made stays as it is. All after it is theirs now, and what was linked here and not yet proven is nobody's.
+        // CMake's tree stays. Later stages are replaced by the store's build, so a candidate that was linked here is
+        // discarded.
         self.forget_from(INSTALL);
         let candidate = self.folder.candidate();
         let _ = std::fs::remove_dir_all(candidate.parent().unwrap_or(&candidate));
-        // Only `universal` has kernels beside the program.
+        // Only `universal` has kernel libraries beside the program.
         let kernels = Some((from.join("lib"), self.folder.libraries())).filter(|(from, _)| from.is_dir());
         let places = [
-            // Right after the kernels: what these two ask of each other is one build's.
+            // The engine follows directly after the kernels, because both must come from the same build.
             (engine, self.folder.anneal()),
             (record, self.folder.build_info()),
             (from.join("prefix"), self.folder.prefix()),
@@ -89,7 +93,7 @@ impl Build<'_> {
         Ok(Outcome { info, folder: self.folder.path().to_path_buf(), built: true, ran: self.ran.take() })
     }
 
-    /// The record in `from`, when the files there are what it says.
+    /// Returns the record in `from` after checking the files against it.
     fn check_theirs(&self, from: &Path) -> Result<BuildInfo> {
         let info = BuildInfo::read(&from.join("build_info.json"))?;
         ensure!(
@@ -106,11 +110,11 @@ impl Build<'_> {
         );
         for file in &info.artifacts {
             let below = file.path.components().all(|part| matches!(part, Component::Normal(_)));
-            ensure!(below, "its record names the file {}", file.path.display());
+            ensure!(below, "its record contains the path {}", file.path.display());
             let found = fs::digest_file(&from.join(&file.path))?;
             if found != file.sha256 {
                 bail!(
-                    "its {} has the SHA-256 {found}, and its record says {}",
+                    "checksum mismatch: the SHA-256 of its {} is {found}, but its record has {}",
                     file.path.display(),
                     file.sha256
                 );
@@ -119,7 +123,7 @@ impl Build<'_> {
         Ok(info)
     }
 
-    /// Their record, with what is this machine's in place of what was theirs.
+    /// Returns the record of the other machine with this machine's values.
     fn as_ours(
         &self,
         theirs: BuildInfo,
@@ -157,7 +161,7 @@ impl Build<'_> {
     }
 }
 
-/// That `stage` has passed there, in the time that it took there.
+/// Returns the stamp of `stage` with its duration on the other machine.
 fn theirs_of(theirs: &BuildInfo, stage: &str, input: String) -> folder::Stamp {
     let took = theirs.stages.iter().find(|took| took.name == stage);
     let (seconds, cpu_seconds) = took.map_or((0.0, None), |took| (took.seconds, took.cpu_seconds));

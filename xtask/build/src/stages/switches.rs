@@ -1,4 +1,4 @@
-//! Proof that the switches took effect: in the compile database, and in the finished program, which is asked.
+//! Check that the switches took effect: in the compile database and in the finished program.
 
 use anyhow::{Context, Result, bail};
 use build_info::record::EffectiveFlags;
@@ -11,14 +11,14 @@ use super::state::Build;
 
 const OPENMP: &str = "-DGGML_USE_OPENMP";
 
-/// Holds the definitions that ggml-cpu is compiled with against the plan.
+/// Checks the definitions with which ggml-cpu is compiled against the plan.
 ///
 /// # Errors
-/// When one is there that was turned off, or OpenMP is not though it was asked for: CMake only warns then.
+/// If a disabled definition is present, or OpenMP is requested but not found: CMake only warns about it.
 pub fn check_definitions(plan: &Plan, flags: &EffectiveFlags) -> Result<()> {
     let threads =
         ("threading", OPENMP, plan.threading == Threading::Threadpool, plan.threading == Threading::Openmp);
-    // That they are there cannot be asked for: patches are left out of trees that they do not fit.
+    // Enabled switches may be absent, because patches that do not apply to a tree are left out.
     let switches =
         CMAKE.iter().map(|switch| (switch.key, switch.definition, !(switch.get)(&plan.switches), false));
     let asked = std::iter::once(threads).chain(switches);
@@ -26,8 +26,9 @@ pub fn check_definitions(plan: &Plan, flags: &EffectiveFlags) -> Result<()> {
         let there = defines(flags, definition);
         if (there && must_not) || (!there && must) {
             bail!(
-                "the {} build is not what its profile says: ggml-cpu is compiled {} {definition}, against the key \
-                 `{key}`; look for a definition in the profile that overrides it, and for CMake's warnings",
+                "the {} build does not match its profile: ggml-cpu is compiled {} {definition}, contrary to the \
+                 key `{key}`\nhint: look for a definition in the profile that overrides it, and for CMake's \
+                 warnings",
                 plan.profile,
                 if there { "with" } else { "without" }
             );
@@ -40,7 +41,7 @@ fn defines(flags: &EffectiveFlags, definition: &str) -> bool {
     flags.definitions.iter().any(|found| found == definition)
 }
 
-/// The switches as they were found; those of the finished program have been checked.
+/// Returns the switches that took effect. Those of the finished program were checked before.
 pub fn found(plan: &Plan, flags: &EffectiveFlags) -> Switches {
     let mut found = plan.switches.clone();
     for switch in CMAKE {
@@ -49,40 +50,43 @@ pub fn found(plan: &Plan, flags: &EffectiveFlags) -> Switches {
     found
 }
 
-/// What the finished program tells of itself; a program that tells nothing has nothing of it.
+/// Switches that the finished program reports. A missing value means that the program lacks the feature.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub struct ProgramSwitches {
     allocator: Option<AllocatorJson>,
-    /// Whether large buffers ask for huge pages.
+    /// True if large buffers request huge pages.
     huge_pages: bool,
-    /// The OpenMP runtime that the loader took.
+    /// OpenMP runtime that the loader chose.
     pub openmp: Option<OpenMp>,
 }
 
-/// Who serves its memory.
+/// Allocator that the program reports.
 #[derive(Deserialize)]
 struct AllocatorJson {
     name: Allocator,
-    /// Whether C's and C++'s as well as Rust's.
+    /// True if it serves C and C++ as well as Rust.
     serves_cpp: bool,
 }
 
-/// Asks the newest engine.
+/// Returns the switches that the newest engine reports.
+///
+/// # Errors
+/// If the engine cannot be run.
 pub fn ask(build: &Build) -> Result<ProgramSwitches> {
     build.ask_engine()
 }
 
-/// Holds the finished program against the plan.
+/// Checks the finished program against the plan.
 ///
 /// # Errors
-/// When its allocator, huge pages or OpenMP runtime are not the plan's.
+/// If its allocator, huge pages or OpenMP runtime differ from the plan's.
 pub fn check_engine(build: &Build) -> Result<()> {
     super::openmp::linked(build)?;
     let switches = &build.plan.switches;
     let answer = ask(build)?;
     check_answer(switches, &answer)
-        .with_context(|| format!("the {} build is not what its profile says", build.plan.profile))
+        .with_context(|| format!("the {} build does not match its profile", build.plan.profile))
 }
 
 fn check_answer(switches: &Switches, answer: &ProgramSwitches) -> Result<()> {
@@ -91,17 +95,20 @@ fn check_answer(switches: &Switches, answer: &ProgramSwitches) -> Result<()> {
         None => (Allocator::System, true),
     };
     if name != switches.allocator {
-        bail!("`allocator = \"{}\"`, but {name} serves the engine's memory", switches.allocator);
+        bail!(
+            "the profile has `allocator = \"{}\"`, but the engine's allocator is {name}",
+            switches.allocator
+        );
     }
     if !serves_cpp {
         bail!(
-            "{name} serves Rust's memory but not C++'s: its `malloc` is not the one that the program's `operator new` \
-             and `posix_memalign` reach"
+            "{name} is the allocator of Rust but not of C++: the program's `operator new` and `posix_memalign` \
+             use another `malloc`"
         );
     }
     if switches.huge_pages != answer.huge_pages {
         bail!(
-            "`huge_pages = {}`, but large buffers of the CPU backend {} ask for huge pages",
+            "the profile has `huge_pages = {}`, but large buffers of the CPU backend {} request huge pages",
             switches.huge_pages,
             if answer.huge_pages { "do" } else { "do not" }
         );
@@ -125,11 +132,15 @@ mod tests {
                 None,
             ),
             (mimalloc.clone(), r#"{"allocator":{"name":"mimalloc","serves_cpp":true}}"#, None),
-            (mimalloc.clone(), r#"{"allocator":{"name":"mimalloc","serves_cpp":false}}"#, Some("not C++'s")),
-            (mimalloc, "{}", Some("but system serves")),
+            (
+                mimalloc.clone(),
+                r#"{"allocator":{"name":"mimalloc","serves_cpp":false}}"#,
+                Some("but not of C++"),
+            ),
+            (mimalloc, "{}", Some("allocator is system")),
             (huge.clone(), r#"{"huge_pages":true}"#, None),
-            (huge, "{}", Some("do not ask for huge pages")),
-            (Switches::default(), r#"{"huge_pages":true}"#, Some("do ask for huge pages")),
+            (huge, "{}", Some("do not request huge pages")),
+            (Switches::default(), r#"{"huge_pages":true}"#, Some("do request huge pages")),
         ];
         for (switches, answer, expected) in cases {
             let checked = check_answer(&switches, &serde_json::from_str(answer).unwrap());

@@ -1,4 +1,4 @@
-//! Kernels for kinds of CPUs, each a library beside the program: what they were compiled to use.
+//! Kernel libraries for CPU variants, and the instruction sets that they were compiled for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,14 +11,13 @@ use plan::Plan;
 use super::flags::{self, CompileCommand};
 use super::state::Build;
 
-/// ggml's own allocation of large buffers.
+/// ggml's own function for allocating large buffers.
 const ALLOCATION: &str = "ggml_aligned_malloc";
 
-/// How their files begin; the variant's name follows.
+/// Prefix of the libraries' file names; the variant's name follows.
 const PREFIX: &str = "libggml-cpu-";
 
-/// The instruction sets that ggml's variants for x86-64 are compiled with: clang's flag, and the name that
-/// [`build_info::host::Cpu::features`] has for it.
+/// Instruction sets of ggml's x86-64 variants: clang's flag, and the name in [`build_info::host::Cpu::features`].
 const FLAGS: [(&str, &str); 17] = [
     ("-msse4.2", "sse4_2"),
     ("-mf16c", "f16c"),
@@ -39,35 +38,39 @@ const FLAGS: [(&str, &str); 17] = [
     ("-mamx-int8", "amx_int8"),
 ];
 
-/// The variants that the compile database names, by their names.
+/// Returns the variants in the compile database, sorted by name.
+///
+/// # Errors
+/// If the database cannot be read or lacks a requested variant.
 pub fn read(build: &Build) -> Result<Vec<CpuVariant>> {
     if !build.plan.isa.has_variants() {
         return Ok(Vec::new());
     }
     let variants = of(&flags::entries(&build.folder.compile_database())?)?;
-    // CMake leaves out what it does not know.
+    // CMake silently ignores variants that it does not know.
     let asked = build.plan.definitions.get("GGML_CPU_VARIANTS").map(String::as_str).unwrap_or_default();
     let known = |name: &&str| variants.iter().any(|variant| variant.name == *name);
     if let Some(unknown) = asked.split(';').filter(|name| !name.is_empty()).find(|name| !known(name)) {
         bail!(
-            "`variants` names {unknown:?}, and ggml has no such kernels: a whole `universal` has all of them"
+            "`variants` names {unknown:?}, but ggml has no such kernels; without `variants`, `universal` has all \
+             of them"
         );
     }
     for variant in &variants {
         let library = library(&build.folder.libraries(), &variant.name);
         if !library.is_file() {
-            bail!("{} is not there, though the compile database names it", library.display());
+            bail!("{} is missing, although the compile database names it", library.display());
         }
     }
     Ok(variants)
 }
 
-/// The file of the variant `name` in `folder`.
+/// Returns the path of the library of the variant `name` in `folder`.
 pub fn library(folder: &Path, name: &str) -> PathBuf {
     folder.join(file(name))
 }
 
-/// What the library of the variant `name` is called.
+/// Returns the file name of the library of the variant `name`.
 pub fn file(name: &str) -> String {
     format!("{PREFIX}{name}.so")
 }
@@ -81,12 +84,14 @@ fn of(entries: &[CompileCommand]) -> Result<Vec<CpuVariant>> {
         for word in words.iter().filter(|word| word.starts_with("-m")) {
             match FLAGS.iter().find(|(flag, _)| flag == word) {
                 Some((_, feature)) => drop(requires.insert(feature.to_string())),
-                None => bail!("{} is compiled with {word}, and no CPU could be asked for that", entry.file),
+                None => {
+                    bail!("{} is compiled with {word}, for which there is no check of the CPU", entry.file)
+                }
             }
         }
     }
     if variants.is_empty() {
-        bail!("the compile database names no variant of ggml-cpu");
+        bail!("the compile database contains no variant of ggml-cpu");
     }
     Ok(variants
         .into_iter()
@@ -94,8 +99,8 @@ fn of(entries: &[CompileCommand]) -> Result<Vec<CpuVariant>> {
         .collect())
 }
 
-/// Whose object a command makes: `-o ggml/src/CMakeFiles/ggml-cpu-haswell.dir/…`. The code that looks at the CPU is
-/// compiled apart, without any instruction set.
+/// Returns the variant that a command compiles, from its output: `-o ggml/src/CMakeFiles/ggml-cpu-haswell.dir/…`. The
+/// code that detects the CPU's features is a separate target, which is compiled without instruction-set flags.
 fn variant(words: &[String]) -> Option<String> {
     let object = words.iter().skip_while(|word| *word != "-o").nth(1)?;
     let (_, target) = object.split_once("CMakeFiles/ggml-cpu-")?;
@@ -103,12 +108,15 @@ fn variant(words: &[String]) -> Option<String> {
     (!name.ends_with("-feats")).then(|| name.to_string())
 }
 
-/// Puts the libraries of the variants, which CMake installed beside programs, into `to`.
+/// Moves the variants' libraries, which CMake installed beside the programs, to the folder `to`.
+///
+/// # Errors
+/// If a file cannot be moved.
 pub fn install(prefix: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         std::fs::remove_dir_all(to).with_context(|| format!("cannot clear {}", to.display()))?;
     }
-    std::fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    std::fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     let from = prefix.join("bin");
     for entry in std::fs::read_dir(&from).with_context(|| format!("cannot list {}", from.display()))? {
         let path = entry?.path();
@@ -121,21 +129,21 @@ pub fn install(prefix: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the libraries in `folder` take large buffers from where the plan says: those of AMX allocate weights themselves,
-/// and by ggml's own name they would come without huge pages.
+/// Checks that the libraries in `folder` allocate large buffers through the plan's function. AMX libraries allocate
+/// weights themselves; if they called ggml's own function, the buffers would have no huge pages.
 ///
 /// # Errors
-/// When one asks for ggml's own allocation though the program has another one for it.
+/// If a library calls ggml's own function although the plan has huge pages.
 pub fn check_buffers(plan: &Plan, folder: &Path) -> Result<()> {
     if !plan.switches.huge_pages {
         return Ok(());
     }
     for path in files(folder)? {
         let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        if takes(&bytes, ALLOCATION).with_context(|| format!("{} is no library", path.display()))? {
+        if takes(&bytes, ALLOCATION).with_context(|| format!("{} is not a library", path.display()))? {
             bail!(
-                "{} takes {ALLOCATION} of ggml, without huge pages, though the profile has `huge_pages = true`: the linker \
-                 left out --wrap of CMAKE_MODULE_LINKER_FLAGS",
+                "{} calls {ALLOCATION} of ggml, without huge pages, although the profile has `huge_pages = \
+                 true`: the linker did not apply --wrap of CMAKE_MODULE_LINKER_FLAGS",
                 path.display()
             );
         }
@@ -149,7 +157,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths?)
 }
 
-/// Whether the library in `bytes` has the loader look for the function `name` elsewhere.
+/// True if the library in `bytes` imports the function `name`.
 fn takes(bytes: &[u8], name: &str) -> object::read::Result<bool> {
     let file = object::File::parse(bytes)?;
     Ok(file.dynamic_symbols().any(|symbol| symbol.is_undefined() && symbol.name() == Ok(name)))
@@ -181,7 +189,7 @@ mod tests {
 
     #[test]
     fn what_a_library_takes_of_others_is_seen() {
-        // This program takes malloc of the C library, and nothing that no library has.
+        // This program imports malloc from the C library, and no program imports the other name.
         let this = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         assert!(takes(&this, "malloc").unwrap());
         assert!(!takes(&this, ALLOCATION).unwrap());

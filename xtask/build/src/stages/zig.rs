@@ -1,4 +1,4 @@
-//! zig as compilers of the usual kind: scripts that name its target, first on the path of what is run.
+//! zig as a set of conventional compilers: scripts that pass its target, placed first on PATH.
 
 use std::path::{Path, PathBuf};
 
@@ -14,15 +14,19 @@ use super::planned;
 use crate::tools;
 use crate::workspace::Workspace;
 
-/// The folder of the scripts for `plan`, written if they are not there; nothing where another compiler is used.
+/// Returns the folder of the scripts for `plan`, which are written if they are missing or outdated; `None` if the
+/// plan uses another compiler.
+///
+/// # Errors
+/// If zig is missing or a script cannot be written.
 pub fn scripts(plan: &Plan, workspace: &Workspace) -> Result<Option<PathBuf>> {
     let Some(zig) = &plan.zig else { return Ok(None) };
     let program = program(plan, zig, workspace)?;
     let folder = workspace.anneal().join("zig").join(format!("{}-{}", zig.version, zig.target));
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     for (name, text) in texts(&program.path, zig, workspace.root(), &folder) {
         let script = folder.join(name);
-        // Ninja and cargo look at the times of compilers.
+        // An unchanged script is not rewritten, because Ninja and cargo check the modification times of compilers.
         if !std::fs::read(&script).is_ok_and(|there| there == text.as_bytes()) {
             crate::fs::write_script(&script, &text)?;
         }
@@ -30,27 +34,37 @@ pub fn scripts(plan: &Plan, workspace: &Workspace) -> Result<Option<PathBuf>> {
     Ok(Some(folder))
 }
 
-/// zig itself.
+/// Returns zig itself.
 fn program(plan: &Plan, zig: &Zig, workspace: &Workspace) -> Result<Tool> {
     let search = tools::search(workspace);
     toolchain::discover(&search, Some(&workspace.tool_cache())).zig.with_context(|| {
-        format!("zig {} is gone; `cargo xtask setup --profile {}` installs it", zig.version, plan.profile)
+        format!(
+            "zig {} is missing\nhint: `cargo xtask setup --profile {}` installs it",
+            zig.version, plan.profile
+        )
     })
 }
 
-/// What bindgen is told beside the target, whose headers are not among this machine's: for the variable that it reads.
+/// Returns the value of the variable with bindgen's additional arguments, which name the headers of a foreign target;
+/// `None` if the target's headers are installed on this machine.
+///
+/// # Errors
+/// If zig cannot be found.
 pub fn bindgen_arguments(plan: &Plan, workspace: &Workspace) -> Result<Option<String>> {
     let (Some(zig), Some(_)) = (&plan.zig, &plan.cross) else { return Ok(None) };
     let program = program(plan, zig, workspace)?.path;
-    // pip's wheel has the program beside its folder; a link elsewhere is not what zig looks around.
+    // Links are resolved because zig looks for its files beside the real program, as in pip's wheel.
     let program = program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?;
     let headers = zig.headers(program.parent().unwrap_or(Path::new("/")));
     let words = headers.iter().map(|folder| format!("-isystem {}", shell_quote(&folder.to_string_lossy())));
     Ok(Some(words.collect::<Vec<_>>().join(" ")))
 }
 
-/// By which variable cargo links what is linked with the libraries of the current build of `profile`, and for which target;
-/// nothing where that is left to cargo. A C++ runtime is the compiler's own.
+/// Returns the linker for programs that link the libraries of the current build of `profile`, because the C++ runtime
+/// must be the compiler's own; `None` if cargo's default linker fits.
+///
+/// # Errors
+/// If there is no current build.
 pub fn linker_of(workspace: &Workspace, profile: &str) -> Result<Option<Linker>> {
     let folder = workspace.current(profile);
     let plan = planned::read(&folder, &BuildInfo::read(&folder.join("build_info.json"))?.plan_hash)?;
@@ -62,22 +76,25 @@ pub fn linker_of(workspace: &Workspace, profile: &str) -> Result<Option<Linker>>
     }))
 }
 
-/// Who links for a target.
+/// Linker for a target.
 pub struct Linker {
-    /// Cargo's variable for it.
+    /// Cargo's environment variable that names the linker.
     pub variable: String,
-    /// The target triple.
+    /// Target triple.
     pub target: String,
-    /// The linker, by the compiler that drives it.
+    /// Path of the compiler that runs the linker.
     pub program: PathBuf,
 }
 
-/// Cargo's variable for who links for the target of `plan`.
+/// Returns cargo's environment variable that names the linker for the target of `plan`.
 pub fn linker_variable(plan: &Plan) -> String {
     format!("CARGO_TARGET_{}_LINKER", plan.target.replace(['-', '.'], "_").to_uppercase())
 }
 
-/// What the scripts say, as a digest: what was compiled by others is compiled again.
+/// Returns a digest of the scripts, so that a change of the scripts causes a new compilation.
+///
+/// # Errors
+/// If a script cannot be read.
 pub fn digest(plan: &Plan, workspace: &Workspace) -> Result<String> {
     let Some(folder) = scripts(plan, workspace)? else { return Ok(String::new()) };
     let path = folder.join(CXX);
@@ -86,18 +103,19 @@ pub fn digest(plan: &Plan, workspace: &Workspace) -> Result<String> {
 }
 
 fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static str, String); 4] {
-    // The crate `cc` names rustc's target, which zig spells otherwise. rustc hands archives through -Wl, which zig takes for
-    // options, and asks for the lines of debuggers to be stripped, for which zig strips names as well.
+    // The crate `cc` passes rustc's target, which zig spells differently. rustc passes archives with -Wl, which zig
+    // takes for options, and --strip-debug, with which zig strips function names as well.
     let filter = "for argument; do\n  shift\n  case $argument in\n    \
                   --target=* | -Wl,--strip-debug) continue ;;\n    -Wl,/*) argument=${argument#-Wl,} ;;\n    \
                   -c | -S | -E) compiles=yes ;;\n    \
                   -I/*/.. | -I/*/../*) plain ;;\n  esac\n  set -- \"$@\" \"$argument\"\ndone";
-    // As ccache writes folders of headers: what is in one is called by it, in assertions too.
+    // Normalises header folders as ccache does, because the folder's spelling appears in assertions.
     let plain = "plain() {\n  while :; do\n    case $argument in\n      \
                  */../*) rest=${argument#*/../} argument=${argument%%/../*} argument=${argument%/*}/$rest ;;\n      \
                  */..) argument=${argument%/..} argument=${argument%/*} ;;\n      *) return ;;\n    esac\n  done\n}";
-    // Where the checkout lies a script sees by its own place: sccache takes what a compiler's file holds for what it is, and
-    // one checkout is to find what was compiled in another. The version is there for the same reason.
+    // A script derives the checkout's path from its own path. So the scripts of two checkouts are equal, and sccache,
+    // which compares a compiler's content, can share objects between them. The version is in the script for the same
+    // reason.
     let own = shell_quote(&folder.strip_prefix(root).unwrap_or(folder).to_string_lossy());
     let program = below(program, root);
     let text = |command: &str, compiling: &str| {
@@ -107,15 +125,16 @@ fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static st
         )
     };
     let target = shell_quote(&zig.target);
-    // Before all others, for who says nothing of optimisation: with what zig is told when it links it compiles the C++
-    // runtime, once for each optimisation that it is told, and without any it would be a debug build.
+    // These flags come first, as defaults. With the flags of a link, zig compiles the C++ runtime, once per
+    // optimisation level; without a level it would make a debug build.
     let compiler = |name: &str| format!("{name} -target {target} -O2 -g0 -fomit-frame-pointer");
-    // Where things lie on this machine stays out of what is compiled: assertions name their files, the crate `ring` asks for
-    // debuggers' lines. zig is not told so when it links: the runtime is kept by what it was compiled with, and would be
-    // compiled anew, for minutes, in each checkout. What its lines name is stripped from the program.
+    // Keeps this machine's folders out of the compiled code: assertions contain file names, and the crate `ring` asks
+    // for debug information. The flags are not passed when linking, because zig caches the runtime by its flags and
+    // would compile it again, for minutes, in each checkout. The runtime's debug information is stripped from the
+    // program.
     let maps = places(root).map(|(place, name)| format!("-ffile-prefix-map={}={name}", below(&place, root)));
-    // ccache makes paths below the checkout relative to the folder that the compiler runs in, which for llama.cpp is a build
-    // folder's `cmake`.
+    // ccache makes paths below the checkout relative to the compiler's working folder, which for llama.cpp is `cmake`
+    // in a build folder.
     let maps = maps.chain(["-ffile-prefix-map=../..=anneal/target/anneal".to_string()]);
     let maps = format!("[ -z \"$compiles\" ] || set -- {} \"$@\"\n", maps.collect::<Vec<_>>().join(" "));
     [
@@ -126,7 +145,7 @@ fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static st
     ]
 }
 
-/// `path` as a word of a script that knows its checkout as `$root`.
+/// Returns `path` as a word of a script in which `$root` is the checkout.
 fn below(path: &Path, root: &Path) -> String {
     match path.strip_prefix(root) {
         Ok(rest) if rest.as_os_str().is_empty() => "\"$root\"".to_string(),
@@ -140,7 +159,8 @@ mod tests {
     use super::*;
     use crate::fs::write_script;
 
-    /// A checkout whose zig says what it was told, and its C++ compiler.
+    /// Creates a checkout with a fake zig that prints its arguments. Returns the text and the path of the C++
+    /// compiler script.
     fn checkout(root: &Path) -> (String, PathBuf) {
         let zig = Zig {
             version: "1.2.3".into(),
@@ -158,7 +178,7 @@ mod tests {
         (text, folder.join(name))
     }
 
-    /// A cache takes a script for what it holds.
+    /// Checks that scripts are equal in all checkouts, because a cache compares a compiler's content.
     #[test]
     fn scripts_of_two_checkouts_hold_the_same_and_each_finds_its_own() {
         let folder = tempfile::tempdir().unwrap();
@@ -177,13 +197,13 @@ mod tests {
             assert!(said.ends_with("|-c|a b.c|"), "{said}");
             let said = says(&["-c", "-I/a b/c/..", "-I/a/b/../c/../d e", "-I../../f", "x.c"]);
             assert!(said.ends_with("|-c|-I/a b|-I/a/d e|-I../../f|x.c|"), "{said}");
-            // What zig compiles for a link is the same for all checkouts.
+            // The flags with which zig compiles for a link are equal in all checkouts.
             let said = says(&["a b.o", "-Wl,--strip-debug", "-Wl,/x/y.a", "-o", "a b"]);
             assert!(said.ends_with("|a b.o|/x/y.a|-o|a b|") && !said.contains("prefix-map"), "{said}");
         }
     }
 
-    /// With ccache itself, where it is installed, and a zig that compiles as this machine's compiler does.
+    /// Tests with the installed ccache, if there is one, and a fake zig that calls this machine's compiler.
     #[test]
     fn a_cache_changes_no_object() {
         let folder = tempfile::tempdir().unwrap();
@@ -208,7 +228,7 @@ mod tests {
             let run = std::process::Command::new(words[0])
                 .args(&words[1..])
                 .args(["-c", "-o", name])
-                // As ggml names folders of its headers.
+                // ggml passes header folders in this form.
                 .arg(format!("-I{}/..", below.display()))
                 .arg(&source)
                 .current_dir(&tree)

@@ -1,18 +1,18 @@
-//! The C library of this machine.
+//! C library of this machine.
 
 use std::process::Command;
 
 use build_info::Glibc;
 
-/// Its version; nothing where it is not glibc, or does not tell.
+/// Returns the version of glibc, or `None` if the C library is not glibc.
 pub fn glibc() -> Option<Glibc> {
-    // POSIX's program, of a variable that glibc adds.
+    // `getconf` is a POSIX program; the variable is an extension of glibc.
     let output = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
     parse(&String::from_utf8_lossy(&output.stdout))
 }
 
 fn parse(text: &str) -> Option<Glibc> {
-    // A version of development has a third number.
+    // Development versions have a third number.
     let version = text.trim().strip_prefix("glibc ")?;
     version.splitn(3, '.').take(2).collect::<Vec<_>>().join(".").parse().ok()
 }

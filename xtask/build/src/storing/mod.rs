@@ -1,4 +1,4 @@
-//! Builds that a fleet shares, which the program `store` keeps: [`store`] says what it can be told.
+//! Builds that a group of machines shares, through the program `store`; [`store`] describes its orders.
 
 mod glibc;
 pub mod signed;
@@ -23,49 +23,50 @@ pub use tree::Tree;
 pub use tuned::{merge, path as tuning, read as read_tuning};
 pub use variable::VARIABLE;
 
-/// Keeps folders and reads web servers; compiled without S3, which most of its crates are for.
+/// Program for stores in folders and on web servers, compiled without S3 support, which needs most of its
+/// dependencies.
 const PLAIN: Program = Program { name: "store", features: "tools", purpose: "reads and writes stores" };
-/// The same with S3.
+/// Program for all stores, including S3.
 const WITH_S3: Program = Program { features: "s3", purpose: "reads and writes stores in S3", ..PLAIN };
 
-/// Which store.
+/// Options that select a store.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct StoreArgs {
-    /// Store of finished builds: a folder, https://HOST/DIR (to read) or s3://BUCKET/PREFIX (with the variables AWS_…);
-    /// by default the one that the variable ANNEAL_STORE names, if it is set
+    /// Store of finished builds: a folder, https://HOST/DIR (read-only) or s3://BUCKET/PREFIX (with the AWS_…
+    /// variables) [default: the store in $ANNEAL_STORE, if set]
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
-    /// For commands that build what they need: no store, whatever is set.
+    /// True to use no store, even if the variable is set; for commands that build their own prerequisites.
     #[arg(skip)]
     never: bool,
 }
 
 impl StoreArgs {
-    /// No store.
+    /// Returns options that select no store.
     pub fn none() -> Self {
         Self { store: None, never: true }
     }
 
-    /// The store that is meant, if one is.
+    /// Returns the selected store, or `None`.
     ///
     /// # Errors
-    /// Wrong usage when it cannot be one.
+    /// A usage error if the location is invalid.
     pub fn location(&self) -> Result<Option<Location>> {
         if self.never { Ok(None) } else { location(self.store.as_deref()) }
     }
 }
 
-/// The store that is `given`, else that of the variable, if it is set.
+/// Returns the store `given`, else the one in the environment variable, if it is set.
 ///
 /// # Errors
-/// Wrong usage when it cannot be one.
+/// A usage error if the location is invalid.
 pub fn location(given: Option<&str>) -> Result<Option<Location>> {
     let variable = || std::env::var(VARIABLE).ok().filter(|value| !value.is_empty());
     let text = given.map(str::to_string).or_else(variable);
     text.map(|text| text.parse().map_err(exit::usage)).transpose()
 }
 
-/// Says what a key is made of, where somebody wants to know.
+/// Prints the parts of a key in verbose mode.
 pub fn explain(parts: &Parts, ui: &Ui) {
     if ui.verbose() {
         parts.explain().iter().for_each(|line| ui.say(line));
@@ -75,14 +76,17 @@ pub fn explain(parts: &Parts, ui: &Ui) {
 fn give(workspace: &Workspace, store: &Location, order: &Order, ui: &Ui) -> Result<Answer> {
     if store.is_unencrypted() {
         ui.warn(format_args!(
-            "{store} is not encrypted: anybody on the way may give another program with another digest; take https"
+            "{store} is not encrypted, so programs and their digests may be replaced in transit\nhint: use https"
         ));
     }
     let program = if store.is_s3() { WITH_S3 } else { PLAIN };
     program.give(workspace, order, ui)
 }
 
-/// The entry of the build of `parts`, if there is one in `store`.
+/// Returns the entry of the build of `parts` in `store`, or `None`.
+///
+/// # Errors
+/// Those of the program `store`.
 pub fn ask(workspace: &Workspace, store: &Location, parts: &Parts, ui: &Ui) -> Result<Option<Box<Entry>>> {
     let order = Order::Ask(Ask { store: store.clone(), key: parts.key() });
     match give(workspace, store, &order, ui)? {
@@ -91,8 +95,10 @@ pub fn ask(workspace: &Workspace, store: &Location, parts: &Parts, ui: &Ui) -> R
     }
 }
 
-/// What there is of the build of `parts` in `store`, which is read; a whole one that is in no list comes into it where
-/// `list`.
+/// Checks the build of `parts` in `store`. If `list` is true, adds a complete but unlisted build to the store's list.
+///
+/// # Errors
+/// Those of the program `store`.
 pub fn check(
     workspace: &Workspace,
     store: &Location,
@@ -109,7 +115,10 @@ pub fn check(
     }
 }
 
-/// Puts a build into its store.
+/// Publishes a build to its store.
+///
+/// # Errors
+/// Those of the program `store`.
 pub fn publish(workspace: &Workspace, order: Publish, ui: &Ui) -> Result<Published> {
     let store = order.store.clone();
     match give(workspace, &store, &Order::Publish(Box::new(order)), ui)? {
@@ -118,7 +127,10 @@ pub fn publish(workspace: &Workspace, order: Publish, ui: &Ui) -> Result<Publish
     }
 }
 
-/// Puts what was tuned into its store.
+/// Publishes tuned settings to their store.
+///
+/// # Errors
+/// Those of the program `store`.
 pub fn tune(workspace: &Workspace, order: Tune, ui: &Ui) -> Result<Tuned> {
     let store = order.store.clone();
     match give(workspace, &store, &Order::Tune(order), ui)? {
@@ -127,7 +139,10 @@ pub fn tune(workspace: &Workspace, order: Tune, ui: &Ui) -> Result<Tuned> {
     }
 }
 
-/// The newest archive for a machine.
+/// Returns the newest archive for a machine.
+///
+/// # Errors
+/// Those of the program `store`.
 pub fn choose(workspace: &Workspace, order: Choose, ui: &Ui) -> Result<ChosenBuild> {
     let store = order.store.clone();
     match give(workspace, &store, &Order::Choose(order), ui)? {

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use store::Location;
 
-/// Refuses builds from `store` if a minisign key is configured, because a store keeps no signatures. `key` and `asked_prefix`
-/// are the options of `install`. A build looks for the key in the prefix to which this user would install.
+/// Refuses builds from `store` if a minisign key is configured, because a store keeps no signatures. `key` and
+/// `asked_prefix` are options of `install`. A build looks for the key in this user's default prefix.
 ///
 /// # Errors
-/// If a key is configured, or if it is unknown whether one is.
+/// If a key is configured, or if it cannot be determined whether one is.
 pub fn check(store: &Location, key: Option<&str>, asked_prefix: Option<&Path>) -> Result<()> {
     ship::key::refuse_unsigned(&format!("a build in the store {store}"), key, prefix(asked_prefix).as_deref())
 }
 
-/// Prefix of an installation; `None` without a home folder.
+/// Returns the prefix of an installation, or `None` if there is no home folder.
 fn prefix(asked: Option<&Path>) -> Option<PathBuf> {
     match asked {
         Some(asked) => Some(asked.to_path_buf()),

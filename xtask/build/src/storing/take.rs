@@ -1,4 +1,4 @@
-//! A build from a store in place of one that is compiled.
+//! Builds that are taken from a store instead of being compiled.
 
 use anyhow::{Context, Result};
 use build_info::Host;
@@ -13,33 +13,33 @@ use crate::stages::{Build, BuildOrigin, Outcome};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
-/// What is wanted.
+/// Request for a build from a store.
 pub struct TakeRequest<'a> {
-    /// The checkout.
+    /// Checkout that gets the build.
     pub workspace: &'a Workspace,
-    /// Where to look.
+    /// Location of the store.
     pub store: &'a Location,
-    /// The build.
+    /// Build to look up.
     pub build: &'a Build<'a>,
-    /// This machine.
+    /// Description of this machine.
     pub host: &'a Host,
-    /// Whether its name goes into the record.
+    /// True to store the machine's name in the record.
     pub hostname: bool,
 }
 
-/// The build, if the store has it and it runs here. That it has not, cannot be reached or gives what is damaged is told,
-/// and no error: then it is compiled.
+/// Returns the build if the store has it and it runs on this machine. If the store lacks it, is unreachable or
+/// returns damaged data, prints a message and returns `None`; the build is then compiled.
 ///
 /// # Errors
-/// When the user asks to stop.
+/// If the user stops it.
 pub fn take(request: &TakeRequest, ui: &Ui) -> Result<Option<Outcome>> {
     let taken = try_to_take(request, ui);
-    // Ctrl-C is no miss.
+    // An interruption must not count as a miss.
     process::check_interrupted()?;
     match taken {
         Ok(Some(outcome)) => Ok(Some(outcome)),
         Ok(None) => {
-            ui.say(format_args!("the store {} does not have this build: it is compiled", request.store));
+            ui.say(format_args!("the store {} does not have this build, so it is compiled", request.store));
             Ok(None)
         }
         Err(error) => {
@@ -70,7 +70,7 @@ fn try_to_take(request: &TakeRequest, ui: &Ui) -> Result<Option<Outcome>> {
     let outcome = request
         .build
         .adopt(&folder, origin, request.hostname)
-        .with_context(|| format!("the build {} of {} is not taken", entry.key, entry.build.published))?;
+        .with_context(|| format!("cannot use the build {} of {}", entry.key, entry.build.published))?;
     if let Some(tuning) = tuning {
         merge(tuning, &outcome.info.plan_hash, ui);
     }

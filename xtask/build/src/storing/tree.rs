@@ -1,4 +1,4 @@
-//! The files of a build folder that another checkout takes.
+//! Files of a build that other checkouts can take over.
 
 use std::path::{Path, PathBuf};
 
@@ -11,19 +11,22 @@ use crate::shipping::foreign;
 use crate::workspace::Workspace;
 use crate::{audit, fs, shipping};
 
-/// What is written anew in each checkout.
+/// File that each checkout writes itself.
 const OWN: &str = "link.json";
 
-/// The files, and a folder for the one that is made for them.
+/// Files of a build, and a scratch folder with the generated record.
 pub struct Tree {
     folder: Scratch,
-    /// The files.
+    /// Files to pack.
     pub items: Vec<Item>,
 }
 
 impl Tree {
-    /// Those of the build in `build`, whose record is `info`; none where they cannot be taken into another checkout.
-    /// Neither this machine's name nor its folders are in the record.
+    /// Gathers the files of the build in `build`, whose record is `info`, with a record that contains neither this
+    /// machine's name nor its folders. Returns `None` if another checkout could not use the files.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written.
     pub fn gather(workspace: &Workspace, build: &Path, info: &BuildInfo) -> Result<Option<Self>> {
         let mut tree = Self { folder: Scratch::make(workspace, "publish")?, items: Vec::new() };
         let record = tree.folder.path().join("build_info.json");
@@ -45,8 +48,8 @@ impl Tree {
         self.items.push(Item { from, to: to.to_string(), executable });
     }
 
-    /// Adds all below `folder`; whether it holds nothing but files and folders. A prefix of shared libraries has links,
-    /// which no archive of ours holds.
+    /// Adds all files below `folder`. Returns false if there is anything other than files and folders: the prefix of
+    /// a build with shared libraries has links, which Anneal's archives do not support.
     fn add_folder(&mut self, folder: &Path, name: &str) -> Result<bool> {
         let entries =
             std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
@@ -68,10 +71,10 @@ impl Tree {
     }
 }
 
-/// The record as it goes into a store: what was made and how it was found to behave, and nothing of who made it.
+/// Returns the record for a store: the build and its test results, but nothing about the machine that made it.
 fn record_for_others(workspace: &Workspace, info: &BuildInfo) -> Result<String> {
     let mut other = info.clone().released(&info.date);
-    // What was found of the program is the program's, wherever it is.
+    // Results of the gate and the durations of stages describe the build, not the machine.
     (other.gate, other.stages) = (info.gate.clone(), info.stages.clone());
     shipping::record(&other, &foreign(workspace)?)
 }

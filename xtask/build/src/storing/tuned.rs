@@ -1,4 +1,4 @@
-//! The tuning record of this machine, and what comes to it from a store.
+//! Tuning record of this machine, and the entries that it gets from a store.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +8,12 @@ use build_info::{Bytes, Sha256, TuningRecord};
 use crate::fs;
 use crate::ui::Ui;
 
-/// What comes from a store makes no record larger than this: the engine reads one of up to 64 MiB, and what is tuned here
-/// needs room as well.
+/// Maximum size of the record after adding entries from a store. The engine reads up to 64 MiB, and settings that are
+/// tuned here need room as well.
 const LARGEST: Bytes = Bytes(32 << 20);
 
-/// Where the record lies, as the engine finds it: `given`, else `$ANNEAL_TUNING`, else in the state folder.
+/// Returns the path of the record, as the engine determines it: `given`, else `$ANNEAL_TUNING`, else in the state
+/// folder.
 pub fn path(given: Option<&Path>) -> Option<PathBuf> {
     let variable = || std::env::var_os("ANNEAL_TUNING").filter(|value| !value.is_empty()).map(PathBuf::from);
     given
@@ -21,10 +22,10 @@ pub fn path(given: Option<&Path>) -> Option<PathBuf> {
         .or_else(|| Some(host::state::folder()?.join("tuning.json")))
 }
 
-/// The record at `path`; nothing where there is none.
+/// Returns the record at `path`, or `None` if there is none.
 ///
 /// # Errors
-/// When it cannot be read, is damaged, or a later Anneal wrote it.
+/// If the record cannot be read, is damaged, or was written by a later version of Anneal.
 pub fn read(path: &Path) -> Result<Option<TuningRecord>> {
     let cannot = || format!("cannot use the tuning record {}", path.display());
     match fs::content(path) {
@@ -34,30 +35,34 @@ pub fn read(path: &Path) -> Result<Option<TuningRecord>> {
     }
 }
 
-/// Takes what `found` knows of the build, which this machine's plan names `build`, into this machine's record. What was
-/// measured here stays, and a record that cannot be read is left as it is: a build runs without.
+/// Merges the entries of `found` into this machine's record. The plan of this machine calls the build `build`.
+/// Entries that were measured here stay. An unreadable record is left unchanged with a warning, because a build also
+/// runs without it.
 pub fn merge(found: TuningRecord, build: &Sha256, ui: &Ui) {
     match merged(found, build) {
         Ok(0) => {}
-        Ok(count) => {
-            ui.done("tuned", format_args!("{count} settings of the store's tuning record are known here now"))
-        }
-        Err(error) => ui.warn(format_args!("what was tuned with this build is not taken: {error:#}")),
+        Ok(count) => ui.done(
+            "tuned",
+            format_args!(
+                "{count} settings of the store's tuning record were added to the record of this machine"
+            ),
+        ),
+        Err(error) => ui.warn(format_args!("the tuned settings of this build are not used: {error:#}")),
     }
 }
 
 fn merged(found: TuningRecord, build: &Sha256) -> Result<usize> {
-    let path = path(None).context("no folder is set for it: HOME is not set")?;
+    let path = path(None).context("cannot choose a folder for the record: HOME is not set")?;
     merge_into(&path, found, build)
 }
 
 fn merge_into(path: &Path, found: TuningRecord, build: &Sha256) -> Result<usize> {
     let folder = path.parent().unwrap_or(path);
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let _lock = host::state::lock(path);
     let mut record = read(path)?.unwrap_or_default();
     let count = record.merge(found.entries.into_iter().map(|mut entry| {
-        // The same program; the plan's hash holds where tools lie, which may be elsewhere here.
+        // The program is the same, but the plan's hash includes the paths of tools, which may differ on this machine.
         entry.key.build = build.to_string();
         entry
     }));
@@ -66,8 +71,8 @@ fn merge_into(path: &Path, found: TuningRecord, build: &Sha256) -> Result<usize>
         text.push(b'\n');
         ensure!(
             text.len() as u64 <= LARGEST.0,
-            "{} would have more than {LARGEST} then, most of it of builds that may be gone: `anneal tune` begins a new \
-             one when that is moved away",
+            "{} would be larger than {LARGEST}, mostly with settings of builds that may no longer exist; if you \
+             move it away, `anneal tune` starts a new one",
             path.display()
         );
         fs::write_privately(path, &text)?;
@@ -107,7 +112,7 @@ mod tests {
         assert_eq!((kept.entries.len(), kept.entries[0].key.build.as_str()), (1, build.as_str()));
         let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600);
-        // The engine could not read what came of it.
+        // The engine could not read the resulting record.
         let mut large = record("theirs");
         large.entries[0].key.objective = "rag".to_string();
         large.entries[0].notes.push("x".repeat(LARGEST.0 as usize));

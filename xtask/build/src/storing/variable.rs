@@ -1,4 +1,4 @@
-//! The environment variable of stores.
+//! Environment variable of stores.
 
-/// The variable that names a store.
+/// Environment variable with the location of a store.
 pub const VARIABLE: &str = "ANNEAL_STORE";

@@ -1,4 +1,4 @@
-//! Questions that are answered with yes or no.
+//! Yes-or-no prompts.
 
 use std::io::Write;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use crate::process;
 
-/// Prints `question` to standard error and returns true if the user answers yes or presses Enter. The end of the input and
-/// ctrl-C count as no.
+/// Prints `question` to standard error and returns true if the user answers yes or presses Enter. The end of the
+/// input and ctrl-C count as no.
 pub fn confirm(question: &str) -> bool {
     let mut err = std::io::stderr();
     let _ = write!(err, "{question} [Y/n] ");
     let _ = err.flush();
-    // Another thread reads the line: ctrl-C does not end the read, because the system restarts a read after a handled signal.
+    // Another thread reads the line: ctrl-C does not end the read, because the system restarts a read after a handled
+    // signal.
     let (sender, answers) = mpsc::channel();
     std::thread::spawn(move || {
         let mut line = String::new();

@@ -1,5 +1,5 @@
-//! What a person sees: progress, tables, errors. Standard output carries only the result of a command; all
-//! else goes to standard error.
+//! User interface: progress, tables and errors. Standard output carries only the result of a command; everything else
+//! goes to standard error.
 
 mod confirm;
 mod global;
@@ -23,7 +23,7 @@ pub use reasons::{page_width, reasons};
 pub use symbol::demangled;
 pub use table::{columns, gains, stage_times, width};
 
-/// How to speak to the user.
+/// Output settings.
 #[derive(Clone, Debug)]
 pub struct Ui {
     json: bool,
@@ -34,10 +34,10 @@ pub struct Ui {
 }
 
 impl Ui {
-    /// As the flags and the terminal ask for.
+    /// Creates the settings from the flags and the properties of the terminal.
     pub fn new(global: &Global) -> Self {
         let terminal = std::io::stderr().is_terminal();
-        // https://no-color.org: set and not empty.
+        // https://no-color.org: the variable counts if it is set and not empty.
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         Self {
@@ -49,53 +49,56 @@ impl Ui {
         }
     }
 
-    /// The same with the flags of `more`, which stood among the arguments of another program.
+    /// Returns the settings combined with `more`, flags that appeared among the arguments of another program.
     ///
     /// # Errors
-    /// When both would be quiet and verbose: wrong usage.
+    /// A usage error if the result would be both quiet and verbose.
     pub fn with(&self, more: &Global) -> Result<Self> {
         let (quiet, verbose) = (self.quiet || more.quiet, self.verbose || more.verbose > 0);
         if quiet && verbose {
-            return Err(exit::usage("-q and -v exclude each other: give one"));
+            return Err(exit::usage("-q cannot be used with -v"));
         }
         Ok(Self { json: self.json || more.json, quiet, verbose, ..self.clone() })
     }
 
-    /// Whether external commands are echoed.
+    /// True if external commands are printed.
     pub fn verbose(&self) -> bool {
         self.verbose
     }
 
-    /// Whether nothing but the result, warnings and errors is wanted.
+    /// True if only the result, warnings and errors are printed.
     pub fn quiet(&self) -> bool {
         self.quiet
     }
 
     /// Prints the result of a command: as JSON with `--json`, else as text.
+    ///
+    /// # Errors
+    /// If the value cannot be serialised or standard output cannot be written.
     pub fn result(&self, value: &impl Serialize, text: impl Display) -> Result<()> {
         let text = if self.json {
             format!("{}\n", serde_json::to_string_pretty(value)?)
         } else {
             let text = text.to_string();
-            // Names in files that others wrote are part of it.
+            // The text may contain names from files that others wrote, so control characters are removed.
             let text = words::printable_lines(&text);
             if text.is_empty() || text.ends_with('\n') { text.into_owned() } else { format!("{text}\n") }
         };
-        // A reader that has seen enough (`| head`) is no error.
+        // A reader that has closed the pipe, as in `| head`, is not an error.
         match std::io::stdout().write_all(text.as_bytes()) {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             other => other.context("cannot write the result to stdout"),
         }
     }
 
-    /// Tells what is going on. Nothing with `-q`.
+    /// Prints a message about the progress, unless `-q` is set.
     pub fn say(&self, text: impl Display) {
         if !self.quiet {
             let _ = writeln!(std::io::stderr(), "{}", words::printable_lines(&text.to_string()));
         }
     }
 
-    /// Tells of something that is done.
+    /// Prints a finished step.
     pub fn done(&self, what: &str, detail: impl Display) {
         if !self.quiet {
             let what = self.paint("32;1", &format!("{what:>11}"));
@@ -103,7 +106,7 @@ impl Ui {
         }
     }
 
-    /// Tells something that a person should know; also with `-q`.
+    /// Prints a warning, even with `-q`.
     pub fn warn(&self, text: impl Display) {
         let text = text.to_string();
         let text = words::printable_lines(&text);
@@ -117,12 +120,12 @@ impl Ui {
         let begin = std::iter::once(self.paint("31;1", "error:"))
             .chain(std::iter::repeat("  caused by:".to_string()));
         for (begin, text) in begin.zip(&said) {
-            // Of several lines is what a tool printed.
+            // A cause with several lines contains the output of a tool.
             let _ = writeln!(err, "{begin} {}", words::printable_lines(text));
         }
     }
 
-    /// Starts showing the progress of a stage.
+    /// Starts the progress display of a stage.
     pub fn progress(&self, stage: &str) -> Progress {
         Progress::new(stage, self.terminal, self.quiet, self.color)
     }

@@ -1,5 +1,5 @@
-//! The progress of one stage: a bar with counts and an ETA on a terminal, a plain line now and then
-//! elsewhere.
+//! Progress of one stage: a bar with counts and an estimate of the remaining time on a terminal, occasional plain
+//! lines elsewhere.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -8,16 +8,16 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::forecast::Status;
 
-/// A plain line is written at most this often.
+/// Minimum interval between plain lines.
 const PLAIN_EVERY: Duration = Duration::from_secs(30);
 
-/// A bar that follows a forecast is drawn at most this often.
+/// Minimum interval between updates of a bar that follows a forecast.
 const FOLLOW_EVERY: Duration = Duration::from_millis(200);
 
-/// Length of a bar that shows a share.
+/// Length of a bar that shows a fraction.
 const WHOLE: u64 = 10_000;
 
-/// Progress of one stage.
+/// Progress display of one stage.
 pub struct Progress {
     stage: String,
     bar: ProgressBar,
@@ -46,7 +46,7 @@ impl Progress {
         Self { stage: stage.to_string(), bar, plain, started: now, last_plain: now, last_followed: None }
     }
 
-    /// `done` of `total` steps are finished; `what` is the newest.
+    /// Shows that `done` of `total` steps are finished; `what` is the latest step.
     pub fn step(&mut self, done: u64, total: u64, what: &str) {
         if self.bar.length() != Some(total) {
             self.bar.set_length(total);
@@ -62,7 +62,7 @@ impl Progress {
         }
     }
 
-    /// Shows a forecast, a few times a second at most; `status` is asked only then.
+    /// Shows a forecast, at most a few times per second. Calls `status` only when it updates the display.
     pub fn follow(&mut self, status: impl FnOnce() -> Status) {
         if self.last_followed.is_some_and(|last| last.elapsed() < FOLLOW_EVERY) {
             return;
@@ -88,26 +88,26 @@ impl Progress {
         }
     }
 
-    /// What is going on, where steps cannot be counted.
+    /// Shows the current activity of work whose steps cannot be counted.
     pub fn message(&self, what: &str) {
-        // A terminal line is no place for control characters of a compiler's message.
+        // Removes control characters, which a compiler's message may contain.
         let what: String = what.chars().filter(|c| !c.is_control()).take(80).collect();
         self.bar.set_message(what);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar and returns the elapsed time.
     pub fn finish(self) -> Duration {
         self.bar.finish_and_clear();
         self.started.elapsed()
     }
 }
 
-/// `duration` in whole seconds.
+/// Truncates `duration` to whole seconds.
 fn whole(duration: Duration) -> humantime::FormattedDuration {
     humantime::format_duration(Duration::from_secs(duration.as_secs()))
 }
 
-/// A plain line. A closed standard error is nobody's concern.
+/// Prints a plain line. A closed standard error is ignored.
 fn say(line: std::fmt::Arguments) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

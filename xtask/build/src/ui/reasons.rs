@@ -1,18 +1,18 @@
-//! Names with a sentence or two each, which fit the terminal.
+//! Lists of names with one or two sentences each, wrapped to the terminal's width.
 
-/// Columns of a page where the terminal does not tell.
+/// Number of columns to use if the terminal's width is unknown.
 const PAGE: usize = 80;
 
-/// Names longer than this stand on a line of their own.
+/// Maximum length of a name that shares a line with its reason.
 const LONGEST: usize = 26;
 
-/// Columns to write for: those of the terminal, and 80 where standard output is none.
+/// Returns the number of columns to use: the terminal's, or 80 if standard output is not a terminal.
 pub fn page_width() -> usize {
     super::width().map_or(PAGE, |width| width.clamp(40, 120))
 }
 
-/// `rows` of a name and a reason below `header`; reasons are broken between words, so that no line is longer than `width`
-/// but for a single word (a path, which somebody will want to copy).
+/// Formats `rows` of a name and a reason below `header`. Reasons are broken between words, so that no line is longer
+/// than `width` unless a single word is, such as a path, which must stay in one piece for copying.
 pub fn reasons(header: [&str; 2], rows: impl IntoIterator<Item = (String, String)>, width: usize) -> String {
     let rows: Vec<(String, String)> = rows.into_iter().collect();
     let count = |text: &str| text.chars().count();
@@ -36,7 +36,7 @@ pub fn reasons(header: [&str; 2], rows: impl IntoIterator<Item = (String, String
     out
 }
 
-/// `text` in lines of at most `width`, broken between words; its own lines stay.
+/// Breaks `text` between words into lines of at most `width` columns, keeping existing line breaks.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for paragraph in text.lines() {
@@ -81,7 +81,7 @@ mod tests {
         assert!(lines.iter().all(|line| line.trim_end() == *line), "{text}");
         assert_eq!(lines[0], " not ranked  why");
         assert!(lines[1].starts_with(" native-lto  takes about 4 min"), "{text}");
-        // The name by itself, its reason below where the others' are.
+        // A long name stands on a line of its own, with its reason below in the usual column.
         let at = lines.iter().position(|line| line.trim() == long).unwrap();
         assert!(lines[at + 1].starts_with("             did not come"), "{text}");
         let at = lines.iter().position(|line| line.starts_with(" bolt")).unwrap();

@@ -1,13 +1,13 @@
-//! Names of functions as their sources have them.
+//! Demangled names of functions.
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
-/// `name` as C++ or Rust spells it, without parameters; as it is where neither language mangled it. What compilers
-/// append (`.cold`, `.llvm.123`) is left out, and so is a file in front (`ops.cpp;name`, as profiles have it).
+/// Returns `name` as written in C++ or Rust, without parameters, or unchanged if it is not mangled. Removes suffixes
+/// that compilers add (`.cold`, `.llvm.123`) and the file prefix in profiles (`ops.cpp;name`).
 pub fn demangled(name: &str) -> String {
     let symbol = name.rsplit_once(';').map_or(name, |(_, symbol)| symbol);
     if let Ok(rust) = rustc_demangle::try_demangle(symbol) {
-        // The alternate form leaves the hash out.
+        // The alternate form omits the hash.
         return format!("{rust:#}");
     }
     let stem = symbol.split_once('.').map_or(symbol, |(stem, _)| stem);
@@ -34,7 +34,7 @@ mod tests {
             ("_ZN4gguf4read13check_version17h618d4232d0d8e4a1E", "gguf::read::check_version"),
             ("_ZN4gguf4read13check_version17h618d4232d0d8e4a1E.llvm.7", "gguf::read::check_version"),
             ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
-            // What only looks mangled stays as it is.
+            // An invalid mangled name is returned unchanged.
             ("_ZN", "_ZN"),
             ("_Z", "_Z"),
             ("(no symbol at 0x10)", "(no symbol at 0x10)"),
@@ -43,7 +43,7 @@ mod tests {
         for (name, expected) in cases {
             assert_eq!(demangled(name), expected, "{name}");
         }
-        // Hostile: nested without end.
+        // Hostile input with extreme nesting.
         let deep = format!("_Z{}", "N1a".repeat(20_000));
         assert_eq!(demangled(&deep), deep);
     }

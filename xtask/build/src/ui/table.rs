@@ -1,10 +1,10 @@
-//! Tables.
+//! Tables for the terminal.
 
 use build_info::optimized::Gain;
 use build_info::record::StageTime;
 use comfy_table::{CellAlignment, Table, presets};
 
-/// A table without lines: `header`, then `rows`.
+/// Creates a table without ruling: `header`, then `rows`.
 pub fn columns(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -15,7 +15,7 @@ pub fn columns(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> 
     table
 }
 
-/// What a build gained in each phase of each model.
+/// Returns a table of a build's gain in each phase on each model.
 pub fn gains(gain: &Gain) -> Table {
     columns(
         &["model", "phase", "times as fast [95 % interval]"],
@@ -30,15 +30,15 @@ pub fn gains(gain: &Gain) -> Table {
     )
 }
 
-/// Columns of the terminal that standard output is; none where it is none.
+/// Returns the number of columns of the terminal, or `None` if standard output is not a terminal.
 pub fn width() -> Option<usize> {
     console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns))
 }
 
-/// Time of each of `stages` in this run, and their sum. Stages that are not in `ran` were done by an earlier run, and cost
-/// this one nothing.
+/// Returns a table with the time of each of `stages` in this run, and their sum. Stages that are not in `ran` were
+/// executed by an earlier run and take no time in this one.
 pub fn stage_times(stages: &[StageTime], ran: &[StageTime]) -> Table {
-    // The sum of nothing would be -0.
+    // `Iterator::sum` would return -0 for an empty list.
     let total = ran.iter().map(|stage| stage.seconds).fold(0.0, |all, seconds| all + seconds);
     let share = |seconds: f64| if total > 0.0 { 100.0 * seconds / total } else { 0.0 };
     let row = |name: &str, seconds: f64| {
@@ -72,7 +72,7 @@ mod tests {
             let text = stage_times(&stages, ran).to_string();
             text.lines().map(|line| line.split_whitespace().map(str::to_string).collect()).collect()
         };
-        // The compilation is of an earlier day, and of the gate only a part was done now.
+        // The compilation dates from an earlier run, and only part of the gate ran now.
         assert_eq!(
             lines(&[stage("engine", 130.5), stage("gate", 1.5)]),
             [

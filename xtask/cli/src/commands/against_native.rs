@@ -1,7 +1,7 @@
-//! What a build with BLAS ends with: itself against `native`, phase by phase.
+//! Final comparison of a build with BLAS against `native`, phase by phase.
 //!
-//! A library that was bought for prefill may cost it, so nobody is left to believe. The build stays whatever comes
-//! out; the message says which one to use.
+//! A BLAS library that is meant to speed up prefill may slow it down, so the build measures it. The build is kept in
+//! any case; a message says which build to use.
 
 use anyhow::{Context, Result};
 use build::compare::{CandidateBuild, Contest, Phase, Provenance, RunShape};
@@ -12,14 +12,15 @@ use build::workload::Synthetic;
 use build::workspace::Workspace;
 use build_info::BuildInfo;
 
-/// Enough for a verdict, in two minutes on two cores.
+/// Number of pairs: enough for a verdict, in two minutes on two cores.
 const PAIRS: usize = 10;
-/// Long enough for BLAS, which takes products of 32 rows and more.
+/// Shape of the runs, long enough for BLAS, which ggml uses for products with at least 32 rows.
 const SHAPE: RunShape = RunShape { prompt: 256, generate: 16, depth: 0 };
-/// Most of a Q4_K_M's weights are rearranged for ggml's own kernels and never reach BLAS; an F16's all do.
+/// Models to compare on. Most weights of a Q4_K_M model are repacked for ggml's own kernels and never reach BLAS;
+/// those of an F16 model all do.
 const MODELS: [&str; 2] = ["llama-1b-4l/Q4_K_M", "llama-1b-4l/F16"];
 
-/// Measures the build of `info` against the current `native` build, where there is one and `info` has BLAS.
+/// Measures the build of `info` against the current `native` build, if there is one and `info` has BLAS.
 pub fn compare(info: &BuildInfo, ui: &Ui) -> Result<()> {
     if info.blas.is_none() {
         return Ok(());
@@ -28,16 +29,16 @@ pub fn compare(info: &BuildInfo, ui: &Ui) -> Result<()> {
     let native = workspace.current("native");
     if !native.join("bin/anneal").is_file() {
         ui.say(format_args!(
-            "no `native` build to compare with: `cargo xtask build-native`, then `cargo xtask bench compare --builds \
-             native,{}`",
+            "the build is not compared, because there is no `native` build: run `cargo xtask build-native`, then \
+             `cargo xtask bench compare --builds native,{}`",
             info.profile
         ));
         return Ok(());
     }
     if BuildInfo::read(&native.join("build_info.json")).is_ok_and(|record| record.base_plan.is_some()) {
         ui.say(
-            "`native` is a build with a profile or by BOLT, so a comparison would say nothing of BLAS: `cargo xtask \
-             build-native --plain`, then build this again",
+            "the build is not compared, because `native` was made by PGO or BOLT, so the difference would not be \
+             due to BLAS: run `cargo xtask build-native --plain`, then build this again",
         );
         return Ok(());
     }
@@ -52,7 +53,7 @@ pub fn compare(info: &BuildInfo, ui: &Ui) -> Result<()> {
         builds: &builds,
         models: &models,
         shapes: &[SHAPE],
-        // Decode multiplies by vectors, which never reach BLAS.
+        // Decode multiplies a matrix by a vector, which never reaches BLAS.
         phases: &[Phase::Prefill],
         threads: info.threads.prefill,
         pairs: PAIRS,
@@ -66,7 +67,7 @@ pub fn compare(info: &BuildInfo, ui: &Ui) -> Result<()> {
         note: None,
     }
     .run(ui)
-    .context("the build is finished, but could not be compared with native")?;
+    .context("the build is finished, but cannot be compared with native")?;
     ui.say(comparison.table());
     let verdicts: Vec<(String, String)> = comparison
         .figures
@@ -85,7 +86,7 @@ pub fn compare(info: &BuildInfo, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// What came out for each model's prefill, and which build to use.
+/// Returns true if the build slowed prefill down, and a message with the result per model and the build to use.
 fn verdict(profile: &str, verdicts: &[(String, String)]) -> (bool, String) {
     let models = |word: &str| -> Vec<&str> {
         verdicts.iter().filter(|(_, verdict)| verdict == word).map(|(model, _)| model.as_str()).collect()
@@ -93,13 +94,13 @@ fn verdict(profile: &str, verdicts: &[(String, String)]) -> (bool, String) {
     let (helped, hurt) = (models("faster").join(" and "), models("slower").join(" and "));
     let what = match (helped.is_empty(), hurt.is_empty()) {
         (true, true) => {
-            "no difference shown: `native` is the simpler build and the better choice".to_string()
+            "no difference shown; `native` is the simpler build and the better choice".to_string()
         }
-        (true, false) => format!("BLAS hurt the prefill of {hurt}: `native` is the better choice"),
-        (false, true) => format!("BLAS helped the prefill of {helped}"),
+        (true, false) => format!("BLAS slowed the prefill of {hurt} down; `native` is the better choice"),
+        (false, true) => format!("BLAS sped the prefill of {helped} up"),
         (false, false) => format!(
-            "BLAS helped the prefill of {helped} and hurt that of {hurt}: `native` is the better choice unless the \
-             former is all you run"
+            "BLAS sped the prefill of {helped} up and slowed that of {hurt} down; `native` is the better choice \
+             unless you only run the former"
         ),
     };
     (!hurt.is_empty(), format!("{profile}: {what}"))
@@ -116,11 +117,11 @@ mod tests {
                 "slower",
                 "no difference shown",
                 true,
-                "BLAS hurt the prefill of q4: `native` is the better choice",
+                "BLAS slowed the prefill of q4 down; `native` is the better choice",
             ),
-            ("no difference shown", "equal", false, "no difference shown: `native` is the simpler"),
-            ("faster", "faster", false, "BLAS helped the prefill of q4 and f16"),
-            ("slower", "faster", true, "helped the prefill of f16 and hurt that of q4"),
+            ("no difference shown", "equal", false, "no difference shown; `native` is the simpler"),
+            ("faster", "faster", false, "BLAS sped the prefill of q4 and f16 up"),
+            ("slower", "faster", true, "sped the prefill of f16 up and slowed that of q4 down"),
         ];
         for (first, second, slower, words) in cases {
             let verdicts =

@@ -1,4 +1,4 @@
-//! `audit`
+//! Command `audit`.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -17,25 +17,28 @@ use clap::ValueEnum;
 /// Options of `audit`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A program, a shared library, a build folder or an unpacked archive; the current native build if none
+    /// Program, shared library, build folder or unpacked archive [default: the current native build]
     path: Option<PathBuf>,
-    /// What to hold it against, instead of what its build_info.json says
+    /// Rule to apply instead of the one in build_info.json
     #[arg(long = "as", value_name = "RULE")]
     rule: Option<As>,
 }
 
-/// What a program can be held against.
+/// Rule that a program can be checked against.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum As {
-    /// Nothing beyond x86-64-v3, but in functions that are known to ask the CPU first
+    /// Only x86-64-v3 instructions, except in functions that check the CPU first
     Portable,
-    /// Nothing beyond plain x86-64 in the program, and in kernels beside it no more than their kind of CPU has
+    /// Only plain x86-64 in the program; in each kernel library only the instructions of its CPU variant
     Universal,
-    /// What this CPU offers is used, and no kernel is scalar
+    /// The instruction sets of this CPU are used, and no kernel is scalar
     Native,
 }
 
-/// Prints which instruction sets a program holds, and fails when they are not what they should be.
+/// Prints the instruction sets of a program.
+///
+/// # Errors
+/// If the program violates the rule.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let path = match args.path {
@@ -51,7 +54,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     };
     let rules = Rules::read(&audit::rules_path(&workspace))?;
     let offered = subject.offered().unwrap_or_else(|| tools::host(ui).cpu.features);
-    // Of any other build than a native one it is asked whether it is as good as one.
+    // Any other build is checked against everything that the host offers, as if it were a native build.
     let isa = match &subject.info {
         Some(info) if subject.rule() == Rule::Native => info.isa_required.clone(),
         _ => offered.iter().cloned().collect(),
@@ -94,7 +97,7 @@ fn text(report: &AuditReport, verbose: bool) -> String {
             content.functions,
         );
         if content.invalid.0 > 0 {
-            let _ = writeln!(text, "  {} of the code are no instructions", content.invalid);
+            let _ = writeln!(text, "  {} of the code do not decode to instructions", content.invalid);
         }
     }
     let _ = write!(text, "\n{}\n", occurring(report));
@@ -121,7 +124,7 @@ fn text(report: &AuditReport, verbose: bool) -> String {
     text
 }
 
-/// A name as its source has it, cut to what is left of the line beside `taken` columns.
+/// Returns a demangled name, cut to the columns that remain beside `taken` columns.
 fn short(name: &str, taken: usize) -> String {
     let width = ui::width().unwrap_or(100);
     let most = width.saturating_sub(taken).max(20);
@@ -132,7 +135,7 @@ fn short(name: &str, taken: usize) -> String {
     format!("{}…", name.chars().take(most - 1).collect::<String>())
 }
 
-/// What the host offers, and what came of it.
+/// Returns a table of the host's instruction sets and their use.
 fn instruction_sets(sets: &[InstructionSet]) -> impl std::fmt::Display {
     let rows = sets.iter().map(|set| {
         let used = match set.count {
@@ -147,7 +150,7 @@ fn instruction_sets(sets: &[InstructionSet]) -> impl std::fmt::Display {
     ui::columns(&["ggml has kernels for", "offered", "used", "most in"], rows)
 }
 
-/// The instruction sets that occur; what every x86-64 CPU has is one line.
+/// Returns a table of the instruction sets in the program. Those that every x86-64 CPU has share one row.
 fn occurring(report: &AuditReport) -> impl std::fmt::Display {
     let all = &report.occurring;
     let baseline = all.iter().filter(|one| one.baseline);
@@ -170,7 +173,7 @@ fn occurring(report: &AuditReport) -> impl std::fmt::Display {
     ui::columns(&["level", "instruction set", "instructions", "functions", "most in"], rows)
 }
 
-/// All functions beyond the baseline, by instruction set.
+/// Returns all functions beyond the baseline, by instruction set.
 fn symbols(report: &AuditReport) -> String {
     let mut text = String::new();
     for one in report.occurring.iter().filter(|one| !one.baseline) {
@@ -190,7 +193,7 @@ fn symbols(report: &AuditReport) -> String {
     text
 }
 
-/// What is for GPUs: architectures, and kernels by what they do.
+/// Returns the GPU code: architectures, and kernels by purpose.
 fn for_gpus(device: &DeviceAudit) -> String {
     let architectures = device.architectures.iter().map(|(name, found)| {
         vec![name.clone(), found.pieces.to_string(), found.stored.to_string(), found.unpacked.to_string()]
@@ -201,7 +204,7 @@ fn for_gpus(device: &DeviceAudit) -> String {
         let _ = write!(text, "\n{}\n", ui::columns(&["kernels for GPUs", "instances"], kernels));
     }
     let libraries = match &device.libraries[..] {
-        [] => "the driver and cuBLAS are loaded when they are needed".to_string(),
+        [] => "the driver and cuBLAS are loaded at run time, on demand".to_string(),
         some => format!("linked: {}", some.join(", ")),
     };
     let _ = writeln!(text, "{libraries}");
@@ -212,7 +215,7 @@ fn kernels(verdict: &native::NativeVerdict, verbose: bool) -> String {
     let judged: Vec<_> = verdict.kernels.iter().filter(|kernel| kernel.expected.is_some()).collect();
     let scalar = judged.iter().filter(|kernel| kernel.is_scalar()).count();
     let mut text = format!(
-        "\nkernels: {} found, {} as wide as they should be\n",
+        "\nkernels: {} found, {} of the expected width\n",
         verdict.kernels.len(),
         judged.len() - scalar
     );
@@ -226,18 +229,18 @@ fn kernels(verdict: &native::NativeVerdict, verbose: bool) -> String {
 fn conclusion(report: &AuditReport) -> String {
     let summary = &report.summary;
     let mut text = match summary.level {
-        1 => "holds x86-64".to_string(),
-        level => format!("holds up to x86-64-v{level}"),
+        1 => "uses x86-64".to_string(),
+        level => format!("uses up to x86-64-v{level}"),
     };
     if !summary.beyond.is_empty() {
         let _ = write!(text, " and {}", summary.beyond.join(", "));
     }
     if let Some(glibc) = summary.glibc {
-        let _ = write!(text, "; it starts with glibc {glibc} and later");
+        let _ = write!(text, "; it runs with glibc {glibc} and later");
     }
     let seconds = summary.seconds;
     match (summary.rule, report.complaint().is_none()) {
-        (Rule::Report, _) => format!("held against no rule ({seconds:.1} s); the program {text}"),
+        (Rule::Report, _) => format!("no rule applied ({seconds:.1} s); the program {text}"),
         (rule, true) => format!("{rule}: passed ({seconds:.1} s); the program {text}"),
         (rule, false) => format!("{rule}: FAILED ({seconds:.1} s); the program {text}"),
     }

@@ -1,4 +1,4 @@
-//! `bolt`
+//! Command `bolt`.
 
 use std::path::PathBuf;
 
@@ -16,31 +16,31 @@ use build::{profile, setup, tools, workload};
 /// Options of `bolt`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The build that is rewritten: the profile's current one, with the profile of `pgo` where it has one
+    /// Profile whose current build is rewritten, including its PGO profile if it has one
     #[arg(short, long, default_value = "native")]
     profile: String,
-    /// Train and compare on this GGUF rather than on synthetic models
+    /// Train and compare on this GGUF file instead of synthetic models
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Train on this workload, a file in profiles/workloads; may be repeated [default: all of them]
+    /// Train on this workload, a file in profiles/workloads; may be repeated [default: all workloads]
     #[arg(short, long, value_name = "NAME")]
     workload: Vec<String>,
-    /// How the profile is gathered
+    /// Method of gathering the profile
     #[arg(long, default_value_t)]
     method: bolt::Gather,
-    /// Pairs of runs by which the builds are compared, for each model
+    /// Number of pairs of runs per model in the comparison
     #[arg(long, default_value_t = 10, value_parser = pairs)]
     pairs: usize,
-    /// Make the rewritten build current even where it does not win
+    /// Make the rewritten build current even if it is not faster
     #[arg(long)]
     keep_going: bool,
     /// Install missing tools without asking
     #[arg(short, long)]
     yes: bool,
-    /// Print the plan and do nothing
+    /// Print the plan without building
     #[arg(long)]
     dry_run: bool,
-    /// Leave this machine's name out of build_info.json
+    /// Leave the machine's name out of build_info.json
     #[arg(long)]
     no_hostname: bool,
     #[command(flatten)]
@@ -66,7 +66,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return ui.result(&plan, format_args!("{plan}\n{} {options}", found.bolt.path.display()));
     }
 
-    // Wrong usage is told before anything is waited for.
+    // Usage errors are reported before waiting for a lock.
     args.source.store(&workspace)?;
     let _lock = CheckoutLock::take(&workspace)?;
     let mut toolchain = setup::ready_for_bolt(&workspace, &profile, &args.source, args.yes, ui)?;

@@ -1,4 +1,4 @@
-//! `build`, `build-native`, `build-portable`, `build-cuda`.
+//! Commands `build`, `build-native`, `build-portable` and `build-cuda`.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -17,10 +17,10 @@ use super::against_native;
 /// Options of `build-cuda`.
 #[derive(Debug, clap::Args)]
 pub struct Cuda {
-    /// What it is for: one of the profiles that `cargo xtask recommend` lists
+    /// Purpose of the build: a profile that `cargo xtask recommend` lists
     #[arg(long, default_value = "cuda-dense", value_name = "PROFILE")]
     variant: String,
-    /// Architecture of the GPUs: native, all, or numbers as in 89 or 86,89
+    /// GPU architecture: native, all, or compute capabilities such as 89 or 86,89
     #[arg(long, value_name = "ARCH", value_parser = cuda_arch)]
     cuda_arch: Option<Override>,
     #[command(flatten)]
@@ -28,26 +28,26 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// These options as those of `build`.
+    /// Returns these options as options of `build`.
     fn profile(self) -> Args {
         let set = SetArgs { keys: Vec::new(), cuda_arch: self.cuda_arch };
         self.common.profile(&self.variant).with(set)
     }
 }
 
-/// Refuses a `variant` that is no build for GPUs: the program would compute on the CPU, and nothing would say so.
+/// Checks that `variant` is a build for GPUs. Otherwise the program would silently compute on the CPU.
 fn check_variant(folder: &Path, variant: &str) -> Result<()> {
     if profile::load(folder, variant)?.gpu == Gpu::Cuda {
         return Ok(());
     }
     Err(exit::usage(format!(
-        "--variant {variant}: that profile has no `gpu = \"cuda\"`, so nothing of its program runs on a GPU; those that have it are \
-         {} (`cargo xtask build --profile {variant}` builds it as it is)",
+        "--variant {variant} is not a build for GPUs: its profile lacks `gpu = \"cuda\"`\nhint: GPU profiles are \
+         {}; `cargo xtask build --profile {variant}` builds this profile for the CPU",
         profile::names_for_gpus(folder)?.join(", ")
     )))
 }
 
-/// Builds a profile, makes it current and prints where it lies.
+/// Builds a profile, makes it current and prints its path.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let outcome = builds::build(&args, ui)?;
     let Some(outcome) = outcome else { return Ok(()) };
@@ -66,7 +66,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// Line that puts the folder `bin` on the search path. `None` if `path` contains it.
+/// Returns the line that adds the folder `bin` to the search path, or `None` if `path` contains it.
 fn path_hint(bin: &Path, path: Option<&OsStr>) -> Option<String> {
     let real = bin.canonicalize().ok()?;
     let is_listed = path.is_some_and(|path| {
@@ -76,7 +76,7 @@ fn path_hint(bin: &Path, path: Option<&OsStr>) -> Option<String> {
     (!is_listed).then(|| format!("hint: to run it as `anneal`: export PATH={quoted}:\"$PATH\""))
 }
 
-/// The same for a profile that must be one for GPUs.
+/// Builds a profile that must be one for GPUs.
 pub fn run_cuda(args: Cuda, ui: &Ui) -> Result<()> {
     check_variant(&Workspace::find()?.build_profiles(), &args.variant)?;
     run(args.profile(), ui)

@@ -1,4 +1,4 @@
-//! `ci`
+//! Command `ci`.
 
 use anyhow::{Context, Result, bail};
 use build::models::Maker;
@@ -13,14 +13,15 @@ use super::{docs, pgo, test};
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 
-/// Checks the formatting, makes the end-to-end builds, lints, makes a build with PGO and BOLT, and runs all tests. Tests that
-/// depend on kernels also run with AVX2 kernels.
+/// Checks the formatting, makes the end-to-end builds, lints, makes a build with PGO and BOLT, and runs all tests.
+/// Tests that depend on kernels also run with AVX2 kernels.
 pub fn run(_args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let shell = Shell::new()?;
     shell.change_dir(workspace.root());
     cmd!(shell, "cargo fmt --all --check").run().context(
-        "the code is not formatted (run `cargo fmt`), or rustfmt is missing (run `rustup component add rustfmt`): see above",
+        "the code is not formatted, or rustfmt is missing (see above)\nhint: run `cargo fmt` or `rustup \
+         component add rustfmt`",
     )?;
 
     build::make("native", true, ui)?;
@@ -32,10 +33,12 @@ pub fn run(_args: Args, ui: &Ui) -> Result<()> {
         cmd!(shell, "cargo clippy --workspace --all-targets --features {long} --locked -- -D warnings")
             .run()
             .context(
-                "clippy found a problem, or is missing (run `rustup component add clippy`): see above",
+                "clippy found a problem, or is missing (see above)\nhint: if it is missing, run `rustup \
+                 component add clippy`",
             )?;
     }
-    // Instrument, train, merge, rebuild, BOLT, gate and audit. The speed is of no interest here, so a few pairs are enough.
+    // Runs the whole chain: instrument, train, merge, rebuild, BOLT, gate and audit. The speed does not matter here,
+    // so a few pairs are enough.
     let engine = workspace.current("native").join("bin/anneal");
     let maker = Maker { workspace: &workspace, engine: Some(&engine), ui };
     let tiny = maker.find_or_make(&"tiny/Q4_K_M".parse().map_err(anyhow::Error::msg)?)?;

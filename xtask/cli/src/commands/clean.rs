@@ -1,4 +1,4 @@
-//! `clean`
+//! Command `clean`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,17 +12,18 @@ use build_info::{BuildInfo, Bytes};
 /// Options of `clean`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only builds of this profile
+    /// Remove only builds of this profile
     profile: Option<String>,
-    /// The current builds too, cargo's files, models and profiles; the sources stay
+    /// Also remove the current builds, cargo's files, models and profiles, but not the sources
     #[arg(long)]
     all: bool,
-    /// Say what would be removed and remove nothing
+    /// List what would be removed without removing it
     #[arg(long)]
     dry_run: bool,
 }
 
-/// Removes old builds, neither current ones nor those that they were made from, and what killed commands left.
+/// Removes old builds and the leftovers of killed commands. Keeps current builds and the builds that they were made
+/// from.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let _lock = CheckoutLock::take(&workspace)?;
@@ -37,7 +38,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     for found in builds {
         let unused = found.current_of.is_none() && !is_base(&found.path, &needed);
         if of_profile(&found.path) && (args.all || unused) {
-            // The link first: it must not point at half a build.
+            // The link is removed first, because it must never point at a partial build.
             doomed.extend(found.current_of.map(|profile| workspace.current(&profile)));
             doomed.push(found.path);
         }
@@ -68,7 +69,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     )
 }
 
-/// The profile of the build in the folder `path`, of a variant too: as its plan has it, else as the folder's name does.
+/// Returns the profile of the build in the folder `path`, including variants: from its plan, else from the folder's
+/// name.
 fn profile_of(path: &Path) -> String {
     #[derive(serde::Deserialize)]
     struct PlannedRemoval {
@@ -82,8 +84,7 @@ fn profile_of(path: &Path) -> String {
     name.rsplit_once('-').map_or(name.as_ref(), |(profile, _)| profile).to_string()
 }
 
-/// Whether one of the `current` builds was made from the one in the folder `path`: `bolt` and `build --plain` go back
-/// to it.
+/// True if a `current` build was made from the build in the folder `path`, which `bolt` and `build --plain` reuse.
 fn is_base(path: &Path, current: &[BuildInfo]) -> bool {
     let Ok(info) = BuildInfo::read(&path.join("build_info.json")) else { return false };
     let profile = |info: &BuildInfo| info.pgo.as_ref().map(|pgo| pgo.profile.clone());
@@ -101,7 +102,7 @@ fn remove(path: &Path) -> Result<()> {
         .with_context(|| format!("cannot remove {}", path.display()))
 }
 
-/// Bytes below `path`; what cannot be looked at counts nothing.
+/// Returns the number of bytes below `path`. Entries that cannot be read count as 0.
 fn size(path: &Path) -> u64 {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return 0 };
     if !meta.is_dir() {

@@ -1,4 +1,4 @@
-//! `detect`
+//! Command `detect`.
 
 use anyhow::Result;
 use build::tools;
@@ -7,12 +7,12 @@ use build::ui::Ui;
 /// Options of `detect`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Leave this machine's name out
+    /// Leave the machine's name out
     #[arg(long)]
     no_hostname: bool,
 }
 
-/// Prints the machine as JSON, which `plan --host` takes.
+/// Prints the description of the machine as JSON, for `plan --host`.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let mut host = tools::host(ui);
     if args.no_hostname {

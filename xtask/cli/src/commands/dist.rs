@@ -1,4 +1,4 @@
-//! `dist`
+//! Command `dist`.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -17,48 +17,48 @@ use ship::order::{Archive, Compare, Deb, Difference, Item, Pack, Packed, Place, 
 use ship::{Answer, Order};
 use xshell::{Shell, cmd};
 
-/// Who made the package, for Debian's field; there is no address to write to.
+/// Maintainer for the Debian package's field. The address is not real.
 const MAINTAINER: &str = "The authors of Anneal <anneal@anneal.invalid>";
 
-/// What installs an archive where there is no Rust.
+/// Script that installs an archive on machines without Rust.
 const SCRIPT: &str = "install.sh";
-/// The folder of [`SCRIPT`] in a checkout.
+/// Folder of [`SCRIPT`] in a checkout.
 const DEPLOY: &str = "deploy";
 
 /// Options of `dist`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Name of a file in profiles/build
+    /// Name of a profile in profiles/build
     #[arg(short, long, default_value = "portable")]
     profile: String,
-    /// Where the archives go; by default target/anneal/dist
+    /// Folder for the archives [default: target/anneal/dist]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Pack the current build of the profile as it is
+    /// Pack the profile's current build without building
     #[arg(long)]
     no_build: bool,
-    /// Make a Debian package too
+    /// Also make a Debian package
     #[arg(long)]
     deb: bool,
-    /// Make a .tar.gz too, for those who have no zstd
+    /// Also make a .tar.gz, for machines without zstd
     #[arg(long)]
     gz: bool,
-    /// Build a reproducible profile a second time, in another folder, for another user and with one job, and fail unless
-    /// that gives the same bytes
+    /// Build a reproducible profile a second time, in another folder, as another user and with one job, and fail if
+    /// the archives differ
     #[arg(long)]
     verify: bool,
-    /// Say where the archive differs from this one of the same name, and fail if it does
+    /// Compare the archive with this one of the same name, and fail with the differences if there are any
     #[arg(long, value_name = "ARCHIVE")]
     against: Option<PathBuf>,
     /// Install missing tools without asking
     #[arg(short, long)]
     yes: bool,
-    /// List what would be packed and do nothing
+    /// List the files without packing them
     #[arg(long)]
     dry_run: bool,
 }
 
-/// What `dist` made.
+/// Result of `dist`.
 #[derive(Serialize)]
 struct DistResult {
     name: String,
@@ -69,14 +69,15 @@ struct DistResult {
     crates: usize,
     without_licence_file: Vec<String>,
     verified: Verified,
-    /// Whether a second build gave the same bytes.
+    /// True if a second build gave the same bytes.
     reproduced: bool,
 }
 
-/// Packs a build, and looks at the archive as a stranger would: unpacked elsewhere, run, nothing of this machine in it.
+/// Packs a build and checks the archive as its recipient would: unpacks it elsewhere, runs the program, and searches
+/// for names and paths of this machine.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
-    // What would be wrong after an hour of building is told before it.
+    // Errors that can be found now are reported before an hour of building.
     let time = time(&workspace)?;
     check_against(&args)?;
     if !args.no_build && !args.dry_run {
@@ -91,9 +92,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return list(&shipping::name(&info), &out, &contents.items, ui);
     }
     let job = PackJob { tools: &workspace, time, gz: args.gz, deb: args.deb };
-    // In the folder that installers look into, and hidden there: on the same file system whatever is mounted, so that one
-    // rename moves an archive out of it.
-    std::fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+    // The scratch folder is a hidden folder in the output folder, so that a rename on the same file system moves each
+    // archive into place.
+    std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let aside = Scratch::among_others(&out, ".packing")?;
     let packed = {
         let _lock = CheckoutLock::take(&workspace)?;
@@ -115,23 +116,23 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&made, text(&workspace, &made))
 }
 
-/// What the first and the second packing have in common.
+/// Settings that the first and the second packing share.
 struct PackJob<'a> {
-    /// The checkout whose `ship` packs.
+    /// Checkout whose `ship` packs.
     tools: &'a Workspace,
-    /// Time of all files, seconds since 1970.
+    /// Modification time of all files, in seconds since 1970.
     time: u64,
-    /// Whether a .tar.gz is made too.
+    /// True to also make a .tar.gz.
     gz: bool,
-    /// Whether a Debian package is made too.
+    /// True to also make a Debian package.
     deb: bool,
 }
 
-/// Packs the build in `build`, whose record is `info`, into `out` for machines of the same fleet, and looks at the archive
-/// as a stranger would.
+/// Packs the build in `build`, whose record is `info`, into `out` for similar machines, and checks the archive as its
+/// recipient would.
 ///
 /// # Errors
-/// When it must not be passed on.
+/// If the archive cannot be made or must not be passed on.
 pub fn archive(
     workspace: &Workspace,
     build: &Path,
@@ -146,11 +147,14 @@ pub fn archive(
     Ok(archive)
 }
 
-/// Refuses an archive to compare with that is not there, or of a kind that is not made.
+/// Checks that the archive to compare with exists and is of a kind that `dist` makes.
 fn check_against(args: &Args) -> Result<()> {
     let Some(other) = &args.against else { return Ok(()) };
     if !other.is_file() {
-        return Err(exit::usage(format!("there is no archive {} to compare with", other.display())));
+        return Err(exit::usage(format!(
+            "cannot compare with {}: the archive does not exist",
+            other.display()
+        )));
     }
     let made = match kind(other) {
         Some("zst") => true,
@@ -160,19 +164,20 @@ fn check_against(args: &Args) -> Result<()> {
     };
     if !made {
         return Err(exit::usage(format!(
-            "{} is no .tar.zst, and nothing else is made that could be compared with it: --gz makes a .tar.gz, --deb a .deb",
+            "cannot compare with {}: `dist` makes no such archive\nhint: it makes a .tar.zst, with --gz a \
+             .tar.gz, with --deb a .deb",
             other.display()
         )));
     }
     Ok(())
 }
 
-/// What an archive is, by the end of its name.
+/// Returns the kind of an archive: the end of its file name.
 fn kind(archive: &Path) -> Option<&str> {
     archive.extension().and_then(OsStr::to_str)
 }
 
-/// Moves what may be passed on to `out`, with what installs it.
+/// Moves archives that passed the checks to `out`, together with the installer.
 fn place(workspace: &Workspace, archives: Vec<Archive>, out: &Path, ui: &Ui) -> Result<Vec<Archive>> {
     let _lock = CheckoutLock::wait(workspace, ui)?;
     let script = std::fs::read_to_string(workspace.root().join(DEPLOY).join(SCRIPT))?;
@@ -209,7 +214,8 @@ impl PackJob<'_> {
         };
         for library in needs.packages().1 {
             ui.warn(format!(
-                "the program needs {library}, which is not in the archive: it must be there where it is run"
+                "the program needs {library}, which is not in the archive and must be installed on the target \
+                 machine"
             ));
         }
         match shipping::give(self.tools, &Order::Pack(Box::new(order)), ui)? {
@@ -218,8 +224,8 @@ impl PackJob<'_> {
         }
     }
 
-    /// Whether `archives` of the build in `build`, whose record is `info`, may be passed on: what a stranger may be given,
-    /// and the same as whatever `args` asks to compare with.
+    /// Checks that `archives` of the build in `build`, whose record is `info`, may be passed on, and that they equal
+    /// the ones that `args` names for comparison.
     fn check(
         &self,
         args: &Args,
@@ -234,7 +240,8 @@ impl PackJob<'_> {
             self.again(&args.profile, archives, ui)?;
         } else if args.verify {
             ui.warn(format!(
-                "{} is made for the machine that builds it and cannot be made again elsewhere: no second build is compared",
+                "{} depends on the machine that builds it and cannot be reproduced elsewhere, so no second build \
+                 is compared",
                 info.profile
             ));
         }
@@ -245,12 +252,12 @@ impl PackJob<'_> {
         Ok(verified)
     }
 
-    /// Makes the archives a second time and compares.
+    /// Makes the archives a second time and compares them.
     ///
     /// # Errors
-    /// When one is not the same to the byte, with what differs.
+    /// If an archive differs, with the differences.
     fn again(&self, profile: &str, archives: &[Archive], ui: &Ui) -> Result<()> {
-        ui.say("building it a second time, in another folder, with one job");
+        ui.say("building a second time, in another folder and with one job");
         let again = Again::build(self.tools, profile, ui)?;
         let build = stages::named(again.workspace(), profile)?;
         let info = BuildInfo::read(&build.join("build_info.json"))?;
@@ -259,7 +266,7 @@ impl PackJob<'_> {
             let name = archive.path.file_name();
             let second = packed.archives.iter().find(|second| second.path.file_name() == name);
             let second = second.with_context(|| {
-                format!("the second build gave no {}", name.unwrap_or_default().display())
+                format!("the second build made no {}", name.unwrap_or_default().display())
             })?;
             check_equal(self.tools, &second.path, &archive.path, ui)?;
         }
@@ -277,15 +284,16 @@ fn text(workspace: &Workspace, made: &DistResult) -> String {
 
 fn list(name: &str, out: &Path, items: &[Item], ui: &Ui) -> Result<()> {
     let names: Vec<&str> = items.iter().map(|item| item.to.as_str()).collect();
-    let mut text = format!("would pack into {}:\n", out.join(format!("{name}.tar.zst")).display());
+    let mut text = format!("would pack to {}:\n", out.join(format!("{name}.tar.zst")).display());
     for item in items {
         text += &format!("  {} from {}\n", item.to, item.from.display());
     }
-    text += "  share/doc/anneal/README.md and THIRD-PARTY/, sbom.cdx.json and SHA256SUMS, made of these\n";
+    text +=
+        "  share/doc/anneal/README.md and THIRD-PARTY/, sbom.cdx.json and SHA256SUMS, generated from these\n";
     ui.result(&serde_json::json!({ "name": name, "out": out, "files": names, "dry_run": true }), text)
 }
 
-/// What the program and its libraries need of a system.
+/// Returns the system requirements of the program and its libraries.
 fn needs(contents: &Contents) -> Result<Needs> {
     let programs =
         contents.items.iter().filter(|item| item.to.starts_with("bin/") || item.to.starts_with("lib/"));
@@ -296,36 +304,41 @@ fn debian(needs: &Needs) -> Result<Deb> {
     let (depends, unknown) = needs.packages();
     if !unknown.is_empty() {
         bail!(
-            "no Debian package is known that brings {}: leave out --deb, or build a profile that does not need it",
+            "cannot make a Debian package: no package is known that contains {}\nhint: leave out --deb, or build \
+             a profile that does not need it",
             unknown.join(", ")
         );
     }
-    let libc =
-        needs.glibc.context("the program needs no version of glibc: it is not for Debian")?.to_string();
+    let libc = needs
+        .glibc
+        .context("cannot make a Debian package: the program needs no version of glibc")?
+        .to_string();
     Ok(Deb { libc, depends, maintainer: MAINTAINER.to_string() })
 }
 
-/// Time of all files of an archive: SOURCE_DATE_EPOCH (<https://reproducible-builds.org/specs/source-date-epoch/>), else
-/// that of the last commit.
+/// Returns the modification time of all files in an archive, in seconds since 1970: SOURCE_DATE_EPOCH
+/// (<https://reproducible-builds.org/specs/source-date-epoch/>), else the time of the last commit.
+///
+/// # Errors
+/// If the variable is invalid or the checkout has no commit.
 pub fn time(workspace: &Workspace) -> Result<u64> {
     if let Some(given) = std::env::var_os("SOURCE_DATE_EPOCH") {
         let given = given.to_string_lossy().into_owned();
         return given.parse().map_err(|_| {
-            exit::usage(format!("SOURCE_DATE_EPOCH is no number of seconds since 1970: {given:?}"))
+            exit::usage(format!("SOURCE_DATE_EPOCH is not a number of seconds since 1970: {given:?}"))
         });
     }
     let shell = Shell::new()?;
     shell.change_dir(workspace.root());
     let told = cmd!(shell, "git log -1 --format=%ct").quiet().ignore_stderr().read();
     told.ok().and_then(|text| text.trim().parse().ok()).context(
-        "cannot tell when these sources were made, for they are no git checkout: set SOURCE_DATE_EPOCH to the seconds \
-         since 1970",
+        "cannot determine the date of the sources: this is not a git checkout\nhint: set SOURCE_DATE_EPOCH to \
+         the seconds since 1970",
     )
 }
 
-/// Looks at the archive as a stranger would, who must not find this machine's name in it. A program that is made for the
-/// machine that builds it, and for those of its kind, has lines for debuggers and assertions that name folders of it: those
-/// may stay, and nobody else's.
+/// Checks the archive as its recipient would. It must not contain this machine's name. A program for machines like
+/// this one contains paths of this machine in debug information and assertions; only these paths are allowed.
 fn verify(
     workspace: &Workspace,
     build: &Path,
@@ -351,7 +364,7 @@ fn verify(
         Ok(other) => return Err(shipping::unexpected(&other)),
         Err(error) => {
             let name = archive.path.file_name().unwrap_or_default().display();
-            return Err(error.context(format!("{name} must not be passed on, and is not kept")));
+            return Err(error.context(format!("{name} must not be passed on and was not kept")));
         }
     };
     let ran = verified.version.as_deref().unwrap_or("it is for another machine and was not run");
@@ -359,7 +372,10 @@ fn verify(
     Ok(verified)
 }
 
-/// Compares the archives `one` and `other`, file by file.
+/// Compares the archives `one` and `other` file by file.
+///
+/// # Errors
+/// Those of the program `ship`.
 pub fn compare(workspace: &Workspace, one: &Path, other: &Path, ui: &Ui) -> Result<Vec<Difference>> {
     let order = Compare { one: std::path::absolute(one)?, other: std::path::absolute(other)? };
     match shipping::give(workspace, &Order::Compare(order), ui)? {

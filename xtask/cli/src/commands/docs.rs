@@ -51,7 +51,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let out = args.out.unwrap_or_else(|| workspace.anneal().join("book"));
     if out.exists() && !out.join("toc.js").exists() && std::fs::read_dir(&out)?.next().is_some() {
         bail!(
-            "{} is not a book, and `docs` would replace it\nhint: name an empty or new folder with --out",
+            "cannot replace {}: it is not a book\nhint: name an empty or new folder with --out",
             out.display()
         );
     }

@@ -1,4 +1,4 @@
-//! `doctor`
+//! Command `doctor`.
 
 use std::fmt::Write;
 
@@ -26,33 +26,35 @@ pub struct Args {
     yes: bool,
 }
 
-/// What `doctor --json` prints.
+/// Output of `doctor --json`.
 #[derive(Serialize)]
 struct DoctorJson {
-    /// Whether `build-native` has all it cannot do without.
+    /// True if `build-native` has every tool that it requires.
     native_build_possible: bool,
     host: Host,
-    /// Whether NVIDIA's driver is loaded, as far as the file system shows it.
+    /// True if NVIDIA's driver is loaded, according to the file system.
     nvidia_driver: bool,
-    /// What is wrong with the machine or could not be read, each with its mend.
+    /// Problems of the machine and values that could not be read, each with a remedy.
     host_warnings: Vec<String>,
     tools: Toolchain,
     mismatches: Vec<Mismatch>,
     package_manager: Option<Manager>,
-    /// What is missing, and the commands that install it.
+    /// Missing tools and the commands that install them.
     setup: SetupPlan,
-    /// The same for `pgo` and `bolt`, which a native build does without.
+    /// Missing tools for `pgo` and `bolt`, which a native build does not need, and the commands that install them.
     optional: SetupPlan,
 }
 
-/// Prints what the machine is, which tools it has, and what to do about it. It fails where a native build
-/// is not possible.
+/// Prints a description of the machine, its tools, and the remedies for problems.
+///
+/// # Errors
+/// If a native build is not possible.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let Detected { host, warnings: host_warnings } = tools::detected(ui);
     let needs = Needs::native();
     let fixed = args.fix.then(|| setup::ensure(&workspace, &needs, args.yes, ui));
-    // The report comes in any case: it is what helps when the fix did not.
+    // The report is printed even if the installation failed, because it helps to find the reason.
     let tools = tools::toolchain(&workspace, ui);
     let search = tools::search(&workspace);
     let manager = Manager::detect(&search);
@@ -75,7 +77,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     fixed.transpose()?;
     if !native_build_possible {
         bail!(
-            "a native build is not possible yet: {} missing; `cargo xtask setup` installs it",
+            "a native build is not possible yet: {} missing\nhint: `cargo xtask setup` installs it",
             list(&report.setup.missing)
         );
     }
@@ -87,10 +89,10 @@ fn text(report: &DoctorJson) -> String {
     let rows = rows(&report.tools).into_iter().map(|row| row.to_vec());
     let _ = writeln!(text, "\n{}", ui::columns(&["tool", "version", "where"], rows));
     if !report.mismatches.is_empty() {
-        text += "\nwhat does not fit\n";
+        text += "\nmismatches\n";
     }
     for Mismatch { severity, what, why, mend } in &report.mismatches {
-        let _ = writeln!(text, "  {severity}: {what}\n    {why}\n    mend: {mend}");
+        let _ = writeln!(text, "  {severity}: {what}\n    {why}\n    fix: {mend}");
     }
     let _ = write!(text, "\n{}\n", setup::describe(&report.setup));
     let optional = setup::describe_optional(&report.optional);
@@ -119,7 +121,7 @@ fn host_text(host: &Host, nvidia_driver: bool) -> String {
     );
     let _ = writeln!(
         text,
-        "  threads: {} for prefill, {} for decode (bound by {})",
+        "  threads: {} for prefill, {} for decode (limited by {})",
         budget.prefill, budget.decode, budget.bound_by
     );
     let limit = host.limits.memory.map_or_else(String::new, |limit| format!(", limited to {limit}"));
@@ -133,15 +135,15 @@ fn host_text(host: &Host, nvidia_driver: bool) -> String {
     }
     if host.gpus.is_empty() {
         let why = match nvidia_driver {
-            true => "NVIDIA's driver is loaded and shows none that a program could use",
+            true => "NVIDIA's driver is loaded but shows no usable GPU",
             false => "no NVIDIA driver is loaded",
         };
-        let _ = writeln!(text, "  GPU: none seen: {why}");
+        let _ = writeln!(text, "  GPU: none found: {why}");
     }
     text
 }
 
-/// Tool, version, place. What is not there has a row as well where someone may look for it.
+/// Returns the name, version and path of each tool. Missing tools that a user may look for also have a row.
 fn rows(tools: &Toolchain) -> Vec<[String; 3]> {
     let mut rows = Vec::new();
     let mut row = |name: &str, version: &str, place: String| rows.push([name.into(), version.into(), place]);
@@ -211,8 +213,8 @@ mod tests {
     fn why_no_gpu_is_seen_is_told() {
         let host = plan::testing::host("ryzen-7950x");
         assert!(host.gpus.is_empty());
-        assert!(host_text(&host, false).ends_with("  GPU: none seen: no NVIDIA driver is loaded\n"));
-        assert!(host_text(&host, true).contains("is loaded and shows none"));
+        assert!(host_text(&host, false).ends_with("  GPU: none found: no NVIDIA driver is loaded\n"));
+        assert!(host_text(&host, true).contains("is loaded but shows no usable GPU"));
         let gpu = build_info::host::Gpu {
             name: "NVIDIA H200".into(),
             compute_capability: "9.0".into(),
@@ -220,7 +222,7 @@ mod tests {
             driver: "590.44.01".into(),
         };
         let text = host_text(&Host { gpus: vec![gpu], ..host }, true);
-        assert!(text.contains("  GPU: NVIDIA H200") && !text.contains("none seen"), "{text}");
+        assert!(text.contains("  GPU: NVIDIA H200") && !text.contains("none found"), "{text}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `gate`
+//! Command `gate`.
 
 use std::path::{Path, PathBuf};
 
@@ -16,18 +16,18 @@ use build_info::{BuildInfo, Gate, gate};
 /// Options of `gate`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Build folder, or an `anneal`
+    /// Build folder or `anneal` program
     #[arg(conflicts_with = "profile")]
     path: Option<PathBuf>,
-    /// The current build of this profile
+    /// Check the current build of this profile
     #[arg(short, long, default_value = "native")]
     profile: String,
-    /// Make the reference of the `reference` profile's build, and write it into the sources of xtask
+    /// Make the reference from the build of the profile `reference`, and write it to the sources of xtask
     #[arg(long, conflicts_with_all = ["path", "profile"])]
     write_reference: bool,
 }
 
-/// Compares a build's logits with the reference's.
+/// Compares a build's logits with the reference.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     if args.write_reference {
@@ -45,21 +45,21 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     tell(&found?, scratch, &workspace.anneal().join("gate-failed"), ui)
 }
 
-/// Where it is logged what ran: an error names it.
+/// Returns the path of the log with the commands that ran; errors name it.
 fn log(workspace: &Workspace) -> PathBuf {
     workspace.anneal().join("gate.log")
 }
 
-/// Shows what was `found` in `scratch`.
+/// Prints the result `found`, whose files are in `scratch`.
 ///
 /// # Errors
-/// When it is not what is asked of a build. The report, the models and the logits are in `failed` then, for whoever looks for the
-/// reason; those of the failure before it go.
+/// If the build does not pass. The report, the models and the logits are then in the folder `failed`, where they
+/// replace those of the previous failure.
 fn tell(found: &Gate, scratch: Scratch, failed: &Path, ui: &Ui) -> Result<()> {
     let repeated = if found.repeatable { "identical" } else { "DIFFERENT" };
     ui.result(
         found,
-        format_args!("{}\nthe same input twice: {repeated} logits; {:.1} s", table(found), found.seconds),
+        format_args!("{}\nsame input twice: {repeated} logits; {:.1} s", table(found), found.seconds),
     )?;
     if !found.passed {
         scratch.keep(failed)?;
@@ -70,7 +70,7 @@ fn tell(found: &Gate, scratch: Scratch, failed: &Path, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// The engine that was asked for.
+/// Returns the engine to check.
 fn anneal(args: &Args, workspace: &Workspace) -> Result<Executable> {
     let place = match &args.path {
         Some(path) => path.clone(),
@@ -80,12 +80,12 @@ fn anneal(args: &Args, workspace: &Workspace) -> Result<Executable> {
     let place = if place.is_dir() { place.join("bin/anneal") } else { place };
     if !place.is_file() {
         return Err(exit::usage(format!(
-            "{} is no engine: name a build folder or an anneal, or a profile with --profile",
+            "{} is not an engine\nhint: name a build folder, an `anneal` program, or a profile with --profile",
             place.display()
         )));
     }
     match folder {
-        // A copy of a program has no record, and a folder of programs need not have one.
+        // A copied program has no record, and neither does an arbitrary folder of programs.
         Some(folder) if folder.join("build_info.json").is_file() => executable(&std::path::absolute(folder)?),
         _ => Ok(Executable::new(std::path::absolute(place)?)),
     }
@@ -94,7 +94,8 @@ fn anneal(args: &Args, workspace: &Workspace) -> Result<Executable> {
 fn write_reference(workspace: &Workspace, ui: &Ui) -> Result<()> {
     let folder = workspace.current(REFERENCE_PROFILE);
     let info = BuildInfo::read(&folder.join("build_info.json")).context(
-        "there is no build to make a reference of: `cargo xtask build --profile reference` makes it",
+        "cannot make the reference: the profile `reference` has no build\nhint: run `cargo xtask build --profile \
+         reference`",
     )?;
     let build = gate::Reference {
         llama_version: info.llama_version.clone(),

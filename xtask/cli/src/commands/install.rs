@@ -1,4 +1,4 @@
-//! `install`
+//! Command `install`.
 
 use std::path::PathBuf;
 
@@ -17,45 +17,45 @@ use store::{CpuKind, Location};
 /// Options of `install`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Archive, folder of archives, unpacked archive, or a URL of the first two (the second with / at its end); by
-    /// default what `dist` made here
+    /// Archive, folder of archives, unpacked archive, or a URL of an archive or of a folder, which ends with /
+    /// [default: the archive that `dist` made here]
     #[arg(long, value_name = "FILE|DIR|URL", conflicts_with_all = ["rollback", "list"])]
     from: Option<String>,
-    /// Take the newest build for this machine's CPU from this store: a folder, https://HOST/DIR or s3://BUCKET/PREFIX;
-    /// with --profile by default the one that the variable ANNEAL_STORE names
+    /// Install the newest build for this machine's CPU from this store: a folder, https://HOST/DIR or
+    /// s3://BUCKET/PREFIX [default with --profile: the store in $ANNEAL_STORE]
     #[arg(long, value_name = "STORE", conflicts_with_all = ["from", "rollback", "list", "sha256", "no_check"])]
     store: Option<String>,
-    /// Profile of the build that is taken from a store; by default native
+    /// Profile of the build from a store [default: native]
     #[arg(short, long, conflicts_with_all = ["from", "rollback", "list", "sha256", "no_check"])]
     profile: Option<String>,
-    /// Where to; by default /usr/local for root, else ~/.local
+    /// Folder to install to [default: /usr/local for root, else ~/.local]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
     /// Go back to the version that was current before
     #[arg(long, conflicts_with = "list")]
     rollback: bool,
-    /// List what is installed, and whether it is still what was installed
+    /// List the installed versions, and check that their files are unchanged
     #[arg(long)]
     list: bool,
-    /// The SHA-256 that the archive must have, in place of the one in the file beside it
+    /// Expected SHA-256 of the archive, instead of the one in the file beside it
     #[arg(long, value_name = "HEX", conflicts_with_all = ["no_check", "rollback", "list"])]
     sha256: Option<String>,
-    /// Install an archive without a sum: whether it is whole, and whose it is, nobody knows then
+    /// Install an archive without a checksum, so that neither damage nor forgery is detected
     #[arg(long, conflicts_with_all = ["rollback", "list"])]
     no_check: bool,
-    /// Public key of minisign that must have signed the archive; or ANNEAL_MINISIGN_KEY, or
-    /// PREFIX/etc/anneal/minisign.pub
+    /// Public minisign key that must have signed the archive [default: $ANNEAL_MINISIGN_KEY, else
+    /// PREFIX/etc/anneal/minisign.pub if it exists]
     #[arg(long, value_name = "FILE|KEY", conflicts_with_all = ["rollback", "list"])]
     key: Option<String>,
-    /// Replace a version of the same name and other content; there is no way back to that then
+    /// Replace an installed version of the same name with different content; the replaced version cannot be restored
     #[arg(long, conflicts_with_all = ["rollback", "list"])]
     force: bool,
-    /// Say what would be done and do nothing
+    /// Print what would be done without doing it
     #[arg(long, conflicts_with = "list")]
     dry_run: bool,
 }
 
-/// Installs, goes back, or lists.
+/// Installs a version, goes back to the previous one, or lists the installed ones.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     shipping::check_prefix(args.prefix.as_deref())?;
     let workspace = Workspace::find()?;
@@ -65,11 +65,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if args.rollback {
         return rollback(&workspace, &args, ui);
     }
-    // Without either the archive that `dist` made here is meant, whatever the variable says.
+    // Without these options the archive that `dist` made here is installed, even if the variable names a store.
     if args.store.is_some() || args.profile.is_some() {
         let store = storing::location(args.store.as_deref())?.ok_or_else(|| {
             exit::usage(format!(
-                "--profile is of a build in a store: give --store STORE, or set {}",
+                "--profile needs a store\nhint: name it with --store STORE, or set {}",
                 storing::VARIABLE
             ))
         })?;
@@ -77,7 +77,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
     let from = args.from.unwrap_or_else(|| workspace.dist().to_string_lossy().into_owned());
     let order = order::Install {
-        // Another folder is nobody's current one.
+        // Made absolute, because `ship` may run in another working folder.
         from: if from.contains("://") {
             from
         } else {
@@ -93,7 +93,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     tell(&install(&workspace, order, ui)?, ui)
 }
 
-/// Installs the newest build of a store that is for this machine.
+/// Installs the newest build in a store that runs on this machine.
 fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> Result<()> {
     storing::signed::check(&store, args.key.as_deref(), args.prefix.as_deref()).map_err(|error| {
         exit::usage(format!(
@@ -137,7 +137,7 @@ fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> R
     tell(&installed, ui)
 }
 
-/// Installs and says so on standard error; the result is the caller's to print, when nothing is left to do.
+/// Installs an archive and prints a message to standard error. The caller prints the result once all work is done.
 fn install(workspace: &Workspace, order: order::Install, ui: &Ui) -> Result<Installed> {
     let installed = match shipping::give(workspace, &Order::Install(order), ui)? {
         Answer::Installed(installed) => installed,
@@ -146,25 +146,25 @@ fn install(workspace: &Workspace, order: order::Install, ui: &Ui) -> Result<Inst
     installed.notes.iter().for_each(|note| ui.say(note));
     installed.warnings.iter().for_each(|warning| ui.warn(warning));
     let said = summary(&installed);
-    ui.done(if installed.dry_run { "would take" } else { "installed" }, said);
+    ui.done(if installed.dry_run { "would install" } else { "installed" }, said);
     Ok(installed)
 }
 
-/// Prints the result, which nobody may be able to take: what was installed stays so.
+/// Prints the result. If it cannot be printed, the installation stays.
 fn tell(installed: &Installed, ui: &Ui) -> Result<()> {
     let verb = if installed.dry_run { "would be" } else { "is" };
     let told = ui.result(installed, installed.program.display());
-    told.with_context(|| format!("{} {verb} installed, and nobody was told", installed.name))
+    told.with_context(|| format!("{} {verb} installed, but the result cannot be printed", installed.name))
 }
 
-/// One line about what was installed.
+/// Returns a one-line summary of the installation.
 fn summary(installed: &Installed) -> String {
     let mut said = installed.name.clone();
     if installed.was_there {
-        said += ", which was installed already";
+        said += ", which was already installed";
     }
     if let Some(previous) = &installed.previous {
-        said += &format!("; {previous} was current before, and --rollback goes back to it");
+        said += &format!("; {previous} was current before, --rollback goes back to it");
     }
     said
 }
@@ -178,9 +178,9 @@ fn rollback(workspace: &Workspace, args: &Args, ui: &Ui) -> Result<()> {
     let verb = if switched.dry_run { "would be" } else { "is" };
     let told = ui.result(
         &switched,
-        format_args!("{} {verb} current, {} the one before", switched.current, switched.previous),
+        format_args!("{} {verb} current, {} the previous version", switched.current, switched.previous),
     );
-    told.with_context(|| format!("{} {verb} current, and nobody was told", switched.current))
+    told.with_context(|| format!("{} {verb} current, but the result cannot be printed", switched.current))
 }
 
 fn list(workspace: &Workspace, prefix: Option<PathBuf>, ui: &Ui) -> Result<()> {
@@ -189,8 +189,10 @@ fn list(workspace: &Workspace, prefix: Option<PathBuf>, ui: &Ui) -> Result<()> {
         other => return Err(shipping::unexpected(&other)),
     };
     if versions.is_empty() {
-        return ui
-            .result(&versions, "nothing is installed there: `cargo xtask install --from ARCHIVE` does it");
+        return ui.result(
+            &versions,
+            "nothing is installed\nhint: `cargo xtask install --from ARCHIVE` installs an archive",
+        );
     }
     let row = |version: &InstalledVersion| {
         let mark = match (version.current, version.previous) {
@@ -202,5 +204,8 @@ fn list(workspace: &Workspace, prefix: Option<PathBuf>, ui: &Ui) -> Result<()> {
         vec![mark.to_string(), version.name.clone(), version.size.to_string(), state]
     };
     let table = ui::columns(&["", "version", "size", "state"], versions.iter().map(row));
-    ui.result(&versions, format_args!("{table}\n* is current, --rollback goes back to -"))
+    ui.result(
+        &versions,
+        format_args!("{table}\n* is current, - is the previous version, to which --rollback goes back"),
+    )
 }

@@ -1,4 +1,4 @@
-//! `link`
+//! Command `link`.
 
 use std::path::PathBuf;
 
@@ -11,9 +11,9 @@ use build::{profile, tools};
 /// Options of `link`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Folder of headers, libraries and link.json, as `prefix` of a build folder is
+    /// Folder of headers, libraries and link.json, like `prefix` in a build folder
     prefix: PathBuf,
-    /// Where the program shall be
+    /// Path for the program
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     /// Name of the profile whose flags the Rust part is compiled with
@@ -23,15 +23,16 @@ pub struct Args {
     source: tools::SourceArgs,
 }
 
-/// Links the engine with libraries that were made by hand. Nothing is tested, and no build changes.
+/// Links the engine with libraries that the user built. Tests nothing and changes no build.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &[])?;
     let prefix = std::fs::canonicalize(&args.prefix)
-        .with_context(|| format!("there is no prefix at {}", args.prefix.display()))?;
+        .with_context(|| format!("cannot find the prefix {}", args.prefix.display()))?;
     ensure!(
         prefix.join("link.json").is_file(),
-        "{} holds no link.json: give a copy of a build folder's prefix, with other libraries in it",
+        "{} is not a prefix: it contains no link.json\nhint: give a copy of a build folder's `prefix` that \
+         contains your libraries",
         args.prefix.display()
     );
     let host = tools::host(ui);

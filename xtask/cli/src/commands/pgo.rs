@@ -1,4 +1,4 @@
-//! `pgo`
+//! Command `pgo`.
 
 use anyhow::Result;
 pub use build::pgo::job::Args;

@@ -1,4 +1,4 @@
-//! `plan`
+//! Command `plan`.
 
 use std::path::PathBuf;
 
@@ -15,34 +15,35 @@ use serde::Serialize;
 /// Options of `plan`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Name of a file in profiles/build
+    /// Name of a profile in profiles/build
     #[arg(short, long, default_value = "native")]
     profile: String,
     #[command(flatten)]
     set: SetArgs,
-    /// Plan for the machine in this file, as `cargo xtask detect` prints it
+    /// Plan for the machine described in this file, which `cargo xtask detect` writes
     #[arg(long, value_name = "FILE")]
     host: Option<PathBuf>,
-    /// Plan with the tools in this file (as in fixtures/toolchains); with --host, by default, a Debian 12 with clang 22
+    /// Plan with the tools in this file, such as those in fixtures/toolchains [default with --host: Debian 12 with
+    /// clang 22]
     #[arg(long, value_name = "FILE")]
     toolchain: Option<PathBuf>,
     #[command(flatten)]
     source: tools::SourceArgs,
 }
 
-/// A plan and its hash.
+/// Plan with its hash.
 #[derive(Serialize)]
 struct HashedPlan<'a> {
     hash: build_info::Sha256,
     #[serde(flatten)]
     plan: &'a Plan,
     notes: &'a [String],
-    /// Tools that were not found; the plan assumes them.
+    /// Tools that were not found; the plan assumes that they exist.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     missing: &'a [Missing],
 }
 
-/// Prints the plan of a build. Tools that are missing are marked.
+/// Prints the plan of a build, with missing tools marked.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.all())?;
@@ -61,8 +62,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let mut text = plan.to_string();
     for Missing { tool, version, found } in &missing {
         text += &match found {
-            Some(found) => format!("  unusable   {tool} {found}: planned with {version}\n"),
-            None => format!("  missing    {tool}: planned with {version}\n"),
+            Some(found) => format!("  unusable   {tool} {found}: the plan assumes {version}\n"),
+            None => format!("  missing    {tool}: the plan assumes {version}\n"),
         };
     }
     if !missing.is_empty() {
@@ -72,5 +73,5 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&planned, text)
 }
 
-/// What `--toolchain` takes, and where there is one to begin with.
+/// Description of the file that `--toolchain` takes, with an example to start from.
 const TOOLCHAIN_FILE: &str = "a list of tools: copy one of fixtures/toolchains and change it";

@@ -1,4 +1,4 @@
-//! `publish`
+//! Command `publish`.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -28,47 +28,51 @@ pub struct Args {
     profile: String,
     #[command(flatten)]
     store: StoreArgs,
-    /// Tuning record whose settings for this build go along; by default the one that the engine reads
+    /// Tuning record whose settings for this build are published too [default: the record that the engine reads]
     #[arg(long, value_name = "FILE")]
     tuning: Option<PathBuf>,
-    /// Replace what the store has of this build, damaged or not
+    /// Replace the store's copy of this build even if it is complete
     #[arg(long)]
     force: bool,
-    /// Say what would be published and do nothing
+    /// Print what would be published without publishing it
     #[arg(long)]
     dry_run: bool,
 }
 
-/// What `publish` did.
+/// Result of `publish`.
 #[derive(Serialize)]
 struct PublishResult {
     store: Location,
     key: String,
     kind: String,
-    /// Whether the store had this build, and all of it, before.
+    /// True if the store already had a complete copy of this build.
     was_there: bool,
-    /// Whether it was in no list there, so that `install --store` did not find it.
+    /// True if the store had the build but did not list it, so that `install --store` could not find it.
     was_unlisted: bool,
-    /// What was wrong with the store's copy.
+    /// Defects of the store's copy.
     was_damaged: Vec<String>,
-    /// Bytes that were sent.
+    /// Number of bytes that were sent.
     sent: Bytes,
-    /// Tuned settings that are new in the store.
+    /// Number of tuned settings that are new in the store.
     tuned: usize,
     dry_run: bool,
-    /// Nothing of a dry run that would put it there.
+    /// Entry in the store; `None` in a dry run for a build that the store lacks.
     entry: Option<Entry>,
 }
 
-/// Puts the current build of a profile, and what was tuned with it, into a store.
+/// Publishes the current build of a profile and its tuned settings to a store.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let store = args.store.location()?.ok_or_else(|| {
-        exit::usage(format!("no store is named: give --store STORE, or set {}", storing::VARIABLE))
+        exit::usage(format!(
+            "no store is named\nhint: name it with --store STORE, or set {}",
+            storing::VARIABLE
+        ))
     })?;
     if let Location::Http(url) = &store {
         return Err(exit::usage(format!(
-            "{url} can only be read: publish to the folder that this server shows, or to s3://BUCKET/PREFIX"
+            "cannot publish to {url}: a store on a web server is read-only\nhint: publish to the server's \
+             folder, or to s3://BUCKET/PREFIX"
         )));
     }
     let _lock = CheckoutLock::take(&workspace)?;
@@ -81,7 +85,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let parts = build.parts(storing::glibc())?;
     storing::explain(&parts, ui);
 
-    // A store begins with its first build.
+    // The first build creates the store.
     let begins = matches!(&store, Location::Folder(folder) if !folder.exists());
     let there = match begins || args.force {
         true => None,
@@ -117,26 +121,27 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&made, said)
 }
 
-/// Refuses what others must not take: what was not proven, and what today's sources do not make.
+/// Checks that others may use the build: that it passed its tests, and that a build of the current sources would find
+/// it.
 fn check(build: &Build, plan: &Plan, info: &BuildInfo) -> Result<()> {
-    let again = format!("`cargo xtask build --profile {}` makes it anew", info.profile);
+    let again = format!("hint: `cargo xtask build --profile {}` makes it again", info.profile);
     ensure!(
         info.gate.as_ref().is_some_and(|gate| gate.passed),
-        "the build of {} has not passed the correctness gate, so nobody else should run it; {again}",
+        "the build of {} has not passed the correctness gate and must not be shared\n{again}",
         info.profile
     );
-    ensure!(info.audit.is_some(), "the build of {} was not audited; {again}", info.profile);
+    ensure!(info.audit.is_some(), "the build of {} was not audited\n{again}", info.profile);
     if plan.source.patches != build::tools::patches()? || build.there().is_none() {
         bail!(
-            "the build of {} is not of today's sources, or this checkout was elsewhere when it was built, so nobody would \
-             find it; {again}",
+            "the build of {} was made from other sources or in another folder, so no build would find it in the \
+             store\n{again}",
             info.profile
         );
     }
     Ok(())
 }
 
-/// Packs the build and puts it into the store.
+/// Packs the build and publishes it to the store.
 fn put(
     workspace: &Workspace,
     store: &Location,
@@ -148,12 +153,12 @@ fn put(
 ) -> Result<store::order::Published> {
     let tree = match &info.base_plan {
         None => Tree::gather(workspace, folder, info)?,
-        // It is found by `install`: a build plans the plain one.
+        // Builds made by `pgo` or `bolt` are only found by `install`, because a build plans the plain one.
         Some(_) => None,
     };
     if tree.is_none() {
         ui.warn(format_args!(
-            "{} is published for `install --store` alone: other checkouts cannot take its build folder",
+            "{} is published only for `install --store`, because other checkouts cannot use its build folder",
             info.profile
         ));
     }
@@ -184,14 +189,14 @@ fn put(
     storing::publish(workspace, order, ui)
 }
 
-/// The oldest glibc that the program in `folder` and its libraries start with.
+/// Returns the oldest glibc that can load the program in `folder` and its libraries.
 fn oldest_glibc(folder: &Path) -> Result<Option<Glibc>> {
     let mut files = vec![folder.join("bin/anneal")];
     files.extend(build::audit::libraries(&folder.join("lib"))?);
     Ok(Needs::of(&files.iter().map(PathBuf::as_path).collect::<Vec<_>>())?.glibc)
 }
 
-/// What was made of the plain build.
+/// Returns the optimisation that was applied to the plain build, or `None`.
 fn variant(info: &BuildInfo) -> Option<String> {
     let made: Vec<&str> = [info.pgo.as_ref().map(|_| "pgo"), info.bolt.as_ref().map(|_| "bolt")]
         .into_iter()
@@ -216,7 +221,7 @@ fn audit(info: &BuildInfo) -> String {
     }
 }
 
-/// Puts what was tuned with this build beside it; how many settings are new there.
+/// Publishes the tuned settings of this build, and returns the number of settings that are new in the store.
 fn tune(
     workspace: &Workspace,
     made: &PublishResult,
@@ -227,11 +232,11 @@ fn tune(
     let Some(path) = storing::tuning(given) else { return Ok(0) };
     let record = match storing::read_tuning(&path) {
         Ok(Some(record)) => record,
-        Ok(None) if given.is_some() => bail!("there is no tuning record {}", path.display()),
+        Ok(None) if given.is_some() => bail!("cannot find the tuning record {}", path.display()),
         Ok(None) => return Ok(0),
         Err(error) if given.is_some() => return Err(error),
         Err(error) => {
-            ui.warn(format_args!("nothing that was tuned goes along: {error:#}"));
+            ui.warn(format_args!("no tuned settings are published: {error:#}"));
             return Ok(0);
         }
     };
@@ -243,21 +248,21 @@ fn tune(
         Tune { store: made.store.clone(), key: entry.key.clone(), record, build: info.plan_hash.clone() };
     storing::tune(workspace, order, ui)
         .map(|tuned| tuned.entries)
-        .context("the build is published, and what was tuned is not")
+        .context("the build is published, but its tuned settings are not")
 }
 
 fn summary(made: &PublishResult, info: &BuildInfo) -> String {
     let what = format!("{} for {} as {}", info.profile, made.kind, made.key);
     let tuned = match made.tuned {
         0 => String::new(),
-        count => format!("; {count} tuned settings are new there"),
+        count => format!("; {count} new tuned settings"),
     };
     match (made.was_there, made.dry_run) {
         (true, _) if made.was_unlisted => {
             let verb = if made.dry_run { "would list" } else { "listed" };
-            format!("{} has {what} already, in no list: {verb} it again{tuned}", made.store)
+            format!("{} already has {what}, but did not list it: {verb} it again{tuned}", made.store)
         }
-        (true, _) => format!("{} has {what} already, and it is whole{tuned}", made.store),
+        (true, _) => format!("{} already has a complete copy of {what}{tuned}", made.store),
         (false, true) => format!("would publish {what} to {}", made.store),
         (false, false) => format!("published {what} to {}, {} sent{tuned}", made.store, made.sent),
     }

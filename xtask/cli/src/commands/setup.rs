@@ -1,4 +1,4 @@
-//! `setup`
+//! Command `setup`.
 
 use anyhow::{Result, bail};
 use build::profile;
@@ -42,11 +42,14 @@ struct SetupJson<'a> {
 struct DryRun {
     #[serde(flatten)]
     plan: SetupPlan,
-    /// Tools for `pgo` and `bolt`, which offer to install them; `setup` does not.
+    /// Tools for `pgo` and `bolt`. `setup` does not install them; those commands offer to.
     optional: SetupPlan,
 }
 
-/// Installs the tools that a profile needs. Fails if a tool is still missing that could be installed.
+/// Installs the tools that a profile needs.
+///
+/// # Errors
+/// If a tool that could be installed is still missing.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let mut needs = needs(&profile::load(&workspace.build_profiles(), &args.profile)?);

@@ -1,4 +1,4 @@
-//! `show`
+//! Command `show`.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,11 @@ use serde::Serialize;
 /// Options of `show`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Show the whole record of this profile's current build, or of the build in this folder of the list
+    /// Profile or build folder whose record to show; without it, list the builds
     profile: Option<String>,
 }
 
-/// One build folder.
+/// Build folder in the list.
 #[derive(Serialize)]
 struct BuildRow {
     folder: String,
@@ -27,7 +27,7 @@ struct BuildRow {
     problem: Option<String>,
 }
 
-/// Shows the builds.
+/// Lists the builds, or prints one record.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     if let Some(profile) = args.profile {
@@ -52,7 +52,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         })
         .collect();
     if rows.is_empty() {
-        return ui.result(&rows, "no builds yet: `cargo xtask build-native` makes one");
+        return ui.result(&rows, "no builds yet\nhint: `cargo xtask build-native` makes one");
     }
     let table = ui::columns(
         &["", "folder", "compiler", "date", "smoke test"],
@@ -80,7 +80,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&rows, format_args!("{table}\n* is the current build of its profile"))
 }
 
-/// The folder that a build works in now: the one whose log was written last, while the lock is held.
+/// Returns the folder of the build that is running: the one with the newest log, if the checkout's lock is held.
 fn at_work(workspace: &Workspace, builds: &[BuildFolder]) -> Option<PathBuf> {
     let written =
         |found: &&BuildFolder| found.path.join("build.log").metadata().and_then(|log| log.modified()).ok();
@@ -88,7 +88,7 @@ fn at_work(workspace: &Workspace, builds: &[BuildFolder]) -> Option<PathBuf> {
     CheckoutLock::is_held(workspace).then(|| newest.path.clone())
 }
 
-/// Why a folder has no record that can be shown.
+/// Returns the reason why a folder has no record to show.
 fn problem(error: &ReadError, building: bool) -> String {
     match error {
         ReadError::Io { source, .. } if building && source.kind() == std::io::ErrorKind::NotFound => {

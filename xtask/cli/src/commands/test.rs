@@ -1,4 +1,4 @@
-//! `test`
+//! Command `test`.
 
 mod hostile;
 mod kernels;
@@ -20,21 +20,21 @@ use build::workspace::Workspace;
 use kernels::Level;
 use sum::{Counts, Sum};
 
-/// Profiles that continuous integration builds before the tests, beside `native`.
+/// Profiles that continuous integration builds before the tests, in addition to `native`.
 const OTHERS: [&str; 2] = ["portable", "universal-few"];
 
-/// Features with tests that need builds of other profiles, other CPUs, whole chains of builds or minutes of `validate`. Only
-/// continuous integration runs them.
+/// Features with tests that need builds of other profiles, other CPUs, whole chains of builds, or minutes of
+/// `validate`. Only continuous integration runs them.
 pub const LONG: &str = "xtask/long-tests,lab/long-tests";
 
-/// Number of threads that `anneal` computes with.
+/// Environment variable with the number of threads that `anneal` computes with.
 const THREADS: &str = "ANNEAL_THREADS";
 
-/// Pip requirements of moto, the S3 server for the tests of `store`: one version of each package, with the hashes of its
-/// wheels.
+/// Pip requirements of moto, the S3 server for the tests of `store`: one version of each package, with the hashes of
+/// its wheels.
 const MOTO: &str = "xtask/python/moto.txt";
 
-/// The engine's packages, the program among them.
+/// Packages of the engine, including the program.
 const ENGINE: [&str; 11] = [
     "anneal",
     "anneal-cli",
@@ -58,7 +58,7 @@ pub struct Args {
     /// Run only the tests of the engine and of the program, with kernels for older CPUs
     #[arg(long, value_name = "LEVEL", conflicts_with = "hostile")]
     kernels: Option<Level>,
-    /// Run every attack on the program in full, and no other test; takes at most 5 minutes after compiling
+    /// Run only the attacks on the program, each in full; takes at most 5 minutes after compiling
     #[arg(long)]
     hostile: bool,
     /// Run only tests whose name contains this text
@@ -68,19 +68,19 @@ pub struct Args {
 }
 
 impl Args {
-    /// Arguments for continuous integration: all tests without a question, and those that depend on kernels also with AVX2
-    /// kernels.
+    /// Returns the options for continuous integration: all tests without prompts, and the tests that depend on
+    /// kernels also with AVX2 kernels.
     pub fn unattended() -> Self {
         Self { yes: true, kernels: None, hostile: false, filter: None, unattended: true }
     }
 }
 
-/// Installs the tools of the tests, builds `native`, and runs the tests against it. Tests that need builds of other profiles
-/// are left to `cargo xtask ci`.
+/// Installs the tools of the tests, builds `native`, and runs the tests against it. Tests that need builds of other
+/// profiles are left to `cargo xtask ci`.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let whole = args.kernels.is_none() && !args.hostile;
-    // Before the builds, while the user is still there to answer.
+    // The user is asked before the builds, which take long.
     let needs = match whole {
         true if args.unattended => setup::needs_of_ci(),
         true => setup::needs_of_tests(),
@@ -100,24 +100,25 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         None => usual(&mut tests, ui)?,
     };
     let sum = tests.sum;
-    // Cargo's errors only repeat its output; a reader looks for the counts.
+    // The counts come last, because users look for them; cargo's errors only repeat its output.
     ui.result(&sum.report(), &sum)?;
     match result {
         Err(_) if sum.failed > 0 => {
-            bail!("{} tests failed; the complete output is in target/anneal/test.log", sum.failed)
+            bail!("{} tests failed\nhint: the complete output is in target/anneal/test.log", sum.failed)
         }
         Ok(()) if whole && !sum.documentation => {
             bail!("the documentation examples of the engine did not run")
         }
         Ok(()) if sum.passed == 0 => bail!(
-            "no test ran: the filter matches no test name (`cargo xtask ci` also runs tests of other profiles' builds and of `validate`)"
+            "no test ran: the filter matches no test name\nhint: `cargo xtask ci` also runs tests of other \
+             profiles' builds and of `validate`"
         ),
         other => other,
     }
 }
 
-/// Runs the tests that need no other build than `native`. The outer result is an error if they could not start, the inner one
-/// if some failed.
+/// Runs the tests that only need a `native` build. The outer result is an error if they could not start, the inner
+/// one if some failed.
 fn usual(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     build::make("native", tests.args.yes, ui)?;
     if tests.args.yes {
@@ -129,8 +130,8 @@ fn usual(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     Ok(result)
 }
 
-/// Runs all tests, those of other profiles' builds among them. The outer result is an error if they could not start, the inner
-/// one if some failed.
+/// Runs all tests, including those that need other builds. The outer result is an error if they could not start, the
+/// inner one if some failed.
 fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     let (workspace, args) = (tests.workspace, tests.args);
     for profile in ["native"].into_iter().chain(OTHERS) {
@@ -150,16 +151,17 @@ fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
             result = tests.cargo(&chosen, &older, None)?.and(result);
         }
     }
-    // Kernels of CPUs without AVX-512. The separate target folder keeps everything that is linked with native up to date.
+    // Tests kernels of CPUs without AVX-512. The separate target folder keeps the artifacts that are linked with
+    // native.
     let folder = workspace.portable_tests().to_string_lossy().into_owned();
     let linker = linker_of(workspace, "portable")?;
     let mut kernels = vec!["-p", "llama-link", "--test", "kernels", "--target-dir", &folder];
     kernels.extend(linker.iter().flat_map(|linker| ["--target", linker.target.as_str()]));
     let portable = tests.cargo(&kernels, &prefix("portable")?, linker.as_ref())?;
-    // Links with libllama of the native build; llama-link would otherwise build its own.
+    // Links with libllama of the native build; otherwise llama-link would build its own.
     let all = ["--workspace", "--features", LONG];
     let native = tests.cargo(&all, &prefix("native")?, None)?;
-    // As many threads as users get.
+    // Runs with the default number of threads, as users do.
     let chosen = [&all[..], &["--test", "library", "--test", "serve"]].concat();
     let variables = BTreeMap::from([(THREADS.to_string(), None)]);
     let threads = tests.cargo_with(&chosen, &prefix("native")?, None, &variables)?;
@@ -175,13 +177,13 @@ struct Tests<'a> {
 }
 
 impl Tests<'_> {
-    /// Runs `cargo test` with the arguments `what`, linked with the libraries in `prefix`. The inner result is an error if some
-    /// tests failed.
+    /// Runs `cargo test` with the arguments `what`, linked with the libraries in `prefix`. The inner result is an
+    /// error if some tests failed.
     fn cargo(&mut self, what: &[&str], prefix: &Path, linker: Option<&Linker>) -> Result<Result<()>> {
         self.cargo_with(what, prefix, linker, &BTreeMap::new())
     }
 
-    /// [`Self::cargo`] with more environment variables.
+    /// Does what [`Self::cargo`] does, with additional environment variables.
     fn cargo_with(
         &mut self,
         what: &[&str],
@@ -198,10 +200,11 @@ impl Tests<'_> {
             .args(what)
             .args(&self.args.filter)
             .env("ANNEAL_LLAMA_PREFIX", prefix)
-            // A folder that does not exist: tests must not depend on what was measured or tuned on this machine.
+            // This folder does not exist, because tests must not depend on measurements or tuned settings of this
+            // machine.
             .env("ANNEAL_STATE_DIR", self.workspace.anneal().join("test-state"))
-            // Tests run side by side. With more threads than cores those that wait for each other keep the others from
-            // computing: it takes half as long again. What depends on the number of threads says how many it wants.
+            // Tests run in parallel. With more threads than cores, waiting threads keep others from computing, and
+            // the tests take 50 % longer. Tests that depend on the number of threads set it themselves.
             .env(THREADS, "1")
             .envs(&complete(self.args.unattended))
             .envs(&linker.into_iter().collect())
@@ -222,7 +225,7 @@ fn moto(workspace: &Workspace, log: &Log) -> Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
-    // A partial installation would count as complete.
+    // Installed into a scratch folder first, because a partial installation would count as complete.
     let scratch = Scratch::make(workspace, "moto")?;
     let beside = scratch.path().join("moto");
     Run::new("python3", log)
@@ -239,7 +242,7 @@ fn moto(workspace: &Workspace, log: &Log) -> Result<()> {
         .context("cannot install moto, which the tests of S3 stores need")
 }
 
-/// Variable that makes a test fail if it lacks a tool, instead of being skipped.
+/// Returns the variable that makes a test fail, instead of being skipped, if it lacks a tool.
 fn complete(unattended: bool) -> BTreeMap<String, Option<String>> {
     unattended.then(|| ("CI".to_string(), Some("true".to_string()))).into_iter().collect()
 }

@@ -1,4 +1,4 @@
-//! `uninstall`
+//! Command `uninstall`.
 
 use std::path::PathBuf;
 
@@ -12,21 +12,21 @@ use ship::{Answer, Order};
 /// Options of `uninstall`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The version, by the name that `install --list` shows or by its number; without it the current one
+    /// Version to remove, by its name in `install --list` or by its number [default: the current version]
     #[arg(conflicts_with = "all")]
     version: Option<String>,
     /// Remove all versions
     #[arg(long)]
     all: bool,
-    /// Where they are installed; by default /usr/local for root, else ~/.local
+    /// Folder of the installation [default: /usr/local for root, else ~/.local]
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
-    /// Say what would be removed and remove nothing
+    /// List what would be removed without removing it
     #[arg(long)]
     dry_run: bool,
 }
 
-/// Removes versions, and with the last one all that was installed.
+/// Removes versions, and with the last version everything that was installed.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     shipping::check_prefix(args.prefix.as_deref())?;
     let workspace = Workspace::find()?;
@@ -38,13 +38,13 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     };
     let verb = if done.dry_run { "would remove" } else { "removed" };
     let left = match &done.current {
-        Some(current) => format!("{current} is current then"),
-        None => "nothing of Anneal is left there".to_string(),
+        Some(current) => format!("{current} is current now"),
+        None => "nothing of Anneal is left".to_string(),
     };
     let removed = match done.removed.as_slice() {
-        [] => "what a stopped installer left".to_string(),
+        [] => "the leftovers of a stopped installer".to_string(),
         versions => versions.join(", "),
     };
     let told = ui.result(&done, format_args!("{verb} {removed}; {left}"));
-    told.with_context(|| format!("{verb} {removed}, and nobody was told"))
+    told.with_context(|| format!("{verb} {removed}, but the result cannot be printed"))
 }

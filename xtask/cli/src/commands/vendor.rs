@@ -1,4 +1,4 @@
-//! `vendor`
+//! Command `vendor`.
 
 use anyhow::Result;
 use build::stages::CheckoutLock;
@@ -13,15 +13,15 @@ use build::setup;
 pub struct Args {
     #[command(flatten)]
     source: tools::SourceArgs,
-    /// Read every file again and compare it with what was unpacked
+    /// Compare every unpacked file with the original
     #[arg(long)]
     check: bool,
-    /// Install what fetching takes (git, pip) without asking
+    /// Install the tools for downloading (git, pip) without asking
     #[arg(short, long)]
     yes: bool,
 }
 
-/// Fetches the sources, or verifies them.
+/// Downloads the sources, or verifies them.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     args.source.store(&workspace)?;
@@ -32,7 +32,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         llama_source::check(&tree)?;
         ui.done(
             "verified",
-            format_args!("{} files as unpacked, digest {}", tree.origin, tree.patched_digest),
+            format_args!("{} files are as unpacked, digest {}", tree.origin, tree.patched_digest),
         );
     }
     ui.result(

@@ -1,4 +1,4 @@
-// A program without a C library: runs what stands in .preinit_array, the CPU guard, then says that it has begun.
+// A program without a C library: runs the functions in .preinit_array, which include the CPU guard, then prints that it started.
 extern void (*__preinit_array_start[])(void), (*__preinit_array_end[])(void);
 static unsigned long * auxv;
 unsigned long getauxval(unsigned long type) {

@@ -128,7 +128,7 @@ fn what_wins_becomes_current_and_is_found_again() {
         assert!(first.err.contains(stage), "no {stage} in the table:\n{}", first.err);
     }
     assert_eq!(first.err.matches("finished compile").count(), 1, "C++ was compiled twice:\n{}", first.err);
-    assert!(first.out.contains("the build that BOLT made is current"), "{}", first.out);
+    assert!(first.out.contains("the build with BOLT is current"), "{}", first.out);
 
     assert!(current(&checkout).starts_with("native-bolt-"), "{}", current(&checkout));
     let folder = checkout.current("native");
@@ -205,7 +205,7 @@ fn a_training_that_comes_to_no_end_leaves_the_current_build() {
     let good = current(&checkout);
     // First the program crashes; then it succeeds but leaves no counts.
     for (fake, expected) in
-        [("killed", "training run 1 of 2 failed"), ("silent", "of 2 training runs 0 left counts")]
+        [("killed", "training run 1 of 2 failed"), ("silent", "of 2 training runs, 0 left counts")]
     {
         run(&checkout, &model, fake).expect(1, expected);
         assert_eq!(current(&checkout), good);
@@ -222,7 +222,7 @@ fn a_training_that_comes_to_no_end_leaves_the_current_build() {
         std::thread::sleep(Duration::from_millis(20));
     }
     kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
-    Run::from(child.wait_with_output().unwrap()).expect(130, "run the same again to go on");
+    Run::from(child.wait_with_output().unwrap()).expect(130, "run the same command again to resume");
     assert_eq!(current(&checkout), good);
 
     let run = run(&checkout, &model, "faster").expect(0, "kept instrument");
@@ -237,7 +237,7 @@ fn a_program_that_was_linked_without_relocations_is_refused() {
     }
     let (checkout, model) = checkout();
     std::fs::remove_file(checkout.root.join("engine/anneal/build.rs")).unwrap();
-    run(&checkout, &model, "").expect(1, "holds no relocations of its code");
+    run(&checkout, &model, "").expect(1, "contains no relocations of its code");
     assert!(!checkout.current("native").exists(), "what nobody asked for became current");
 }
 
@@ -246,8 +246,8 @@ fn what_is_asked_for_wrongly_is_told_before_anything_is_built() {
     let (checkout, model) = checkout();
     let model = model.to_str().unwrap();
     let cases: [(&[&str], i32, &str); 4] = [
-        (&["bolt", "--workload", "absent"], 2, "there are small"),
-        (&["bolt", "--model", "absent.gguf"], 1, "the model to train on cannot be used"),
+        (&["bolt", "--workload", "absent"], 2, "workloads are small"),
+        (&["bolt", "--model", "absent.gguf"], 1, "cannot use the model for training"),
         (&["bolt", "--method", "magic"], 2, "invalid value 'magic'"),
         (&["bolt", "--model", model, "--profile", "absent"], 2, "no build profile"),
     ];
@@ -274,7 +274,7 @@ fn a_build_with_a_profile_is_rewritten_with_it_and_found_again_behind_the_result
     let pgo = checkout.record("native").pgo.unwrap();
 
     let bolted = run(&checkout, &model, "faster").expect(0, "finished bolt");
-    assert!(bolted.out.contains("native with a profile"), "{}", bolted.out);
+    assert!(bolted.out.contains("native with PGO"), "{}", bolted.out);
     assert!(current(&checkout).starts_with("native-pgo-bolt-"), "{}", current(&checkout));
     let info = checkout.record("native");
     assert_eq!(info.pgo.as_ref(), Some(&pgo));
@@ -289,6 +289,6 @@ fn a_build_with_a_profile_is_rewritten_with_it_and_found_again_behind_the_result
     assert!(base.is_dir(), "{}", cleaned.err);
     // Now the base of the current build is missing.
     std::fs::remove_dir_all(base).unwrap();
-    run(&checkout, &model, "faster").expect(1, "which is gone: make it again with `cargo xtask pgo`");
+    run(&checkout, &model, "faster").expect(1, "make that build again with `cargo xtask pgo`");
     assert!(current(&checkout).starts_with("native-pgo-bolt-"), "{}", current(&checkout));
 }

@@ -28,9 +28,9 @@ fn switches_that_took_no_effect_are_refused() {
     // The fake llama.cpp does not support OpenMP, and the fake engine no allocators.
     checkout
         .xtask(&["build", "--set", "threading=openmp", "--set", "compiler=system", "--path", path])
-        .expect(1, "without -DGGML_USE_OPENMP, against the key `threading`");
+        .expect(1, "without -DGGML_USE_OPENMP, contrary to the key `threading`");
     let small = checkout.build_command("native").env("FAKE_ANNEAL", "small-pages").output().unwrap();
-    Run::from(small).expect(1, "large buffers of the CPU backend do not ask for huge pages");
+    Run::from(small).expect(1, "large buffers of the CPU backend do not request huge pages");
     build("allocator=mimalloc").expect(1, "mimalloc");
     build("treading=openmp").expect(2, "unknown field `treading`");
     assert!(!checkout.current("native").exists(), "something became current");
@@ -65,7 +65,7 @@ fn a_portable_build_with_native_flags_is_refused() {
     let profile = checkout.root.join("profiles/build/portable.toml");
     let text = std::fs::read_to_string(&profile).unwrap();
     write(&profile, &format!("{text}\n[definitions]\nCMAKE_C_FLAGS = \"-march=x86-64-v3 -march=native\"\n"));
-    checkout.build("portable").expect(1, "compiled with -march=native, which this build must not carry");
+    checkout.build("portable").expect(1, "compiled with -march=native, which this build must not use");
     assert!(!checkout.current("portable").exists());
 }
 
@@ -82,14 +82,14 @@ fn a_build_whose_tokens_differ_does_not_become_current() {
 fn a_build_with_wrong_logits_is_kept_aside_with_its_report() {
     let (checkout, good) = with_good_build();
     write(&checkout.source.join("src/llama.c"), "int llama(void) { return 3; }");
-    let told = [("wrong", "mean KL divergence"), ("nan", "logits that are no numbers")];
+    let told = [("wrong", "mean KL divergence"), ("nan", "logits that are NaN or infinite")];
     for (fault, told) in told {
         let output = checkout.build_command("native").env("FAKE_ANNEAL", fault).output().unwrap();
         let run = Run::from(output).expect(1, "stage `gate` of the native build failed");
         for part in ["llama, flash attention on, decode", "5e-5", "99.8 %", "another compiler", told] {
             assert!(run.err.contains(part), "no {part:?} in:\n{}", run.err);
         }
-        let report = run.err.lines().find_map(|line| line.split("the whole report: ").nth(1)).unwrap();
+        let report = run.err.lines().find_map(|line| line.split("full report: ").nth(1)).unwrap();
         let report: build_info::Gate =
             serde_json::from_slice(&std::fs::read(report.trim()).unwrap()).unwrap();
         assert!(!report.passed && report.cases.len() == 12, "{report:?}");
@@ -204,7 +204,7 @@ fn a_target_folder_that_cannot_be_written_is_named() {
     let checkout = Checkout::new("checkout");
     // Nobody can write to this folder, not even root.
     std::os::unix::fs::symlink("/sys/kernel", checkout.root.join("target")).unwrap();
-    checkout.build("native").expect(1, "cannot make");
+    checkout.build("native").expect(1, "cannot create");
 }
 
 /// Runs a build while a small file system, with room for `size`, is mounted over `folder`.
@@ -255,7 +255,7 @@ fn what_an_origin_is_fetched_with_is_a_need_of_the_build() {
         let run = Run::from(output).expect(1, "still missing: ");
         for name in ["ninja", "git", "pip"] {
             let told = run.err.contains(&format!("\n  {name}: no package manager"))
-                || run.err.contains(&format!("\n  {name}: it would come from pip"));
+                || run.err.contains(&format!("\n  {name}: it comes from pip"));
             assert_eq!(told, name == "ninja" || programs.contains(&name), "{origin}: {}", run.err);
         }
     }
@@ -306,10 +306,10 @@ fn wrong_usage_exits_with_2_and_says_what_there_is() {
         (&["build", "--profile", "navite"][..], " dev, native, native-blas, native-llama-bench,"),
         (&["build", "--origin", "ftp"], "use crate, sdist, git or path:DIR"),
         (&["biuld"], "unrecognized subcommand"),
-        (&["model", "synth", "--preset", "huge", "--out", "x.gguf"], "there are tiny, moe-tiny"),
+        (&["model", "synth", "--preset", "huge", "--out", "x.gguf"], "presets are tiny, moe-tiny"),
         (
             &["model", "synth", "--preset", "tiny", "--quant", "Q4_X", "--out", "x.gguf"],
-            "no quantisation \"Q4_X\": llama.cpp has F32, F16,",
+            "unknown quantisation \"Q4_X\"\nhint: llama.cpp supports F32, F16,",
         ),
         (&["show", "--quiet", "--verbose"], "cannot be used with"),
     ] {

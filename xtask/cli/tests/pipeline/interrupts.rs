@@ -80,7 +80,8 @@ fn ctrl_c_ends_the_build_and_its_children_and_the_next_run_goes_on() {
         let (child, step) = slow_build(&checkout);
         kill(pid(child.id()), signal).unwrap();
         let begun = Instant::now();
-        let run = Run::from(child.wait_with_output().unwrap()).expect(130, "run the same again to go on");
+        let run =
+            Run::from(child.wait_with_output().unwrap()).expect(130, "run the same command again to resume");
         assert!(begun.elapsed() < PATIENCE, "{}", run.err);
         assert!(ends(step), "children were left behind");
         assert_eq!(std::fs::canonicalize(checkout.current("native")).unwrap(), good);
@@ -99,8 +100,8 @@ fn a_second_build_is_told_to_try_again_and_a_killed_one_holds_nothing() {
     // Usage errors are reported at once.
     for (args, part) in [
         (&["build", "--profile", "nope"][..], " dev, native,"),
-        (&["build-native", "--commit", "abc"], "go with --origin git"),
-        (&["vendor", "--commit", "abc"], "go with --origin git"),
+        (&["build-native", "--commit", "abc"], "need --origin git"),
+        (&["vendor", "--commit", "abc"], "need --origin git"),
     ] {
         checkout.xtask(args).expect(2, part);
     }

@@ -148,7 +148,7 @@ fn builds_are_shown_and_cleaned() {
 #[cfg(target_arch = "x86_64")]
 fn a_finished_build_is_audited_by_its_own_rule() {
     let checkout = Checkout::new("checkout");
-    let none = checkout.xtask(&["audit"]).expect(1, "native is not built");
+    let none = checkout.xtask(&["audit"]).expect(1, "native has no build");
     assert_eq!(none.out, "");
     checkout.build("portable").expect(0, "finished audit");
     let folder = checkout.current("portable");
@@ -159,8 +159,8 @@ fn a_finished_build_is_audited_by_its_own_rule() {
         assert!(report["instructions"].as_u64().unwrap() > 1000, "{}", run.out);
         assert_eq!(report["contents"].as_array().unwrap().len(), 1, "{}", run.out);
     }
-    checkout.xtask(&["audit", "no such file"]).expect(2, "is not there");
-    checkout.xtask(&["audit", "engine"]).expect(2, "holds no bin/anneal");
+    checkout.xtask(&["audit", "no such file"]).expect(2, "cannot find");
+    checkout.xtask(&["audit", "engine"]).expect(2, "contains no bin/anneal");
     checkout.xtask(&["audit", "engine/anneal/main.rs"]).expect(1, "is not an ELF file");
     checkout.xtask(&["audit", "--as", "fast"]).expect(2, "invalid value 'fast'");
 }

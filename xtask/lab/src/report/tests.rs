@@ -172,10 +172,7 @@ fn what_is_not_understood_is_named_and_nothing_of_it_is_taken() {
     assert!(inputs(&[&deep]).is_err());
     let absent = read_all(&["/nowhere/x.json".into()]).unwrap_err();
     assert!(format!("{absent:#}").contains("cannot read /nowhere/x.json"), "{absent:#}");
-    assert!(
-        format!("{:#}", read_all(&["/".into()]).unwrap_err())
-            .contains("cannot read /: it is a folder, not a file")
-    );
+    assert!(format!("{:#}", read_all(&["/".into()]).unwrap_err()).contains("cannot read /: it is a folder"));
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! NVIDIA's CUDA toolkit as wheels: no installer, no root, and no GPU where it compiles.
+//! NVIDIA's CUDA toolkit as wheels, which need no installer, no root and, for compiling, no GPU.
 
 use super::wheels::pin;
 
-/// The wheels, their versions, and the SHA-256 of those for x86-64 and aarch64: pip takes no others. nvcc, what it includes
-/// and calls (crt, nvvm), the runtime, CCCL's headers, and cuBLAS, of which a build takes the headers and some programs the
-/// library.
+/// Wheels with their versions and the SHA-256 of their files for x86-64 and aarch64; pip accepts no others. The
+/// wheels contain nvcc, its headers and programs (crt, nvvm), the runtime, CCCL's headers, and cuBLAS: builds need
+/// its headers, and some programs its library.
 const WHEELS: [(&str, &str, [&str; 2]); 6] = [
     (
         "nvidia-cuda-nvcc",
@@ -56,7 +56,7 @@ const WHEELS: [(&str, &str, [&str; 2]); 6] = [
     ),
 ];
 
-/// They as lines of a file of requirements.
+/// Returns the lines of the requirements file.
 pub(super) fn requirements() -> Vec<String> {
     WHEELS.iter().map(|(package, version, hashes)| pin(package, version, hashes)).collect()
 }

@@ -23,7 +23,7 @@ fn compiler(kind: CompilerKind, major: u32) -> Compiler {
     }
 }
 
-/// rustup and gcc, nothing else.
+/// Returns a toolchain with only rustup and gcc.
 fn bare() -> Toolchain {
     let rustc = Rustc {
         path: "rustc".into(),
@@ -59,7 +59,7 @@ fn facts(manager: Option<Manager>, rights: Rights) -> Facts {
 
 const APT: &str = "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120";
 
-/// Command that installs cmake with the pip of `python`.
+/// Returns the command that installs cmake with the pip of `python`.
 fn cmake_by_pip(python: &str) -> String {
     let install = format!(
         "printf '%s\\n' '{}' | {python} -m pip install --disable-pip-version-check --only-binary=:all: \
@@ -147,7 +147,7 @@ fn every_requirement_has_a_package_or_a_reason() {
         Iproute,
         SystemCompiler,
     ];
-    // The packages of each requirement in that order; `-` where there is none.
+    // Packages of each requirement, in the order above; `-` if there is none.
     let cases = [
         (
             Manager::Apt,
@@ -186,7 +186,7 @@ fn every_requirement_has_a_package_or_a_reason() {
     }
     let needs = Needs { required: vec![QemuUser], recommended: vec![] };
     let made = plan(&needs, &bare(), &facts(Some(Manager::Brew), Rights::None));
-    assert_eq!(made.unavailable, [(QemuUser, "brew offers no package for it here".to_string())]);
+    assert_eq!(made.unavailable, [(QemuUser, "brew has no package for it".to_string())]);
     assert_eq!(made.steps, []);
 }
 
@@ -220,7 +220,7 @@ fn mkl_comes_from_pip_into_a_folder_of_its_own() {
     let mut arm = bare();
     arm.rustc.as_mut().unwrap().host = "aarch64-unknown-linux-gnu".to_string();
     let made = plan(&needs, &arm, &facts(Some(Manager::Apt), Rights::None));
-    assert_eq!(made.unavailable, [(Requirement::Mkl, "it is for x86-64 only".to_string())]);
+    assert_eq!(made.unavailable, [(Requirement::Mkl, "it is only for x86-64".to_string())]);
     assert_eq!(made.steps, []);
 }
 
@@ -257,7 +257,7 @@ fn cuda_comes_from_pip_and_only_where_it_is_missing_or_too_old() {
     };
     let without_cublas = Cuda { cublas_include: None, ..toolkit("13.5.37") };
     let torn = Cuda { torn: vec!["ptxas".to_string()], ..toolkit("13.5.37") };
-    // Toolkits that are there; whether a build lacks one, and whether somebody who asks for the newest does.
+    // Installed toolkits, true if a build lacks one, and true if a user who requests the newest lacks it.
     let cases = [
         (vec![], true, true),
         (vec![toolkit("12.4.131")], false, true),
@@ -276,7 +276,7 @@ fn cuda_comes_from_pip_and_only_where_it_is_missing_or_too_old() {
             let command = &step.command[2];
             assert!(!step.needs_root, "{command}");
             assert!(command.contains("--require-hashes") && command.ends_with("tools/cuda"), "{command}");
-            // Two architectures have wheels.
+            // There are wheels for two architectures.
             let packages = command.matches("'nvidia-").count();
             assert_eq!((packages, command.matches("--hash=sha256:").count()), (6, 12), "{command}");
         }
@@ -330,7 +330,7 @@ fn openmp_comes_for_the_clang_that_compiles() {
         cxx: "/usr/bin/clang++".into(),
         version: Version::new(major, 1, 0),
     };
-    // clangs, majors with a runtime, whether one is missing; gcc brings its own
+    // Installed clangs, major versions with a runtime, and true if a runtime is missing; gcc has its own.
     let cases: [(&[u32], &[u32], bool); 5] = [
         (&[], &[], false),
         (&[22], &[], true),
@@ -347,7 +347,7 @@ fn openmp_comes_for_the_clang_that_compiles() {
 
 #[test]
 fn bolt_is_clangs_or_the_newest_that_will_do() {
-    // clang installed, llvm-bolts installed, and what is installed for it
+    // Installed clang, installed llvm-bolts, and the package to install.
     let cases: [(Option<u32>, &[&str], Option<&str>); 5] = [
         (Some(22), &[], Some("bolt-22")),
         (Some(18), &[], Some("bolt-22")),
@@ -368,7 +368,7 @@ fn bolt_is_clangs_or_the_newest_that_will_do() {
 
 #[test]
 fn rights_decide_on_sudo() {
-    // manager, rights, the first word of the last command, whether rights are lacking
+    // Manager, rights, first word of the last command, and true if rights are lacking.
     let cases = [
         (Manager::Dnf, Rights::Root, "dnf", false),
         (Manager::Dnf, Rights::Sudo, "sudo", false),
@@ -393,7 +393,7 @@ fn cmake_comes_from_pip_where_the_systems_is_old() {
     };
     let with_pip = cmake_by_pip("/usr/bin/python3");
     let needs = Needs { required: vec![Requirement::Cmake], recommended: vec![] };
-    // what it is, the facts, the cmake that is there, and the commands
+    // Name of the case, facts, installed cmake, and expected commands.
     let cases: [(&str, Facts, Option<&str>, Vec<String>); 9] = [
         ("new in the index", apt("3.25.1"), None, vec![format!("{APT} cmake")]),
         ("new in the index, old installed", apt("3.25.1"), Some("3.18.4"), vec![format!("{APT} cmake")]),
@@ -448,13 +448,13 @@ fn clang_is_asked_for_only_where_it_can_be_had() {
     assert_eq!(commands(&made), [format!("{APT} cmake ninja-build libclang1-14 libclang-common-14-dev")]);
     assert_eq!(made.unavailable[0].0, Requirement::Clang);
 
-    // A clang that is there decides on the lld.
+    // An installed clang determines the version of lld.
     let clang =
         Toolchain { compilers: vec![compiler(CompilerKind::Clang, 19)], lld: vec![tool("22.1.8")], ..bare() };
     let needs = Needs { required: vec![Requirement::Lld], recommended: vec![] };
     assert_eq!(commands(&plan(&needs, &clang, &with(debian_12()))), [format!("{APT} lld-19")]);
 
-    // gcc alone is too old, and so is what apt offers: clang compiles.
+    // The installed gcc and the one that apt offers are too old, so clang compiles.
     let gcc_10 = Toolchain { compilers: vec![compiler(CompilerKind::Gcc, 10)], ..bare() };
     let no_gcc = AptIndex {
         packages: debian_12().packages.into_iter().filter(|p| !p.starts_with("g++")).collect(),
@@ -463,7 +463,7 @@ fn clang_is_asked_for_only_where_it_can_be_had() {
     let needs = Needs { required: vec![Requirement::Compiler], recommended: vec![] };
     assert_eq!(commands(&plan(&needs, &gcc_10, &with(no_gcc))), [format!("{APT} clang-22 g++")]);
 
-    // No lists yet: the lists first, and what follows is a guess for a person to read.
+    // Without lists they are updated first; the following steps are a guess for the user to read.
     let empty = Facts { refreshed: false, ..with(AptIndex::default()) };
     let made = plan(&Needs::native(), &bare(), &empty);
     assert_eq!(

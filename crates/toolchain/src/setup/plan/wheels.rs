@@ -1,7 +1,7 @@
 //! Pinned wheels for pip: one version of each, and the SHA-256 digest of every file that pip may install.
 //!
-//! To change a version, list the new hashes with `uv pip compile --universal --generate-hashes`. Or fetch the wheels with
-//! `pip download --no-deps --only-binary=:all: --platform PLATFORM` and list their hashes with `pip hash`.
+//! To change a version, list the new hashes with `uv pip compile --universal --generate-hashes`. Or fetch the wheels
+//! with `pip download --no-deps --only-binary=:all: --platform PLATFORM` and list their hashes with `pip hash`.
 
 /// SHA-256 digests of the wheels of cmake 4.1.2: glibc and musl, each for x86-64 and aarch64.
 const CMAKE: [&str; 4] = [
@@ -32,22 +32,22 @@ const MKL: [(&str, &str, &str); 9] = [
     ("umf", "1.2.0", "238d186fdd9e9c0fe1489da95b19b0b79045fe26c4aa98bd0a022a2a3603c195"),
 ];
 
-/// Pip requirement for cmake.
+/// Returns the pip requirement for cmake.
 pub(super) fn cmake() -> String {
     pin("cmake", "4.1.2", &CMAKE)
 }
 
-/// Pip requirement for ninja.
+/// Returns the pip requirement for ninja.
 pub(super) fn ninja() -> String {
     pin("ninja", "1.13.0", &NINJA)
 }
 
-/// Pip requirements for MKL.
+/// Returns the pip requirements for MKL.
 pub(super) fn mkl() -> Vec<String> {
     MKL.iter().map(|(package, version, hash)| pin(package, version, &[hash])).collect()
 }
 
-/// A package in one version, of which pip takes no other files than these.
+/// Returns the requirement for one version of a package, with the hashes of the only files that pip may install.
 pub(super) fn pin(package: &str, version: &str, wheels: &[&str]) -> String {
     let hashes: String = wheels.iter().map(|hash| format!(" --hash=sha256:{hash}")).collect();
     format!("{package}=={version}{hashes}")

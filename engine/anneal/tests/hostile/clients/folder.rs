@@ -1,4 +1,4 @@
-//! Folders in which another user could put a socket of theirs in place of a server's.
+//! Tests of folders in which another user could replace a server's socket.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use crate::client::{PATIENCE, Server, command, greedy};
 use crate::common;
 
-/// Another user, and a group that nobody knows.
+/// Number of another user, and of an unknown group.
 const OTHER: u32 = 54_321;
 
-/// A folder below `above`, of user `owner` and group `group`.
+/// Creates a folder below `above`, with owner, group and mode.
 fn folder(above: &Path, name: &str, owner: u32, group: u32, mode: u32) -> PathBuf {
     let path = above.join(name);
     fs::create_dir(&path).expect("made");
@@ -39,7 +39,7 @@ fn refusal(folder: &Path) -> String {
 #[test]
 fn a_socket_that_another_user_could_replace_is_refused() {
     if !rustix::process::geteuid().is_root() {
-        // The rules themselves have a test that takes no other user, in engine/server/src/socket_folder.rs.
+        // A test in engine/server/src/socket_folder.rs checks the rules themselves without another user.
         return only_root_sees_all();
     }
     let above = tempfile::tempdir().expect("a temporary folder");
@@ -56,12 +56,12 @@ fn a_socket_that_another_user_could_replace_is_refused() {
     let into_theirs = above.join("into");
     symlink("theirs/below", &into_theirs).expect("a link");
     for (folder, expected) in [
-        (&theirs, "belongs to user 54321, who may write to it"),
-        (&below, "theirs belongs to user 54321, who may write to it"),
-        (&group, "other members of its group may write to the folder"),
-        (&open, "all users may write to the folder"),
+        (&theirs, "belongs to user 54321, who can write to it"),
+        (&below, "theirs belongs to user 54321, who can write to it"),
+        (&group, "other members of its group can write to the folder"),
+        (&open, "all users can write to the folder"),
         (&below_open, "open (mode 0777)"),
-        (&their_link, "belongs to user 54321, who can put another in its place"),
+        (&their_link, "belongs to user 54321, who can replace it"),
         (&into_theirs, "theirs belongs to user 54321"),
     ] {
         let words = refusal(folder);
@@ -69,13 +69,13 @@ fn a_socket_that_another_user_could_replace_is_refused() {
     }
 }
 
-/// Another user is not needed for a folder that is open to all.
+/// Tests a folder that is writable by everybody, which needs no other user.
 fn only_root_sees_all() {
     let above = tempfile::tempdir().expect("a temporary folder");
     let open = above.path().join("open");
     fs::create_dir(&open).expect("made");
     fs::set_permissions(&open, Permissions::from_mode(0o777)).expect("a mode");
-    assert!(refusal(&open).contains("all users may write to the folder"));
+    assert!(refusal(&open).contains("all users can write to the folder"));
 }
 
 #[test]
@@ -96,6 +96,6 @@ fn a_folder_of_ones_own_is_fine_also_below_one_that_all_share() {
         let mut words = String::new();
         let mut stderr = server.child.stderr.take().expect("piped");
         std::io::Read::read_to_string(&mut stderr, &mut words).expect("text");
-        assert_eq!(words.contains("can put one of theirs there while no server runs"), warned, "{words}");
+        assert_eq!(words.contains("can create one there while no server runs"), warned, "{words}");
     }
 }

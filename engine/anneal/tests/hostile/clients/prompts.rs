@@ -1,4 +1,5 @@
-//! Guesses at the prompts of other clients: neither an answer nor a count may tell how much of a guess was right.
+//! Tests of guesses at the prompts of other clients: neither an answer nor a counter may reveal how much of a guess
+//! was right.
 
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use crate::client::{PATIENCE, Server, command, greedy, http, tcp};
 use crate::effort;
 
-/// About `count` tokens that begin like no other `seed`'s.
+/// Returns a prompt of about `count` tokens that has no common prefix with those of other seeds.
 fn prompt(seed: usize, count: usize) -> String {
     let tokens: Vec<String> =
         (0..count / 4).map(|at| format!("{} heats", (at * 7 + seed * 31) % 90 + 10)).collect();
@@ -20,14 +21,14 @@ fn key(number: usize) -> String {
     format!("a-key-of-client-{number:04}")
 }
 
-/// Writes the keys of clients `numbers`.
+/// Writes the keys of the clients `numbers`.
 fn write_keys(path: &Path, numbers: impl Iterator<Item = usize>) {
     let text: String = numbers.map(|number| format!("{}\n", key(number))).collect();
     std::fs::write(path, text).expect("written");
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("a mode");
 }
 
-/// A server with a socket, a TCP address and keys of `clients` clients.
+/// Starts a server with a socket, a TCP address and keys for `clients` clients.
 fn server(clients: usize, more: &[&str]) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let keys = folder.path().join("keys");
@@ -38,7 +39,7 @@ fn server(clients: usize, more: &[&str]) -> Server {
     Server::with(command, folder)
 }
 
-/// The answer to `body` for client `number`.
+/// Returns the answer to `body` for client `number`.
 fn post(server: &Server, number: usize, path: &str, body: &Value) -> Value {
     let stream = TcpStream::connect(server.address()).expect("it listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
@@ -48,7 +49,7 @@ fn post(server: &Server, number: usize, path: &str, body: &Value) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// Tokens of the prompt, and those of them that were found, in an answer over HTTP or in lines.
+/// Returns the numbers of prompt tokens and of reused prompt tokens from an answer, over HTTP or in lines.
 fn counts(answer: &Value) -> (u64, u64) {
     let usage = &answer["usage"];
     let cached = usage.get("cached_tokens").or(usage["prompt_tokens_details"].get("cached_tokens"));
@@ -56,7 +57,7 @@ fn counts(answer: &Value) -> (u64, u64) {
     (usage["prompt_tokens"].as_u64().expect("a number"), cached)
 }
 
-/// Number of prompt tokens that `ask` has found, after seeing that all others were evaluated.
+/// Returns the number of prompt tokens that `ask` reused, after checking that all others were evaluated.
 fn found(server: &Server, ask: impl FnOnce() -> Value) -> u64 {
     let before = server.metric("anneal_prefill_tokens_total");
     let (prompt, cached) = counts(&ask());
@@ -72,7 +73,7 @@ fn a_guess_at_the_prompt_of_another_key_finds_nothing() {
     let secret = prompt(1, 400);
     let long = counts(&post(&server, 0, "/v1/completions", &greedy(&secret, 2))).0;
     for guess in 1..=guesses {
-        // All of it, and beginnings of it with another end; each by a client of its own.
+        // Guesses of the whole prompt, and of prefixes with another end, each from a client of its own.
         let text = match guess {
             1 => secret.clone(),
             _ => format!("{} cold", &secret[..secret.len() * (guess - 1) / guesses]),
@@ -80,7 +81,7 @@ fn a_guess_at_the_prompt_of_another_key_finds_nothing() {
         let ask = || post(&server, guess, "/v1/completions", &greedy(&text, 2));
         assert_eq!(found(&server, ask), 0, "guess {guess}");
     }
-    // The user of the socket is another client; within a scope all is as good as ever.
+    // The user of the socket is another client. Within one client, reuse works as before.
     assert_eq!(found(&server, || server.ask(&greedy(&secret, 2))), 0);
     assert_eq!(found(&server, || server.ask(&greedy(&secret, 2))), long - 1);
     let own = || post(&server, 1, "/v1/completions", &greedy(&secret, 2));
@@ -120,9 +121,9 @@ fn a_salt_sets_requests_of_one_client_apart() {
             request["cache_salt"] = salt;
             server.ask(&request)["error"]["message"].to_string()
         };
-        assert!(refused(json!("")).contains("cache_salt: is empty"), "{}", refused(json!("")));
-        assert!(refused(json!(1)).contains("cache_salt: use a text"));
-        assert!(refused(json!("x".repeat(257))).contains("cache_salt: has at most 256 characters"));
+        assert!(refused(json!("")).contains("cache_salt: must not be empty"), "{}", refused(json!("")));
+        assert!(refused(json!(1)).contains("cache_salt: use a string"));
+        assert!(refused(json!("x".repeat(257))).contains("cache_salt: must have at most 256 characters"));
     }
 }
 
@@ -147,7 +148,7 @@ fn what_is_on_the_disk_is_its_clients_alone() {
     let hits = |server: &Server| server.metric("anneal_prompt_cache_hits_total");
     let mut first = server(2, &flags);
     assert_eq!(found(&first, || post(&first, 0, "/v1/completions", &secret)), 0);
-    // The only slot is taken by another client, and the prompt goes to the disk.
+    // Another client takes the only slot, and the prompt is written to the disk.
     assert_eq!(found(&first, || post(&first, 1, "/v1/completions", &greedy(&prompt(6, 700), 4))), 0);
     first.wait_for("anneal_prompt_cache_writes_total", 1.0);
     assert_eq!(found(&first, || post(&first, 1, "/v1/completions", &secret)), 0);
@@ -196,7 +197,7 @@ fn a_removed_key_loses_what_it_left() {
             assert!(begin.elapsed() < PATIENCE, "the keys are not read again");
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        // The scheduler hears of it when it is awake.
+        // The scheduler notices it when it is awake.
         assert!(ask(1) > 200);
     }
     assert_eq!(ask(0), 0, "the key came back, what it left did not");
@@ -219,7 +220,7 @@ fn the_state_of_a_server_tells_a_key_no_numbers_of_other_clients() {
         let slots = seen["models"][0]["slots"].as_array().expect("slots");
         slots.iter().filter_map(|slot| slot["held_tokens"].as_u64()).sum::<u64>()
     };
-    // What is shown is shown before a batch, and once more when it is over.
+    // Counters are updated before a batch, and once more after it.
     let begin = std::time::Instant::now();
     while held(None) < long {
         assert!(begin.elapsed() < PATIENCE, "nothing is held");

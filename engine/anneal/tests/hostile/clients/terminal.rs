@@ -1,4 +1,4 @@
-//! Texts that would steer the terminal of whoever reads them: from tokens, out of model files, from servers.
+//! Tests of texts that would control the reader's terminal: from tokens, from model files, from servers.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,10 +10,11 @@ use serde_json::json;
 
 use crate::common::{self, parts, tiny, with_text};
 
-/// Sets the title of a window, clears the screen by a C1 control character, deletes, and reverses what follows.
+/// Text that sets a window's title, clears the screen with a C1 control character, deletes, and reverses the text
+/// after it.
 const EVIL: &str = "\u{1b}]0;owned\u{7}\u{9b}2J\u{7f}\u{202e}end";
 
-/// The same as a grammar, which makes the model write it.
+/// Grammar that makes the model write this text.
 const GRAMMAR: &str = r#"root ::= "\x1b]0;owned\x07\x9b2J\x7f\u202Eend""#;
 
 /// Returns the output of `command` when its stdout is a terminal.
@@ -24,10 +25,10 @@ fn on_terminal(command: &mut Command) -> String {
     let name = ptsname(&terminal, Vec::new()).expect("its name").into_string().expect("a path");
     let end = File::options().read(true).write(true).open(name).expect("its other end");
     let mut child = command.stdout(end).stderr(Stdio::null()).spawn().expect("the executable runs");
-    // The command held this end too.
+    // The command also holds this end of the terminal, and must release it.
     command.stdout(Stdio::null());
     let (mut terminal, mut shown, mut part) = (File::from(terminal), Vec::new(), [0; 4096]);
-    // An error is the end: nobody has the other end any more.
+    // An error is the end: no process has the other end open any more.
     while let Ok(count @ 1..) = terminal.read(&mut part) {
         shown.extend_from_slice(&part[..count]);
     }
@@ -35,7 +36,7 @@ fn on_terminal(command: &mut Command) -> String {
     String::from_utf8(shown).expect("UTF-8")
 }
 
-/// Fails if `shown` holds anything that steers a terminal.
+/// Fails if `shown` contains anything that controls a terminal.
 fn assert_harmless(shown: &str) {
     let steers =
         |c: char| (c.is_control() && !"\n\r\t".contains(c)) || ('\u{202a}'..='\u{202e}').contains(&c);
@@ -65,7 +66,7 @@ fn a_terminal_is_not_steered_by_tokens() {
     let shown = on_terminal(run().arg("--json"));
     assert_harmless(&shown);
     assert!(shown.contains("owned"), "{shown:?}");
-    // A pipe gets every byte.
+    // A pipe receives the bytes unchanged.
     let (code, stdout, stderr) = parts(&run().output().expect("it runs"));
     assert_eq!((code, stdout.trim_end_matches('\n')), (Some(0), EVIL), "{stderr}");
 }
@@ -115,7 +116,7 @@ fn a_terminal_is_not_steered_by_a_server() {
     let model = json!({ "id": EVIL, "state": EVIL, "description": EVIL, "slots": [] });
     let status = json!({ "status": EVIL, "version": EVIL, "models": [model.clone(), model] }).to_string();
     let refusal = json!({ "error": { "code": "failed", "message": EVIL } }).to_string();
-    // Three commands look twice each, and a fourth one once.
+    // Three commands send two requests each, and a fourth command sends one.
     let answers = std::iter::repeat_n(("200 OK", status), 6).chain([("500 Failed", refusal)]);
     let server = std::thread::spawn(move || {
         for (status, body) in answers {

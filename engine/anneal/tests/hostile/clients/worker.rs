@@ -1,4 +1,4 @@
-//! A worker at a port that every user of the machine can reach.
+//! Tests of a worker on a port that every user of the machine can reach.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,17 +11,17 @@ use crate::common;
 use crate::common::worker::{has_rpc, port};
 use crate::effort;
 
-/// Another user.
+/// Number of another user.
 const OTHER: u32 = 54_321;
 
-/// A greeting of ggml's RPC, and the size of the answer.
+/// Size of a greeting in ggml's RPC protocol, and of its answer, in bytes.
 const HELLO: usize = 33;
 const ANSWER: usize = 36;
 
 struct Worker {
     child: Child,
     port: u16,
-    /// Lines on its stderr, read as they come.
+    /// Lines of its stderr, as they arrive.
     said: Receiver<String>,
 }
 
@@ -50,7 +50,7 @@ impl Worker {
         worker
     }
 
-    /// Waits for a line with `words`; returns it, with those before it.
+    /// Waits for a line with `words`. Returns it, with all lines before it.
     fn wait_for(&self, words: &str) -> String {
         let mut all = String::new();
         while !all.contains(words) {
@@ -61,7 +61,7 @@ impl Worker {
         all
     }
 
-    /// Bytes that it answers to a greeting of this user.
+    /// Returns the number of bytes that it answers to a greeting of this user.
     fn greet(&self) -> usize {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
@@ -72,7 +72,8 @@ impl Worker {
         stream.read_exact(&mut answer).map_or(0, |()| ANSWER)
     }
 
-    /// Bytes that it answers to a greeting of another user, who waits for the answer, or goes at once.
+    /// Returns the number of bytes that it answers to a greeting of another user, who waits for the answer or
+    /// disconnects at once.
     fn greet_as_another(&self, waits: bool) -> usize {
         let hello = r"\x0e\x18\x00\x00\x00\x00\x00\x00\x00".to_string() + &r"\x00".repeat(24);
         let rest = if waits { format!("head -c {ANSWER} <&3 | wc -c") } else { "echo 0".to_string() };

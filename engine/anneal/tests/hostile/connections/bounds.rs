@@ -1,4 +1,4 @@
-//! Single bounds: what goes first, what is always answered, and for how long a connection may do nothing.
+//! Tests of single limits: priorities, requests that are always answered, and idle times of connections.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,10 +9,10 @@ use serde_json::json;
 use super::{KEY, ask_and_stay, connect, get, health_address, keyed, open};
 use crate::client::{Server, greedy, http, tcp};
 
-/// Time within which a client is answered "at once" on a machine that does much else.
+/// Time limit for an answer "at once" on a loaded machine.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// A long answer that is read as it comes: the connection stays in use.
+/// Starts a long answer that is read as it arrives, so that its connection stays in use.
 fn long_answer(server: &Server) -> TcpStream {
     let mut request = greedy("red heat", 60_000);
     request["stream"] = true.into();
@@ -28,7 +28,7 @@ fn long_answer(server: &Server) -> TcpStream {
     stream
 }
 
-/// The connections of the review: each asked for `/health` once and stays, as many as there may be.
+/// The connections each requested `/health` once and stay open; there are as many as the server allows.
 #[test]
 fn a_client_with_a_key_is_answered_beside_512_that_asked_for_health() {
     let server = keyed("max_connections_per_address = 512\nidle_unauthenticated_s = 300\n");
@@ -71,7 +71,7 @@ fn probes_are_answered_while_all_slots_and_connections_are_taken() {
     assert!(head.to_ascii_lowercase().contains("\r\nretry-after: "), "{head}");
     assert!(text.contains("overloaded") && text.contains("4 connections are open"), "{text}");
     assert_eq!(server.metric("anneal_connections_refused_total{reason=\"total\"}"), 1.0);
-    // A connection of the reserve is for one question.
+    // A connection in the reserve is for a single request.
     let mut stream = connect(&main);
     assert_eq!(ask_and_stay(&mut stream, "/health", &[]), 200);
     assert_eq!(stream.read(&mut [0; 1]).expect("its end"), 0);
@@ -102,7 +102,7 @@ fn a_short_rest_is_for_those_who_have_not_proven_themselves() {
     }
 }
 
-/// Without keys everybody on the machine may ask; who only holds connections goes first.
+/// Without keys, everybody on the machine may send requests. Connections without a request are closed first.
 #[test]
 fn bodies_that_do_not_come_keep_nobody_out() {
     let server = open("max_connections = 8\n");
@@ -131,7 +131,7 @@ fn one_address_does_not_take_all_connections() {
     server.wait_for("anneal_requests_waiting", 2.0);
     let (status, _, text) = get(&server.address(), "/v1/models", &[KEY]);
     assert_eq!(status, 503, "{text}");
-    assert!(text.contains("3 connections of this address are open"), "{text}");
+    assert!(text.contains("3 connections from this address are open"), "{text}");
     assert_eq!(get(&server.address(), "/health", &[]).0, 200);
     assert_eq!(server.metric("anneal_connections_refused_total{reason=\"address\"}"), 1.0);
     drop(taken);
@@ -151,14 +151,14 @@ fn requests_that_wait_are_bounded_in_bytes() {
     std::thread::scope(|scope| {
         let first = scope.spawn(ask);
         server.wait_for("anneal_requests_waiting", 1.0);
-        // Each of its four values besides the prompt counts as 40 bytes more.
+        // Each of its four values besides the prompt counts as 40 additional bytes.
         let charged = body.len() + 4 * 40;
         assert_eq!(server.metric("anneal_waiting_request_bytes"), charged as f64);
         let (status, head, text) = ask();
         assert_eq!(status, 503, "{text}");
         assert!(head.to_ascii_lowercase().contains("\r\nretry-after: 1"), "{head}");
-        assert!(text.contains(&format!("with {charged} bytes wait already")), "{text}");
-        // Another client has a part of its own: the socket's.
+        assert!(text.contains(&format!("have {charged} bytes, and with this one")), "{text}");
+        // Another client, that of the socket, has a share of its own.
         let line = json!({ "prompt": "hello", "pad": "x".repeat(200_000), "id": 7 });
         assert_eq!(server.ask(&line)["error"]["param"], "pad", "it is read, and refused for its field");
         drop(running);

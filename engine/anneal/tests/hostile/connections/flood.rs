@@ -1,4 +1,4 @@
-//! Thousands of hostile connections of eight kinds beside a client with a key.
+//! Test of thousands of hostile connections, of eight kinds, beside a client with a key.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::{KEY, get, health_address, keyed};
 use crate::client::{Server, greedy};
 use crate::effort::choose;
 
-/// Kind of hostile connection.
+/// Kind of a hostile connection.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Idle,
@@ -36,20 +36,20 @@ const KINDS: [Kind; 8] = [
     Kind::Tls,
 ];
 
-/// Addresses that the connections come from.
+/// Number of addresses that the connections come from.
 const ADDRESSES: usize = 16;
 
 const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// The beginning of a ClientHello of TLS 1.3.
+/// Beginning of a ClientHello of TLS 1.3.
 const CLIENT_HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
 
-/// One hostile connection after the other, until the flood is over.
+/// Opens one hostile connection after the other until the flood ends.
 async fn attack(number: usize, address: std::net::SocketAddr) {
     let kind = KINDS[number % KINDS.len()];
     let source = std::net::Ipv4Addr::new(127, 0, 1, 1 + (number / KINDS.len() % ADDRESSES) as u8);
     loop {
-        // What goes wrong with it does not matter, only that it comes again.
+        // Errors of an attack do not matter, because it is repeated.
         let _ = timeout(Duration::from_secs(20), once(kind, source, address)).await;
         sleep(Duration::from_secs(1)).await;
     }
@@ -84,7 +84,7 @@ async fn once(kind: Kind, source: std::net::Ipv4Addr, address: std::net::SocketA
         Kind::Tls => stream.write_all(CLIENT_HELLO).await?,
     }
     if matches!(kind, Kind::Pipelined) {
-        // It never reads.
+        // The connection never reads.
         sleep(Duration::from_secs(20)).await;
     }
     let mut read = [0; 256];
@@ -92,7 +92,7 @@ async fn once(kind: Kind, source: std::net::Ipv4Addr, address: std::net::SocketA
     Ok(())
 }
 
-/// Writes `bytes` one by one, over and over.
+/// Writes `bytes` one by one, repeatedly.
 async fn drip(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
     for byte in bytes.iter().cycle() {
         stream.write_all(&[*byte]).await?;
@@ -101,7 +101,8 @@ async fn drip(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Lets this process have `files` open, as far as the system does; the server raises its own limit.
+/// Raises this process's limit of open files to `files`, as far as the system allows. The server raises its own
+/// limit.
 fn allow_files(files: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < files) {
@@ -110,7 +111,7 @@ fn allow_files(files: u64) {
     }
 }
 
-/// Time from the attempt to connect to the first byte of an answer to a request with a key.
+/// Returns the time from connecting to the first byte of an answer to a request with a key.
 fn first_byte(server: &Server) -> Duration {
     use std::io::{Read, Write};
 
@@ -136,7 +137,7 @@ fn first_byte(server: &Server) -> Duration {
     time
 }
 
-/// The times to the first byte of requests one after the other, for as long as `time`.
+/// Sends requests one after the other for the duration `time`, and returns their times to the first byte.
 fn ask_for(server: &Server, time: Duration) -> Vec<Duration> {
     let begin = Instant::now();
     let mut times = Vec::new();
@@ -160,7 +161,7 @@ fn hostile_connections_of_eight_kinds_slow_down_nobody() {
     let address: std::net::SocketAddr = server.address().parse().expect("an address");
     let (main, probes) = (server.address(), health_address(&server));
     let over = AtomicBool::new(false);
-    // What the same requests take on this machine without the flood, busy as it is.
+    // Baseline: the same requests on this machine without the flood.
     let mut alone = ask_for(&server, Duration::from_secs(2));
     let (mut times, mut health) = (Vec::new(), Vec::new());
     std::thread::scope(|scope| {
@@ -173,7 +174,7 @@ fn hostile_connections_of_eight_kinds_slow_down_nobody() {
                     sleep(Duration::from_millis(50)).await;
                 }
             });
-            // Whatever the attacks are at, their connections close with it.
+            // The connections close at the end of their runtime, whatever they are doing.
         });
         let probing = scope.spawn(|| {
             let mut times = Vec::new();
@@ -187,7 +188,7 @@ fn hostile_connections_of_eight_kinds_slow_down_nobody() {
             }
             times
         });
-        // The flood has to be there first.
+        // Give the flood time to start.
         std::thread::sleep(Duration::from_secs(1));
         times = ask_for(&server, Duration::from_secs(time));
         over.store(true, Ordering::Relaxed);
@@ -203,10 +204,10 @@ fn hostile_connections_of_eight_kinds_slow_down_nobody() {
         health.len()
     );
     assert!(evicted >= (count - most) as f64 / 2.0, "there was no flood: {evicted} evicted");
-    // On a machine that needs longer without a flood, as much longer.
+    // The limit grows on a machine that is slow even without a flood.
     let most = Duration::from_secs(1).max(before * 3);
     assert!(ttfb <= most, "99th percentile {ttfb:?} of {}, {before:?} before", times.len());
     assert!(probe <= Duration::from_secs(5), "99th percentile of /health {probe:?}");
-    // Nothing stays of it.
+    // No connection remains.
     server.wait_for("anneal_connections", 1.0);
 }

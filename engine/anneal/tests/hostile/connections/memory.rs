@@ -1,4 +1,4 @@
-//! Memory that the longest requests take: at most twelve times their size, and a fixed allowance.
+//! Test of the memory that the longest requests use: at most twelve times their size, plus a fixed allowance.
 
 use std::os::unix::net::UnixStream;
 
@@ -8,14 +8,14 @@ use serde_json::Value;
 use crate::client::{Server, greedy, http};
 use crate::effort::choose;
 
-/// Bytes of the longest request, by default.
+/// Default maximum size of a request, in bytes.
 const SIZE: usize = 8 << 20;
 
-/// Bytes besides twelve times the size: for values in trees, of which a request may have so many, whatever its size.
+/// Fixed allowance in bytes, for values in trees. Their number is limited independently of a request's size.
 const ALLOWANCE: u64 = 32 << 20;
 
-/// A body that begins with `head`, ends with `tail`, and has `part` between them as often as there is room for, with
-/// commas.
+/// Builds a body that starts with `head` and ends with `tail`, with as many repetitions of `part` between them as
+/// fit, separated by commas.
 fn filled(head: &str, part: &str, tail: &str) -> String {
     let count = (SIZE - head.len() - tail.len() + 1) / (part.len() + 1);
     repeated(head, part, tail, count)
@@ -27,12 +27,12 @@ fn repeated(head: &str, part: &str, tail: &str, count: usize) -> String {
     body + tail
 }
 
-/// A body whose one text is `part` as often as there is room for.
+/// Builds a body whose only text repeats `part` as often as it fits.
 fn text(head: &str, part: &str, tail: &str) -> String {
     format!("{head}{}{tail}", part.repeat((SIZE - head.len() - tail.len()) / part.len()))
 }
 
-/// Bytes by which the memory of `server` rises above `before` bytes, at most, while it answers `body`; and the answer.
+/// Returns the maximum growth of the memory of `server` above `before` bytes while it answers `body`, and the answer.
 fn rise(server: &Server, before: u64, path: &str, body: &str) -> (u64, u16, String) {
     let process = ProcFolder::of(server.child.id());
     process.reset_peak();
@@ -44,7 +44,7 @@ fn rise(server: &Server, before: u64, path: &str, body: &str) -> (u64, u16, Stri
 #[test]
 fn the_longest_requests_take_at_most_twelve_times_their_size() {
     let server = Server::start(&["--chat-template", "chatml"]);
-    // What a first request takes for good is not of the long ones.
+    // Memory that the first request allocates permanently does not belong to the long ones.
     server.ask(&greedy("hello", 2));
     let before = resident(server.child.id()).expect("a process");
     let chat = "/v1/chat/completions";
@@ -66,7 +66,7 @@ fn the_longest_requests_take_at_most_twelve_times_their_size() {
     }
     distinct.push('}');
     let cases = [
-        // The short ones first: memory that long ones leave to the allocator would hide what these take.
+        // The short ones come first, because memory that long requests leave to the allocator would hide theirs.
         ("as many lists as may be", text_of, repeated(&format!("{tree}["), "[0]", "]}", 32_000), 200, ""),
         ("as many objects as may be", text_of, repeated(&format!("{tree}["), object, "]}", 21_000), 200, ""),
         ("tools of many values", chat, repeated(tools, object, "]}}}]}", 21_000), 200, ""),
@@ -77,8 +77,8 @@ fn the_longest_requests_take_at_most_twelve_times_their_size() {
             400,
             too_long,
         ),
-        ("tokens and a number", text_of, filled(r#"{"prompt":[1.5,"#, "1", "]}"), 400, "tokens, not 1.5"),
-        ("lists of lists", text_of, filled(r#"{"prompt":["#, "[1]", "]}"), 400, "one text"),
+        ("tokens and a number", text_of, filled(r#"{"prompt":[1.5,"#, "1", "]}"), 400, "in a list, not 1.5"),
+        ("lists of lists", text_of, filled(r#"{"prompt":["#, "[1]", "]}"), 400, "a single text"),
         ("a list of tokens", text_of, filled(r#"{"prompt":["#, "1", "]}"), 400, context),
         ("tokens to a text", "/detokenize", filled(r#"{"tokens":["#, "7", "]}"), 400, "at most 1048576"),
         ("many short texts", "/v1/embeddings", filled(r#"{"input":["#, "\"a\"", "]}"), 400, "1 to 2048"),
@@ -107,7 +107,7 @@ fn the_longest_requests_take_at_most_twelve_times_their_size() {
         ("one long text to count", "/tokenize", text(r#"{"content":""#, "steel ", "\"}"), 400, too_long),
         ("escapes", text_of, text(r#"{"prompt":""#, r"\u00e9\n", "\"}"), 400, too_long),
     ];
-    // The part: every third one, lists of tokens, messages, keys and texts among them.
+    // The subset is every third request, including lists of tokens, messages, keys and texts.
     let step = choose(3, 1);
     let mut failed = Vec::new();
     for (name, path, body, expected, words) in cases.into_iter().step_by(step) {

@@ -1,7 +1,7 @@
-//! Traps under every temporary name that the process number tells.
+//! Tests of traps under every temporary name that could be derived from the process ID.
 //!
-//! An attacker who may write to a shared folder knows the number of a process from `/proc` and places a link, a pipe, a
-//! folder or a file of their own under the name that the program is about to open.
+//! An attacker who can write to a shared folder reads a process ID from `/proc` and places a link, a pipe, a folder
+//! or a file under the name that the program is about to open.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,7 +15,7 @@ use super::hub_server::{Act, Server, sha256};
 use crate::common::{command, tiny};
 use crate::effort;
 
-/// Longest time of a command: with a pipe in its way, the program once waited for ever.
+/// Time limit of a command: with a pipe in its way, the program once waited for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// File, link, pipe or folder that the attacker places under a temporary name.
@@ -31,14 +31,14 @@ enum Trap {
     Pipe,
     /// Folder with a file.
     Folder,
-    /// File that only root could replace in a sticky folder; without root, one that cannot be written.
+    /// File that only root could replace in a sticky folder; without root, a file that cannot be written.
     ForeignFile,
 }
 
 const ALL: [Trap; 6] =
     [Trap::Link, Trap::LinkToFolder, Trap::LinkToNothing, Trap::Pipe, Trap::Folder, Trap::ForeignFile];
 
-/// Shared folder, and a folder of the victim that must stay as it is.
+/// Shared folder, and a folder of the victim that must not change.
 struct Scene {
     shared: tempfile::TempDir,
     victim: tempfile::TempDir,
@@ -57,7 +57,7 @@ impl Scene {
         self.shared.path().join(name)
     }
 
-    /// Shell command that places `trap` under `name`, in which `$$` is the number of the process.
+    /// Returns the shell command that places `trap` under `name`, in which `$$` is the process ID.
     fn place(&self, trap: Trap, name: &str) -> String {
         let victim = self.victim.path().display();
         let name = format!("\"{}/{name}\"", self.shared.path().display());
@@ -73,7 +73,7 @@ impl Scene {
         }
     }
 
-    /// Runs `program` with `trap` under each of `names`; it must succeed and touch nothing of the victim.
+    /// Runs `program` with `trap` under each of `names`. It must succeed and not touch the victim's files.
     fn attack(&self, trap: Trap, names: &[&str], program: &Command) {
         let mut script: Vec<String> = names.iter().map(|name| self.place(trap, name)).collect();
         script.push("exec \"$@\"".to_string());
@@ -109,7 +109,7 @@ impl Scene {
         assert!(status.is_some_and(|status| status.success()), "{said}");
     }
 
-    /// Asserts that all of the victim is as it was.
+    /// Asserts that the victim's files are unchanged.
     fn check(&self, said: &str) {
         let victim = self.victim.path();
         for file in ["file", "folder/logits"] {
@@ -208,7 +208,7 @@ fn a_tuning_record_and_a_roofline_are_written_through_no_link() {
     tune::roofline_cache::writable(&scene.path("roofline.json")).expect("writable");
     scene.check("a record");
     assert_eq!(fs::metadata(&record).expect("a record").permissions().mode() & 0o777, 0o600);
-    // A damaged record is kept beside the new one, and not through a link either.
+    // A damaged record is kept beside the new one, and this does not follow a link either.
     fs::write(&record, "{").expect("written");
     symlink(scene.victim.path().join("new"), scene.path("tuning.json.damaged")).expect("a link");
     engine_core::tuning::change(&record, |_| {}).expect("written");
@@ -216,7 +216,7 @@ fn a_tuning_record_and_a_roofline_are_written_through_no_link() {
     assert_eq!(fs::read(scene.path("tuning.json.damaged.2")).expect("kept"), b"{");
 }
 
-/// Says nothing.
+/// Log sink that discards everything.
 struct Silent;
 
 impl Watch for Silent {

@@ -1,8 +1,9 @@
-//! Thousands of wrong files: none of them ends the process that is to load it.
+//! Test of thousands of invalid files: none of them ends the process that loads it.
 //!
-//! Each file is a good file with one to three changes. It goes through the steps of a load: the pre-check in this process, and
-//! the trial load in a child process that may die of it. The program itself runs some of the files that pass. A file depends
-//! on its number alone: `ANNEAL_FUZZ_CASE=1234` makes the file of that number, prints its result, and keeps the file.
+//! Each file is a good file with one to three changes. It goes through the steps of a load: validation in this
+//! process, and a trial load in a child process, which may crash. The program itself runs some of the files that
+//! pass. A file only depends on its number: `ANNEAL_FUZZ_CASE=1234` creates the file of that number, prints its
+//! result, and keeps the file.
 
 mod change;
 mod form;
@@ -28,28 +29,28 @@ use crate::effort;
 
 /// Seed of all files.
 const SEED: u64 = 0x7e57;
-/// Longest trial of a file of some megabytes, on a busy machine.
+/// Time limit for the trial of a file of a few megabytes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Files that are tried at the same time.
+/// Number of files that are tried at the same time.
 const LANES: usize = 2;
-/// Examples of each kind of end that the table lists.
+/// Number of examples per kind of crash in the table.
 const EXAMPLES: usize = 3;
 
-/// Kind of good file that a wrong file is made from.
+/// Kind of good file that an invalid file is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Family {
     Model(usize),
-    /// A large model without weights.
+    /// Large model without weights.
     Hollow(usize),
-    /// The model is good, its adapter is not.
+    /// Good model with an invalid adapter.
     Adapter,
     /// One of two parts.
     Split,
-    /// A model that drafts for another: smaller, with the same vocabulary.
+    /// Draft model: smaller, with the same vocabulary.
     Draft,
 }
 
-/// Presets that are changed, each with its share in percent.
+/// Presets that are changed, with the share of each in per cent.
 const PRESETS: [(Preset, usize); 6] = [
     (Preset::Tiny, 34),
     (Preset::MoeTiny, 16),
@@ -59,10 +60,10 @@ const PRESETS: [(Preset, usize); 6] = [
     (Preset::SmallLlama, 2),
 ];
 
-/// Presets that are too large to be written and read so often. Their architectures are those of `PRESETS`.
+/// Presets that are too large to write and read repeatedly. Their architectures are those of `PRESETS`.
 const LARGE: [Preset; 5] =
     [Preset::Llama1B4L, Preset::Qwen2_5_1_5B4L, Preset::Llama1B, Preset::Moe1B, Preset::Qwen2_5_1_5B];
-/// Number of the first file of a large model. The presets take turns.
+/// Number of the first file of a large model. The presets alternate.
 const FIRST_LARGE: usize = 1_000_000;
 
 impl Family {
@@ -151,7 +152,7 @@ impl Files {
         if self.adapter.is_some() { tiny() } else { &self.bases[0].path }
     }
 
-    /// Writes the next file. Returns its changes in words.
+    /// Writes the next file. Returns a description of its changes.
     fn write(&mut self, random: &mut Xoshiro) -> String {
         let at = random.below(self.bases.len());
         let base = &mut self.bases[at];
@@ -194,14 +195,14 @@ fn split(bytes: &[u8], folder: &Path) -> Vec<Base> {
     vec![part(0), part(1)]
 }
 
-/// Results of the files that were tried.
+/// Results of the tested files.
 #[derive(Default)]
 struct Outcome {
-    /// Number of files by result: refused by a check, ended the child, or ran.
+    /// Number of files by result: rejected by validation, crashed the child, or ran.
     counts: BTreeMap<String, usize>,
-    /// Examples of the children's deaths, by kind.
+    /// Examples of the children's crashes, by kind.
     deaths: BTreeMap<String, Vec<String>>,
-    /// Files that the program itself ran or refused.
+    /// Number of files that the program itself ran or rejected.
     really: usize,
     /// Failures of the test.
     faults: Vec<String>,
@@ -253,9 +254,9 @@ impl Outcome {
     }
 }
 
-/// Returns `how` without the numbers that differ from file to file.
+/// Strips the numbers that differ from file to file from `how`.
 fn kind(how: &str) -> String {
-    // Each assertion is a kind of its own, with its file and line. So is each signal.
+    // Each assertion is a separate kind, identified by its file and line. So is each signal.
     let mut kind = String::new();
     for word in how.split(' ') {
         let is_number =
@@ -270,7 +271,7 @@ fn kind(how: &str) -> String {
     kind.chars().take(200).collect::<String>().trim_end().to_string()
 }
 
-/// A worker with files and a child of its own. Several run at the same time.
+/// Worker with its own files and child process. Several workers run at the same time.
 struct Lane<'a> {
     good: &'a Good,
     folder: tempfile::TempDir,
@@ -279,13 +280,13 @@ struct Lane<'a> {
     files: BTreeMap<Family, Files>,
     child: Option<Child>,
     outcome: Outcome,
-    /// The program itself runs one in this many of the files that ran.
+    /// The program itself runs one of this many files that passed the trial.
     really_each: usize,
 }
 
 impl<'a> Lane<'a> {
     fn new(good: &'a Good, really_each: usize) -> Self {
-        // In memory, if there is such a folder: every file is read once.
+        // Files are in memory if possible, because every file is only read once.
         let memory = tempfile::tempdir_in("/dev/shm");
         let folder = memory.or_else(|_| tempfile::tempdir()).expect("a temporary folder");
         let (files, outcome) = (BTreeMap::new(), Outcome::default());
@@ -293,7 +294,7 @@ impl<'a> Lane<'a> {
         Lane { good, folder, large, files, child: None, outcome, really_each }
     }
 
-    /// Makes the file with the number `case` and tries it. Returns its changes and its result.
+    /// Creates the file with the number `case` and tries it. Returns its changes and its result.
     fn one(&mut self, case: usize) -> String {
         let mut random = Xoshiro::keyed(SEED, [case as u64, 0]);
         let family = Family::of(case, &mut random);
@@ -317,7 +318,7 @@ impl<'a> Lane<'a> {
             self.outcome.add(PRE_CHECK);
             return format!("{words}: {PRE_CHECK}");
         };
-        // The request that `engine_core::trial` makes.
+        // This is the same request that `engine_core::trial` makes.
         let purpose = if is_large { Purpose::Token } else { Purpose::All };
         let mut request = TrialRequest { purpose, repack: !is_large, ..TrialRequest::new(paths) };
         let adapters = adapter.iter().map(|path| Adapter { path: path.clone(), scale: 1.0 });
@@ -343,7 +344,7 @@ impl<'a> Lane<'a> {
         end
     }
 
-    /// Loads a file that passed its trial with the program itself, which must not die of it.
+    /// Loads a file that passed its trial with the program itself, which must not crash.
     fn really(&mut self, family: Family, model: &Path, adapter: Option<&Path>, words: &str) {
         let mut run = command();
         run.args(["run", "-p", "hello there", "-n", "2", "-c", "256", "-t", "1", "-m"]);
@@ -354,7 +355,7 @@ impl<'a> Lane<'a> {
         };
         let (code, _, stderr) = parts(&run.output().expect("the executable runs"));
         self.outcome.really += 1;
-        let died = stderr.contains("gave up") || stderr.contains("anneal made a mistake");
+        let died = stderr.contains("gave up") || stderr.contains("internal error");
         if !matches!(code, Some(0..=2)) || died {
             self.outcome
                 .faults
@@ -377,7 +378,7 @@ fn no_wrong_file_ends_the_process_that_is_to_load_it() {
         println!("{:#?}", lane.outcome.faults);
         return;
     }
-    // A good file of each family runs. Otherwise the wrong ones would show nothing.
+    // A good file of each family must run. Otherwise, results of the invalid files would mean nothing.
     let mut lane = Lane::new(&good, 1);
     for family in (0..PRESETS.len()).map(Family::Model).chain([Family::Adapter, Family::Split, Family::Draft])
     {

@@ -1,4 +1,4 @@
-//! Files that the check before loading refuses: each is an error of its load, and nothing else ends.
+//! Tests of files that validation rejects: the load fails with an error, and nothing else ends.
 
 #[path = "../../../../../crates/gguf/tests/common/edit.rs"]
 mod edit;
@@ -17,7 +17,7 @@ use crate::client::{configured, greedy};
 use crate::common::{anneal, parts, tiny};
 use crate::effort;
 
-/// Writes changed models into a folder.
+/// Writer of changed models in a folder.
 struct Files {
     folder: tempfile::TempDir,
     good: HashMap<&'static str, Edit>,
@@ -42,7 +42,7 @@ impl Files {
     }
 }
 
-/// The kinds of the review, by a mutation of each.
+/// Returns one mutation of each kind that is tested.
 fn kinds() -> Vec<Mutation> {
     const KINDS: [&str; 18] = [
         "blk.0.attn_q.weight as i8",
@@ -163,7 +163,7 @@ fn a_run_ends_with_the_words_of_the_check() {
     }
 }
 
-/// Runs `anneal` with `arguments` and the file, which must be refused with the mutation's words.
+/// Runs `anneal` with `arguments` on the file, which must be rejected with the mutation's words.
 fn refused(arguments: &[&str], path: &Path, mutation: &Mutation) {
     let name = &mutation.name;
     let all = arguments.iter().map(Path::new).chain([path]);

@@ -1,7 +1,7 @@
-//! A file that passes every check and on which llama.cpp aborts, met by a server, a command and the library.
+//! Tests of a file that passes validation but makes llama.cpp abort, in a server, a command and the library.
 //!
-//! Each new check and each new llama.cpp changes the set of such files. So this test names a file in a variable, and
-//! the trial's child fails an assertion on it. The fuzz test finds real files.
+//! The set of such files changes with each new check and each new llama.cpp. Therefore these tests name a file in a
+//! variable, and the trial's child fails an assertion for it. The fuzz test finds real files.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,13 +12,13 @@ use serde_json::Value;
 use crate::client::{PATIENCE, Server, greedy};
 use crate::common::{self, ANNEAL, parts, tiny};
 
-/// Variable that the child looks at, see `engine_core::trial::worker`.
+/// Environment variable that the child reads; see `engine_core::trial::worker`.
 const ABORTS: &str = "ANNEAL_TEST_TRIAL_ABORTS";
 const ASSERTION: &str =
     "failed an assertion of llama.cpp: llama.cpp/src/test.cpp:1: GGML_ASSERT(false) failed";
 const KNOWN: &str = "(found at an earlier load)";
 
-/// A good model in `folder` that counts as a bad one.
+/// Writes a good model to `folder` that is treated as a bad one.
 fn bad(folder: &Path) -> PathBuf {
     let path = folder.join("bad.gguf");
     std::fs::copy(tiny(), &path).expect("a copy");
@@ -52,7 +52,7 @@ fn a_server_refuses_one_model_and_goes_on_with_the_other() {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut server = Server::with(command, folder);
 
-    // An answer that is under way while the other model is tried.
+    // This answer is in progress while the other model is tried.
     let mut long = of("good");
     (long["max_tokens"], long["stream"]) = (200.into(), true.into());
     let mut running = server.connect();
@@ -72,7 +72,7 @@ fn a_server_refuses_one_model_and_goes_on_with_the_other() {
     };
     assert_eq!(last["usage"]["completion_tokens"], 200, "{last}");
 
-    // From then on the verdict is known, and costs no child.
+    // From here on the verdict is known, so no child is started.
     let begin = Instant::now();
     while !message(&server.ask(&of("bad"))).contains(KNOWN) {
         assert!(begin.elapsed() < PATIENCE, "it is tried again and again");
@@ -107,7 +107,7 @@ fn a_command_says_what_failed_and_what_to_do() {
         assert!(stderr.contains(&expected) && stderr.contains("\nhint: "), "{command:?}: {stderr}");
         assert_eq!(stderr.contains(KNOWN), number > 0, "{command:?}: {stderr}");
     }
-    // A damaged verdict is none, and a file that was touched is another one.
+    // A damaged verdict is ignored, and a touched file counts as another file.
     let verdict = || {
         let mut entries = std::fs::read_dir(state.join("trials")).expect("verdicts").flatten();
         entries.find(|entry| std::fs::read_to_string(entry.path()).is_ok_and(|text| text.contains("died")))
@@ -118,14 +118,14 @@ fn a_command_says_what_failed_and_what_to_do() {
     let file = std::fs::File::options().append(true).open(&path).expect("the model");
     file.set_modified(std::time::SystemTime::now()).expect("touched");
     assert!(!run(&["run", "-p", "a", "-n", "1", "-m"]).2.contains(KNOWN));
-    // Nowhere to keep a verdict is no obstacle.
+    // A missing folder for verdicts is not an error.
     let mut good = common::command();
     good.args(["run", "-p", "a", "-n", "1", "-m"]).arg(tiny()).env("ANNEAL_STATE_DIR", "/proc/none");
     let (code, _, stderr) = parts(&good.output().expect("the executable runs"));
     assert_eq!(code, Some(0), "{stderr}");
 }
 
-/// Set in a process of its own, whose state folder is not the user's: the program for trials, and the model.
+/// Environment variable of a separate process with its own state folder: the program for trials, and the model.
 const LIBRARY: &str = "ANNEAL_TEST_TRIAL_LIBRARY";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Long texts that a server and a program are sent.
+//! Tests of long texts sent to a server or a program.
 
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
@@ -10,10 +10,10 @@ use super::tiny_with;
 use crate::client::{self, Server};
 use crate::{common, effort};
 
-/// A pre-tokenizer that split by `std::regex`.
+/// Pre-tokenizer that once split with `std::regex`.
 const PRE: &str = "bloom";
 
-/// A server of a tiny model with that pre-tokenizer.
+/// Starts a server of a tiny model with that pre-tokenizer.
 fn server(more: &[&str]) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let model = tiny_with(PRE, folder.path());
@@ -24,18 +24,18 @@ fn server(more: &[&str]) -> Server {
     Server::with(command, folder)
 }
 
-/// Counts the tokens of `letters` letters by the server.
+/// Counts the tokens of `letters` letters with the server.
 fn tokens(server: &Server, letters: usize) -> usize {
     let (status, answer) = server.post("/tokenize", &json!({ "content": "a".repeat(letters) }));
     assert_eq!(status, 200, "{answer}");
     answer["tokens"].as_array().expect("tokens").len()
 }
 
-/// Texts that ended the server, which had split them by `std::regex`.
+/// These texts once ended the server, which split them with `std::regex`.
 #[test]
 fn no_text_ends_a_server() {
     let server = server(&["-c", "16384"]);
-    // By their bytes the context may hold both, by their tokens neither.
+    // By their bytes, both could fit the context; by their tokens, neither does.
     for letters in [20_000, 200_000] {
         assert!(tokens(&server, letters) > 0);
         let text = "a".repeat(letters);
@@ -60,7 +60,7 @@ fn no_text_ends_a_server() {
     assert_eq!(server.get("/health").0, 200);
 }
 
-/// A text of more bytes than the context can hold is refused before it is cut into tokens, with the numbers.
+/// A text with more bytes than the context can hold is rejected before tokenization, with both numbers in the error.
 #[test]
 fn texts_beyond_the_context_are_refused_by_their_bytes() {
     let server = server(&["-c", "256"]);
@@ -93,11 +93,11 @@ fn says_the_numbers(message: &str) {
     }
 }
 
-/// Very long texts of several clients take one thread, and what others ask does not wait for them.
+/// Very long texts of several clients use one thread, and requests of other clients do not wait for them.
 #[test]
 fn a_long_text_delays_nobody_else() {
     let server = server(&["-c", "100096"]);
-    // The context may hold it by its bytes, and no text of its length takes longer.
+    // By its bytes, the text could fit the context. It is the slowest text of its length.
     let long = json!({ "content": "aB1中 !".repeat((1 << 20) / 8) }).to_string();
     let socket = server.socket();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Special tokens in texts.
+//! Tests of special tokens in texts.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use super::vocabularies::{CONTROL, USER_DEFINED, Vocabulary};
 use super::{in_a_child, load};
 use crate::effort;
 
-/// Cuts `text` the slow way: each special token, the longest first, in what is left of the text. Returns the special
-/// tokens by their index and the lengths of the rest.
+/// Splits `text` with a slow reference algorithm: each special token, the longest first, in the rest of the text.
+/// Returns special tokens by their index, and the lengths of the text between them.
 fn slowly(text: &str, specials: &[&str]) -> Vec<Result<usize, usize>> {
     let mut order: Vec<usize> = (0..specials.len()).collect();
     order.sort_by_key(|index| std::cmp::Reverse(specials[*index].len()));
@@ -38,7 +38,7 @@ fn slowly(text: &str, specials: &[&str]) -> Vec<Result<usize, usize>> {
 
 #[test]
 fn longer_special_tokens_are_cut_out_first() {
-    // Few enough that llama.cpp's sort keeps those of the same length in their order.
+    // With so few tokens, llama.cpp's sort keeps the order of those of equal length.
     let specials = ["<a>", "<a><b>", "a>", "<<", "<b", "b><", "a", "><><"];
     let mut vocabulary = Vocabulary::bpe("default");
     vocabulary.retain(|token| !specials.contains(&token) && token.chars().count() == 1);
@@ -74,8 +74,8 @@ fn longer_special_tokens_are_cut_out_first() {
     }
 }
 
-/// The list of what was cut out was walked from its beginning for each token, and the text once for each special token of
-/// the vocabulary.
+/// An earlier version searched the list of fragments from its beginning for each token, and the text once for each
+/// special token of the vocabulary.
 #[test]
 fn many_special_tokens_take_no_longer() {
     const TEST: &str = "text::special_tokens::many_special_tokens_take_no_longer";

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gguf::write::{Header, Meta, Writer};
 
-/// Types of tokens, as `tokenizer.ggml.token_type` numbers them.
+/// Token types, with the numbers of `tokenizer.ggml.token_type`.
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 pub const CONTROL: i32 = 3;
@@ -15,7 +15,7 @@ const BYTE: i32 = 6;
 /// Kinds of tokenizers other than plain byte-level BPE.
 pub const OTHERS: &[&str] = &["llama", "bert", "t5", "rwkv", "plamo2", "gemma4", "whitespace", "hybriddna"];
 
-/// A vocabulary to write.
+/// Vocabulary to write.
 pub struct Vocabulary {
     model: &'static str,
     pre: String,
@@ -25,7 +25,8 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Byte-level BPE with the pre-tokenizer `pre`, a few merges, and what those have that do not spell bytes.
+    /// Creates a byte-level BPE vocabulary with the pre-tokenizer `pre` and a few merges, plus additional tokens for
+    /// tokenizers that do not spell bytes.
     pub fn bpe(pre: &str) -> Self {
         let mut vocabulary = Self::empty("gpt2", pre);
         vocabulary.add((0..=255).map(|byte| byte_token(byte).to_string()), NORMAL);
@@ -34,7 +35,7 @@ impl Vocabulary {
         vocabulary
     }
 
-    /// A tokenizer of the kind `model`, one of [`OTHERS`].
+    /// Creates a vocabulary for a tokenizer of the kind `model`, one of [`OTHERS`].
     pub fn other(model: &'static str) -> Self {
         let pre = match model {
             "hybriddna" => "qwen2",
@@ -74,7 +75,7 @@ impl Vocabulary {
         Self { model, pre: pre.to_string(), tokens: Vec::new(), merges: Vec::new(), ids: Vec::new() }
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
@@ -84,12 +85,12 @@ impl Vocabulary {
         self.tokens.extend(tokens.into_iter().map(|token| (token, kind)));
     }
 
-    /// Keeps the tokens of which `keep` is true.
+    /// Keeps the tokens for which `keep` returns true.
     pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.tokens.retain(|(token, _)| keep(token));
     }
 
-    /// Adds merges of letters, digits and signs, of pairs and of pairs of pairs.
+    /// Adds merges of letters, digits and signs, of pairs, and of pairs of pairs.
     fn merge(&mut self) {
         for one in ["a", "b", "A", "1", "!", "Ġ"] {
             for pair in [one.to_string(), one.repeat(2)] {
@@ -99,7 +100,7 @@ impl Vocabulary {
         }
     }
 
-    /// Writes it into `folder`.
+    /// Writes the vocabulary to `folder`.
     pub fn write(&self, folder: &Path) -> PathBuf {
         let text = |text: &str| Meta::String(text.to_string());
         let mut metadata = vec![
@@ -110,7 +111,7 @@ impl Vocabulary {
         ];
         let tokens = self.tokens.iter().map(|(token, _)| token.clone()).collect();
         let kinds = self.tokens.iter().map(|(_, kind)| *kind).collect();
-        // Longer tokens have the better scores.
+        // Longer tokens have better scores.
         let scores = self.tokens.iter().map(|(token, _)| token.len().min(100) as i32 - 100).collect();
         metadata.push(("tokenizer.ggml.tokens".to_string(), Meta::Strings(tokens)));
         metadata.push(("tokenizer.ggml.token_type".to_string(), Meta::I32s(kinds)));
@@ -127,7 +128,7 @@ impl Vocabulary {
     }
 }
 
-/// The character by which GPT-2 spells `byte`.
+/// Returns the character that represents `byte` in GPT-2's spelling.
 fn byte_token(byte: u8) -> char {
     let is_shown = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let hidden = (0..byte).filter(|byte| !is_shown(*byte)).count() as u32;

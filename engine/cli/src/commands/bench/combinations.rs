@@ -1,4 +1,4 @@
-//! Every combination of the settings that are given as lists.
+//! All combinations of the settings that are given as lists.
 
 use engine_core::runtime_host::RuntimeHost;
 use engine_core::settings::{Requested, Settings};
@@ -7,8 +7,11 @@ use llama::options::SplitLayout;
 use super::args::Args;
 use super::lists::flat;
 
-/// Every combination of the settings, those that need the model to be loaded again outermost, threads last. What nobody
-/// asks for is as `tuned`, or as it is by default.
+/// Returns all combinations of the settings. Settings that need the model to be loaded again vary slowest, and
+/// threads vary fastest. Settings that are not given have the values of `tuned`, or their defaults.
+///
+/// # Errors
+/// If a setting is invalid or contradicts `tuned`.
 pub fn settings(
     args: &Args,
     tuned: Option<&Requested>,
@@ -36,14 +39,14 @@ pub fn settings(
     each(&mut all, &flat(&args.threads), |requested, n| requested.decode_threads = Some(n));
     all.iter()
         .map(|requested| {
-            // Without the record it would be another measurement than the one that was asked for.
+            // Without the tuning record, this would not be the measurement that was asked for.
             tuned.map_or(Ok(()), |tuned| Settings::goes_with(requested, tuned))?;
             Settings::resolve_tuned(requested, tuned, runtime_host)
         })
         .collect()
 }
 
-/// Each of `all` with each of `values`; as it is where there are none.
+/// Combines each element of `all` with each of `values`. Without values, `all` stays as it is.
 fn each<T: Clone>(all: &mut Vec<Requested>, values: &[T], set: impl Fn(&mut Requested, T)) {
     if values.is_empty() {
         return;

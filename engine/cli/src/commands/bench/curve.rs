@@ -1,4 +1,4 @@
-//! A thread sweep as a picture: speed over threads, and the fewest threads that are as fast as any.
+//! Chart of a thread sweep: speed over threads, and the smallest number of threads that is as fast as any other.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -6,24 +6,24 @@ use std::path::Path;
 use build_info::words::printable;
 use tune::bench::BenchRecord;
 
-/// Characters of the longest bar.
+/// Maximum length of a bar, in characters.
 const WIDTH: usize = 40;
 
-/// A character's left eighths, from none to seven.
+/// Block characters for zero to seven eighths of a character.
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 
-/// One curve for each test under settings that differ in nothing but the threads.
+/// Curves, one for each test with settings that differ only in the threads.
 #[derive(Debug, Default)]
 pub struct Curves(Vec<Curve>);
 
 #[derive(Debug)]
 struct Curve {
-    /// Test, model and settings.
+    /// Test, model file and settings.
     of: [String; 3],
     points: Vec<Point>,
 }
 
-/// The samples of one number of threads, in tokens per second.
+/// Samples for one number of threads, in tokens per second.
 #[derive(Debug)]
 struct Point {
     threads: u32,
@@ -31,7 +31,7 @@ struct Point {
 }
 
 impl Curves {
-    /// Takes note of a result.
+    /// Adds a result.
     pub fn add(&mut self, record: &BenchRecord) {
         let settings = record.settings();
         let file = Path::new(record.model_filename()).file_name().unwrap_or_default().to_string_lossy();
@@ -62,9 +62,10 @@ impl Curves {
         }
     }
 
-    /// All curves of more than one number of threads, indented by four: Markdown shows that as it stands.
+    /// Draws all curves with more than one number of threads. The lines are indented by four, which Markdown shows
+    /// verbatim.
     pub fn draw(&self) -> String {
-        // The model and the settings are told where they are not the same everywhere.
+        // Model and settings are part of the title only if they differ between curves.
         let differs = |part: usize| self.0.iter().any(|curve| curve.of[part] != self.0[0].of[part]);
         let told = [true, differs(1), differs(2)];
         let mut text = String::new();
@@ -90,10 +91,10 @@ impl Curve {
             let _ = writeln!(text, "    {:>4} {:<WIDTH$} {mean:.2}{mark}", point.threads, bar(mean / best));
         }
         let words = match knee {
-            None => "knee: unknown; one sample says nothing of the noise, so give -r 5".to_string(),
+            None => "knee: unknown, because a single sample does not show the noise; use -r 5".to_string(),
             Some(1) => "knee: 1 thread; more are not faster than the noise".to_string(),
             Some(threads) if Some(threads) == points.last().map(|point| point.threads) => {
-                format!("knee: {threads} threads; perhaps beyond what was measured")
+                format!("knee: {threads} threads; perhaps more than were measured")
             }
             Some(threads) => format!("knee: {threads} threads; more are not faster than the noise"),
         };
@@ -106,7 +107,7 @@ impl Point {
         self.samples.iter().sum::<f64>() / self.samples.len().max(1) as f64
     }
 
-    /// Square of the mean's standard error; `None` of a single sample.
+    /// Returns the squared standard error of the mean. `None` for a single sample.
     fn squared_error(&self) -> Option<f64> {
         let n = self.samples.len() as f64;
         let squares: f64 = self.samples.iter().map(|sample| (sample - self.mean()).powi(2)).sum();
@@ -114,8 +115,9 @@ impl Point {
     }
 }
 
-/// The fewest threads whose mean is within the noise of the best one's: closer than two standard errors of the
-/// difference, which chance exceeds in one case of twenty. `None` where a single sample says nothing of the noise.
+/// Returns the smallest number of threads whose mean is within two standard errors of the difference to the best
+/// mean. Chance exceeds this bound in about one case of twenty. `None` if a point has only one sample, which gives no
+/// standard error.
 fn knee(points: &[&Point]) -> Option<u32> {
     let best = points.iter().max_by(|a, b| a.mean().total_cmp(&b.mean()))?;
     let mut fewest = best.threads;
@@ -128,9 +130,9 @@ fn knee(points: &[&Point]) -> Option<u32> {
     Some(fewest)
 }
 
-/// A bar of `share` of the full width, to an eighth of a character.
+/// Draws a bar of `share` of the full width, with a resolution of an eighth of a character.
 fn bar(share: f64) -> String {
-    // `as` makes 0 of NaN, of a speed that is no number.
+    // `as` converts NaN, of a speed that is not a number, to 0.
     let eighths = (share.clamp(0.0, 1.0) * (WIDTH * 8) as f64).round() as usize;
     "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
@@ -152,14 +154,15 @@ mod tests {
     fn the_knee_is_the_fewest_threads_within_the_noise_of_the_best() {
         type Samples<'a> = &'a [(u32, &'a [f64])];
         let cases: [(Samples<'_>, &str); 6] = [
-            // Four are the best, two as good as they.
+            // Four threads are fastest, and two are as fast within the noise.
             (&[(1, &[10.0, 10.2]), (2, &[19.0, 20.0]), (4, &[19.5, 20.1])], "knee: 2 threads; more"),
             (&[(1, &[10.0, 10.2]), (2, &[19.0, 19.1]), (4, &[29.5, 30.1])], "knee: 4 threads; perhaps"),
-            // More are slower.
+            // More threads are slower.
             (&[(1, &[10.0, 10.2]), (2, &[19.0, 19.1]), (4, &[9.5, 9.6])], "knee: 2 threads; more"),
             (&[(2, &[10.0, 10.2]), (1, &[10.1, 10.3])], "knee: 1 thread;"),
             (&[(1, &[10.0]), (2, &[20.0])], "knee: unknown"),
-            // The order in which they were measured does not matter, nor that samples come in several rows.
+            // The result does not depend on the order of the measurements, nor on samples that are split over several
+            // records.
             (&[(2, &[20.0]), (1, &[10.0]), (2, &[20.2]), (1, &[10.2])], "knee: 2 threads; perhaps"),
         ];
         for (points, words) in cases {

@@ -1,4 +1,4 @@
-//! `anneal bench --end-to-end --compare-layouts`
+//! Command `anneal bench --end-to-end --compare-layouts`.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use super::varied::Varied;
 use super::version::commit;
 use crate::commands::table::{ResultRow, Table};
 
-/// Compares the layouts in every test under each of the settings.
+/// Compares the layouts in every test, for each of the settings.
 pub fn run(
     args: &Args,
     layouts: &Layouts,
@@ -28,7 +28,7 @@ pub fn run(
     if (args.repetitions as usize) < FEWEST_PAIRS {
         let _ = writeln!(
             io::stderr(),
-            "note: of fewer than {FEWEST_PAIRS} pairs no difference can be told; measure more with -r {FEWEST_PAIRS}"
+            "note: fewer than {FEWEST_PAIRS} pairs cannot show a difference; measure more with -r {FEWEST_PAIRS}"
         );
     }
     let mut table = Table::new(args.output, engine_core::terminal::stdout());
@@ -46,7 +46,7 @@ pub fn run(
         }
         Ok(())
     };
-    // What was measured before a test failed is a whole table all the same.
+    // If a test fails, the results before it are still printed as a complete table.
     let measured = all();
     let ended = table.end().context("cannot write the results to stdout");
     measured.and(ended)?;
@@ -75,7 +75,7 @@ impl ResultRow for LayoutRecord {
             self.against,
             seconds(&self.other.ns),
             seconds(&self.split.ns),
-            // Of few pairs the verdict beside it says why there is no interval.
+            // With few pairs there is no interval; the verdict states the reason.
             match self.ratio.pairs < FEWEST_PAIRS {
                 true => format!("{:.3}", self.ratio.median),
                 false => self.ratio.to_string(),

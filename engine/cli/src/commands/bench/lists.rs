@@ -1,28 +1,29 @@
-//! Lists of values, as llama-bench takes them.
+//! Lists of values, in llama-bench's notation.
 
 use std::path::PathBuf;
 
 use llama::options::{FlashAttention, LoadMode};
 
-/// Most values of one range: a table of more nobody reads, and `1-4294967295` was meant as something else.
+/// Maximum number of values in one range. A longer table would be unreadable, and a range like `1-4294967295` is a
+/// mistake.
 const MOST: usize = 4096;
 
-/// One element of a list of numbers: a number, or a range.
+/// Element of a list of numbers: a number or a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Numbers(Vec<u32>);
 
-/// All numbers of a list, in order.
+/// Returns all numbers of a list, in order.
 pub fn flat(list: &[Numbers]) -> Vec<u32> {
     list.iter().flat_map(|numbers| &numbers.0).copied().collect()
 }
 
-/// Reads `8`, `1-8`, `1-8+2` (every second) and `1-8*2` (twice as many each time). What is none is answered with
-/// `range`, the values there are in words.
+/// Returns a parser for `8`, `1-8`, `1-8+2` (every second number) and `1-8*2` (doubling). An error lists the valid
+/// values in `range`.
 pub fn numbers(
     range: &'static str,
 ) -> impl Fn(&str) -> Result<Numbers, String> + Clone + Send + Sync + 'static {
     move |text| {
-        let how = || format!("use {range}; a range is written 1-8, 1-8+2 or 1-8*2");
+        let how = || format!("use {range}; write a range as 1-8, 1-8+2 or 1-8*2");
         let number = |text: &str| text.trim().parse::<u32>().map_err(|_| how());
         let Some((first, rest)) = text.split_once('-').filter(|(first, _)| !first.is_empty()) else {
             return Ok(Numbers(vec![number(text)?]));
@@ -44,13 +45,13 @@ pub fn numbers(
             return Err(format!("{first} is more than {last}: write the smaller one first"));
         }
         let (mut values, mut at) = (vec![first], first);
-        // A step beyond the last number, or beyond any, ends it.
+        // The range ends with the last number, or where a step would overflow.
         while let Some(next) = (at < last).then(|| step(at)).flatten().filter(|next| *next <= last) {
             if next <= at {
-                return Err(format!("{text} has no end, since its step leads nowhere: {}", how()));
+                return Err(format!("{text} never ends, because its step makes no progress: {}", how()));
             }
             if values.len() == MOST {
-                return Err(format!("{text} has more than {MOST} values: take a larger step"));
+                return Err(format!("{text} has more than {MOST} values: use a larger step"));
             }
             values.push(next);
             at = next;
@@ -59,7 +60,7 @@ pub fn numbers(
     }
 }
 
-/// Flash attention by our names and by llama-bench's numbers.
+/// Parses a flash attention mode, by Anneal's names or llama-bench's numbers.
 pub fn flash_attention(text: &str) -> Result<FlashAttention, String> {
     match text {
         "1" => Ok(FlashAttention::On),
@@ -69,7 +70,7 @@ pub fn flash_attention(text: &str) -> Result<FlashAttention, String> {
     }
 }
 
-/// Load modes by our names and by llama-bench's.
+/// Parses a load mode, by Anneal's or llama-bench's names.
 pub fn load_mode(text: &str) -> Result<LoadMode, String> {
     match text {
         "mmap+mlock" => Ok(LoadMode::MmapMlock),
@@ -78,7 +79,7 @@ pub fn load_mode(text: &str) -> Result<LoadMode, String> {
     }
 }
 
-/// `on` and `off`, or llama-bench's 1 and 0.
+/// Parses `on` or `off`, or llama-bench's 1 or 0.
 pub fn on_off(text: &str) -> Result<bool, String> {
     match text {
         "on" | "1" => Ok(true),
@@ -87,7 +88,8 @@ pub fn on_off(text: &str) -> Result<bool, String> {
     }
 }
 
-/// The models: `-m` given several times, or once with commas between them. A file whose name has a comma is taken by it.
+/// Returns the models of `-m`, which may be given several times or once with commas. An existing file whose name
+/// contains a comma is not split.
 pub fn models(given: &[PathBuf]) -> Vec<PathBuf> {
     let split = |path: &PathBuf| match path.to_str() {
         Some(text) if text.contains(',') && !path.exists() => text.split(',').map(PathBuf::from).collect(),
@@ -128,9 +130,9 @@ mod tests {
             ("1-8/2", "use numbers"),
             ("1-2-3", "use numbers"),
             ("8-1", "smaller one first"),
-            ("1-8*1", "no end"),
-            ("0-8*2", "no end"),
-            ("1-8+0", "no end"),
+            ("1-8*1", "never ends"),
+            ("0-8*2", "never ends"),
+            ("1-8+0", "never ends"),
             ("1-4294967295", "more than 4096"),
             ("99999999999", "use numbers"),
         ];

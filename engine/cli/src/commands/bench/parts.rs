@@ -1,4 +1,4 @@
-//! `anneal bench --parts`
+//! Command `anneal bench --parts`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use super::varied::Varied;
 use super::version::commit;
 use crate::commands::table::Table;
 
-/// What the parts are timed with.
+/// Inputs of the timings.
 struct Bench<'a> {
     args: &'a Args,
     cases: &'a [Case],
@@ -27,7 +27,7 @@ struct Bench<'a> {
     repeat: Repeat,
 }
 
-/// Times every part of each model under each of the settings.
+/// Times every part of each model, for each of the settings.
 pub fn run(
     args: &Args,
     models: &[PathBuf],
@@ -57,7 +57,7 @@ pub fn run(
         }
         Ok(())
     };
-    // What was measured before a part failed is a whole table all the same.
+    // If a part fails, the results before it are still printed as a complete table.
     let measured = all();
     let ended = table.end().context("cannot write the results to stdout");
     measured.and(ended)?;
@@ -65,7 +65,8 @@ pub fn run(
 }
 
 impl Bench<'_> {
-    /// All parts of the model at `path` under `settings`. Loading comes first: two copies of a model may not fit into memory.
+    /// Times all parts of the model at `path`. Loading is timed first, because two copies of a model may not fit into
+    /// memory.
     fn measure(&self, path: &Path, settings: &Settings) -> llama::error::Result<Vec<PartRecord>> {
         let (runtime_host, repeat) = (self.runtime_host, self.repeat);
         let open = || model::open(path, settings, runtime_host);
@@ -107,7 +108,7 @@ impl Bench<'_> {
         Ok(records)
     }
 
-    /// The cases that only prefill, or only decode.
+    /// Times the cases that only prefill, or only decode.
     fn kernel(
         &self,
         model: &Arc<Model>,
@@ -120,7 +121,7 @@ impl Bench<'_> {
         if cases.is_empty() {
             let (part, flag) = if decode { ("decode", "-n") } else { ("prefill", "-p") };
             return Err(llama::error::Error::Usage(format!(
-                "--parts {part} needs a number of tokens: give {flag}"
+                "--parts {part} needs a number of tokens: give it with {flag}"
             )));
         }
         cases

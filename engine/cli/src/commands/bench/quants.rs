@@ -1,4 +1,4 @@
-//! `anneal bench --quants`: what each quantisation of a model costs and gives on this host.
+//! Command `anneal bench --quants`: size, speed and quality of a model's quantisations on this host.
 
 mod files;
 pub(super) mod flags;
@@ -33,13 +33,13 @@ use super::args::Args;
 use super::version::commit;
 use crate::interrupt;
 
-/// Chunks of the text that divergence is measured on.
+/// Default number of chunks of the text for the divergence.
 const CHUNKS: u32 = 4;
 
-/// A model of the table.
+/// Model in the comparison.
 struct Contestant {
     path: PathBuf,
-    /// `None` for the model that the others are made of.
+    /// Quantisation type. `None` for the source model.
     kind: Option<Type>,
     reused: bool,
     found: Option<Facts>,
@@ -47,7 +47,7 @@ struct Contestant {
     decode: Vec<f64>,
 }
 
-/// What its file tells.
+/// Properties of a model from its file and its evaluation.
 struct Facts {
     model_type: String,
     bytes: u64,
@@ -70,27 +70,29 @@ pub fn run(
     runtime_host: &RuntimeHost,
 ) -> Result<ExitCode> {
     let [source] = models else {
-        return Err(usage("--quants makes quantisations of one model: give -m once"));
+        return Err(usage("--quants accepts only one model: give -m once"));
     };
     let [settings] = settings else {
         return Err(usage(
-            "--quants measures with one setting: give no lists with -t, -b, -ub, -ctk, -ctv or -fa",
+            "--quants measures with a single value of each setting: give no lists to -t, -b, -ub, -ctk, -ctv or -fa",
         ));
     };
     let [prefill, decode] = cases else {
         return Err(usage(
-            "--quants measures one prompt and one generation: give -p and -n one number each, and -d none",
+            "--quants measures one prompt and one generation: give one number each to -p and -n, and no -d",
         ));
     };
     if (prefill.n_prompt, decode.n_gen) == (0, 0) || prefill.n_gen > 0 || prefill.n_depth > 0 {
-        return Err(usage("--quants measures one prompt and one generation: give -p and -n one number each"));
+        return Err(usage(
+            "--quants measures one prompt and one generation: give one number each to -p and -n",
+        ));
     }
     let text = match &args.quants.eval_text {
         Some(path) => super::super::read_text(path)?,
         None => built_in_text(),
     };
     let work = QuantBench { args, source, settings, prefill, decode, runtime_host, text };
-    // Before the long part: every type, the folder, the room in it.
+    // Checked before the long part: every type, the folder, and its free space.
     let all = work.options()?;
     let folder = QuantFolder::new(source, args.quants.keep.as_deref())?;
     interrupt::stop_in_order();
@@ -99,7 +101,7 @@ pub fn run(
     let mut rounds = Vec::new();
     let measured = work.measure(&mut contestants, &mut rounds);
     drop(folder);
-    // The rounds before one that failed are worth their time.
+    // Complete rounds are printed even if a later one failed.
     let printed = work.print(&contestants, &rounds).context("cannot write the results to stdout");
     measured.and(printed)?;
     let wanted = work.rounds();
@@ -110,7 +112,7 @@ pub fn run(
     if wanted < FEWEST_PAIRS {
         let _ = writeln!(
             io::stderr(),
-            "note: of fewer than {FEWEST_PAIRS} rounds no difference in speed can be told; measure more with --rounds"
+            "note: fewer than {FEWEST_PAIRS} rounds cannot show a difference in speed; measure more with --rounds"
         );
     }
     Ok(ExitCode::SUCCESS)
@@ -139,7 +141,7 @@ impl QuantBench<'_> {
         Bar::new(what, unit, self.args.load.verbose)
     }
 
-    /// How each type is made, with the size that it will have.
+    /// Returns the quantisation options for each type, with the resulting file size in bytes.
     fn options(&self) -> Result<Vec<(QuantizeOptions, u64)>> {
         let flags = &self.args.quants;
         let imatrix = flags.imatrix.as_deref().map(tools::imatrix::read).transpose()?;
@@ -159,7 +161,7 @@ impl QuantBench<'_> {
         Ok(all)
     }
 
-    /// The source, and its quantisations in `folder`: made, or found there.
+    /// Returns the source and its quantisations in `folder`, which are created or reused.
     fn quantised(&self, folder: &QuantFolder, all: &[(QuantizeOptions, u64)]) -> Result<Vec<Contestant>> {
         let source = self.source;
         let mut contestants = vec![Contestant::new(source.to_path_buf(), None, false)];
@@ -174,7 +176,11 @@ impl QuantBench<'_> {
         folder.has_room(wanted.iter().map(|(.., bytes)| bytes).sum())?;
         for (options, origin, path, reused, _) in wanted {
             if reused {
-                let _ = writeln!(io::stderr(), "{} is still good", printable(&path.to_string_lossy()));
+                let _ = writeln!(
+                    io::stderr(),
+                    "{} is still valid and is reused",
+                    printable(&path.to_string_lossy())
+                );
             } else {
                 let _ = writeln!(io::stderr(), "quantize to {}", options.kind.name());
                 folder.forget(&path)?;
@@ -184,7 +190,7 @@ impl QuantBench<'_> {
                 if let Err(Error::Interrupted) = made {
                     folder.remove();
                     let _ = writeln!(io::stderr(), "interrupted: nothing was measured");
-                    // llama.cpp is still at work in another thread.
+                    // llama.cpp is still working in another thread.
                     exit_now(i32::from(INTERRUPTED));
                 }
                 made?;
@@ -195,7 +201,7 @@ impl QuantBench<'_> {
         Ok(contestants)
     }
 
-    /// Sizes, and how far each is from the source.
+    /// Determines the size of each model, and its divergence from the source.
     fn evaluate(&self, contestants: &mut [Contestant]) -> Result<()> {
         let chunks = self.args.quants.eval_chunks.unwrap_or(CHUNKS);
         let mut bar = self.bar("evaluate", "models");
@@ -209,7 +215,7 @@ impl QuantBench<'_> {
             let (mut perplexity, mut divergence) = (None, None);
             if chunks > 0 {
                 let found = self.divergence(&model, &mut reference, chunks)?;
-                // A part of the text would pass for all of it.
+                // A partial result would look like one for the whole text.
                 if found.interrupted {
                     break;
                 }
@@ -231,7 +237,7 @@ impl QuantBench<'_> {
         Ok(())
     }
 
-    /// The first model becomes the reference of those after it.
+    /// Evaluates the divergence of `model`. The first model becomes the reference.
     fn divergence(
         &self,
         model: &Arc<Model>,
@@ -250,8 +256,8 @@ impl QuantBench<'_> {
         Ok(reference.against(model, self.settings, self.runtime_host, &mut silent)?)
     }
 
-    /// Every model once in a round, in an order that changes: loaded, warmed up, measured, dropped, so that memory has
-    /// to hold one of them only. Every whole round is added to `rounds`.
+    /// Measures every model once per round, in changing order. Each is loaded, warmed up, measured and dropped, so
+    /// that memory only has to hold one of them. Complete rounds are added to `rounds`.
     fn measure(&self, contestants: &mut [Contestant], rounds: &mut Vec<Round>) -> Result<()> {
         let mut bar = self.bar("measure", "rounds");
         for round in 0..self.rounds() {
@@ -268,7 +274,7 @@ impl QuantBench<'_> {
                     return Ok(());
                 }
             };
-            // Whole rounds only: a pair stands in one.
+            // Only complete rounds count, because both runs of a pair must be in the same round.
             for (contestant, (prefill, decode)) in contestants.iter_mut().zip(here) {
                 contestant.prefill.extend(prefill);
                 contestant.decode.extend(decode);
@@ -280,7 +286,7 @@ impl QuantBench<'_> {
         Ok(())
     }
 
-    /// Tokens per second of prefill and decode.
+    /// Measures prefill and decode, in tokens per second.
     fn turn(&self, path: &Path) -> Result<(Option<f64>, Option<f64>)> {
         let model = model::open(path, self.settings, self.runtime_host)?;
         let repeat = Repeat { samples: 1, warm_up: true };
@@ -305,7 +311,7 @@ impl QuantBench<'_> {
     }
 }
 
-/// One row of the table.
+/// Row of the table.
 struct QuantRow<'a> {
     work: &'a QuantBench<'a>,
     contestant: &'a Contestant,
@@ -324,7 +330,7 @@ impl QuantRow<'_> {
         8.0 * self.facts.bytes as f64 / self.facts.parameters.max(1) as f64
     }
 
-    /// Against the source; `None` of the source itself, and where nothing was measured.
+    /// Returns the ratio to the source. `None` for the source itself, and if nothing was measured.
     fn ratio(&self, of: fn(&Contestant) -> &[f64]) -> Option<Ratio> {
         let (ours, theirs) = (of(self.contestant), of(self.source));
         (self.contestant.kind.is_some() && !ours.is_empty()).then(|| ratio(ours, theirs))
@@ -339,7 +345,7 @@ fn decode(contestant: &Contestant) -> &[f64] {
     &contestant.decode
 }
 
-/// Whether there are enough pairs for an interval.
+/// True if there are enough pairs for an interval.
 fn has_interval(ratio: &Ratio) -> bool {
     ratio.pairs >= FEWEST_PAIRS
 }
@@ -354,14 +360,14 @@ fn verdict(ratio: &Option<Ratio>) -> Option<&'static str> {
 
 impl Serialize for QuantRow<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Too much for a column of the other formats.
+        // Too large for a column of the other formats.
         let divergence = ("divergence", json!(self.facts.divergence));
         serializer.collect_map(self.columns().into_iter().chain([divergence]))
     }
 }
 
 impl QuantRow<'_> {
-    /// Every column with its value, in order.
+    /// Returns all columns in order, as name and value.
     fn columns(&self) -> Vec<(&'static str, Value)> {
         let QuantRow { work, contestant, facts, .. } = self;
         let median_of =

@@ -1,4 +1,4 @@
-//! `anneal bench --roofline`, and the share of the roof that each test reaches.
+//! Command `anneal bench --roofline`, and the share of the roofline that each test reaches.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -24,17 +24,17 @@ use super::args::Args;
 use super::lists::flat;
 use crate::commands::table::{ResultRow, Table};
 
-/// Measures this machine, prints what it can do and keeps it.
+/// Measures this machine, prints its limits and saves them.
 pub fn run(args: &Args, runtime_host: &RuntimeHost) -> Result<ExitCode> {
     let Some(host) = &runtime_host.host else {
-        bail!("cannot measure this machine: neither its cores nor the affinity mask could be read");
+        bail!("cannot measure this machine: its cores and the affinity mask cannot be read");
     };
     let place = match (args.no_save, roof::path()) {
         (true, _) => None,
         (false, Some(path)) => Some(path),
         (false, None) => bail!(
-            "there is no place to keep the result: neither ANNEAL_STATE_DIR nor XDG_STATE_HOME nor HOME names a \
-             folder; set one, or give --no-save"
+            "cannot choose a place for the result: ANNEAL_STATE_DIR, XDG_STATE_HOME and HOME are not set\nhint: set \
+            one of them, or use --no-save"
         ),
     };
     if let Some(path) = &place {
@@ -63,16 +63,16 @@ pub fn run(args: &Args, runtime_host: &RuntimeHost) -> Result<ExitCode> {
     print().context("cannot write the results to stdout")?;
     if let Some(path) = place {
         roof::write(&path, &measured.roofline).with_context(|| cannot_keep(&path))?;
-        say(&format!("kept in {}", path.display()));
+        say(&format!("saved to {}", path.display()));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn cannot_keep(path: &Path) -> String {
-    format!("cannot keep the roofline in {}; give --no-save to measure without", path.display())
+    format!("cannot save the roofline to {}\nhint: use --no-save to measure without saving", path.display())
 }
 
-/// One number of threads.
+/// Row for one number of threads.
 struct RatesRow<'a> {
     roofline: &'a Roofline,
     kernels: Kernels,
@@ -153,16 +153,16 @@ impl Serialize for RatesRow<'_> {
     }
 }
 
-/// What tests are held against, where it was measured.
+/// Roofline that tests are compared with.
 pub struct Roof {
     roofline: Roofline,
     caches: Bytes,
-    /// Whether it was said that threads were not measured.
+    /// True once the user was told that a number of threads was not measured.
     said: Cell<bool>,
 }
 
 impl Roof {
-    /// The kept roofline, if it is of this machine. Why another is not taken is said once.
+    /// Returns the saved roofline if it was measured on this machine. Otherwise prints the reason once.
     pub fn find(runtime_host: &RuntimeHost) -> Option<Self> {
         let host = runtime_host.host.as_ref()?;
         match roof::find(host) {
@@ -170,7 +170,7 @@ impl Roof {
                 Some(Roof { roofline, caches: roofline::last_level_caches(host), said: Cell::new(false) })
             }
             CachedRoofline::Unfit(why) => {
-                let mend = "so no share of the roof is told; measure it again with anneal bench --roofline";
+                let mend = "so the share of the roofline is not shown; measure it again with anneal bench --roofline";
                 let _ = writeln!(io::stderr(), "note: {why}, {mend}");
                 None
             }
@@ -178,7 +178,7 @@ impl Roof {
         }
     }
 
-    /// Adds to `record` the share that it reaches.
+    /// Adds to `record` its share of the roofline.
     pub fn hold(&self, record: &mut BenchRecord, model: &Arc<Model>, work: Option<&Work>) {
         record.columns.roof = true;
         record.share = self.share(record, model, work);
@@ -199,7 +199,7 @@ impl Roof {
             cache_bytes: cache_bytes(model, settings)?,
         };
         let (prefill, decode) = (settings.prefill_threads.value, settings.decode_threads.value);
-        // A phase that a test has not is bound by nothing.
+        // A phase that the test does not have has no limit of its own.
         let (prefill, decode) = match (record.case.n_prompt, record.case.n_gen) {
             (_, 0) => (prefill, prefill),
             (0, _) => (decode, decode),
@@ -209,7 +209,7 @@ impl Roof {
         test.share(work?, [prefill, decode], self.caches.0, record.seconds())
     }
 
-    /// The rates of just `threads` threads. That there are none is said once.
+    /// Returns the rates for exactly `threads` threads. If they were not measured, prints a note once.
     fn rates(&self, threads: u32) -> Option<&Rates> {
         let found = self.roofline.exactly(threads);
         if found.is_none() && !self.said.replace(true) {
@@ -219,8 +219,8 @@ impl Roof {
             let all: Vec<String> = all.iter().map(u32::to_string).collect();
             let _ = writeln!(
                 io::stderr(),
-                "note: the roofline was not measured with {threads} threads, so no share of the roof is told for such \
-                 tests; measure it with anneal bench --roofline -t {}",
+                "note: the roofline was not measured with {threads} threads, so the share of the roofline is not \
+                shown for such tests; measure it with anneal bench --roofline -t {}",
                 all.join(",")
             );
         }

@@ -1,4 +1,4 @@
-//! What differs between the rows of a table besides the test: a column for each option that has several values.
+//! Additional columns of a table, one for each option with several values.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use llama::options::Affinity;
 
 use crate::commands::table::Extra;
 
-/// What a row shows of an option.
+/// Function that formats an option for a row.
 type Show = fn(&Settings) -> String;
 
-/// The options that may have several values, by llama-bench's names, and what a row shows of them.
+/// Options that may have several values, by llama-bench's names, with their formatters.
 const OPTIONS: [(&str, Show); 12] = [
     ("load_mode", |settings| settings.load_mode.value.name().to_string()),
     ("repack", |settings| on(settings.repack.value)),
@@ -31,21 +31,21 @@ fn on(on: bool) -> String {
     if on { "on" } else { "off" }.to_string()
 }
 
-/// The columns of a run.
+/// Additional columns of a run.
 pub struct Varied {
-    /// Title, width, and the cell.
+    /// Title, width and formatter of each column.
     options: Vec<(&'static str, usize, Show)>,
-    /// What tells the models apart, each with its path; none where there is one.
+    /// Names that tell the models apart, each with its path. Empty for a single model.
     files: Vec<(PathBuf, String)>,
 }
 
 impl Varied {
-    /// Of a run with each of `models` under each of `settings`.
+    /// Determines the columns for a run with each of `models` and each of `settings`.
     pub fn of(models: &[PathBuf], settings: &[Settings]) -> Self {
         let differs = |cell: Show| {
             settings.iter().any(|other| settings.first().is_some_and(|first| cell(first) != cell(other)))
         };
-        // One number of threads for both phases stands in the table as it is.
+        // If both phases have the same number of threads, the table already has a column for it.
         let together = settings.iter().all(|one| one.decode_threads.value == one.prefill_threads.value);
         let options = OPTIONS
             .into_iter()
@@ -57,7 +57,7 @@ impl Varied {
         Self { options: options.collect(), files: names(models) }
     }
 
-    /// The cells of the row of the model at `path` under `settings`.
+    /// Returns the cells for the model at `path` with `settings`.
     pub fn cells(&self, path: &Path, settings: &Settings) -> Vec<Extra> {
         let width = self.files.iter().map(|(_, name)| name.chars().count()).max().unwrap_or(0).max(4);
         let file = self.files.iter().find(|(file, _)| file == path);
@@ -67,7 +67,7 @@ impl Varied {
     }
 }
 
-/// The files' names, or their paths where two bear one name.
+/// Returns the file names of the models, or their paths if two have the same name.
 fn names(models: &[PathBuf]) -> Vec<(PathBuf, String)> {
     if models.len() < 2 {
         return Vec::new();
@@ -113,7 +113,7 @@ mod tests {
             requested.poll = Some(0);
         });
         assert_eq!(titles(&[one.clone(), none]), ["load_mode", "poll"]);
-        // As -t 1,2: the column of threads tells it.
+        // As with -t 1,2: the threads column already shows it.
         let both = settings(|requested| {
             requested.decode_threads = Some(2);
             requested.prefill_threads = Some(2);

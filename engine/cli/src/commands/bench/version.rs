@@ -1,8 +1,8 @@
-//! Version of llama.cpp in the results.
+//! Version of llama.cpp in benchmark results.
 
 use engine_core::runtime_host::RuntimeHost;
 
-/// llama.cpp's version, from the build's record where there is one.
+/// Returns llama.cpp's version, from the build's record if there is one.
 pub fn commit(runtime_host: &RuntimeHost) -> String {
     match &runtime_host.build {
         Some((_, build)) => build.llama_version.clone(),

@@ -1,9 +1,9 @@
-//! What one entry is: a line, lines that end with a backslash, or lines between `"""` and `"""`.
+//! Entries of a chat: a line, lines that end with a backslash, or lines between `"""` and `"""`.
 
-/// The mark around an entry of several lines.
+/// Mark around an entry of several lines.
 const BLOCK: &str = "\"\"\"";
 
-/// Whether `text`, all lines typed so far, is a whole entry.
+/// True if `text`, all lines typed so far, is a complete entry.
 pub fn is_whole(text: &str) -> bool {
     match text.trim_start().strip_prefix(BLOCK) {
         Some(block) => block.trim_end().ends_with(BLOCK),
@@ -11,7 +11,7 @@ pub fn is_whole(text: &str) -> bool {
     }
 }
 
-/// The entry that `text` means: without the marks. What is not whole, because the input ended, is taken as it is.
+/// Returns the entry in `text` without its marks. An entry that is incomplete because the input ended is accepted.
 pub fn meaning(text: &str) -> String {
     if let Some(block) = text.trim_start().strip_prefix(BLOCK) {
         let block = block.strip_prefix('\n').unwrap_or(block);
@@ -31,51 +31,51 @@ fn ends_with_backslash(text: &str) -> bool {
     text.ends_with('\\')
 }
 
-/// A command of the conversation.
+/// Command of the chat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChatCommand {
-    /// Nothing.
+    /// Empty entry.
     Empty,
-    /// Something to say to the model.
+    /// Message for the model.
     Say(String),
-    /// `/help`
+    /// `/help`.
     Help,
-    /// `/clear`
+    /// `/clear`.
     Clear,
-    /// `/system TEXT`; without a text it is shown.
+    /// `/system TEXT`. Without a text, the system prompt is shown.
     System(Option<String>),
-    /// `/save FILE`
+    /// `/save FILE`.
     Save(String),
-    /// `/regen`
+    /// `/regen`.
     Again,
-    /// `/stats`
+    /// `/stats`.
     Stats,
-    /// `/exit`
+    /// `/exit`.
     Exit,
-    /// What is no command, with what to do.
+    /// Invalid command, with an explanation.
     Unknown(String),
 }
 
-/// What the commands do, for `/help`.
+/// Text of `/help`.
 pub const HELP: &str = "\
 /help           this list
-/clear          forget the conversation, but not the system prompt
-/system [TEXT]  tell the model TEXT before everything else; without TEXT, show it
-/save FILE      write the conversation as JSON
-/regen          take the last answer back and generate another
-/stats          context, speeds
-/exit           leave; ctrl-D too
-A line that ends with \\ goes on in the next one; \"\"\" begins and ends a text of several lines.
+/clear          clear the conversation, but keep the system prompt
+/system [TEXT]  set the system prompt to TEXT; without TEXT, show it
+/save FILE      write the conversation to FILE as JSON
+/regen          discard the last answer and generate another
+/stats          show the use of the context, and speeds
+/exit           end the chat; ctrl-D does the same
+A line that ends with \\ continues on the next line; \"\"\" begins and ends a text of several lines.
 Ctrl-C stops an answer.";
 
 impl ChatCommand {
-    /// Reads a whole entry.
+    /// Parses a complete entry.
     pub fn read(text: &str) -> ChatCommand {
         let said = meaning(text);
         if said.trim().is_empty() {
             return ChatCommand::Empty;
         }
-        // A slash in a text of several lines, or after a space, is the text's.
+        // A slash in a text of several lines, or after a space, belongs to the message.
         let line = said.trim_end();
         if !line.starts_with('/') || line.contains('\n') || text.trim_start().starts_with(BLOCK) {
             return ChatCommand::Say(said);
@@ -86,19 +86,20 @@ impl ChatCommand {
         };
         let alone = |entry: ChatCommand| match rest {
             "" => entry,
-            _ => ChatCommand::Unknown(format!("{command} takes nothing after it")),
+            _ => ChatCommand::Unknown(format!("{command} takes no arguments")),
         };
         match command {
             "/help" | "/?" => alone(ChatCommand::Help),
             "/clear" => alone(ChatCommand::Clear),
             "/system" => ChatCommand::System((!rest.is_empty()).then(|| rest.to_string())),
-            "/save" if rest.is_empty() => ChatCommand::Unknown("/save takes the name of a file".to_string()),
+            "/save" if rest.is_empty() => ChatCommand::Unknown("/save needs a file name".to_string()),
             "/save" => ChatCommand::Save(rest.to_string()),
             "/regen" => alone(ChatCommand::Again),
             "/stats" => alone(ChatCommand::Stats),
             "/exit" | "/quit" | "/bye" => alone(ChatCommand::Exit),
             _ => ChatCommand::Unknown(format!(
-                "there is no {command}: /help lists what there is; a message that begins with / is typed after a space"
+                "unknown command {command}: /help lists the commands; to send a message that begins with /, type a \
+                space before it"
             )),
         }
     }

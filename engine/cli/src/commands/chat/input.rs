@@ -1,4 +1,4 @@
-//! Where entries come from: a terminal with a line editor and a history, or a pipe.
+//! Input of a chat: a terminal with a line editor and a history, or a pipe.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -15,38 +15,38 @@ use rustyline::{Editor, Helper};
 
 use super::entry;
 
-/// What was read.
+/// Result of reading.
 pub enum Read {
-    /// A whole entry.
+    /// A complete entry.
     Text(String),
-    /// Ctrl-C at the prompt, with something typed or nothing.
+    /// Ctrl-C at the prompt.
     Interrupted,
-    /// The end of the input, or ctrl-D.
+    /// End of the input, or ctrl-D.
     End,
 }
 
-/// Entries one after the other.
+/// Source of entries.
 pub enum Input {
-    /// Typed.
+    /// Terminal with a line editor.
     Terminal(Box<Terminal>),
     /// Lines of a pipe or a file.
     Pipe(io::StdinLock<'static>),
 }
 
-/// A line editor.
+/// Line editor with a history.
 pub struct Terminal {
     editor: Editor<Lines, FileHistory>,
     history: Option<PathBuf>,
 }
 
-/// Entries that the history keeps.
+/// Maximum number of entries in the history.
 const HISTORY: usize = 1000;
 
 impl Input {
-    /// A terminal whose history is in `history`, a file, or nowhere.
+    /// Opens the terminal. The history is kept in the file `history`, if given.
     ///
     /// # Errors
-    /// When the terminal cannot be used.
+    /// If the terminal cannot be used.
     pub fn terminal(history: Option<PathBuf>) -> Result<Self> {
         let config = Config::builder()
             .max_history_size(HISTORY)
@@ -54,7 +54,7 @@ impl Input {
             .context("cannot set up the line editor")?
             .history_ignore_space(true)
             .bell_style(BellStyle::None)
-            // Stdout in a file is for answers.
+            // If stdout is a file, it must contain only answers.
             .behavior(if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm })
             .build();
         let mut editor = Editor::with_config(config).context("cannot use the terminal")?;
@@ -65,10 +65,10 @@ impl Input {
         Ok(Input::Terminal(Box::new(Terminal { editor, history })))
     }
 
-    /// The next entry.
+    /// Reads the next entry.
     ///
     /// # Errors
-    /// When nothing can be read.
+    /// If the input cannot be read.
     pub fn next(&mut self) -> Result<Read> {
         match self {
             Input::Terminal(terminal) => terminal.next(),
@@ -90,7 +90,7 @@ impl Terminal {
         }
     }
 
-    /// Notes `text` in the history at once: a program that ends otherwise has it all the same.
+    /// Appends `text` to the history file immediately, so that it is kept even if the program is killed.
     fn keep(&mut self, text: &str) {
         let Some(path) = &self.history else { return };
         if text.trim().is_empty() || !self.editor.add_history_entry(text).unwrap_or(false) {
@@ -99,7 +99,8 @@ impl Terminal {
         if let Err(error) = self.editor.append_history(path) {
             let _ = writeln!(
                 io::stderr(),
-                "warning: the history {} cannot be written ({error}): it is off now; --no-history leaves it out",
+                "warning: cannot write the history {} ({error}); it is off now, and --no-history turns it off from \
+                the start",
                 path.display()
             );
             self.history = None;
@@ -109,7 +110,7 @@ impl Terminal {
 
 fn load(editor: &mut Editor<Lines, FileHistory>, path: &Path) {
     if let Some(folder) = path.parent() {
-        // Said when it is written to.
+        // An error shows up when the history is written.
         let _ = std::fs::create_dir_all(folder);
     }
     match editor.load_history(path) {
@@ -117,7 +118,7 @@ fn load(editor: &mut Editor<Lines, FileHistory>, path: &Path) {
         Err(error) => {
             let _ = writeln!(
                 io::stderr(),
-                "warning: the history {} cannot be read ({error}); --no-history leaves it out",
+                "warning: cannot read the history {} ({error}); --no-history turns it off",
                 path.display()
             );
         }
@@ -133,7 +134,7 @@ fn from_pipe(lines: &mut impl BufRead) -> Result<Read> {
             return Ok(if text.is_empty() { Read::End } else { Read::Text(text) });
         }
         let line = std::str::from_utf8(&bytes)
-            .context("stdin is not UTF-8: convert it, for example with iconv -t UTF-8")?
+            .context("stdin is not valid UTF-8: convert it, for example with iconv -t UTF-8")?
             .trim_end_matches(['\n', '\r']);
         text.push_str(line);
         if entry::is_whole(&text) {
@@ -143,7 +144,7 @@ fn from_pipe(lines: &mut impl BufRead) -> Result<Read> {
     }
 }
 
-/// Tells the editor when Enter begins another line.
+/// Decides for the editor if Enter begins another line.
 struct Lines;
 
 impl Validator for Lines {

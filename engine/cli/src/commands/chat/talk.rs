@@ -1,4 +1,4 @@
-//! What happens to an entry: an answer, or what a command does.
+//! Handling of chat entries: answers and commands.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, IsTerminal, Write};
@@ -17,18 +17,18 @@ use super::entry::{ChatCommand, HELP};
 use crate::commands::outlet::Outlet;
 use crate::interrupt::Answers;
 
-/// What comes after an entry.
+/// Outcome of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It was done.
+    /// The entry was handled.
     Went,
-    /// It was not done, and why was said.
+    /// The entry failed, and the reason was printed.
     Failed,
-    /// The user leaves.
+    /// The user ends the chat.
     Leave,
 }
 
-/// A conversation with somebody.
+/// Conversation with the user.
 pub struct Talk {
     conversation: Conversation,
     signals: Answers,
@@ -36,14 +36,14 @@ pub struct Talk {
     json: bool,
     stats: bool,
     typed: bool,
-    /// Stderr is one that shows grey.
+    /// True if stderr is a terminal with colours.
     grey: bool,
     last: Option<Turn>,
     saved: HashSet<PathBuf>,
 }
 
 impl Talk {
-    /// `typed`: the entries come from a terminal.
+    /// Creates the conversation. `typed` is true if the entries come from a terminal.
     pub fn new(
         conversation: Conversation,
         signals: Answers,
@@ -66,10 +66,10 @@ impl Talk {
         }
     }
 
-    /// Does what `text` asks for.
+    /// Handles the entry `text`.
     ///
     /// # Errors
-    /// When stdout cannot be written. Whatever else goes wrong is said, and the conversation goes on.
+    /// If stdout cannot be written. All other errors are printed, and the chat continues.
     pub fn hear(&mut self, text: &str) -> Result<Next> {
         Ok(match ChatCommand::read(text) {
             ChatCommand::Empty => Next::Went,
@@ -78,15 +78,15 @@ impl Talk {
             ChatCommand::Help => self.say(HELP),
             ChatCommand::Clear => {
                 self.conversation.clear();
-                self.say("the conversation is forgotten")
+                self.say("conversation cleared")
             }
             ChatCommand::System(Some(text)) => {
                 self.conversation.set_system(Some(text));
-                self.say("from the next message on")
+                self.say("system prompt set, from the next message on")
             }
             ChatCommand::System(None) => match self.conversation.system() {
                 Some(text) => self.say(text),
-                None => self.say("there is no system prompt: /system TEXT sets one"),
+                None => self.say("no system prompt is set: /system TEXT sets one"),
             },
             ChatCommand::Save(path) => self.save(Path::new(&path)),
             ChatCommand::Stats => self.say(&self.state()),
@@ -95,7 +95,7 @@ impl Talk {
         })
     }
 
-    /// The answer to `text`, or the last one anew.
+    /// Answers `text`. Without a text, generates the last answer again.
     fn answer(&mut self, text: Option<&str>) -> Result<Next> {
         let json = self.json;
         let mut outlet = Outlet::stdout();
@@ -110,7 +110,7 @@ impl Talk {
             Some(text) => self.conversation.ask(text, self.predict, &mut hear).map(Some),
             None => self.conversation.ask_again(self.predict, &mut hear),
         };
-        // Before the end of the answer: who insists with ctrl-C does not wait for a reader that does not read.
+        // Before signals are restored: with a second ctrl-C, the user need not wait for a reader that does not read.
         let written = outlet.finish();
         self.signals.end();
         written.context("cannot write the answer to stdout")?;
@@ -126,29 +126,30 @@ impl Talk {
                 self.last = Some(turn);
                 Ok(Next::Went)
             }
-            Ok(None) => Ok(self.refuse("there is no answer to take back")),
+            Ok(None) => Ok(self.refuse("there is no answer to discard")),
             Err(llama::error::Error::PromptTooLong { prompt, context, .. }) => Ok(self.refuse(&format!(
-                "the conversation with this message has {prompt} tokens, and the context holds {context}: /clear begins \
-                 a new one, or start with a larger -c; the message was left out"
+                "the conversation with this message has {prompt} tokens, but the context holds only {context}; the \
+                message was ignored: use /clear to begin a new conversation, or start with a larger -c"
             ))),
             Err(error) => {
                 let mut said = words::chain(&error);
                 said.dedup();
-                Ok(self.refuse(&said.join(": ")))
+                // The refusal is a single line.
+                Ok(self.refuse(&said.join(": ").replace("\nhint: ", "; ")))
             }
         }
     }
 
-    /// What the user should know of an answer's end, and the speeds.
+    /// Prints notes about the end of an answer, and the speeds if requested.
     fn say_end(&self, turn: &Turn) {
         match turn.generation.stop {
             Stop::Interrupted if turn.generation.tokens.is_empty() => {
-                self.note("(stopped before the answer began: the message was left out)");
+                self.note("(stopped before the answer began; the message was ignored)");
             }
             Stop::Interrupted => self.note("(stopped)"),
             Stop::ContextFull => {
                 self.note(
-                    "(the context is full: /clear begins a new conversation, or start with a larger -c)",
+                    "(the context is full: use /clear to begin a new conversation, or start with a larger -c)",
                 );
             }
             Stop::End | Stop::Length | Stop::OutputClosed => {}
@@ -164,13 +165,14 @@ impl Talk {
         }
     }
 
-    /// `/stats`
+    /// Returns the text of `/stats`.
     fn state(&self) -> String {
         let (held, n_ctx) = self.conversation.context();
         let turns = self.conversation.turns();
         let (decode, prefill) = self.conversation.threads();
         let mut text = format!(
-            "{turns} turns, {held} of {n_ctx} tokens of context, {prefill} threads for prompts, {decode} for answers"
+            "{turns} turns, {held} of {n_ctx} context tokens used, {prefill} prefill threads, {decode} decode \
+            threads"
         );
         if let Some(turn) = &self.last {
             text.push_str("\nlast: ");
@@ -179,28 +181,28 @@ impl Talk {
         text
     }
 
-    /// `/save`: whatever was not saved here before is not written over.
+    /// Handles `/save`. Overwrites only files that this chat has saved before.
     fn save(&mut self, path: &Path) -> Next {
         if path.exists() && !self.saved.contains(path) {
-            return self.refuse(&format!("{} is there already: name another file", path.display()));
+            return self.refuse(&format!("{} already exists: choose another file", path.display()));
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if folder.is_some_and(|folder| !folder.is_dir()) {
-            return self.refuse(&format!("cannot write {}: there is no such folder", path.display()));
+            return self.refuse(&format!("cannot write {}: its folder does not exist", path.display()));
         }
-        // A map of one key rather than a JSON value, which would sort the keys of each message.
+        // A map and not a JSON value, which would sort the keys of each message.
         let text = BTreeMap::from([("messages", self.conversation.messages())]);
         let text = format!("{}\n", serde_json::to_string_pretty(&text).unwrap_or_default());
         match write_atomically(path, text.as_bytes()) {
             Ok(()) => {
                 self.saved.insert(path.to_path_buf());
-                self.say(&format!("saved as {}", path.display()))
+                self.say(&format!("saved to {}", path.display()))
             }
             Err(error) => self.refuse(&format!("cannot write {}: {error}", path.display())),
         }
     }
 
-    /// What a command has to say; stdout is for answers. A closed stderr is nobody's concern.
+    /// Prints the output of a command to stderr, because stdout is for answers. Errors are ignored.
     fn say(&self, text: &str) -> Next {
         let _ = writeln!(io::stderr(), "{}", words::printable_lines(text));
         Next::Went
@@ -228,7 +230,7 @@ fn speeds(turn: &Turn) -> String {
     let first = generation.time_to_first_token;
     let first = first.map_or("-".to_string(), |time| format!("{:.0} ms", milliseconds(time)));
     format!(
-        "prompt {} tokens, {} of them new, {}; answer {} tokens, {}; first token after {first}",
+        "prompt {} tokens ({} new), {}; answer {} tokens, {}; first token after {first}",
         turn.prompt_tokens,
         generation.prompt_tokens,
         speed(generation.prefill_tokens_per_second()),

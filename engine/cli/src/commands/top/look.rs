@@ -1,4 +1,4 @@
-//! Looks at the server, and what two looks tell together.
+//! Queries of the server's state, and the rates between two states.
 
 use std::time::{Duration, Instant};
 
@@ -10,54 +10,65 @@ use tokio::time::timeout;
 
 use crate::remote::{Failure, ServerAddress};
 
-/// How long an answer may take.
+/// Time limit of a query.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Asks one server again and again.
+/// Repeated queries of one server.
 pub struct Looker {
     place: ServerAddress,
-    /// Between two looks.
+    /// Time between two queries.
     pub interval: Duration,
     runtime: Runtime,
     last: Option<(Instant, Status)>,
 }
 
-/// A look.
+/// Result of a query.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// What the server tells.
+    /// State of the server.
     pub status: Status,
-    /// What happened since the look before; nothing with the first one, and with the first one after a restart.
+    /// Rates since the previous query. `None` for the first query, and for the first one after a restart.
     pub rates: Option<Rates>,
 }
 
-/// What happened between two looks.
+/// Rates between two states.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates {
-    /// Seconds between them.
+    /// Seconds between the states.
     pub seconds: f64,
-    /// Tokens of prompts evaluated in a second.
+    /// Evaluated prompt tokens per second.
     pub prefill_tokens_per_second: f64,
-    /// Tokens chosen in a second.
+    /// Sampled tokens per second.
     pub decode_tokens_per_second: f64,
-    /// Processors kept busy: 1.5 is one and a half.
+    /// Average number of busy CPUs.
     pub cpus: f64,
-    /// Periods in which a quota held the server back.
+    /// Number of periods in which a CPU quota throttled the server.
     pub throttled_periods: Option<u64>,
 }
 
 impl Looker {
-    /// Of the server at `place`.
+    /// Creates the queries of the server at `place`.
+    ///
+    /// # Errors
+    /// If the asynchronous runtime cannot be started.
     pub fn new(place: ServerAddress, interval: Duration) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        Ok(Looker { place, interval, runtime: runtime.context("no asynchronous runtime")?, last: None })
+        Ok(Looker {
+            place,
+            interval,
+            runtime: runtime.context("cannot start the asynchronous runtime")?,
+            last: None,
+        })
     }
 
-    /// Looks.
+    /// Queries the state once.
+    ///
+    /// # Errors
+    /// If the server does not answer in time, refuses, or sends something unexpected.
     pub fn look(&mut self) -> Result<Seen, Failure> {
         let asked = async { timeout(PATIENCE, self.place.get("/status")).await };
         let value = self.runtime.block_on(asked).unwrap_or_else(|_| {
-            let why = format!("it says nothing for {} seconds", PATIENCE.as_secs());
+            let why = format!("no answer within {} seconds", PATIENCE.as_secs());
             Err(Failure::Gone { place: self.place.to_string(), why })
         })?;
         let now = Instant::now();
@@ -68,14 +79,14 @@ impl Looker {
         Ok(Seen { status, rates })
     }
 
-    /// Waits until the next look.
+    /// Waits until the next query is due.
     pub fn rest(&self) {
         std::thread::sleep(self.interval);
     }
 }
 
 impl Rates {
-    /// Nothing where they are not of one server, whose numbers only grow.
+    /// Computes the rates. `None` if the states are not of the same server process.
     pub fn between(before: &Status, after: &Status, time: Duration) -> Option<Self> {
         let seconds = time.as_secs_f64();
         let prefill = after.totals.prefill_tokens.checked_sub(before.totals.prefill_tokens)?;
@@ -121,7 +132,7 @@ mod tests {
             throttled_periods: Some(2),
         };
         assert_eq!(rates, Some(expected));
-        // Another process, one whose number is the same, and no time.
+        // Another process, another process with the same ID, and no time between the states.
         assert_eq!(Rates::between(&before, &status(8, 300, 30, 4.0, None), two), None);
         assert_eq!(Rates::between(&before, &status(7, 50, 5, 0.5, None), two), None);
         assert_eq!(Rates::between(&before, &before, Duration::ZERO), None);

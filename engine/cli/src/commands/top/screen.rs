@@ -1,4 +1,4 @@
-//! The terminal: looks and keys until somebody leaves.
+//! Terminal screen: updates and key handling until the user quits.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -16,19 +16,22 @@ use super::look::{Looker, Seen};
 use super::view::View;
 use crate::remote::{Failure, ServerAddress};
 
-/// How often keys and signals are looked at, at least.
+/// Maximum interval between checks of keys and signals.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// Shows the server until q, ctrl-C or a signal. The terminal is given back as it was, after a panic as well.
+/// Shows the server's state until q, ctrl-C or a signal. Restores the terminal afterwards, even after a panic.
+///
+/// # Errors
+/// If the terminal cannot be used.
 pub fn run(place: &ServerAddress, looker: Looker) -> Result<()> {
     let told = Arc::new(AtomicBool::new(false));
-    // SIGHUP ends the program as it always does: with the terminal there is nothing to give back.
+    // SIGHUP keeps its default action: the terminal is gone, so there is nothing to restore.
     for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&told)).context("signals cannot be waited for")?;
+        signal_hook::flag::register(signal, Arc::clone(&told)).context("cannot handle signals")?;
     }
     let coloured = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let view = View::new(place.to_string(), coloured);
-    let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
+    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let ended = watch(&mut terminal, view, looker, &told);
     let _ = ratatui::try_restore();
     ended
@@ -39,8 +42,8 @@ fn watch(terminal: &mut DefaultTerminal, mut view: View, looker: Looker, told: &
     loop {
         terminal
             .draw(|frame| view.draw(frame.area(), frame.buffer_mut()))
-            .context("the terminal cannot be written")?;
-        // Until there is something new to draw.
+            .context("cannot write to the terminal")?;
+        // Waits until there is something new to draw.
         loop {
             if told.load(Ordering::Relaxed) {
                 return Ok(());
@@ -48,8 +51,8 @@ fn watch(terminal: &mut DefaultTerminal, mut view: View, looker: Looker, told: &
             if is_gone() {
                 return Ok(());
             }
-            if event::poll(Duration::ZERO).context("the terminal cannot be read")? {
-                match event::read().context("the terminal cannot be read")? {
+            if event::poll(Duration::ZERO).context("cannot read from the terminal")? {
+                match event::read().context("cannot read from the terminal")? {
                     Event::Key(key) if leaves(key) => return Ok(()),
                     Event::Resize(..) => break,
                     _ => {}
@@ -61,18 +64,21 @@ fn watch(terminal: &mut DefaultTerminal, mut view: View, looker: Looker, told: &
                     break;
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => anyhow::bail!("whoever looks at the server broke"),
+                Err(RecvTimeoutError::Disconnected) => anyhow::bail!(
+                    "the thread that queries the server has ended \
+                                                                     unexpectedly"
+                ),
             }
         }
     }
 }
 
-/// Waits for a key or a moment; says whether the terminal is closed. crossterm would read its end again and again, and never
-/// come back.
+/// Waits for a key or a short time. Returns true if the terminal was closed; crossterm would then read its end in an
+/// endless loop.
 fn is_gone() -> bool {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
-        // Keys come from the controlling terminal, whose end is a signal's matter.
+        // Keys come from the controlling terminal, and its end is reported by a signal.
         std::thread::sleep(GLANCE);
         return false;
     }
@@ -93,7 +99,7 @@ fn leaves(key: KeyEvent) -> bool {
     wanted && key.kind != KeyEventKind::Release
 }
 
-/// Looks on a thread of its own: a server that hangs must not hold up the keys.
+/// Queries the server in a separate thread, so that a hanging server does not block the keys.
 fn look_beside(mut looker: Looker) -> mpsc::Receiver<Result<Seen, Failure>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {

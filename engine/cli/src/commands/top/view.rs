@@ -1,4 +1,4 @@
-//! What is drawn: the same on a terminal, in a pipe, and in the tests.
+//! Layout of the display. It is the same on a terminal, in a pipe, and in the tests.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -16,30 +16,30 @@ use server::status::{ModelStatus, SlotStatus, Status};
 use super::look::{Rates, Seen};
 use crate::remote::Failure;
 
-/// Looks that are kept for the curves.
+/// Number of past values in the curves.
 const HISTORY: usize = 200;
 
-/// What there is to show.
+/// Data to display.
 pub struct View {
     place: String,
     coloured: bool,
     seen: Option<Seen>,
-    /// Why the last look saw nothing, and since when.
+    /// Reason why the last query failed, and the time of the first failure.
     trouble: Option<(String, Instant)>,
     decode: VecDeque<u64>,
     prefill: VecDeque<u64>,
 }
 
-/// A column of the slots: its head, its width, and what is in it.
+/// Column of the slot table: header, width and cell.
 struct Column {
     head: &'static str,
     width: u16,
-    /// Columns of the greatest number go first where there is no room.
+    /// Columns with the highest number are dropped first if there is too little room. Columns with 0 stay.
     spare: u8,
     cell: fn(&SlotView<'_>) -> String,
 }
 
-/// A slot and its model.
+/// Slot and its model.
 struct SlotView<'a> {
     model: &'a str,
     slot: &'a SlotStatus,
@@ -79,7 +79,7 @@ fn state(state: SlotState) -> &'static str {
     }
 }
 
-/// Seconds as people say them.
+/// Formats a number of seconds with a suitable unit.
 fn age(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 10.0 => format!("{seconds:.1} s"),
@@ -90,7 +90,7 @@ fn age(seconds: f64) -> String {
     }
 }
 
-/// `part` of `whole` in percent; nothing of nothing.
+/// Formats `part` of `whole` in percent. A dash if `whole` is 0.
 fn share(part: u64, whole: u64) -> String {
     match whole {
         0 => dash(),
@@ -99,12 +99,12 @@ fn share(part: u64, whole: u64) -> String {
 }
 
 impl View {
-    /// Of the server at `place`.
+    /// Creates an empty display for the server at `place`.
     pub fn new(place: String, coloured: bool) -> Self {
         View { place, coloured, seen: None, trouble: None, decode: VecDeque::new(), prefill: VecDeque::new() }
     }
 
-    /// Takes in a look.
+    /// Adds the result of a query.
     pub fn see(&mut self, look: Result<Seen, Failure>) {
         let (decode, prefill) = match look {
             Ok(seen) => {
@@ -128,17 +128,17 @@ impl View {
         }
     }
 
-    /// Lines that all of it takes at `width`.
+    /// Returns the number of lines that the whole display takes at `width`.
     pub fn height(&self, width: u16) -> u16 {
         let slots: usize =
             self.seen.iter().flat_map(|seen| &seen.status.models).map(|model| model.slots.len()).sum();
         (self.head(width).len() + 2 + 1 + 1 + slots) as u16
     }
 
-    /// Draws as much of it as `area` has room for.
+    /// Draws as much as fits into `area`.
     pub fn draw(&self, area: Rect, buffer: &mut Buffer) {
         let mut head = self.head(area.width);
-        // Where there is little room some slots are worth more than all of the numbers.
+        // In a small area, a few slots are more useful than all numbers.
         let slots = self.seen.iter().flat_map(|seen| &seen.status.models).map(|model| model.slots.len());
         let others = 3 + (slots.sum::<usize>() + 1).min(4);
         head.truncate((area.height as usize).saturating_sub(others).max(2));
@@ -175,7 +175,7 @@ impl View {
         if self.coloured { Style::new().fg(colour) } else { Style::new() }
     }
 
-    /// The lines above the curves.
+    /// Returns the lines above the curves.
     fn head(&self, width: u16) -> Vec<Line<'static>> {
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let place = printable(&self.place).into_owned();
@@ -184,7 +184,7 @@ impl View {
             lines.push(Line::from(vec![Span::styled("anneal top  ", bold), Span::raw(place)]));
             match &self.trouble {
                 Some((why, since)) => lines.extend(self.troubled(why, *since, width)),
-                None => lines.push(Line::from("looking…")),
+                None => lines.push(Line::from("connecting…")),
             }
             return lines;
         };
@@ -207,7 +207,7 @@ impl View {
         lines
     }
 
-    /// That nobody answers, and what is done about it.
+    /// Returns the lines about a failed query.
     fn troubled(&self, why: &str, since: Instant, width: u16) -> Vec<Line<'static>> {
         let text = format!("{} (for {}; trying again)", printable(why), age(since.elapsed().as_secs_f64()));
         let words: Vec<String> = text.split(' ').map(str::to_string).collect();
@@ -215,7 +215,7 @@ impl View {
         joined(&words, " ", width).into_iter().map(|line| line.style(style)).collect()
     }
 
-    /// A speed, and how it was.
+    /// Draws a rate and its history.
     fn curve(&self, name: &str, now: Option<f64>, past: &VecDeque<u64>, area: Rect, buffer: &mut Buffer) {
         let text = format!("{name} {:>9} t/s ", rate(now));
         let taken = (text.len() as u16).min(area.width);
@@ -237,7 +237,7 @@ impl View {
         let mut all: Vec<SlotView<'_>> = all.collect();
         let rows = area.height.saturating_sub(1) as usize;
         let hidden = if all.len() > rows {
-            // Those that do something, and a line for how many more there are.
+            // Busy slots come first, and a line states how many more there are.
             all.sort_by_key(|slot| slot.slot.state == SlotState::Idle);
             all.len() - rows.saturating_sub(1)
         } else {
@@ -272,13 +272,13 @@ impl View {
     }
 }
 
-/// Names to the left, numbers to the right.
+/// Aligns names to the left and numbers to the right.
 fn cell(column: &Column, text: String) -> Cell<'static> {
     let line = Line::from(text);
     Cell::from(if matches!(column.head, "MODEL" | "STATE") { line } else { line.right_aligned() })
 }
 
-/// The columns for which there is room.
+/// Returns the columns that fit into `width`.
 fn fitting(width: u16, with_models: bool) -> Vec<&'static Column> {
     let mut columns: Vec<&Column> =
         COLUMNS.iter().filter(|column| with_models || column.head != "MODEL").collect();
@@ -292,9 +292,9 @@ fn fitting(width: u16, with_models: bool) -> Vec<&'static Column> {
     columns
 }
 
-/// A model in words.
+/// Describes a model.
 fn about(model: &ModelStatus) -> Vec<String> {
-    // What is shared counts for each slot.
+    // Shared tokens count for each slot, so the sum may exceed the context.
     let held: u64 = model.slots.iter().map(|slot| u64::from(slot.held_tokens)).sum();
     let held = held.min(u64::from(model.context));
     let mut about = vec![printable(&model.id).into_owned()];
@@ -309,7 +309,7 @@ fn about(model: &ModelStatus) -> Vec<String> {
     about
 }
 
-/// The numbers in words.
+/// Returns the numbers as text.
 fn facts(status: &Status, rates: Option<Rates>) -> Vec<String> {
     let slots = || status.models.iter().flat_map(|model| &model.slots);
     let busy = slots().filter(|slot| slot.state != SlotState::Idle).count();
@@ -345,7 +345,7 @@ fn facts(status: &Status, rates: Option<Rates>) -> Vec<String> {
     facts
 }
 
-/// `parts` two blanks apart, in as many lines as they need.
+/// Joins `parts` with blanks between them, on as many lines as necessary.
 fn wrapped(parts: &[String], width: u16) -> Vec<Line<'static>> {
     joined(parts, "   ", width)
 }
@@ -475,7 +475,7 @@ SLOT STATE    PROMPT  CACHED  ANSWER     T/S     AGE   HOLDS
         let text = drawn(&view, 80, 14);
         assert!(text.contains("   0 decode") && text.contains("   1 prefill"), "{text}");
         assert!(text.trim_end().ends_with("more, 0 of them busy"), "{text}");
-        // Columns go, those that say least first.
+        // Columns are dropped, the least useful ones first.
         let text = drawn(&view, 40, 30);
         assert!(text.contains("SLOT STATE    ANSWER     T/S     AGE"), "{text}");
         assert!(!text.contains("CACHED") && !text.contains("PROMPT"), "{text}");
@@ -487,14 +487,14 @@ SLOT STATE    PROMPT  CACHED  ANSWER     T/S     AGE   HOLDS
         let mut view = view(2);
         view.see(Err(gone()));
         let text = drawn(&view, 80, 24);
-        assert!(text.contains("there is no answer from /run/a.sock: nobody"), "{text}");
+        assert!(text.contains("no answer from /run/a.sock: nobody"), "{text}");
         assert!(text.contains("trying again") && text.contains("   0 decode"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
         view.see(Ok(Seen { status: status(2), rates: None }));
         assert!(!drawn(&view, 80, 24).contains("trying again"));
-        // And before anything was seen.
+        // The same before any state was received.
         let mut view = View::new("/run/a.sock".to_string(), false);
-        assert!(drawn(&view, 80, 24).contains("looking"));
+        assert!(drawn(&view, 80, 24).contains("connecting"));
         view.see(Err(gone()));
         assert!(drawn(&view, 80, 24).contains("trying again"));
     }

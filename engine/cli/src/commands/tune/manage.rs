@@ -1,4 +1,4 @@
-//! `anneal tune --show`, `--reset` and `--export`.
+//! Commands `anneal tune --show`, `--reset` and `--export`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -20,11 +20,11 @@ use super::{Args, defaults, lock, partial, print};
 
 pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
     let _lock = match args.reset.then(|| lock(path)).transpose()? {
-        // A tuning would bring back what is forgotten here.
+        // A running tuning would save again what is deleted here.
         Some(None) => {
             let _ = writeln!(
                 io::stderr(),
-                "error: a tuning runs: end it with ctrl-C, or try again when it is done"
+                "error: a tuning is running\nhint: stop it with ctrl-C, or try again when it has finished"
             );
             return Ok(ExitCode::from(TRY_AGAIN));
         }
@@ -34,11 +34,16 @@ pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
     if let Some(aside) = damaged {
         let _ = fs::remove_file(partial(path));
         let (path, aside) = (path.to_string_lossy(), aside.to_string_lossy());
-        let _ = writeln!(io::stderr(), "{} was damaged, and is {} now", printable(&path), printable(&aside));
+        let _ = writeln!(
+            io::stderr(),
+            "{} was damaged and has been renamed to {}",
+            printable(&path),
+            printable(&aside)
+        );
         return Ok(ExitCode::SUCCESS);
     }
     let record = tuning::read(path)
-        .map_err(|why| Error::Tune(format!("the tuning record {} cannot be used: {why}", path.display())))?;
+        .map_err(|why| Error::Tune(format!("cannot use the tuning record {}: {why}", path.display())))?;
     let mut entries = tuning::entries_of(record.unwrap_or_default(), model)?;
     let purpose = args.objective.as_ref().map(ToString::to_string);
     entries.retain(|entry| purpose.as_ref().is_none_or(|purpose| entry.key.objective == *purpose));
@@ -49,7 +54,7 @@ pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
     let json = serde_json::to_string_pretty(&record)? + "\n";
     if let Some(out) = &args.export {
         if record.entries.is_empty() {
-            bail!("{} has nothing to export for this: tune first", path.display());
+            bail!("cannot export: {} has no matching entry\nhint: run a tuning first", path.display());
         }
         return export(out, path, &json, record.entries.len());
     }
@@ -58,10 +63,10 @@ pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
     }
     if record.entries.is_empty() {
         let what = match model.is_some() || purpose.is_some() {
-            true => "nothing was tuned for this yet",
-            false => "nothing was tuned yet",
+            true => "no matching tuning",
+            false => "no tuning yet",
         };
-        let _ = writeln!(io::stderr(), "{what}, says {}", printable(&path.to_string_lossy()));
+        let _ = writeln!(io::stderr(), "{what} in {}", printable(&path.to_string_lossy()));
         return Ok(ExitCode::SUCCESS);
     }
     let runtime_host = crate::commands::read_runtime_host();
@@ -71,11 +76,11 @@ pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
         report::entry(entry, &defaults) + &unused.unwrap_or_default()
     });
     let texts: Vec<String> = texts.collect();
-    // Somebody else may have written the record.
+    // Another program may have written the record, so control characters are escaped.
     print(&printable_lines(&texts.join("\n")))
 }
 
-/// Why the engine's next start here takes nothing from `entry`, whatever the model.
+/// Returns the reason why `entry` would not be used on this machine. `None` if it would be used for its model.
 fn not_used(entry: &Entry, runtime_host: &RuntimeHost) -> Option<Miss> {
     let cpu = CpuKey::of(runtime_host.host.as_ref()?);
     let record = TuningRecord { entries: vec![entry.clone()], ..TuningRecord::default() };
@@ -83,7 +88,10 @@ fn not_used(entry: &Entry, runtime_host: &RuntimeHost) -> Option<Miss> {
     record.lookup(&tuning::build_of(runtime_host), &defaults, &cpu, &entry.key.model, None).err()
 }
 
-/// Forgets `entries`, and the progress of a tuning of the same.
+/// Deletes `entries`, and the progress of an interrupted tuning for the same model and purpose.
+///
+/// # Errors
+/// If the record cannot be changed.
 fn reset(model: Option<&Path>, path: &Path, purpose: Option<&str>, entries: &[Entry]) -> Result<ExitCode> {
     let gone = |entry: &Entry| entries.iter().any(|other| other.key == entry.key);
     if !entries.is_empty() {
@@ -100,11 +108,14 @@ fn reset(model: Option<&Path>, path: &Path, purpose: Option<&str>, entries: &[En
         let _ = fs::remove_file(partial(path));
     }
     let path = path.to_string_lossy();
-    let _ = writeln!(io::stderr(), "{} forgotten in {}", count(entries.len()), printable(&path));
+    let _ = writeln!(io::stderr(), "{} deleted from {}", count(entries.len()), printable(&path));
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes `json` to `out`, which may be stdout; in place of an older export, and of nothing else.
+/// Writes `json` to `out`, which may be stdout. Overwrites only an older export.
+///
+/// # Errors
+/// If `out` is the record itself or another kind of file, or if it cannot be written.
 fn export(out: &Path, record: &Path, json: &str, entries: usize) -> Result<ExitCode> {
     if ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|stdout| out == Path::new(stdout)) {
         return print(json);
@@ -113,10 +124,13 @@ fn export(out: &Path, record: &Path, json: &str, entries: usize) -> Result<ExitC
     let partial = PartialFile::beside(out, Bytes(json.len() as u64)).map_err(place)?;
     let same = out.canonicalize().ok().zip(record.canonicalize().ok()).is_some_and(|(a, b)| a == b);
     if same {
-        bail!("{} is the tuning record itself: export to another file", out.display());
+        bail!(
+            "cannot export to {}: it is the tuning record itself\nhint: choose another file",
+            out.display()
+        );
     }
     if !may_be_replaced(out) {
-        bail!("cannot write {}: it is there and is no tuning record; name another place", out.display());
+        bail!("cannot overwrite {}: it is not a tuning record\nhint: choose another file", out.display());
     }
     partial
         .open()
@@ -129,10 +143,10 @@ fn export(out: &Path, record: &Path, json: &str, entries: usize) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether nothing is lost but an older export: there is no file, an empty one (`mktemp` makes them), or a record.
+/// True if `path` may be overwritten: it does not exist, is empty (as `mktemp` makes it), or is a tuning record.
 fn may_be_replaced(path: &Path) -> bool {
     let Ok(metadata) = fs::metadata(path) else { return true };
-    // Models and records are told apart by their first byte, so that no model is read.
+    // The first byte tells records from models, so that no model is read into memory.
     let mut first = [0];
     let begins = |mut file: fs::File| io::Read::read_exact(&mut file, &mut first).is_ok() && first == *b"{";
     metadata.len() == 0

@@ -1,28 +1,29 @@
-//! One tuning on a machine: those with one record have a lock, those with several see each other by this.
+//! Detection of several tunings on one machine. Tunings with the same record use a lock; those with different records
+//! detect each other through this socket.
 
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
-/// What is said of two at once.
+/// Warning about two tunings at once.
 pub const BESIDE: &str =
-    "another tuning with a record of its own runs on this machine: two at once measure each other";
+    "another tuning, with its own record, is running on this machine: two at once disturb each other";
 
-/// In the abstract namespace, so that nothing is left behind by one that is killed. Containers with a network of their
-/// own do not see each other.
+/// Name in the abstract socket namespace, so that a killed process leaves nothing behind. Containers with their own
+/// network namespace do not detect each other.
 const NAME: &str = "anneal-tune";
 
-/// The place of the tuning that measures, held until it is dropped.
+/// Machine-wide lock of a tuning, held until it is dropped.
 pub enum TuningLock {
     Held(UnixListener),
-    /// By another.
+    /// Another tuning holds the lock.
     Taken,
-    /// This system has no such thing.
+    /// The system has no abstract sockets.
     Unknown,
 }
 
 impl TuningLock {
-    /// Takes it, or tells the one that has it.
+    /// Takes the lock, or notifies the tuning that holds it.
     pub fn take() -> Self {
         Self::named(NAME)
     }
@@ -32,7 +33,7 @@ impl TuningLock {
         match UnixListener::bind_addr(&address) {
             Ok(listener) => TuningLock::Held(listener),
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                // That it was knocked is all that it needs to know.
+                // The connection itself is the notification.
                 let _ = UnixStream::connect_addr(&address);
                 TuningLock::Taken
             }
@@ -40,12 +41,12 @@ impl TuningLock {
         }
     }
 
-    /// Whether another tuning has it.
+    /// True if another tuning holds the lock.
     pub fn is_taken(&self) -> bool {
         matches!(self, TuningLock::Taken)
     }
 
-    /// Whether another tuning ran at any time since.
+    /// True if another tuning ran at any time since the lock was taken.
     pub fn was_shared(&self) -> bool {
         match self {
             TuningLock::Held(listener) => listener.set_nonblocking(true).is_ok() && listener.accept().is_ok(),

@@ -1,5 +1,5 @@
-//! `GET /openapi.json`: what can be asked of this server, for programs. Names, ranges and codes come from what checks the
-//! requests; tokens, defaults and the model's name are this server's.
+//! Route `GET /openapi.json`: machine-readable description of the API. Names, ranges and codes come from the code
+//! that checks the requests; tokens, defaults and model names are those of this server.
 
 mod facts;
 mod requests;
@@ -18,7 +18,7 @@ use super::respond::answer;
 use super::routes::{AnswerContent, ENDPOINTS, Endpoint};
 use crate::api_error::ApiErrorKind;
 
-/// `GET /openapi.json`
+/// Handles `GET /openapi.json`.
 pub async fn openapi(State(registry): App) -> Response {
     answer(&document(&ServerFacts::of(&registry)))
 }
@@ -31,7 +31,8 @@ fn document(facts: &ServerFacts) -> Value {
         "info": {
             "title": "anneal serve",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Text of one model over HTTP, in OpenAI's shapes. A field that is null is as if it was not there.",
+            "description": "Text generation over HTTP, compatible with OpenAI's API. A field that is null counts as \
+                           missing.",
             "license": { "name": "MIT", "identifier": "MIT" },
         },
         "servers": [{ "url": "/" }],
@@ -69,18 +70,18 @@ fn operation(endpoint: &Endpoint, facts: &ServerFacts) -> Value {
         AnswerContent::Text => json!({ "text/plain": { "schema": { "type": "string" } } }),
     };
     let mut responses = errors(&endpoint.errors.concat(), facts);
-    responses.insert("200".to_string(), ok("What was asked for.", content));
+    responses.insert("200".to_string(), ok("The answer.", content));
     let mut operation =
         json!({ "operationId": endpoint.id, "summary": endpoint.summary, "responses": responses });
     if let Some(request) = endpoint.request {
         operation["requestBody"] = json!({ "required": true, "content": json(request) });
     }
-    // What is only these endpoints'.
+    // Parts that only some endpoints have.
     match endpoint.id {
         "health" => {
             operation["responses"] = json!({
-                "200": ok("It does.", json("Health")),
-                "503": ok("It is shutting down.", json("Health")),
+                "200": ok("The server accepts requests.", json("Health")),
+                "503": ok("The server is shutting down.", json("Health")),
             });
             operation["security"] = json!([]);
         }
@@ -94,7 +95,7 @@ fn operation(endpoint: &Endpoint, facts: &ServerFacts) -> Value {
     operation
 }
 
-/// The responses of a request that may be refused for `kinds`, or because of who asks.
+/// Returns the error responses of a request that may fail with `kinds` or because of access control.
 fn errors(kinds: &[ApiErrorKind], facts: &ServerFacts) -> Map<String, Value> {
     let asks: &[ApiErrorKind] = match facts.has_keys {
         true => &[ApiErrorKind::Unauthorized],
@@ -123,7 +124,7 @@ fn error(status: u16, kinds: &[ApiErrorKind]) -> Value {
     });
     if matches!(status, 429 | 503) {
         response["headers"] = json!({ "Retry-After": {
-            "description": "Seconds until another try may be worth it.",
+            "description": "Seconds after which a retry may succeed.",
             "schema": { "type": "integer", "minimum": 1 },
         }});
     }

@@ -1,4 +1,4 @@
-//! What can be asked.
+//! Schemas of requests.
 
 use sampling::{PARAMETERS, Parameter};
 use serde_json::{Map, Value, json};
@@ -10,7 +10,7 @@ use crate::logprobs::MOST;
 use crate::request::{STOP_CHARACTERS, STOPS};
 use crate::scope::SALT_CHARACTERS;
 
-/// The schemas of requests, by name.
+/// Returns the schemas of requests, by name.
 pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
     let generate = [sampling(facts), limits(facts)].into_iter().flatten().collect::<Map<_, _>>();
     let request = |own: Value, required: &str| {
@@ -20,10 +20,10 @@ pub fn schemas(facts: &ServerFacts) -> Map<String, Value> {
             "type": "object",
             "properties": properties,
             "required": [required],
-            // Clients send many that nobody knows.
+            // Clients send many fields that the server ignores.
             "additionalProperties": true,
             "not": {
-                "description": "Only one of them says what the answer must be like.",
+                "description": "At most one of grammar and json_schema.",
                 "properties": { "grammar": { "type": "string" }, "json_schema": { "type": ["object", "boolean"] } },
                 "required": ["grammar", "json_schema"],
             },
@@ -68,7 +68,7 @@ fn token(facts: &ServerFacts) -> Value {
     json!({ "type": "integer", "minimum": 0, "maximum": facts.last_token })
 }
 
-/// The numbers of the sampler, from its own table, and what is no number.
+/// Returns the fields of the sampler: the numbers from its own table, and the other fields.
 fn sampling(facts: &ServerFacts) -> Map<String, Value> {
     let number = |parameter: &Parameter| {
         let default = parameter.text(&facts.defaults.sampling).parse::<f64>().unwrap_or_default();
@@ -87,16 +87,16 @@ fn sampling(facts: &ServerFacts) -> Map<String, Value> {
     let more = json!({
         "seed": {
             "type": ["integer", "null"], "minimum": -1, "maximum": u32::MAX - 1,
-            "description": "Of the random numbers; -1 is none.",
+            "description": "Seed of the random numbers; -1 for a random seed.",
         },
         "dry_sequence_breakers": {
             "type": ["array", "null"],
             "items": { "type": "string", "minLength": 1, "maxLength": 40, "pattern": "^[^\\u0000]*$" },
             "maxItems": 64,
-            "description": "Texts that end a repetition for DRY, of at most 40 bytes each.",
+            "description": "Texts that end a repetition for DRY, at most 40 bytes each.",
         },
         "logit_bias": {
-            "description": "What is added to the logits of tokens; false bans.",
+            "description": "Number added to the logits of tokens; false bans a token.",
             "anyOf": [
                 { "type": "object", "propertyNames": { "pattern": "^[0-9]+$" }, "additionalProperties": bias },
                 { "type": "array", "items": {
@@ -105,14 +105,15 @@ fn sampling(facts: &ServerFacts) -> Map<String, Value> {
                 { "type": "null" },
             ],
         },
-        "grammar": { "type": ["string", "null"], "description": "GBNF, or Lark after a line %llguidance {}." },
-        "json_schema": { "type": ["object", "boolean", "null"], "description": "What the answer must fit." },
+        "grammar": { "type": ["string", "null"], "description": "Grammar in GBNF, or in Lark after a first line \
+                                                                %llguidance {}." },
+        "json_schema": { "type": ["object", "boolean", "null"], "description": "JSON schema of the answer." },
     });
     all.extend(more.as_object().cloned().unwrap_or_default());
     all
 }
 
-/// What every request for text has besides.
+/// Returns the other fields that every request for text has.
 fn limits(facts: &ServerFacts) -> Map<String, Value> {
     let stop = json!({ "type": "string", "minLength": 1, "maxLength": STOP_CHARACTERS });
     let most = facts.defaults.deadline.as_secs_f64();
@@ -122,23 +123,24 @@ fn limits(facts: &ServerFacts) -> Map<String, Value> {
         },
         "timeout_s": {
             "type": ["number", "null"], "minimum": 0.001, "maximum": most, "default": most,
-            "description": "Seconds that it may take, waiting included.",
+            "description": "Time limit in seconds, including waiting.",
         },
         "stream": { "type": ["boolean", "null"], "default": false },
         "return_tokens": {
             "type": ["boolean", "null"], "default": false,
-            "description": "Whether the numbers of the tokens are told besides their text.",
+            "description": "True to return token numbers in addition to the text.",
         },
         "ignore_eos": { "type": ["boolean", "null"], "default": false },
         "cache_prompt": { "type": ["boolean", "null"], "default": true },
         "cache_salt": {
             "type": ["string", "null"], "minLength": 1, "maxLength": SALT_CHARACTERS,
-            "description": "Sets the request apart: it shares evaluated prompts only with requests of the same key and salt.",
+            "description": "Separates the request from others: it shares evaluated prompts only with requests that \
+                           have the same key and salt.",
         },
         "speculative": crate::drafts::schema(facts.defaults.drafts),
         "stop": { "anyOf": [stop, { "type": "array", "items": stop, "maxItems": STOPS }, { "type": "null" }] },
         "model": { "enum": facts.models() },
-        "workload": { "enum": facts.workloads(), "description": "Threads by a name in the server's configuration." },
+        "workload": { "enum": facts.workloads(), "description": "Name of a workload in the server's configuration." },
         "stream_options": {
             "type": ["object", "null"],
             "properties": { "include_usage": { "type": ["boolean", "null"], "default": false } },
@@ -156,13 +158,14 @@ fn completion(facts: &ServerFacts) -> Value {
             { "type": "array", "items": token(facts), "minItems": 1, "maxItems": facts.n_ctx },
         ]},
         "n": choices(),
-        "best_of": { "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "description": "As many as n." },
+        "best_of": { "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "description": "Must be equal to \
+                                                                                                   n." },
         "echo": { "enum": [false, null] },
         "response_format": response_format(),
         "suffix": { "enum": ["", null] },
         "logprobs": {
             "type": ["integer", "null"], "minimum": 0, "maximum": MOST,
-            "description": "How many of the likeliest tokens are told of each place.",
+            "description": "Number of most likely tokens to return at each position.",
         },
     })
 }
@@ -189,12 +192,12 @@ fn chat(_: &ServerFacts) -> Value {
     json!({
         "messages": { "type": "array", "items": { "$ref": "#/components/schemas/Message" }, "minItems": 1 },
         "max_completion_tokens": {
-            "type": ["integer", "null"], "minimum": 1, "maximum": u32::MAX, "description": "Goes before max_tokens.",
+            "type": ["integer", "null"], "minimum": 1, "maximum": u32::MAX, "description": "Overrides max_tokens.",
         },
         "response_format": response_format(),
         "tools": { "type": ["array", "null"], "items": { "$ref": "#/components/schemas/Tool" } },
         "tool_choice": {
-            "description": "Not with a response_format, grammar or json_schema where it demands a call.",
+            "description": "A choice that requires a call excludes response_format, grammar and json_schema.",
             "anyOf": [
                 { "enum": ["auto", "none", "required", null] },
                 {
@@ -203,7 +206,7 @@ fn chat(_: &ServerFacts) -> Value {
                         "type": { "const": "function" },
                         "function": {
                             "type": "object",
-                            "properties": { "name": { "type": "string", "description": "Of one of the tools." } },
+                            "properties": { "name": { "type": "string", "description": "Name of one of the tools." } },
                             "required": ["name"],
                         },
                     },
@@ -215,12 +218,15 @@ fn chat(_: &ServerFacts) -> Value {
         "n": choices(),
         "logprobs": { "type": ["boolean", "null"], "default": false },
         "top_logprobs": {
-            "type": ["integer", "null"], "minimum": 0, "maximum": MOST, "description": "With logprobs.",
+            "type": ["integer", "null"], "minimum": 0, "maximum": MOST, "description": "Number of most likely tokens \
+                                                                                       to return at each position. \
+                                                                                       Needs logprobs.",
         },
     })
 }
 
-/// `n` is so many, and `best_of` too: a schema cannot say that two fields are equal in another way.
+/// Returns the schema for `n` = `best_of` = `count`. JSON Schema cannot express in another way that two fields are
+/// equal.
 fn as_many(count: u32) -> Value {
     match count {
         1 => json!({ "properties": { "n": { "enum": [1, null] }, "best_of": { "enum": [1, null] } } }),
@@ -232,7 +238,8 @@ fn as_many(count: u32) -> Value {
 }
 
 fn choices() -> Value {
-    json!({ "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "default": 1, "description": "Answers." })
+    json!({ "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "default": 1, "description": "Number of \
+                                                                                   answers." })
 }
 
 fn embedding(facts: &ServerFacts) -> Value {
@@ -281,7 +288,7 @@ fn message() -> Value {
                         "type": "object",
                         "properties": {
                             "name": { "type": "string" },
-                            "arguments": { "description": "JSON in a text, or as it is." },
+                            "arguments": { "description": "JSON object, or a string that contains one." },
                         },
                         "required": ["name"],
                     },
@@ -305,7 +312,7 @@ fn tool() -> Value {
                 "properties": {
                     "name": { "type": "string", "minLength": 1 },
                     "description": { "type": ["string", "null"] },
-                    "parameters": { "type": ["object", "null"], "description": "A JSON schema." },
+                    "parameters": { "type": ["object", "null"], "description": "JSON schema of the arguments." },
                 },
                 "required": ["name"],
             },

@@ -1,10 +1,10 @@
-//! What is answered.
+//! Schemas of responses.
 
 use serde_json::{Map, Value, json};
 
 use crate::finish_reason::FinishReason;
 
-/// The schemas of responses, by name.
+/// Returns the schemas of responses, by name.
 pub fn schemas() -> Map<String, Value> {
     let count = json!({ "type": "integer", "minimum": 0 });
     let text = json!({ "type": "string" });
@@ -17,9 +17,10 @@ pub fn schemas() -> Map<String, Value> {
             "properties": {
                 "message": text,
                 "type": text,
-                "param": { "type": ["string", "null"], "description": "The field that is wrong." },
+                "param": { "type": ["string", "null"], "description": "Name of the invalid field." },
                 "code": text,
-                "retry_after": { "type": "integer", "minimum": 1, "description": "Seconds." },
+                "retry_after": { "type": "integer", "minimum": 1, "description": "Seconds after which a retry may \
+                                                            succeed." },
             },
             "required": ["message", "type", "param", "code"],
         }})),
@@ -28,9 +29,9 @@ pub fn schemas() -> Map<String, Value> {
         "Model": object(&["id", "object", "created", "owned_by", "state"], json!({
             "id": text, "object": { "const": "model" }, "created": count, "owned_by": text,
             "state": states,
-            "error": { "type": "string", "description": "Why it could not be loaded." },
+            "error": { "type": "string", "description": "Reason why the model could not be loaded." },
             "description": text,
-            "context": { "type": "integer", "minimum": 1, "description": "Tokens, for all slots together." },
+            "context": { "type": "integer", "minimum": 1, "description": "Number of tokens, shared by all slots." },
             "slots": { "type": "integer", "minimum": 1 },
         })),
         "Models": object(&[], json!({
@@ -55,7 +56,8 @@ pub fn schemas() -> Map<String, Value> {
                         "type": { "const": "function" },
                         "function": object(&[], json!({
                             "name": text,
-                            "arguments": { "type": "string", "description": "JSON, whole unless the answer was cut." },
+                            "arguments": { "type": "string", "description": "JSON; incomplete only if the answer was \
+                                                                            cut short." },
                         })),
                     }))},
                 })),
@@ -77,7 +79,7 @@ pub fn schemas() -> Map<String, Value> {
     all.as_object().cloned().unwrap_or_default()
 }
 
-/// An object of these properties and no others; all are there where `required` names none.
+/// Returns the schema of an object with exactly these properties. If `required` is empty, all of them are required.
 pub(super) fn object(required: &[&str], properties: Value) -> Value {
     let names = properties.as_object().into_iter().flat_map(Map::keys);
     let required: Vec<&str> =
@@ -85,23 +87,23 @@ pub(super) fn object(required: &[&str], properties: Value) -> Value {
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }
 
-/// How far a model is.
+/// Returns the schema of a model's state.
 fn states() -> Value {
     json!({ "enum": ["unloaded", "loading", "loaded", "leaving", "failed"] })
 }
 
-/// What [`Status`](crate::status::Status) is written as.
+/// Returns the schema of the JSON form of [`Status`](crate::status::Status).
 fn status(count: &Value) -> Value {
     let text = json!({ "type": "string" });
     let seconds = json!({ "type": "number", "minimum": 0 });
-    let maybe =
-        json!({ "type": ["integer", "null"], "minimum": 0, "description": "Of the request in it, if any." });
+    let maybe = json!({ "type": ["integer", "null"], "minimum": 0, "description": "Null if no request runs in the slot." });
     let slot = object(
         &[],
         json!({
             "id": count,
-            "state": { "enum": ["idle", "prefill", "decode", "waiting"], "description": "waiting: for its client to read." },
-            "held_tokens": { "type": "integer", "minimum": 0, "description": "0 where they are another client's." },
+            "state": { "enum": ["idle", "prefill", "decode", "waiting"], "description": "waiting: for the client to \
+                                                                                        read." },
+            "held_tokens": { "type": "integer", "minimum": 0, "description": "0 if they belong to another client." },
             "prompt_tokens": maybe, "cached_tokens": maybe, "generated_tokens": maybe,
             "age_s": { "type": ["number", "null"], "minimum": 0 },
             "tokens_per_second": { "type": ["number", "null"], "minimum": 0 },
@@ -180,12 +182,12 @@ pub(super) fn chat_logprobs() -> Value {
     all
 }
 
-/// Numbers of tokens, where `return_tokens` asks for them.
+/// Returns the schema of the token numbers that `return_tokens` asks for.
 pub(super) fn tokens() -> Value {
     json!({ "type": "array", "items": { "type": "integer", "minimum": 0 } })
 }
 
-/// What is told of the end besides OpenAI's reason.
+/// Returns the schemas of the fields about the end of an answer that OpenAI's API lacks.
 pub(super) fn ends() -> Value {
     let ends = [
         FinishReason::End,
@@ -196,7 +198,7 @@ pub(super) fn ends() -> Value {
         FinishReason::Shutdown,
     ];
     json!({
-        "stop": { "enum": ends, "description": "Why it ended, exactly." },
+        "stop": { "enum": ends, "description": "Exact reason for the end." },
         "stop_string": { "type": ["string", "null"] },
         "seed": { "type": "integer", "minimum": 0 },
     })
@@ -207,7 +209,7 @@ fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
     choice["finish_reason"] = json!({ "enum": reasons });
     let names: Vec<String> = choice.as_object().into_iter().flat_map(Map::keys).cloned().collect();
     let end = ends();
-    // Of several choices each tells its own.
+    // With several choices, each has its own values.
     for (name, schema) in end.as_object().into_iter().flatten() {
         choice[name] = schema.clone();
     }

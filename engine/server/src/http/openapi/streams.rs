@@ -1,17 +1,18 @@
-//! What comes as server-sent events.
+//! Schemas of server-sent events.
 
 use serde_json::{Map, Value, json};
 
 use super::responses::{chat_logprobs, ends, object, text_logprobs, tokens};
 
-/// The schema of one event whose data are chunks of this name, or the end. Since OpenAPI 3.2 this is what `itemSchema` is
-/// for; programs that read 3.1 know it as well, and a `schema` would be one of the whole stream.
+/// Returns the schema of one event, whose data are a chunk with the schema `chunk` or the end mark. OpenAPI 3.2
+/// defines `itemSchema` for this, and programs that read 3.1 accept it too. A plain `schema` would describe the whole
+/// stream.
 pub fn events(chunk: &str) -> Value {
     let one_of = [chunk, "Error"].map(|name| json!({ "$ref": format!("#/components/schemas/{name}") }));
     json!({ "itemSchema": {
         "type": "object",
-        "description": "An event: with `stream` there is one for each part of the answer, or one for an error. The last one \
-                        says [DONE], unless it is an error.",
+        "description": "Server-sent event. With `stream`, there is one for each part of the answer, or one for an \
+                       error. The last event is [DONE], unless it is an error.",
         "properties": { "data": { "anyOf": [
             { "type": "string", "const": "[DONE]" },
             {
@@ -24,7 +25,7 @@ pub fn events(chunk: &str) -> Value {
     }})
 }
 
-/// The schemas of the chunks, by name.
+/// Returns the schemas of the chunks, by name.
 pub fn schemas() -> Map<String, Value> {
     let text = json!({ "type": "string" });
     let call = some(
@@ -56,7 +57,7 @@ pub fn schemas() -> Map<String, Value> {
     all.as_object().cloned().unwrap_or_default()
 }
 
-/// An object of which only `required` must be there.
+/// Returns the schema of an object in which only the properties in `required` are required.
 fn some(required: &[&str], properties: Value) -> Value {
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }
@@ -80,7 +81,7 @@ fn chunk(kind: &str, mut choice: Value, reasons: Value) -> Value {
             "timings": { "$ref": "#/components/schemas/Timings" },
         }),
     );
-    // With the last part of a choice.
+    // The last chunk of a choice has these fields.
     if let (Some(properties), Some(ends)) = (all["properties"].as_object_mut(), ends().as_object()) {
         properties.extend(ends.clone());
     }

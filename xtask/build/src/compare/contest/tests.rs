@@ -1,4 +1,4 @@
-//! With engines that are scripts: what they print is fixed, so nothing here is a matter of time.
+//! Comparisons of engines that are shell scripts. Their output is fixed, so no test depends on timing.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::compare::comparison::{BuildOutcome, Figure};
 use crate::ui::Global;
 
-/// Builds and models that do nothing, and a log of who ran on what.
+/// Folder with fake engines and models, and a log of the runs.
 struct Stage {
     folder: tempfile::TempDir,
 }
@@ -20,8 +20,8 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    /// An engine of so many prompt tokens and as many load milliseconds, give or take 2 %, that runs `extra` before it
-    /// tells them.
+    /// Creates an engine that reports `prefill` prompt tokens per second and `load` milliseconds, each varied by up
+    /// to 2 %. It runs `extra` before it prints them.
     fn engine(&self, name: &str, prefill: u32, load: u32, extra: &str) -> CandidateBuild {
         let script = format!(
             r#"#!/bin/sh
@@ -46,8 +46,8 @@ sleep 0.03
             step = name.len() + 2,
         );
         let path = self.path(name);
-        // By another process: one that this test forks meanwhile would hold the script open, and a file that is open
-        // for writing cannot be run.
+        // Another process writes the script. A process forked by a concurrent test could otherwise inherit the open
+        // file, and Linux cannot execute a file that is open for writing (`ETXTBSY`).
         let mut writer = Command::new("sh")
             .args(["-c", "cat > \"$0\" && chmod +x \"$0\""])
             .arg(&path)
@@ -130,10 +130,10 @@ fn planted_differences_are_told_and_none_are_invented() {
     assert_eq!(outcome(&comparison.figures, Phase::Tokenize, "dull").median, 3.0);
     let quick = outcome(&comparison.figures, Phase::Prefill, "quick").ratio.unwrap();
     assert!((quick.median - 1.2).abs() < 0.05, "{quick}");
-    // Files that differ by the length of a name.
+    // The sizes differ by the length of the name in each script.
     let size = outcome(&comparison.figures, Phase::BinarySize, "quick");
     assert_eq!((size.samples.len(), size.ratio.unwrap().pairs), (1, 1));
-    // Phase by phase, in the order of tables, and prefill alone makes up the whole here.
+    // Phases come in the order of tables. Only prefill contributes to the overall result here.
     let order: Vec<Phase> = comparison.figures.iter().map(|figure| figure.phase).collect();
     assert_eq!(order, [Phase::Prefill, Phase::Tokenize, Phase::Load, Phase::StartInfo, Phase::BinarySize]);
     let overall: Vec<&str> = comparison.overall.iter().map(|overall| overall.verdict.as_str()).collect();
@@ -147,7 +147,7 @@ fn planted_differences_are_told_and_none_are_invented() {
 #[test]
 fn builds_run_in_turn_on_every_model_in_every_shape() {
     let stage = Stage::new();
-    // All write to one log.
+    // All engines write to the same log.
     let log = |name: &str| format!("echo {name} $3 $5 $7 ${{14}} >> {}", stage.path("order").display());
     let builds = [
         stage.engine("a", 1, 1, &log("a")),
@@ -172,7 +172,7 @@ fn builds_run_in_turn_on_every_model_in_every_shape() {
     }
     let ran = std::fs::read_to_string(stage.path("order")).unwrap();
     assert_eq!(ran.lines().collect::<Vec<_>>(), expected);
-    // Prefill and decode, two models, two shapes; the first round is not counted.
+    // Prefill and decode on two models in two shapes; the first round is not counted.
     assert_eq!(comparison.figures.len(), 8);
     assert!(
         comparison.figures.iter().flat_map(|figure| &figure.results).all(|result| result.samples.len() == 2)
@@ -196,13 +196,13 @@ fn a_build_that_crashes_is_named_and_what_was_measured_is_kept() {
         assert!(error.contains(words), "{words} is not in: {error}");
     }
     let kept: Comparison = serde_json::from_slice(&std::fs::read(&raw).unwrap()).unwrap();
-    // Its fifth run was to be that of the fourth round that counts.
+    // The fifth run of `shaky` belongs to the fourth counted round.
     assert_eq!(kept.rounds.len(), 3);
     assert_eq!(outcome(&kept.figures, Phase::Prefill, "shaky").ratio.unwrap().pairs, 3);
     let stopped = kept.stopped.unwrap();
     assert!(stopped.starts_with("in round 4 of 12: shaky failed on"), "{stopped}");
 
-    // In the round that is not counted there is nothing to keep.
+    // A failure in the warm-up round leaves nothing to save.
     std::fs::remove_file(&raw).unwrap();
     let builds = [stage.engine("fine", 10, 1, ""), stage.engine("broken", 10, 1, "exit 3")];
     let contest = Contest { builds: &builds, ..contest };
@@ -216,12 +216,12 @@ fn what_a_program_does_not_tell_is_an_error() {
     let stage = Stage::new();
     let models = [stage.model("m.gguf")];
     let cases: [(&str, Phase, &[&str]); 5] = [
-        ("", Phase::Vocab, &["odd:", "told no vocab"]),
-        ("echo 'no JSON'; exit 0", Phase::Prefill, &["odd:", "no JSON that can be read", "no JSON"]),
+        ("", Phase::Vocab, &["odd:", "did not report vocab"]),
+        ("echo 'no JSON'; exit 0", Phase::Prefill, &["odd:", "invalid JSON", "no JSON"]),
         (
             r#"echo '[{"n_prompt": 8, "n_gen": 0, "avg_ns": 1, "avg_ts": 0}]'; exit 0"#,
             Phase::Prefill,
-            &["told no prefill"],
+            &["did not report prefill"],
         ),
         (
             "echo \"error: unexpected argument '--parts' found\" >&2; exit 2",
@@ -259,21 +259,18 @@ fn what_cannot_be_compared_is_told_before_anything_runs() {
     let base = stage.contest(&two, &models, &speeds);
     let (nowhere, no_text) = (stage.path("none/raw.json"), stage.path("no text"));
     let cases: [(Contest<'_>, &str); 12] = [
-        (Contest { raw: Some(&nowhere), ..base.clone() }, "there is no folder for"),
+        (Contest { raw: Some(&nowhere), ..base.clone() }, "its folder does not exist"),
         (Contest { text: Some(&no_text), ..base.clone() }, "cannot read the text"),
-        (Contest { builds: &alone, ..base.clone() }, "two builds or more"),
+        (Contest { builds: &alone, ..base.clone() }, "at least two builds"),
         (Contest { builds: &one_name, ..base.clone() }, "a is named twice"),
-        (Contest { builds: &with_bench, phases: &tokenize, ..base.clone() }, "cannot be asked for tokenize"),
+        (Contest { builds: &with_bench, phases: &tokenize, ..base.clone() }, "does not support tokenize"),
         (Contest { models: &gone, ..base.clone() }, "gone.gguf"),
         (Contest { models: &empty, ..base.clone() }, "is empty"),
         (Contest { models: &doubled, ..base.clone() }, "two models are called m"),
-        (
-            Contest { phases: &[Phase::Prefill, Phase::Prefill], ..base.clone() },
-            "the same phase is named twice",
-        ),
+        (Contest { phases: &[Phase::Prefill, Phase::Prefill], ..base.clone() }, "a phase is named twice"),
         (Contest { shapes: &[base.shapes[0], base.shapes[0]], ..base.clone() }, "are named twice"),
         (Contest { shapes: &flat, ..base.clone() }, "0 prompt tokens"),
-        (Contest { pairs: 0, ..base }, "a pair"),
+        (Contest { pairs: 0, ..base }, "at least one pair"),
     ];
     for (contest, words) in cases {
         let error = format!("{:#}", contest.run(&ui()).unwrap_err());
@@ -290,7 +287,7 @@ fn a_round_around_a_disturbed_baseline_is_measured_again() {
     let models = [stage.model("m.gguf")];
     let comparison = stage.contest(&builds, &models, &[Phase::Prefill]).run(&ui()).unwrap();
     assert_eq!((comparison.rounds.len(), comparison.stop), (12, Some(Stop::Pairs)));
-    // Run 8 is that of round 7; round 0 warms up.
+    // Run 8 belongs to round 7, because round 0 is the warm-up.
     let [dropped] = comparison.dropped.as_slice() else { panic!("{:?}", comparison.dropped) };
     assert!(dropped.after == 6 && (dropped.anchor - 60.0).abs() < 1e-6, "{dropped:?}");
     assert_eq!(outcome(&comparison.figures, Phase::Prefill, "same").samples.len(), 12);
@@ -301,7 +298,7 @@ fn a_round_around_a_disturbed_baseline_is_measured_again() {
 #[test]
 fn a_build_that_is_disturbed_alone_makes_the_floor_its_own() {
     let stage = Stage::new();
-    // Every other run of it is slower by a fifth, and the baseline does not see that.
+    // Every other run of `shaken` is 20 % slower, which the baseline does not show.
     let builds = [
         stage.engine("plain", 100, 50, ""),
         stage.engine("shaken", 100, 50, "[ $((n % 2)) = 1 ] && jitter=-200"),

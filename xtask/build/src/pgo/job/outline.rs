@@ -1,4 +1,4 @@
-//! What `pgo --dry-run` prints: the plans, and each step with what it would do.
+//! Output of `pgo --dry-run`: the plans, and each step with its work.
 
 use std::fmt;
 
@@ -11,8 +11,8 @@ use crate::ui;
 use crate::workload::Workload;
 use crate::workspace::Workspace;
 
-/// The plans that are known beforehand, and the steps. The plan with the profile is not among the plans: its hash
-/// holds the profile's digest.
+/// Plans that are known in advance, and the steps. The plan with the profile is not included, because its hash
+/// depends on the profile's digest.
 #[derive(Debug, Serialize)]
 pub struct Outline {
     plans: Vec<Plan>,
@@ -27,7 +27,7 @@ struct PgoStep {
 }
 
 impl Outline {
-    /// What `pgo` with `args` would do.
+    /// Returns the outline of `pgo` with `args`.
     pub fn new(args: &Args, ready: &Ready, workloads: &[Workload], workspace: &Workspace) -> Self {
         let instrumented = ready.plan.instrumented(args.subject());
         let (models, runs) = models_and_runs(args, workloads);
@@ -59,7 +59,7 @@ impl Outline {
         steps.extend(ready.bolt.as_ref().map(|tools| PgoStep {
             name: step::BOLT,
             does: format!(
-                "llvm-bolt {} counts, trains and lays the program out anew; then {} pairs more",
+                "llvm-bolt {} instruments, trains and rewrites the program; then {} pairs more",
                 tools.bolt.version, args.pairs
             ),
         }));
@@ -73,22 +73,22 @@ impl fmt::Display for Outline {
             writeln!(f, "{plan}")?;
         }
         let rows = self.steps.iter().map(|step| vec![step.name.to_string(), step.does.clone()]);
-        write!(f, "{}", ui::columns(&["step", "what it would do"], rows))
+        write!(f, "{}", ui::columns(&["step", "work"], rows))
     }
 }
 
-/// Name of the folder, and whether anything is left to do there.
+/// Returns the name of the build folder, and whether its work is finished.
 fn folder(plan: &Plan, workspace: &Workspace) -> String {
     let name = plan.folder_name();
-    // Its record is written last; a build with counters has none, and is kept stage by stage.
+    // The record is written last. An instrumented build has no record; its stages are kept one by one.
     if workspace.anneal().join(&name).join("build_info.json").is_file() {
-        format!("{name}, which is there")
+        format!("{name}, which exists")
     } else {
         name
     }
 }
 
-/// The models, each once, and how often the engine is run for the training.
+/// Returns the distinct models and the number of training runs.
 fn models_and_runs(args: &Args, workloads: &[Workload]) -> (Vec<String>, usize) {
     if let Some(model) = &args.model {
         let runs = workloads.iter().map(|workload| workload.runs.len()).sum();
@@ -172,10 +172,10 @@ mod tests {
         let mut tools = reference_tools();
         tools.llvm_profdata = vec![old(14)];
         let cases = [
-            (tools, "llvm-profdata 22 is needed"),
+            (tools, "requires llvm-profdata 22"),
             (toolchain::Toolchain { llvm_profdata: Vec::new(), ..reference_tools() }, "there is none"),
-            (toolchain::Toolchain { llvm_bolt: Vec::new(), ..reference_tools() }, "llvm-bolt 22 is needed"),
-            (toolchain::Toolchain { llvm_bolt: vec![old(14)], ..reference_tools() }, "is the oldest"),
+            (toolchain::Toolchain { llvm_bolt: Vec::new(), ..reference_tools() }, "llvm-bolt 22 is missing"),
+            (toolchain::Toolchain { llvm_bolt: vec![old(14)], ..reference_tools() }, "20 or later"),
         ];
         for (tools, expected) in cases {
             let error = Ready::check(&args, plan.clone(), &tools, &mut Vec::new()).unwrap_err().to_string();

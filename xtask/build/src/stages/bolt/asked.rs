@@ -1,19 +1,19 @@
-//! The method by which BOLT's profile is gathered, as the user names it.
+//! Method of gathering BOLT's profile, as the user selects it.
 
 use std::fmt;
 
 use anyhow::{Result, bail};
 use build_info::optimized::BoltMethod;
 
-/// How the user wants the profile gathered.
+/// Requested method of gathering the profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Gather {
-    /// Counters in the program: any CPU, every branch counted, several times as slow
+    /// Counters in the program: works on any CPU, counts every branch, several times slower
     #[default]
     Instrument,
     /// perf with the CPU's branch records: full speed, sampled
     Perf,
-    /// perf where the CPU gives branch records, else counters
+    /// perf if the CPU has branch records, else counters
     Auto,
 }
 
@@ -28,13 +28,14 @@ impl fmt::Display for Gather {
 }
 
 impl Gather {
-    /// The method. `branch_records` tries whether perf gives them, and says why not.
+    /// Returns the method to use. `branch_records` tests if perf provides branch records, and returns the reason if
+    /// not.
     ///
-    /// Counters by default: they count every branch on every CPU, virtual ones included, and a profile gathered so is
-    /// as good for any run of the same program.
+    /// Counters are the default: they count every branch on every CPU, including virtual ones, and the resulting
+    /// profile is equally good for every run of the same program.
     ///
     /// # Errors
-    /// When perf is asked for and gives no branch records.
+    /// If perf is requested but provides no branch records.
     pub fn method(self, branch_records: impl FnOnce() -> Result<(), String>) -> Result<BoltMethod> {
         match self {
             Gather::Instrument => Ok(BoltMethod::Instrument),
@@ -42,9 +43,9 @@ impl Gather {
             Gather::Perf => match branch_records() {
                 Ok(()) => Ok(BoltMethod::Perf),
                 Err(why) => bail!(
-                    "perf cannot record branches here: {why}\n  they take a CPU with LBR, BRBE or BRS, a kernel that \
-                     lets it be used (/proc/sys/kernel/perf_event_paranoid), and mostly no virtual machine; \
-                     `--method instrument` works everywhere"
+                    "perf cannot record branches here: {why}\nhint: this needs a CPU with LBR, BRBE or BRS, a \
+                     kernel that permits it (/proc/sys/kernel/perf_event_paranoid), and usually no virtual \
+                     machine; `--method instrument` works everywhere"
                 ),
             },
         }

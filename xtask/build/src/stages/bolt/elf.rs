@@ -1,4 +1,4 @@
-//! What BOLT needs of a program, and what must not have changed in the one it made.
+//! Checks of the program that BOLT gets, and of the program that it makes.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,36 +10,38 @@ use object::{Architecture, Endianness, Object, ObjectSection, ObjectSymbol, Symb
 
 type Elf<'data> = ElfFile<'data, FileHeader64<Endianness>>;
 
-/// The section by which BOLT knows its own work.
+/// Section that marks a program as BOLT's output.
 const BOLT_INFO: &str = ".note.bolt_info";
 
-/// Whether BOLT can rewrite the program at `path`, which is to be one for `target`.
+/// Checks that BOLT can rewrite the program at `path`, which must be a program for `target`.
 ///
 /// # Errors
-/// When it cannot: what is wrong, and what to do.
+/// If it cannot, with the reason and a remedy.
 pub fn check_input(path: &Path, target: &str) -> Result<()> {
     let bytes = read(path)?;
     let file = parse(path, &bytes)?;
     let wanted = if target.starts_with("aarch64") { Architecture::Aarch64 } else { Architecture::X86_64 };
     if file.architecture() != wanted {
-        bail!("{} is for {:?}, and this build is for {target}", path.display(), file.architecture());
+        bail!("{} is for {:?}, but this build is for {target}", path.display(), file.architecture());
     }
     if file.section_by_name(BOLT_INFO).is_some() {
         bail!(
-            "{} was rewritten by BOLT already, which can be done once: take the one it was made of",
+            "{} was already rewritten by BOLT, which is possible only once\nhint: use the program that it was \
+             made from",
             path.display()
         );
     }
     if file.symbols().next().is_none() {
         bail!(
-            "{} is stripped: without symbols BOLT cannot tell functions from data; build it without `strip`",
+            "{} is stripped: without symbols BOLT cannot distinguish functions from data\nhint: build it without \
+             `strip`",
             path.display()
         );
     }
     let relocations = file.section_by_name(".rela.text").map_or(0, |section| section.size());
     if relocations == 0 {
         bail!(
-            "{} holds no relocations of its code, without which BOLT cannot move functions: it must be linked with \
+            "{} contains no relocations of its code, which BOLT needs to move functions: it must be linked with \
              --emit-relocs, and the linker kept none",
             path.display()
         );
@@ -47,28 +49,27 @@ pub fn check_input(path: &Path, target: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether `after` is BOLT's work on `before`, with the CPU guard as it was.
+/// Checks that BOLT made `after` from `before`, and that the CPU guard is unchanged.
 ///
 /// # Errors
-/// When it is not.
+/// If `after` is not BOLT's output or its CPU guard differs.
 pub fn check_output(before: &Path, after: &Path) -> Result<()> {
     let (old, new) = (read(before)?, read(after)?);
     let (old, new) = (parse(before, &old)?, parse(after, &new)?);
     if new.section_by_name(BOLT_INFO).is_none() {
-        bail!("llvm-bolt left {} as it was: it holds no {BOLT_INFO}", after.display());
+        bail!("llvm-bolt did not change {}: it has no section {BOLT_INFO}", after.display());
     }
     let (was, is) = (Guard::of(&old)?, Guard::of(&new)?);
     if old.architecture() == Architecture::X86_64 && (was.functions.is_empty() || was.first.is_empty()) {
         bail!(
-            "{} has no CPU guard that could be seen to stay: neither may its functions be missing nor its entry in \
-             .preinit_array",
+            "cannot check the CPU guard of {}: its functions or its entry in .preinit_array are missing",
             before.display()
         );
     }
     if was != is {
         bail!(
-            "BOLT changed the CPU guard of {}: it must run before all else and hold nothing but plain x86-64; its \
-             functions were {:?} and are {:?}",
+            "BOLT changed the CPU guard of {}, which must run before all other code and contain only plain \
+             x86-64; its functions were {:?} and are now {:?}",
             after.display(),
             was.names(),
             is.names()
@@ -77,12 +78,12 @@ pub fn check_output(before: &Path, after: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The CPU guard (`vendor/llama-link/csrc/guard.c`) as it lies in a program. Empty on other CPUs than x86-64.
+/// CPU guard (`vendor/llama-link/csrc/guard.c`) in a program. Empty on CPUs other than x86-64.
 #[derive(Debug, PartialEq, Eq)]
 struct Guard {
-    /// Name, address and code of each function of its file.
+    /// Name, address and code of each function in the guard's source file.
     functions: Vec<(String, u64, Vec<u8>)>,
-    /// Where `.preinit_array` lies, and what the loader writes there: the functions that run first.
+    /// Address of `.preinit_array`, and the values that the loader writes there: the functions that run first.
     first: Vec<(u64, i64)>,
 }
 
@@ -90,7 +91,7 @@ impl Guard {
     fn of(file: &Elf) -> Result<Self> {
         let mut functions = Vec::new();
         let mut inside = false;
-        // Local symbols follow that of their file.
+        // In the symbol table, local symbols follow the symbol of their source file.
         for symbol in file.symbols() {
             let name = symbol.name().unwrap_or_default();
             match symbol.kind() {
@@ -110,7 +111,7 @@ impl Guard {
     }
 }
 
-/// The entries of `.preinit_array`. In a program that can be loaded anywhere they are dynamic relocations.
+/// Returns the entries of `.preinit_array`. In a position-independent program they are dynamic relocations.
 fn first(file: &Elf) -> Vec<(u64, i64)> {
     let Some(section) = file.section_by_name(".preinit_array") else { return Vec::new() };
     let range = section.address()..section.address() + section.size();
@@ -123,16 +124,16 @@ fn first(file: &Elf) -> Vec<(u64, i64)> {
     let dynamic_ones = relocations
         .filter(|(address, _)| range.contains(address))
         .map(|(address, relocation)| (address, relocation.addend()));
-    // GNU's linker writes the value into both places, lld into the relocation alone.
+    // GNU's linker writes the value to the section and to the relocation, lld only to the relocation.
     static_ones.chain(dynamic_ones).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The bytes of a function, wherever its section is now.
+/// Returns the code of a function, in whichever section it is now.
 fn code<'data>(file: &Elf<'data>, symbol: &impl ObjectSymbol<'data>) -> Result<Vec<u8>> {
     let found = file.sections().find_map(|section| {
         section.data_range(symbol.address(), symbol.size()).ok().flatten().map(<[u8]>::to_vec)
     });
-    found.with_context(|| format!("no section holds the function {}", symbol.name().unwrap_or_default()))
+    found.with_context(|| format!("no section contains the function {}", symbol.name().unwrap_or_default()))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -140,8 +141,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 fn parse<'data>(path: &Path, bytes: &'data [u8]) -> Result<Elf<'data>> {
-    Elf::parse(bytes)
-        .with_context(|| format!("{} is no 64-bit ELF program that can be understood", path.display()))
+    Elf::parse(bytes).with_context(|| format!("cannot parse {} as a 64-bit ELF program", path.display()))
 }
 
 #[cfg(test)]
@@ -153,7 +153,7 @@ mod tests {
     const C: &str =
         "int square(int x) { return x * x; }\nint main(int n, char ** v) { return square(n) - n * n; }\n";
 
-    /// A small program, compiled and linked with `flags`.
+    /// Compiles and links a small program with `flags`.
     fn compiled(folder: &Path, name: &str, flags: &[&str]) -> std::path::PathBuf {
         let source = folder.join("small.c");
         std::fs::write(&source, C).unwrap();
@@ -178,8 +178,8 @@ mod tests {
         let cases = [
             (&plain, here.as_str(), "no relocations"),
             (&stripped, here.as_str(), "is stripped"),
-            (&good, foreign, "and this build is for"),
-            (&text, here.as_str(), "no 64-bit ELF"),
+            (&good, foreign, "but this build is for"),
+            (&text, here.as_str(), "as a 64-bit ELF program"),
             (&folder.path().join("absent"), here.as_str(), "cannot read"),
         ];
         for (path, target, expected) in cases {
@@ -196,7 +196,7 @@ mod tests {
         assert!(error.contains(".note.bolt_info"), "{error}");
     }
 
-    /// A program with a guard that returns `value`, and BOLT's note where it is `noted`.
+    /// Compiles a program with a guard that returns `value`; if `noted` is true, the program has BOLT's note.
     fn guarded(folder: &Path, name: &str, value: u32, noted: bool) -> std::path::PathBuf {
         let note = if noted {
             "__asm__(\".section .note.bolt_info,\\\"\\\",@progbits\\n.long 1\\n.text\");"

@@ -1,4 +1,4 @@
-//! The profile: a program that counts, runs of it, and what they counted, added up.
+//! Gathering of a profile: instruments a program, runs it, and merges the counts.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,39 +16,42 @@ use crate::fs;
 use crate::process::{Log, Run};
 use crate::ui::Progress;
 
-/// A merged profile.
+/// Merged profile.
 pub struct Profile {
-    /// Folder of the files, one for each program.
+    /// Folder with one file per program.
     folder: PathBuf,
-    /// Digest over them.
+    /// Digest of the files.
     pub digest: Sha256,
-    /// How it was gathered.
+    /// Training that produced the profile.
     pub training: Training,
 }
 
 impl Profile {
-    /// Folder of its files.
+    /// Returns the folder of the files.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The file for `program`.
+    /// Returns the path of the profile for `program`.
+    ///
+    /// # Errors
+    /// If there is no profile for this program.
     pub fn of(&self, program: &BoltTarget) -> Result<PathBuf> {
         let path = self.folder.join(format!("{}.fdata", program.name));
         if !path.is_file() {
-            bail!("no profile of {} was gathered: {} is not there", program.name, path.display());
+            bail!("there is no profile of {}: {} does not exist", program.name, path.display());
         }
         Ok(path)
     }
 }
 
-/// Files of a gathering, in the build folder of the programs.
+/// Paths of a gathering, in the build folder of the programs.
 struct Files {
-    /// Programs that count.
+    /// Folder with the instrumented programs.
     counting: PathBuf,
-    /// What each run counted.
+    /// Folder with the counts of each run.
     raw: PathBuf,
-    /// What all counted.
+    /// Folder with the merged counts.
     merged: PathBuf,
 }
 
@@ -59,7 +62,11 @@ impl Files {
     }
 }
 
-/// Gathers a profile of `programs`, the first of which is the engine that is run; or finds it gathered.
+/// Gathers a profile of `programs`, the first of which is the engine that runs. Reuses a profile that was gathered
+/// before.
+///
+/// # Errors
+/// If a stage fails or the user stops it.
 pub fn gather(
     build: &Build,
     programs: &[BoltTarget],
@@ -94,18 +101,19 @@ pub fn gather(
         )?;
         build.stage(MERGE, &how, |build, progress| merge(build, programs, request, &files, progress))?;
     }
-    // Hundreds of megabytes after a long training. Not before the stage has passed: ctrl-C in its midst can go on.
+    // After a long training these folders hold hundreds of megabytes. They are removed only after the merge has
+    // passed, so that an interrupted merge can resume.
     for folder in [&files.raw, &files.counting].into_iter().filter(|folder| folder.is_dir()) {
         std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
     Ok(Profile {
         digest: fs::digest_tree(&files.merged, &["."])?,
-        training: build.folder.value(TRAIN).context("what was written down of the training is damaged")?,
+        training: build.folder.value(TRAIN).context("the stored record of the training is damaged")?,
         folder: files.merged,
     })
 }
 
-/// Forgets stages whose files are gone, and all of them where the training is to be another.
+/// Invalidates stages whose files are gone, and all stages if the training has changed.
 fn forget_what_is_lost(build: &Build, files: &Files, training: &str) {
     let trained = build.folder.stamp(TRAIN).is_some_and(|stamp| stamp.input == training);
     let merged = build.folder.stamp(MERGE).is_some()
@@ -126,7 +134,7 @@ fn engine(files: &Files, programs: &[BoltTarget]) -> Result<PathBuf> {
     Ok(files.counting.join(&first.name))
 }
 
-/// Puts programs that count beside those that do not: instrumented ones, or a script that runs perf around them.
+/// Creates the counting variants of the programs: instrumented programs, or scripts that run them under perf.
 fn make_counting(
     build: &Build,
     programs: &[BoltTarget],
@@ -149,10 +157,10 @@ fn make_counting(
     Ok(())
 }
 
-/// Branches of user space, with the records of where they came from and went.
+/// Arguments of perf that record user-space branches with their source and target addresses.
 const RECORD: [&str; 5] = ["record", "-e", "cycles:u", "-j", "any,u"];
 
-/// A script in the program's stead.
+/// Returns a script that runs `program` under perf.
 fn recording(program: &Path, raw: &Path) -> String {
     let quote = |text: &OsStr| base::shell_quote(&text.to_string_lossy());
     format!(
@@ -163,14 +171,17 @@ fn recording(program: &Path, raw: &Path) -> String {
     )
 }
 
-/// Whether perf gives branch records here; if not, why.
+/// Tests if perf provides branch records on this machine.
+///
+/// # Errors
+/// The reason why it does not.
 pub fn branch_records(log: &Log) -> Result<(), String> {
     let tried = Run::new("perf", log).args(RECORD).args(["-o", "/dev/null", "--", "true"]).output();
     tried.map(|_| ()).map_err(|error| format!("{error:#}"))
 }
 
-/// Every run must have left a whole file. Counts are written when a program exits, so one that was killed leaves none;
-/// and it does not look whether they could be written, so a full disk leaves half a file and no error.
+/// Checks that every run left a complete file. The program writes its counts when it exits, so a killed run leaves no
+/// file. It does not check for write errors, so a full disk leaves a partial file without an error.
 fn check_raw(raw: &Path, runs: u32) -> Result<()> {
     let mut good = 0;
     for path in list(raw)? {
@@ -178,15 +189,15 @@ fn check_raw(raw: &Path, runs: u32) -> Result<()> {
         match last_byte(&path)? {
             None => {}
             Some(byte) if counted && byte != b'\n' => {
-                bail!("the counts in {} break off in a line: is the disk full?", path.display())
+                bail!("the counts in {} are truncated: the disk may be full", path.display())
             }
             Some(_) => good += 1,
         }
     }
     if good < runs.max(1) {
         bail!(
-            "of {runs} training runs {good} left counts in {}: counts are written at the end of a run, so the others \
-             were killed, or the disk is full",
+            "of {runs} training runs, {good} left counts in {}: a run writes its counts at its end, so the \
+             others were killed, or the disk is full",
             raw.display()
         );
     }
@@ -217,7 +228,7 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Adds up what the runs counted.
+/// Merges the counts of all runs.
 fn merge(
     build: &Build,
     programs: &[BoltTarget],
@@ -244,7 +255,7 @@ fn merge(
     Ok(())
 }
 
-/// The instrumented program's files are `NAME.PID.fdata`.
+/// Returns the files of the instrumented program `name`, which are called `NAME.PID.fdata`.
 fn of_program(files: Vec<PathBuf>, name: &str) -> Vec<PathBuf> {
     let prefix = format!("{name}.");
     let is_its =
@@ -252,7 +263,7 @@ fn of_program(files: Vec<PathBuf>, name: &str) -> Vec<PathBuf> {
     files.into_iter().filter(is_its).collect()
 }
 
-/// What perf recorded, as profiles of `program`.
+/// Converts perf's recordings to profiles of `program`.
 fn converted(
     build: &Build,
     program: &BoltTarget,
@@ -275,7 +286,7 @@ fn converted(
     Ok(made)
 }
 
-/// A profile of nothing would be taken by llvm-bolt without a word.
+/// Checks that the profile is not empty, because llvm-bolt accepts an empty profile without a warning.
 fn check_merged(path: &Path) -> Result<()> {
     let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     if !text.contains(&b'\n') {
@@ -290,13 +301,13 @@ mod tests {
 
     #[test]
     fn runs_that_left_no_counts_are_missed() {
-        // What was left in files, runs that were made, and what is said
+        // Content of the files, number of runs, and expected part of the error.
         let cases: [(&[&str], u32, Option<&str>); 7] = [
             (&["1 a\n", "1 a\n"], 2, None),
             (&["1 a\n", "1 a\n"], 1, None),
-            (&["1 a\n"], 2, Some("of 2 training runs 1 left counts")),
+            (&["1 a\n"], 2, Some("of 2 training runs, 1 left counts")),
             (&["1 a\n", ""], 2, Some("were killed")),
-            (&["1 a\n", "1 a\n1 b 0"], 2, Some("break off in a line: is the disk full?")),
+            (&["1 a\n", "1 a\n1 b 0"], 2, Some("are truncated: the disk may be full")),
             (&[], 0, Some("left counts")),
             (&[], 1, Some("left counts")),
         ];
@@ -333,7 +344,7 @@ mod tests {
     #[test]
     fn a_recording_stands_for_the_program_and_takes_its_arguments() {
         let folder = tempfile::Builder::new().prefix("a b").tempdir().unwrap();
-        // perf that runs what it is given, and writes what it was told.
+        // Fake perf that prints its arguments to standard error and runs the given command.
         let bin = folder.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
         let perf = "#!/bin/sh\necho \"$@\" >&2\nwhile [ \"$1\" != -- ]; do shift; done\nshift\nexec \"$@\"\n";
@@ -342,7 +353,7 @@ mod tests {
         fs::write_script(&program, "#!/bin/sh\nprintf '<%s>' \"$@\"\n").unwrap();
         let script = folder.path().join("recording");
         fs::write_script(&script, &recording(&program, folder.path())).unwrap();
-        // By sh: another test's fork may still hold the script open for writing.
+        // sh runs the script because a process forked by another test may still hold it open for writing (`ETXTBSY`).
         let path = format!("{}:/usr/bin:/bin", bin.display());
         let output = std::process::Command::new("sh")
             .arg(&script)

@@ -1,5 +1,5 @@
-//! BOLT: a program that was seen to work is linked with relocations, run with counters, and laid out anew by what was
-//! counted. <https://github.com/llvm/llvm-project/blob/main/bolt/README.md>
+//! BOLT: links a tested program with relocations, runs it with counters, and rewrites its layout according to the
+//! counts. <https://github.com/llvm/llvm-project/blob/main/bolt/README.md>
 
 mod asked;
 mod elf;
@@ -22,10 +22,10 @@ pub use asked::Gather;
 pub use gather::branch_records;
 pub use request::{BoltRequest, BoltTarget, Train};
 
-/// Makes the build that BOLT makes of `base`, or finds it made. What is current stays so.
+/// Makes the build that BOLT derives from `base`, or returns it if it exists. Does not change which build is current.
 ///
 /// # Errors
-/// When a stage fails: nothing that is current was touched, and the same command goes on where it stopped.
+/// If a stage fails. The current build is untouched, and the same command resumes at the failed stage.
 pub fn optimize(base: &Build, request: &BoltRequest, train: &mut Train) -> Result<Outcome> {
     let before = base.complete(request.hostname)?;
     let size = before.info.artifacts.first().context("the build's record names no program")?.size;
@@ -79,8 +79,11 @@ pub fn optimize(base: &Build, request: &BoltRequest, train: &mut Train) -> Resul
     Ok(Outcome { info, folder: build.folder.path().to_path_buf(), built: true, ran })
 }
 
-/// Notes in its record what `bolted` brought against `rival`, and makes it current where it is to be kept, else
+/// Stores the comparison of `bolted` with `rival` in the records. Makes `bolted` current if `kept` is true, else
 /// `rival`.
+///
+/// # Errors
+/// If a record or the link cannot be written.
 pub fn settle(rival: &Build, bolted: Outcome, gain: Gain, kept: bool) -> Result<Outcome> {
     let folder = Folder::create(&bolted.folder)?;
     let mut info = bolted.info;
@@ -99,7 +102,8 @@ pub fn settle(rival: &Build, bolted: Outcome, gain: Gain, kept: bool) -> Result<
     Ok(Outcome { info, ..bolted })
 }
 
-/// Stage times of the relocatable build and of what was made of it. The smoke test is in both.
+/// Returns the stage times of the relocatable build and of the build made from it. Times of stages in both, such as
+/// the smoke test, are added.
 fn both(relocatable: Vec<StageTime>, bolted: Vec<StageTime>) -> Vec<StageTime> {
     let mut all = relocatable;
     for stage in bolted {
@@ -114,7 +118,10 @@ fn both(relocatable: Vec<StageTime>, bolted: Vec<StageTime>) -> Vec<StageTime> {
     all
 }
 
-/// The tools that lie beside `llvm-bolt` must be there before anything is linked.
+/// Checks that the tools beside `llvm-bolt` exist, before anything is linked.
+///
+/// # Errors
+/// If a tool is missing.
 pub fn check_tools(tools: &BoltTools, method: BoltMethod) -> Result<()> {
     let needed = match method {
         BoltMethod::Instrument => &tools.merge_fdata,
@@ -123,7 +130,7 @@ pub fn check_tools(tools: &BoltTools, method: BoltMethod) -> Result<()> {
     for tool in [needed, &tools.merge_fdata] {
         if !tool.is_file() {
             bail!(
-                "{} is missing, though {} is there: install BOLT whole",
+                "{} is missing, although {} exists\nhint: install all programs of BOLT",
                 tool.display(),
                 tools.bolt.path.display()
             );

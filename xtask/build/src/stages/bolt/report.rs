@@ -1,23 +1,24 @@
-//! What `llvm-bolt` says that it did.
+//! Parser of `llvm-bolt`'s output.
 
 use build_info::Bytes;
 use build_info::optimized::{Change, Layout};
 
-/// Reads its lines, one after the other. What it does not say stays 0: its words are no interface.
+/// Parser of the output, line by line. Values that the output lacks stay 0, because its wording is not a stable
+/// interface.
 #[derive(Debug, Default)]
 pub struct BoltReader {
     layout: Layout,
-    /// How often the table of counts has come: first as the program was, then as it is.
+    /// Number of tables of counts so far: the first describes the input program, the second the output.
     tables: u32,
 }
 
 impl BoltReader {
-    /// Reads one line.
+    /// Parses one line.
     pub fn line(&mut self, line: &str) {
         let layout = &mut self.layout;
         if let Some((count, what)) = line.trim().split_once(" : ") {
             let Ok(count) = count.parse() else { return };
-            // The second table adds the change in brackets.
+            // The second table appends the change in parentheses.
             match what.split(" (").next().unwrap_or(what) {
                 "executed forward branches" => self.tables += 1,
                 "taken branches" => note(&mut layout.taken_branches, self.tables, count),
@@ -47,7 +48,7 @@ impl BoltReader {
         }
     }
 
-    /// What was read.
+    /// Returns the collected values.
     pub fn layout(self) -> Layout {
         self.layout
     }
@@ -61,7 +62,7 @@ fn note(change: &mut Change, tables: u32, count: u64) {
     }
 }
 
-/// The whole numbers that stand as words of their own.
+/// Returns the integers in `text` that are separate words.
 fn numbers(text: &str) -> impl Iterator<Item = u64> {
     text.split_whitespace().filter_map(|word| word.parse().ok())
 }
@@ -70,7 +71,7 @@ fn numbers(text: &str) -> impl Iterator<Item = u64> {
 mod tests {
     use super::*;
 
-    /// Of llvm-bolt 22.1.8 on the engine.
+    /// Output of llvm-bolt 22.1.8 for the engine.
     const LINES: &str = "\
 BOLT-INFO: shared object or position-independent executable detected
 BOLT-INFO: 1416 out of 9276 functions in the binary (15.3%) have non-empty execution profile

@@ -1,4 +1,4 @@
-//! What is asked of BOLT: which programs, by which profile.
+//! Request to BOLT: the programs, and the way to gather the profile.
 
 use std::path::{Path, PathBuf};
 
@@ -6,34 +6,37 @@ use anyhow::{Context, Result};
 use build_info::optimized::{BoltMethod, Training};
 use plan::bolt::BoltTools;
 
-/// A program or a shared library that BOLT rewrites.
+/// Program or shared library that BOLT rewrites.
 #[derive(Clone, Debug)]
 pub struct BoltTarget {
-    /// Name of the files that are made of it.
+    /// Base name of the files that are made from it.
     pub name: String,
-    /// Where it is.
+    /// Path of the program.
     pub path: PathBuf,
 }
 
-/// Runs the engine at the path it is given, so that what is hot is counted.
+/// Function that runs the engine at the given path on the training workloads, so that hot code is counted.
 pub type Train<'t> = dyn FnMut(&Path) -> Result<Training> + 't;
 
-/// How the profile is gathered, and by what.
+/// Settings for gathering the profile.
 pub struct BoltRequest<'r> {
-    /// `llvm-bolt` and its companions.
+    /// `llvm-bolt` and its companion programs.
     pub tools: &'r BoltTools,
-    /// Counters or branch records.
+    /// Method of profiling: counters or branch records.
     pub method: BoltMethod,
-    /// What the training depends on; with another key it is run again.
+    /// Key of the training's inputs; a different key causes a new training.
     pub training: String,
-    /// Whether this machine's name is left in the record.
+    /// True to store the machine's name in the record.
     pub hostname: bool,
 }
 
-/// Makes an empty folder.
+/// Makes `folder` an empty folder.
+///
+/// # Errors
+/// If it cannot be emptied or created.
 pub fn fresh(folder: &Path) -> Result<()> {
     if folder.exists() {
         std::fs::remove_dir_all(folder).with_context(|| format!("cannot clear {}", folder.display()))?;
     }
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))
 }

@@ -1,4 +1,4 @@
-//! The rewriting itself.
+//! Rewriting of a program by BOLT.
 
 use std::path::Path;
 
@@ -16,20 +16,23 @@ use crate::fs;
 use crate::process::Run;
 use crate::ui::Progress;
 
-/// How many times its size a program may have afterwards. The old code stays in the file beside the new, since
-/// pointers of programs that BOLT does not see through may lead there; so code, which is a third of the engine, comes
-/// twice, and more than double the whole is a mistake of BOLT's that every start would pay for.
+/// Maximum growth factor of a program. The old code stays in the file, because pointers that BOLT cannot trace may
+/// lead to it. So code, a third of the engine, appears twice; a program that more than doubles indicates an error of
+/// BOLT, for which every start would pay.
 const GROWTH: u64 = 2;
-/// What padding to pages of 2 MiB may add to a small one.
+/// Additional bytes allowed for a small program, for padding to pages of 2 MiB.
 const PADDING: u64 = 16 << 20;
 
-/// What the stage is run on, beyond the profile that names the build folder.
+/// Returns the inputs of the stage other than the profile, whose digest is part of the build folder's name.
 pub fn input(program: &Path, tools: &BoltTools) -> Result<String> {
     let digest = fs::digest_file(program)?;
     Ok(format!("{digest} {} {}", tools.bolt.version, bolt::rewrite().join(" ")))
 }
 
-/// Makes the engine's candidate of `program`, which had `size` before it was linked with relocations.
+/// Rewrites `program` to the engine's candidate. The program had `size` before it was linked with relocations.
+///
+/// # Errors
+/// If llvm-bolt fails or its output is unusable.
 pub fn rewrite(
     build: &Build,
     program: &BoltTarget,
@@ -41,8 +44,9 @@ pub fn rewrite(
     let candidate = build.folder.candidate();
     let folder = candidate.parent().unwrap_or(build.folder.path());
     fresh(folder)?;
-    // Beside, until it is seen to be whole: the newest engine is what lies in the candidate's place. The name is always the same,
-    // unlike the temporary names of `base`: BOLT writes its command line into the program.
+    // The output is written beside the candidate until it is complete, because the file at the candidate's path
+    // counts as the newest engine. The name is fixed, unlike the temporary names of `base`, because BOLT writes its
+    // command line into the program.
     let beside = folder.join(format!("{}.bolt", program.name));
     let mut reader = BoltReader::default();
     Run::new(&tools.bolt.path, &build.log)
@@ -59,32 +63,32 @@ pub fn rewrite(
     elf::check_output(&program.path, &beside)?;
     if layout.hot_functions == 0 {
         bail!(
-            "the profile in {} fits no function of {}: remove it, and run the same again to gather a new one",
+            "the profile in {} matches no function of {}\nhint: remove it, and run the same command again to \
+             gather a new one",
             profile.folder().display(),
             program.path.display()
         );
     }
     fs::write_atomically(&build.folder.path().join("layout.json"), &serde_json::to_vec(&layout)?)?;
     std::fs::rename(&beside, &candidate)
-        .with_context(|| format!("cannot put {} into place", candidate.display()))
+        .with_context(|| format!("cannot move {} into place", candidate.display()))
 }
 
-/// What was done, and the options it was done with.
+/// Returns the layout statistics and the options of the rewriting.
 pub fn result(build: &Build) -> Result<(Layout, Vec<String>)> {
     let path = build.folder.path().join("layout.json");
     let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let layout =
-        serde_json::from_slice(&text).with_context(|| format!("cannot understand {}", path.display()))?;
+    let layout = serde_json::from_slice(&text).with_context(|| format!("cannot parse {}", path.display()))?;
     Ok((layout, bolt::rewrite()))
 }
 
 fn check_size(made: &Path, before: Bytes) -> Result<()> {
-    let size = std::fs::metadata(made).with_context(|| format!("cannot look at {}", made.display()))?.len();
+    let size = std::fs::metadata(made).with_context(|| format!("cannot examine {}", made.display()))?.len();
     let most = before.0 * GROWTH + PADDING;
     if size > most {
         bail!(
-            "llvm-bolt made a program of {} out of one of {before}: more than {} would cost more at every start than a \
-             better layout gives back",
+            "llvm-bolt enlarged the program to {} from {before}: more than {} would cost more at every start \
+             than a better layout gains",
             Bytes(size),
             Bytes(most)
         );

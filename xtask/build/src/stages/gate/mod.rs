@@ -1,8 +1,8 @@
-//! The correctness gate: does this build compute what a scalar build computes?
+//! Correctness gate: checks that a build computes what a scalar build computes.
 //!
-//! Compilers have made garbage of kernels (GCC 13.3 on ARM, clang with flash attention on POWER). So every build
-//! runs small models of random quantised blocks, and its logits are compared with those of a build without any
-//! vector instruction, which lie in the repository. docs/src/build/gate.md says why the limits are where they are.
+//! Compilers have miscompiled kernels (GCC 13.3 on ARM, clang with flash attention on POWER). So every build runs
+//! small models of random quantised blocks. The gate compares its logits with those of a build without vector
+//! instructions, which are stored in the repository. docs/src/build/gate.md explains the limits.
 
 mod reference;
 mod run;
@@ -21,16 +21,15 @@ use crate::ui::{self, Progress};
 pub use reference::Reference;
 pub use run::Engine;
 
-/// The profile that the reference is made of. Its builds do not go through the gate: they would be compared with
-/// themselves.
+/// Profile that the reference is made with. Its builds skip the gate, because they would be compared with themselves.
 pub const REFERENCE_PROFILE: &str = "reference";
 
 /// Compares the candidate with the reference.
 ///
 /// # Errors
-/// When a case is outside the limits, or two runs differ; the report is kept in the build folder.
+/// If a case exceeds the limits or two runs differ. The report is stored in the build folder.
 pub fn gate(build: &Build, progress: &mut Progress) -> Result<()> {
-    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    let anneal = build.folder.newest_engine().context("the build folder contains no anneal")?;
     let folder = folder(build);
     let engine = Engine {
         anneal: &build.executable(&anneal),
@@ -51,12 +50,12 @@ pub fn gate(build: &Build, progress: &mut Progress) -> Result<()> {
     fs::write_atomically(&result_path(build), &bytes)
 }
 
-/// What the stage is run on beyond the plan.
+/// Returns the inputs of the stage other than the plan.
 pub fn input(build: &Build) -> String {
     format!("{} {}", build.engine_source, Reference::digest().as_str())
 }
 
-/// What the gate found of this build.
+/// Returns the stored result of the gate for this build, or `None`.
 pub fn result(build: &Build) -> Option<Gate> {
     serde_json::from_slice(&std::fs::read(result_path(build)).ok()?).ok()
 }
@@ -65,27 +64,27 @@ fn folder(build: &Build) -> PathBuf {
     build.folder.path().join("gate")
 }
 
-/// Where the result is kept.
+/// Returns the path of the result.
 pub fn result_path(build: &Build) -> PathBuf {
     folder(build).join("result.json")
 }
 
-/// Why a build did not pass and what to do.
+/// Returns the reason why a build did not pass, and a remedy.
 pub fn failure(gate: &Gate, report: &Path) -> String {
     let limits = &gate.limits;
-    let mut text = String::from("this build computes something else than the reference:");
+    let mut text = String::from("the results of this build differ from the reference:");
     for case in gate.cases.iter().filter(|case| !case.passes(limits)) {
         text.push_str(&format!("\n    {case}: {}", figures(case)));
     }
     if !gate.repeatable {
-        text.push_str("\n    the same input on the same threads gave other logits the second time");
+        text.push_str("\n    equal input on equal threads gave different logits the second time");
     }
     text.push_str(&format!(
-        "\n  accepted: mean KL divergence <= {:.0e} nats, the same best token at >= {:.1} % of the positions; the \
-         whole report: {}\n  The reference is of llama.cpp {}: sources that compute otherwise on purpose need another \
-         (`cargo xtask gate --write-reference`). A switch such as fast_math or a BLAS library may do it. Else the \
-         compiler made wrong code, llama.cpp has a mistake, or memory is faulty: try another compiler, and report it \
-         with that file. The last good build stays current.",
+        "\n  limits: mean KL divergence <= {:.0e} nats, same best token at >= {:.1} % of the positions; full \
+         report: {}\n  The reference was made with llama.cpp {}. Possible causes:\n  - the sources compute \
+         differently on purpose: make a new reference (`cargo xtask gate --write-reference`)\n  - a switch such \
+         as fast_math, or a BLAS library\n  - a miscompilation, a bug of llama.cpp, or faulty memory: try \
+         another compiler, and report it with that file\n  The last good build stays current.",
         limits.mean_kld,
         100.0 * limits.top1,
         report.display(),
@@ -96,12 +95,12 @@ pub fn failure(gate: &Gate, report: &Path) -> String {
 
 fn figures(case: &Case) -> String {
     if case.mean_kld == f64::MAX {
-        return "logits that are no numbers (NaN or infinite)".to_string();
+        return "logits that are NaN or infinite".to_string();
     }
     format!("mean KL divergence {:.1e} nats, same best token at {:.2} %", case.mean_kld, 100.0 * case.top1)
 }
 
-/// The cases as a table.
+/// Returns the cases as a table.
 pub fn table(gate: &Gate) -> Table {
     let header =
         ["architecture", "flash", "mode", "mean KLD (nats)", "max", "top-1", "greedy tokens", "accepted"];

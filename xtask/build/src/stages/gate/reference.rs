@@ -1,6 +1,7 @@
-//! The reference: log-probabilities of a scalar build, kept in the repository.
+//! Reference: log-probabilities of a scalar build, stored in the repository.
 //!
-//! A line of JSON, then for each probe its rows: 16-bit numbers, little-endian, as `kld::compact` makes them.
+//! The file has one line of JSON, followed by the rows of each probe: 16-bit little-endian numbers from
+//! `kld::compact`.
 
 use std::path::{Path, PathBuf};
 
@@ -8,31 +9,31 @@ use anyhow::{Context, Result, bail};
 use build_info::{Logits, Sha256, gate, kld};
 use serde::{Deserialize, Serialize};
 
-/// As it was when xtask was compiled.
+/// Content of the reference file when xtask was compiled.
 const KEPT: &[u8] = include_bytes!("reference.bin");
-/// Where it lies in a checkout.
+/// Path of the file, relative to the checkout.
 const PLACE: &str = "xtask/build/src/stages/gate/reference.bin";
 
 /// Log-probabilities of every probe.
 #[derive(Debug)]
 pub struct Reference {
-    /// The build they are of.
+    /// Build that computed them.
     pub build: gate::Reference,
-    /// The probes.
+    /// Results per probe.
     pub probes: Vec<Rows>,
 }
 
-/// What one probe gave.
+/// Results of one probe.
 #[derive(Debug)]
 pub struct Rows {
     about: About,
     cells: Vec<u16>,
 }
 
-/// What is told of one probe.
+/// Description of one probe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct About {
-    /// Its name.
+    /// Name of the probe.
     pub name: String,
     /// Digest of the model's file.
     pub model: Sha256,
@@ -42,17 +43,18 @@ pub struct About {
     pub greedy: Vec<u32>,
 }
 
-/// The first line.
+/// First line of the file.
 #[derive(Serialize, Deserialize)]
 struct Header {
     build: gate::Reference,
     probes: Vec<About>,
-    /// Of all that follows.
+    /// Digest of everything after the first line.
     sha256: Sha256,
 }
 
 impl Rows {
-    /// Takes the first `positions` of `logits`; the tokens after them are the greedy ones.
+    /// Creates the rows of a probe from the first `positions` of `logits`. The tokens at later positions are the
+    /// greedy ones.
     pub fn of(name: &str, model: Sha256, logits: &Logits, positions: usize) -> Self {
         let cells = logits.rows().take(positions).flat_map(kld::log_softmax).map(kld::compact).collect();
         let about = About {
@@ -65,50 +67,53 @@ impl Rows {
         Self { about, cells }
     }
 
-    /// What is told of it.
+    /// Returns the description of the probe.
     pub fn about(&self) -> &About {
         &self.about
     }
 
-    /// Positions of its text.
+    /// Returns the number of positions in the probe's text.
     pub fn positions(&self) -> usize {
         self.about.positions
     }
 
-    /// Log-probabilities, position after position.
+    /// Returns the log-probabilities, one row per position.
     pub fn rows(&self) -> impl Iterator<Item = Vec<f64>> {
         self.cells.chunks_exact(self.about.vocabulary).map(kld::expand)
     }
 
-    /// Tokens in its vocabulary.
+    /// Returns the size of the vocabulary.
     pub fn vocabulary(&self) -> usize {
         self.about.vocabulary
     }
 }
 
 impl Reference {
-    /// The one that xtask was compiled with.
+    /// Returns the reference that was compiled into xtask.
+    ///
+    /// # Errors
+    /// If it is damaged.
     pub fn kept() -> Result<Self> {
-        Self::parse(KEPT).context("the gate's reference in this xtask is damaged: check out the file again")
+        Self::parse(KEPT)
+            .context("the gate's reference in this xtask is damaged\nhint: check out the file again")
     }
 
-    /// Its digest, so that a new one makes builds pass again.
+    /// Returns the digest of the reference. Stages depend on it, so a new reference makes builds run the gate again.
     pub fn digest() -> Sha256 {
         Sha256::of(KEPT)
     }
 
-    /// Where a checkout at `root` keeps it.
+    /// Returns the path of the reference in a checkout at `root`.
     pub fn path(root: &Path) -> PathBuf {
         root.join(PLACE)
     }
 
     fn parse(bytes: &[u8]) -> Result<Self> {
         let end = bytes.iter().position(|&byte| byte == b'\n').context("it has no first line")?;
-        let header: Header =
-            serde_json::from_slice(&bytes[..end]).context("its first line is not understood")?;
+        let header: Header = serde_json::from_slice(&bytes[..end]).context("cannot parse its first line")?;
         let mut rest = &bytes[end + 1..];
         if Sha256::of(rest) != header.sha256 {
-            bail!("its content does not have the digest that its first line names");
+            bail!("its content does not match the digest in its first line");
         }
         let mut probes = Vec::new();
         for about in header.probes {
@@ -124,7 +129,7 @@ impl Reference {
         Ok(Self { build: header.build, probes })
     }
 
-    /// The file's bytes.
+    /// Returns the content of the file.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let rows: Vec<u8> =
             self.probes.iter().flat_map(|probe| &probe.cells).flat_map(|cell| cell.to_le_bytes()).collect();
@@ -156,7 +161,7 @@ mod tests {
             probe.write(&path).unwrap();
             assert_eq!(crate::fs::digest_file(&path).unwrap(), rows.about().model, "{}", probe.name());
             assert_eq!(rows.rows().count(), rows.positions());
-            // Peaked like a real model's: 1 to 4 bits of entropy.
+            // Checks that the rows are peaked like those of a real model, with 1 to 4 bits of entropy.
             let entropy = |row: Vec<f64>| row.iter().map(|p| -p.exp() * p).sum::<f64>();
             let bits = rows.rows().map(entropy).sum::<f64>() / rows.positions() as f64 / 2f64.ln();
             assert!((1.0..4.0).contains(&bits), "{}: {bits} bits", probe.name());

@@ -1,4 +1,4 @@
-//! Runs an engine on the probes and compares it with the reference.
+//! Runs an engine on the probes and compares the results with the reference.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -13,24 +13,25 @@ use super::reference::{Reference, Rows};
 use crate::fs;
 use crate::process::{Executable, Log};
 
-/// Tokens of each probe's text: a prime, so that every tile of rows has a rest. One in 509 is 0.2 %.
+/// Number of tokens in each probe's text. It is prime, so that no tile size divides the rows evenly. One token in 509
+/// is 0.2 %.
 const POSITIONS: usize = 509;
-/// Greedy tokens after it.
+/// Number of greedy tokens after the text.
 const GREEDY: usize = 32;
 
-/// An engine at its place, and a folder for what it is fed and gives.
+/// Engine at its path, with a folder for input and output files.
 pub struct Engine<'a> {
-    /// The program.
+    /// Program of the engine.
     pub anneal: &'a Executable,
-    /// A folder of the gate's own.
+    /// Folder that only the gate uses.
     pub folder: &'a Path,
-    /// Where its output goes.
+    /// Log for the engine's output.
     pub log: &'a Log,
-    /// What all its runs have in common.
+    /// Arguments and environment of all runs.
     pub manner: Manner,
 }
 
-/// One way of running one probe.
+/// Way of running one probe.
 #[derive(Clone, Copy)]
 struct Feed {
     probe: Probe,
@@ -51,10 +52,10 @@ impl Feed {
 }
 
 impl Engine<'_> {
-    /// Writes a probe and its text, and returns the model's digest.
+    /// Writes a probe's model and text, and returns the digest of the model.
     fn prepare(&self, probe: Probe) -> Result<Sha256> {
         std::fs::create_dir_all(self.folder)
-            .with_context(|| format!("cannot make {}", self.folder.display()))?;
+            .with_context(|| format!("cannot create {}", self.folder.display()))?;
         let model = self.file(probe, "gguf");
         probe.write(&model).context("cannot write the gate's model")?;
         let tokens: Vec<String> = probe.tokens(POSITIONS).iter().map(u32::to_string).collect();
@@ -66,10 +67,10 @@ impl Engine<'_> {
         self.folder.join(format!("{}.{extension}", probe.name()))
     }
 
-    /// The logits that it gives.
+    /// Runs the engine and returns its logits.
     fn logits(&self, feed: Feed) -> Result<Logits> {
         let out = self.file(feed.probe, "logits");
-        // What an earlier run left must not be taken for this one's.
+        // The output of an earlier run must not be taken for this one's.
         let _ = std::fs::remove_file(&out);
         let mut run = self
             .anneal
@@ -83,21 +84,22 @@ impl Engine<'_> {
             .args(["-c", "1024", "-fa", if feed.flash_attention { "on" } else { "off" }]);
         run = run.args(&self.manner.flags).envs(&self.manner.variables);
         if !feed.flash_attention {
-            // Both kinds of kernels in no more runs: those for weights as they are, and those for repacked ones.
+            // This tests both kinds of kernels, for weights as stored and for repacked ones, without additional runs.
             run = run.args(["--no-repack"]);
         }
         if feed.mode == Mode::Decode {
-            // One thread: with more, a busy machine makes every step wait for the slowest at each of its barriers.
+            // A single thread is used, because on a busy machine every step would wait at each barrier for the
+            // slowest thread.
             run = run.args(["--step", "--greedy", &GREEDY.to_string(), "-t", "1"]);
         }
-        run.output().with_context(|| format!("the engine cannot do {}", feed.name()))?;
+        run.output().with_context(|| format!("the engine cannot run {}", feed.name()))?;
         let bytes = std::fs::read(&out).with_context(|| format!("cannot read {}", out.display()))?;
-        let logits = Logits::parse(&bytes).with_context(|| format!("cannot understand {}", out.display()))?;
+        let logits = Logits::parse(&bytes).with_context(|| format!("cannot parse {}", out.display()))?;
         let _ = std::fs::remove_file(&out);
         let expected = POSITIONS + if feed.mode == Mode::Decode { GREEDY } else { 0 };
         if logits.tokens.len() != expected || logits.vocabulary() != feed.probe.vocabulary() as usize {
             bail!(
-                "{}: {expected} rows of {} logits were asked for, and {} of {} came",
+                "{}: {expected} rows of {} logits were requested, but the engine wrote {} of {}",
                 feed.name(),
                 feed.probe.vocabulary(),
                 logits.tokens.len(),
@@ -107,7 +109,10 @@ impl Engine<'_> {
         Ok(logits)
     }
 
-    /// Compares it with `reference`; `tell` hears of every case as it begins.
+    /// Compares the engine with `reference`. Calls `tell` at the start of each case.
+    ///
+    /// # Errors
+    /// If a run fails or the models differ from the reference's.
     pub fn compare(&self, reference: &Reference, mut tell: impl FnMut(usize, usize, &str)) -> Result<Gate> {
         let started = Instant::now();
         let mut cases = Vec::new();
@@ -136,14 +141,17 @@ impl Engine<'_> {
         })
     }
 
-    /// Makes a reference of it.
+    /// Creates a reference from this engine.
+    ///
+    /// # Errors
+    /// If a run fails.
     pub fn reference(&self, build: build_info::gate::Reference) -> Result<Reference> {
         let mut probes = Vec::new();
         for probe in Probe::all() {
             let model = self.prepare(probe)?;
             let logits = self.logits(Feed { probe, flash_attention: false, mode: Mode::Decode })?;
             if logits.rows().flatten().any(|value| !value.is_finite()) {
-                bail!("the reference build gave logits that are no numbers for {}", probe.name());
+                bail!("the reference build gave logits that are NaN or infinite for {}", probe.name());
             }
             probes.push(Rows::of(probe.name(), model, &logits, POSITIONS));
         }
@@ -151,7 +159,7 @@ impl Engine<'_> {
     }
 }
 
-/// The reference's rows of `probe`, if they are of the same model.
+/// Returns the rows of `probe` in the reference, if they belong to the same model.
 fn rows(reference: &Reference, probe: Probe, model: Sha256) -> Result<&Rows> {
     let found = reference.probes.iter().find(|rows| rows.about().name == probe.name());
     match found {
@@ -163,8 +171,8 @@ fn rows(reference: &Reference, probe: Probe, model: Sha256) -> Result<&Rows> {
             Ok(rows)
         }
         _ => bail!(
-            "the gate's reference is not of the {} probe that is written now: make a new one with \
-             `cargo xtask gate --write-reference`, after `cargo xtask build --profile reference`",
+            "the gate's reference does not match the current probe {}\nhint: make a new one with `cargo xtask \
+             build --profile reference`, then `cargo xtask gate --write-reference`",
             probe.name()
         ),
     }
@@ -180,7 +188,7 @@ fn case(feed: Feed, rows: &Rows, logits: &Logits) -> Case {
         flash_attention: feed.flash_attention,
         mode: feed.mode,
         positions: found.positions,
-        // JSON has no infinity and no NaN: what is no number is told as the greatest there is.
+        // JSON has no infinity or NaN, so such values are stored as the largest finite number.
         mean_kld: if found.mean_kld.is_finite() { found.mean_kld } else { f64::MAX },
         max_kld: if found.max_kld.is_finite() { found.max_kld } else { f64::MAX },
         top1: found.top1,

@@ -1,26 +1,26 @@
-//! What a compiler cache counts.
+//! Statistics of compiler caches.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
 
-/// What a compiler cache did, by its own counts.
+/// Activity of a compiler cache, from its own statistics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Objects that were there.
+    /// Number of objects found in the cache.
     pub hits: u64,
-    /// Objects that were compiled, and are there from now on.
+    /// Number of objects that were compiled and added to the cache.
     pub misses: u64,
-    /// Objects of these that other machines compiled.
+    /// Number of the compiled objects that other machines compiled.
     pub elsewhere: u64,
-    /// What the cache passed on to the compiler, by the reason.
+    /// Number of commands passed through to the compiler, by reason.
     pub passed_on: BTreeMap<String, u64>,
-    /// What went wrong in the cache itself, by its word for it.
+    /// Number of errors of the cache itself, by its name for them.
     pub troubles: BTreeMap<String, u64>,
 }
 
-/// What of `sccache --show-stats --stats-format json` is read.
+/// Fields of `sccache --show-stats --stats-format json` that are read.
 #[derive(Deserialize)]
 struct Shown {
     stats: Stats,
@@ -52,7 +52,7 @@ impl ByLanguage {
     }
 }
 
-/// ccache's counters of what it does not keep. <https://ccache.dev/manual/latest.html#_cache_statistics>
+/// ccache's counters of uncacheable commands. <https://ccache.dev/manual/latest.html#_cache_statistics>
 const PASSED_ON: [&str; 12] = [
     "autoconf_test",
     "bad_compiler_arguments",
@@ -68,7 +68,7 @@ const PASSED_ON: [&str; 12] = [
     "unsupported_source_language",
 ];
 
-/// ccache's counters of what should not be.
+/// ccache's counters of errors.
 const TROUBLES: [&str; 7] = [
     "bad_output_file",
     "compiler_check_failed",
@@ -80,13 +80,13 @@ const TROUBLES: [&str; 7] = [
 ];
 
 impl Counts {
-    /// Reads what `sccache --show-stats --stats-format json` prints.
+    /// Parses the output of `sccache --show-stats --stats-format json`.
     pub fn of_sccache(text: &str) -> Option<Self> {
         let Shown { stats } = serde_json::from_str(text).ok()?;
         let mut passed_on = stats.not_cached;
         passed_on.insert("unknown compiler".to_string(), stats.requests_unsupported_compiler);
         let troubles = [
-            ("reads that took too long", stats.cache_timeouts),
+            ("reads that timed out", stats.cache_timeouts),
             ("failed reads", stats.cache_read_errors),
             ("failed writes", stats.cache_write_errors),
             ("failures on other machines", stats.dist_errors),
@@ -100,7 +100,7 @@ impl Counts {
         })
     }
 
-    /// Reads what `ccache --print-stats` prints: a name, a tabulator and a count in each line.
+    /// Parses the output of `ccache --print-stats`: a name, a tab and a number per line.
     pub fn of_ccache(text: &str) -> Self {
         let all: BTreeMap<&str, u64> = text
             .lines()
@@ -118,7 +118,7 @@ impl Counts {
         }
     }
 
-    /// What came since `before`.
+    /// Returns the difference to the earlier counts `before`.
     pub fn since(&self, before: &Self) -> Self {
         let since = |now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>| {
             let before = |name: &str| before.get(name).copied().unwrap_or(0);
@@ -134,19 +134,19 @@ impl Counts {
         }
     }
 
-    /// Whether it did anything.
+    /// True if any count is not 0.
     pub fn any(&self) -> bool {
         *self != Self::default()
     }
 }
 
-/// What a reader makes of a reason of sccache's.
+/// Returns an explanation of one of sccache's reasons.
 fn explained(reason: &str) -> &str {
     match reason {
-        "crate-type" => "programs and macros of Rust",
-        "-fprofile-use" => "what gcc compiles with a profile (-fprofile-use)",
-        // cargo and CMake ask what a compiler is, and what it would define.
-        "-" | "missing input" => "questions to compilers",
+        "crate-type" => "Rust programs and macros",
+        "-fprofile-use" => "compilations by gcc with a profile (-fprofile-use)",
+        // cargo and CMake run a compiler to learn its kind and its predefined macros.
+        "-" | "missing input" => "queries to compilers",
         other => other,
     }
 }
@@ -160,7 +160,7 @@ impl fmt::Display for Counts {
             }
             all.iter().map(|(name, count)| format!("{name} ({count})")).collect::<Vec<_>>().join(", ")
         };
-        write!(f, "{} of {} objects were there", self.hits, self.hits + self.misses)?;
+        write!(f, "{} of {} objects were cached", self.hits, self.hits + self.misses)?;
         if self.elsewhere > 0 {
             write!(f, ", {} were compiled on other machines", self.elsewhere)?;
         }
@@ -168,7 +168,7 @@ impl fmt::Display for Counts {
             write!(f, "; not cacheable: {}", listed(&self.passed_on))?;
         }
         if !self.troubles.is_empty() {
-            write!(f, "; trouble: {}", listed(&self.troubles))?;
+            write!(f, "; errors: {}", listed(&self.troubles))?;
         }
         Ok(())
     }
@@ -192,8 +192,8 @@ mod tests {
         let now = Counts::of_sccache(&sccache(113, 9, rest)).unwrap();
         assert_eq!(
             now.since(&before).to_string(),
-            "103 of 111 objects were there, 2 were compiled on other machines; not cacheable: questions to compilers (3), \
-             what gcc compiles with a profile (-fprofile-use) (4); trouble: failed writes (3)"
+            "103 of 111 objects were cached, 2 were compiled on other machines; not cacheable: compilations by gcc with a \
+             profile (-fprofile-use) (4), queries to compilers (3); errors: failed writes (3)"
         );
         assert!(!now.since(&now).any());
         assert_eq!(Counts::of_sccache("error"), None);
@@ -208,7 +208,7 @@ mod tests {
         );
         assert_eq!(
             now.since(&before).to_string(),
-            "103 of 111 objects were there; not cacheable: unsupported compiler option (2)"
+            "103 of 111 objects were cached; not cacheable: unsupported compiler option (2)"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A compiler cache: files that two builds have in common are compiled once.
+//! Compiler cache: compiles files that builds have in common only once.
 
 mod counts;
 
@@ -11,47 +11,50 @@ use toolchain::Toolchain;
 use base::exit;
 pub use counts::Counts;
 
-/// Whether a compiler cache runs the compilers.
+/// Choice of a compiler cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Cache {
-    /// sccache, else ccache, else none.
+    /// sccache if installed, else ccache if installed, else no cache.
     #[default]
     Auto,
     /// sccache.
     Sccache,
     /// ccache.
     Ccache,
-    /// None.
+    /// Without a compiler cache.
     Off,
 }
 
-/// What runs the compilers, and whose wish that is.
+/// Compiler cache in front of the compilers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launcher {
-    /// The program; none for none.
+    /// Path of the cache; `None` for no cache.
     pub program: Option<PathBuf>,
-    /// Whether it is named by the user, who may name none as well.
+    /// True if the user made the choice, which may be no cache.
     pub named: bool,
-    /// Where it is not named: what takes its place in builds that it must not compile.
+    /// Path of the cache for builds that `program` must not compile; `None` if the user made the choice.
     pub instead: Option<PathBuf>,
 }
 
 impl Cache {
-    /// The option as it is written, where it is not `default`.
+    /// Returns the option as text, or `None` if it is `default`.
     pub fn option(self, default: Self) -> Option<String> {
         let value = self.to_possible_value().filter(|_| self != default)?;
         Some(format!("--cache {}", value.get_name()))
     }
 
-    /// What runs the compilers.
+    /// Returns the compiler cache to use.
     ///
     /// # Errors
-    /// When one is asked for that is not there.
+    /// A usage error if the requested cache is not installed.
     pub fn launcher(self, toolchain: &Toolchain) -> Result<Launcher> {
         let path = |tool: &Option<build_info::record::Tool>| tool.as_ref().map(|tool| tool.path.clone());
         let (sccache, ccache) = (path(&toolchain.sccache), path(&toolchain.ccache));
-        let missing =
-            |name: &str| exit::usage(format!("--cache {name}: there is no {name}; install it, or use auto"));
+        let missing = |name: &str| {
+            exit::usage(format!(
+                "cannot use --cache {name}: {name} is not installed\nhint: install it, or use --cache auto"
+            ))
+        };
         let named = |program| Launcher { program, named: true, instead: None };
         match self {
             Cache::Off => Ok(named(None)),

@@ -1,4 +1,4 @@
-//! `model fetch`
+//! Command `model fetch`.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use toolchain::setup::{Needs, Requirement};
 /// Options of `model fetch`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Model to download; without a name, the models are listed
+    /// Model to download; without a name, list the models
     name: Option<String>,
-    /// Write the file here [default: anneal/models in the user's cache]
+    /// Path for the file [default: anneal/models in the user's cache]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Accept the licence and download without asking
@@ -56,7 +56,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
         if !terminal {
             return Err(exit::usage(format!(
-                "{} is downloaded only if its licence is accepted, and there is no terminal to ask on\nhint: add --yes",
+                "{} is downloaded only if its licence is accepted, and there is no terminal to ask on\nhint: add \
+                 --yes",
                 model.name
             )));
         }
@@ -92,7 +93,7 @@ fn list(ui: &Ui) -> Result<()> {
     ui.result(&models, lines.join("\n"))
 }
 
-/// Prints where the model is. `downloaded` is false if it was there before.
+/// Prints the path of the model. `downloaded` is false if the file existed before.
 fn report(model: &PublishedModel, out: &Path, downloaded: bool, ui: &Ui) -> Result<()> {
     ui.result(
         &serde_json::json!({

@@ -1,4 +1,4 @@
-//! `model`
+//! Command `model`.
 
 pub mod fetch;
 pub mod synth;

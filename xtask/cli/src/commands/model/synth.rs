@@ -1,4 +1,4 @@
-//! `model synth`
+//! Command `model synth`.
 
 use std::path::{Path, PathBuf};
 
@@ -14,26 +14,26 @@ use gguf::synth::{self, Preset};
 /// Options of `model synth`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Shape: tiny, moe-tiny, bert-tiny (embeddings alone), swa-tiny (a sliding window), small-qwen2, small-llama,
-    /// llama-1b, qwen2.5-1.5b, or the last two with four layers alone: llama-1b-4l, qwen2.5-1.5b-4l; moe-1b (a mixture of
-    /// experts)
+    /// Shape: tiny, moe-tiny, bert-tiny (embeddings only), swa-tiny (sliding window), small-qwen2, small-llama,
+    /// llama-1b, qwen2.5-1.5b, moe-1b (mixture of experts), or llama-1b-4l and qwen2.5-1.5b-4l, which have only four
+    /// layers
     #[arg(long, required_unless_present = "lora_of")]
     preset: Option<String>,
-    /// A LoRA adapter for this model, in place of a model
+    /// Make a LoRA adapter for this model instead of a model
     #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "quant"])]
     lora_of: Option<PathBuf>,
-    /// The file to write
+    /// Path for the file
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
-    /// Quantisation: F16, F32, or any that llama.cpp knows (Q4_K_M, Q8_0, …; those need a finished build)
+    /// Quantisation: F16, F32, or any that llama.cpp supports (Q4_K_M, Q8_0, …), which needs a finished build
     #[arg(long, default_value = "F16", value_name = "TYPE")]
     quant: String,
-    /// The same seed gives the same file
+    /// Seed of the random weights; equal seeds give equal files
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
 
-/// Builds whose engine may quantise, best first.
+/// Profiles whose engine may quantise, in order of preference.
 const ENGINES: &[&str] = &["native", "portable", "dev", "upstream-default"];
 
 /// Writes a model.
@@ -44,14 +44,14 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let given = args.preset.as_deref().unwrap_or_default();
     let Some(preset) = Preset::all().into_iter().find(|preset| preset.name() == given) else {
         let names = Preset::all().map(Preset::name);
-        return Err(exit::usage(format!("no preset {given:?}: there are {}", names.join(", "))));
+        return Err(exit::usage(format!("unknown preset {given:?}\nhint: presets are {}", names.join(", "))));
     };
     let quant = args.quant.to_ascii_uppercase();
-    // Before gigabytes are written for nothing.
+    // The quantisation is checked before gigabytes are written.
     let known: Vec<&str> = (0..64).filter_map(gguf::file_type_name).collect();
     if !known.contains(&quant.as_str()) {
         return Err(exit::usage(format!(
-            "no quantisation {:?}: llama.cpp has {}",
+            "unknown quantisation {:?}\nhint: llama.cpp supports {}",
             args.quant,
             known.join(", ")
         )));

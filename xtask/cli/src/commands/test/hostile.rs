@@ -1,4 +1,4 @@
-//! `test --hostile`: every attack on the program, in full.
+//! Command `test --hostile`: every attack on the program, in full.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use build::ui::Ui;
 /// Variable that makes the attacks run in full. `engine/anneal/tests/hostile/effort.rs` reads it.
 const VARIABLE: &str = "ANNEAL_HOSTILE";
 
-/// Package and name of each test program with attacks. `cargo xtask test` without `--hostile` runs a part of each attack.
+/// Package and name of each test program with attacks. `cargo xtask test` without `--hostile` runs a part of each
+/// attack.
 const ATTACKS: [(&str, &str); 2] = [("anneal", "hostile"), ("ship", "hostile")];
 
 /// Runs all attacks with the kernels of the native build.

@@ -1,4 +1,4 @@
-//! `test --kernels`: kernels of older CPUs, which run on any machine.
+//! Command `test --kernels`: kernels of older CPUs, which run on any machine.
 
 use build_info::Host;
 
@@ -14,9 +14,9 @@ pub enum Level {
 /// Instruction sets beyond x86-64-v3 for which ggml has kernels.
 const BEYOND_AVX2: [&str; 3] = ["avx512f", "avx_vnni", "amx_tile"];
 
-/// Tests that continuous integration also runs with AVX2 kernels, because they depend on the layout of the weights, on
-/// rounding, or on the CPU guard: test programs, with the modules that are run of them, or all. Running all tests twice
-/// would take too long.
+/// Tests that continuous integration also runs with AVX2 kernels, because they depend on the layout of the weights,
+/// on rounding, or on the CPU guard: test programs, with the modules that are run of them, or all. Running all tests
+/// twice would take too long.
 pub const SENSITIVE: [(&str, &[&str]); 3] = [
     (
         "commands",

@@ -49,8 +49,8 @@ struct SkippedTest<'a> {
 }
 
 impl Counts {
-    /// Reads a line of a test program: the closing line of libtest (`test result: ok. 3 passed; 0 failed; 1 ignored; …`), or a
-    /// line about a test that did not run.
+    /// Reads a line of a test program: the closing line of libtest (`test result: ok. 3 passed; 0 failed; 1 ignored;
+    /// …`), or a line about a test that did not run.
     pub fn add(&mut self, line: &str) {
         self.documentation |= line.trim() == "Doc-tests engine";
         self.skipped.extend(skipped::parse(line).or_else(|| ignored(line)));
@@ -100,7 +100,8 @@ fn ignored(line: &str) -> Option<Skipped> {
 }
 
 impl fmt::Display for Sum {
-    /// Writes the names of skipped tests, then the closing line. Programs read the closing line, so nothing else is on it.
+    /// Writes the names of skipped tests, then the closing line. Programs read the closing line, so nothing else is
+    /// on it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Skipped { test, why } in &self.skipped {
             writeln!(f, "skipped {test}: {why}")?;

@@ -1,11 +1,11 @@
-//! Changes of a file that know its structure.
+//! Changes of a file that follow its structure.
 
 use random_weights::Xoshiro;
 
 use super::form::{Form, Key, Tensor, Value, width};
 use super::values::{ARCHITECTURES, BROKEN, MORE_KEYS, MORE_TENSORS, PRE, SCALINGS, TOKENIZERS, WHOLE};
 
-/// `enum gguf_type`.
+/// Value types, from `enum gguf_type`.
 const U32: u32 = 4;
 const I32: u32 = 5;
 const F32: u32 = 6;
@@ -20,7 +20,7 @@ pub fn pick<'a, T>(list: &'a [T], random: &mut Xoshiro) -> &'a T {
 /// Changes of the data: offset and new bytes.
 pub type Patches = Vec<(u64, Vec<u8>)>;
 
-/// Makes one change of `form`, or of its data. Returns it in words.
+/// Makes one change to `form`, or to its data. Returns a description.
 pub fn change(form: &mut Form, patches: &mut Patches, random: &mut Xoshiro) -> String {
     match random.below(100) {
         0..34 => value(form, random),
@@ -36,7 +36,7 @@ pub fn change(form: &mut Form, patches: &mut Patches, random: &mut Xoshiro) -> S
             format!("the number of {} is {by} more", if of_keys { "keys" } else { "tensors" })
         }
         _ => {
-            // Half of the flips are among the counts and the first keys.
+            // Half of the flips hit the counts and the first keys.
             let place = if random.below(2) == 0 { random.below(400) } else { random.below(1 << 30) };
             let flip = (place, 1 << random.below(8));
             form.flips.push(flip);
@@ -45,7 +45,7 @@ pub fn change(form: &mut Form, patches: &mut Patches, random: &mut Xoshiro) -> S
     }
 }
 
-/// Returns the bytes of a number of the type `kind` that is seldom right.
+/// Returns the bytes of a usually invalid number of the type `kind`.
 fn number(kind: u32, random: &mut Xoshiro) -> Vec<u8> {
     match kind {
         F32 => (*pick(BROKEN, random) as f32).to_le_bytes().to_vec(),
@@ -73,7 +73,7 @@ fn shown(bytes: &[u8], kind: u32) -> String {
     }
 }
 
-/// Makes an array of numbers with a length as for each layer, for each token, or none. Returns it in words too.
+/// Creates an array of numbers, with one per layer, one per token, or none. Also returns a description.
 fn array(kind: u32, random: &mut Xoshiro) -> (Value, String) {
     let len = *pick(&[0, 1, 2, 3, 4, 6, 16, 512, 2048, 100_000], random);
     let one = number(kind, random);
@@ -85,7 +85,7 @@ fn array(kind: u32, random: &mut Xoshiro) -> (Value, String) {
     (Value::Numbers { of: kind, bytes, said: 0 }, words)
 }
 
-/// Returns a text that is seldom right under `key`.
+/// Returns a usually invalid text for `key`.
 fn text(key: &str, random: &mut Xoshiro) -> Vec<u8> {
     let names = match key {
         "general.architecture" => ARCHITECTURES,
@@ -120,7 +120,7 @@ fn value(form: &mut Form, random: &mut Xoshiro) -> String {
             6..8 => {
                 let to = kind_of_number(random);
                 *kind = to;
-                // Often the same number with another type.
+                // The new value is often the same number with another type.
                 if random.below(2) == 0 && to != F32 && to != F64 {
                     bytes.resize(width(to), 0)
                 } else {
@@ -290,7 +290,7 @@ fn vocabulary(form: &mut Form, random: &mut Xoshiro) -> String {
     }
 }
 
-/// Returns a type of tensors. Some numbers stand for no type.
+/// Returns a tensor type. Some numbers are not valid types.
 fn kind_of_tensor(random: &mut Xoshiro) -> u32 {
     if random.below(20) == 0 {
         *pick(&[4, 5, 31, 32, 33, 99, u32::MAX], random)
@@ -305,7 +305,7 @@ fn tensor(form: &mut Form, random: &mut Xoshiro) -> String {
     }
     let (at, other) = (random.below(form.tensors.len()), random.below(form.tensors.len()));
     let name = form.tensors[at].name.clone();
-    // Errors in sizes are found at once, and hide what comes after them.
+    // Inconsistent sizes are found at once and hide later errors.
     let mut fits = random.below(8) > 0;
     let words = match random.below(20) {
         0..7 => {
@@ -314,7 +314,7 @@ fn tensor(form: &mut Form, random: &mut Xoshiro) -> String {
             format!("{name} is of type {kind}")
         }
         7 => {
-            // All matrices, or all of one role.
+            // The change affects all matrices, or all of one role.
             let kind = kind_of_tensor(random);
             let role = name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem).rsplit('.').next();
             let role = role.filter(|_| random.below(2) == 0).unwrap_or(".").to_string();
@@ -383,7 +383,7 @@ fn data(form: &Form, patches: &mut Patches, random: &mut Xoshiro) -> String {
     let len = (tensor.bytes() as usize).min(1 << 20);
     let start = if random.below(2) == 0 { 0 } else { random.below(len.max(1)) / 32 * 32 };
     let len = (len - start).min(*pick(&[4, 256, 1 << 20], random));
-    // Of f32 and of f16, whichever it is.
+    // Bytes of f32 and f16 values, independent of the tensor's type.
     let (what, bytes): (&str, Vec<u8>) = match random.below(6) {
         0 => ("NaN", f32::NAN.to_le_bytes().repeat(len / 4)),
         1 => ("infinity", f32::INFINITY.to_le_bytes().repeat(len / 4)),

@@ -1,4 +1,4 @@
-//! A GGUF file taken apart, so that it can be changed and put together again, however wrong it is then.
+//! Parsed GGUF file that can be changed and written again, even if it is invalid.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -6,34 +6,34 @@ use std::path::{Path, PathBuf};
 
 use gguf::{GgmlType, ValueType};
 
-/// Alignment of data.
+/// Alignment of tensor data in bytes.
 const ALIGNMENT: u64 = 32;
 
-/// Key whose text fills the header, so that the data stays in its place.
+/// Key whose text fills the header, so that the data stays at the same offset.
 const FILLER: &str = "fuzz.filler";
 
-/// Room for what changes add to a header.
+/// Space for additions to a header, in bytes.
 const ROOM: usize = 128 << 10;
 
-/// A header.
+/// Parsed header.
 #[derive(Clone, Debug, Default)]
 pub struct Form {
     pub keys: Vec<Key>,
     pub tensors: Vec<Tensor>,
-    /// Added to the numbers of keys and of tensors.
+    /// Offsets added to the numbers of keys and tensors.
     pub miscounted: (i64, i64),
-    /// Bytes of the header that are flipped in the end: place and mask.
+    /// Bytes of the header that are flipped at the end: position and mask.
     pub flips: Vec<(usize, u8)>,
 }
 
-/// A key with its value.
+/// Key with its value.
 #[derive(Clone, Debug)]
 pub struct Key {
     pub name: String,
     pub value: Value,
 }
 
-/// A value, by its number of a type.
+/// Value by its type number.
 #[derive(Clone, Debug)]
 pub enum Value {
     Scalar {
@@ -41,7 +41,7 @@ pub enum Value {
         bytes: Vec<u8>,
     },
     Text(Vec<u8>),
-    /// `said` is added to the length.
+    /// List of numbers; `said` is added to its length.
     Numbers {
         of: u32,
         bytes: Vec<u8>,
@@ -53,7 +53,7 @@ pub enum Value {
     },
 }
 
-/// A tensor's description.
+/// Description of a tensor.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     pub name: String,
@@ -63,7 +63,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Size of its data; 0 where it has none.
+    /// Returns the size of its data; 0 if the size is not computable.
     pub fn bytes(&self) -> u64 {
         let Ok(kind) = GgmlType::from_id(self.kind) else { return 0 };
         let row = kind.bytes_of(self.dims.first().copied().unwrap_or(1));
@@ -72,7 +72,7 @@ impl Tensor {
     }
 }
 
-/// Bytes of a value of the type `kind`; 4 for one that is none.
+/// Returns the size of a value of the type `kind`; 4 for an invalid type.
 pub fn width(kind: u32) -> usize {
     ValueType::from_id(kind).and_then(ValueType::size).unwrap_or(4) as usize
 }
@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Form {
-    /// Takes `bytes`, a good file, apart. Returns where its data begins, too.
+    /// Parses `bytes`, a good file. Also returns the offset of its data.
     pub fn read(bytes: &[u8]) -> (Self, usize) {
         let mut reader = Reader(&bytes[8..]);
         let (tensors, keys) = (reader.u64(), reader.u64());
@@ -137,7 +137,7 @@ impl Form {
         (Form { keys, tensors, ..Form::default() }, data)
     }
 
-    /// Puts each tensor's data behind the one before it.
+    /// Places each tensor's data after that of the previous one.
     pub fn lay_out(&mut self) {
         let mut due = 0u64;
         for tensor in &mut self.tensors {
@@ -146,12 +146,12 @@ impl Form {
         }
     }
 
-    /// Returns the offset of the end of the last tensor, from the beginning of the data.
+    /// Returns the offset of the end of the last tensor, relative to the data.
     pub fn end(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.offset.saturating_add(tensor.bytes())).max().unwrap_or(0)
     }
 
-    /// The header, at least `size` bytes.
+    /// Serialises the header to at least `size` bytes.
     fn header(&self, size: usize) -> Vec<u8> {
         let mut head = b"GGUF".to_vec();
         head.extend(3u32.to_le_bytes());
@@ -212,24 +212,24 @@ fn put_key(out: &mut Vec<u8>, key: &Key) {
     }
 }
 
-/// A good file, and one like it on the disk that is changed again and again.
+/// Good file, and its copy on the disk that is changed repeatedly.
 pub struct Base {
     pub form: Form,
     pub path: PathBuf,
-    /// Good data; none for a model whose weights are a hole in the file, which reads as zeros.
+    /// Good data; empty for a model whose weights are a hole in the file, which reads as zeros.
     data: Vec<u8>,
-    /// Size of the data of the good file.
+    /// Size of the good file's data, in bytes.
     good: u64,
     file: File,
-    /// Size of the header with room for changes.
+    /// Size of the header, with space for changes.
     header: usize,
-    /// Parts of the data that are not good any more.
+    /// Ranges of the data that differ from the good data.
     patched: Vec<(u64, usize)>,
     is_moved: bool,
 }
 
 impl Base {
-    /// Makes the file at `path` of `form` and `data`.
+    /// Creates the file at `path` from `form` and `data`.
     pub fn new(form: Form, data: Vec<u8>, path: &Path) -> Self {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path);
         let file = file.expect("a file");
@@ -238,7 +238,7 @@ impl Base {
         Base { form, path, data, good, file, header, patched: Vec::new(), is_moved: true }
     }
 
-    /// Makes the file hold `form`, with `patches` in its data.
+    /// Writes `form` to the file, with `patches` in its data.
     pub fn write(&mut self, form: &Form, patches: &[(u64, Vec<u8>)]) {
         let header = form.header(self.header);
         let data_at = header.len() as u64;
@@ -254,7 +254,7 @@ impl Base {
             self.file.write_all_at(&good, data_at + at).expect("written");
         }
         self.file.write_all_at(&header, 0).expect("written");
-        // Sizes that no disk has are for the pre-check to find.
+        // Sizes that no disk can hold are rejected by validation.
         let size = form.end().clamp(self.good, self.good.max(64 << 20));
         self.file.set_len(data_at + size).expect("a size");
         for (at, bytes) in patches.iter().filter(|(at, _)| *at < size) {

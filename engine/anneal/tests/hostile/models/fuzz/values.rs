@@ -1,6 +1,6 @@
-//! Keys, texts and numbers that lead llama.cpp to other code, or that are seldom right.
+//! Keys, texts and numbers that make llama.cpp use other code, or that are usually invalid.
 
-/// Architectures: each leads to other code.
+/// Architectures, each of which uses other code.
 pub(super) const ARCHITECTURES: &[&str] = &[
     "llama",
     "llama4",
@@ -119,13 +119,13 @@ pub(super) const PRE: &[&str] = &[
     "kimi-k2",
     "mellum",
 ];
-/// Tokenizers.
+/// Tokenizers, by the name in the file.
 pub(super) const TOKENIZERS: &[&str] =
     &["llama", "gpt2", "bert", "t5", "rwkv", "plamo2", "none", "no_vocab", "gemma4"];
-/// Kinds of RoPE scaling.
+/// Names of RoPE scaling types.
 pub(super) const SCALINGS: &[&str] = &["none", "linear", "yarn", "longrope", "?"];
 
-/// Keys that llama.cpp reads and the presets lack; `{a}` is the architecture.
+/// Keys that llama.cpp reads and that the presets lack; `{a}` is the architecture.
 pub(super) const MORE_KEYS: &[&str] = &[
     "{a}.expert_count",
     "{a}.expert_used_count",
@@ -228,7 +228,7 @@ pub(super) const MORE_KEYS: &[&str] = &[
     "general.type",
 ];
 
-/// Names of tensors that graphs take if they are there.
+/// Names of optional tensors in graphs.
 pub(super) const MORE_TENSORS: &[&str] = &[
     "rope_freqs.weight",
     "output.weight",
@@ -257,7 +257,7 @@ pub(super) const MORE_TENSORS: &[&str] = &[
     "blk.0.layer_output_scale.weight",
 ];
 
-/// Numbers that are seldom right.
+/// Integers that are usually invalid.
 pub(super) const WHOLE: &[i64] = &[
     0,
     1,
@@ -293,7 +293,7 @@ pub(super) const WHOLE: &[i64] = &[
     i64::MIN,
 ];
 
-/// Floating-point numbers that are seldom right.
+/// Floating-point numbers that are usually invalid.
 pub(super) const BROKEN: &[f64] = &[
     0.0,
     -0.0,

@@ -1,4 +1,4 @@
-//! Where quantised models lie, and whether one that lies there can be taken.
+//! Folder of quantised models, and the decision if an existing one can be reused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use gguf::partial::PartialFile;
 use llama::quantize::{TYPES, Type};
 use serde::{Deserialize, Serialize};
 
-/// A folder for quantised models.
+/// Folder for quantised models.
 pub struct QuantFolder {
     path: PathBuf,
-    /// The folder, if it is removed in the end.
+    /// Temporary folder, which is removed at the end. `None` with `--keep`.
     temporary: Option<base::TempDir>,
 }
 
-/// What a quantised model was made from.
+/// Inputs from which a quantised model was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuantOrigin {
     source: Identity,
@@ -28,24 +28,25 @@ pub struct QuantOrigin {
     llama_version: String,
 }
 
-/// A file as it was: another size or time is another content.
+/// Identity of a file: if the size and time of modification are the same, the content is assumed to be the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     bytes: u64,
     modified_ns: u64,
 }
 
-/// What lies beside a quantised model.
+/// Content of the JSON file beside a quantised model.
 #[derive(Serialize, Deserialize)]
 struct Note {
     origin: QuantOrigin,
-    /// Of the model.
+    /// Identity of the model file.
     made: Identity,
 }
 
 impl Identity {
     fn of(path: &Path) -> Result<Self> {
-        let found = fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
+        let found =
+            fs::metadata(path).with_context(|| format!("cannot read the metadata of {}", path.display()))?;
         let modified = found.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let modified_ns = modified.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
         Ok(Self { bytes: found.len(), modified_ns })
@@ -53,7 +54,10 @@ impl Identity {
 }
 
 impl QuantOrigin {
-    /// Quantising `source` to `kind`, with the importance matrix at `imatrix`.
+    /// Returns the origin of a quantisation of `source` to `kind` with the importance matrix at `imatrix`.
+    ///
+    /// # Errors
+    /// If the metadata of a file cannot be read.
     pub fn of(source: &Path, kind: Type, imatrix: Option<&Path>) -> Result<Self> {
         Ok(Self {
             source: Identity::of(source)?,
@@ -65,13 +69,19 @@ impl QuantOrigin {
 }
 
 impl QuantFolder {
-    /// `keep`, or one beside `source` that goes away.
+    /// Uses the folder `keep`, or creates a temporary one beside `source`.
+    ///
+    /// # Errors
+    /// If the folder cannot be created.
     pub fn new(source: &Path, keep: Option<&Path>) -> Result<Self> {
         let beside =
             source.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let cannot = || {
             let folder = keep.unwrap_or(beside).display();
-            format!("cannot make a folder for the quantised models in {folder}; name another with --keep")
+            format!(
+                "cannot create a folder for the quantised models in {folder}\nhint: choose another folder with \
+                    --keep"
+            )
         };
         match keep {
             Some(keep) => {
@@ -86,22 +96,23 @@ impl QuantFolder {
         }
     }
 
-    /// Where `source` quantised to `kind` lies.
+    /// Returns the path of `source` quantised to `kind`.
     pub fn place(&self, source: &Path, kind: Type) -> PathBuf {
         self.path.join(format!("{}-{}.gguf", stem(source), kind.name()))
     }
 
-    /// Whether what lies at `path` was made from `origin`.
+    /// True if the file at `path` was made from `origin`.
     ///
     /// # Errors
-    /// When there is a file that this command did not make: it is not for us to overwrite it.
+    /// If this command did not create the file, because it must not be overwritten.
     pub fn holds(&self, path: &Path, origin: &QuantOrigin) -> Result<bool> {
         if !path.exists() {
             return Ok(false);
         }
         let Ok(text) = fs::read(note(path)) else {
             bail!(
-                "{} is there, and not of `bench --quants`: move it away, or name another folder with --keep",
+                "cannot overwrite {}: `bench --quants` did not create it\nhint: move it away, or choose another \
+                folder with --keep",
                 path.display()
             );
         };
@@ -110,36 +121,47 @@ impl QuantFolder {
         Ok(serde_json::from_slice(&text).is_ok_and(same))
     }
 
-    /// Sees that `bytes` more find room.
+    /// Checks that the folder has room for `bytes` more bytes.
+    ///
+    /// # Errors
+    /// If the free space is too small.
     pub fn has_room(&self, bytes: u64) -> Result<()> {
         drop(PartialFile::beside(&self.path.join("quantised models"), Bytes(bytes))?);
         Ok(())
     }
 
-    /// Removes what is to be made again, the note last: a model without one would be taken for the user's.
+    /// Removes a model that is made again. The note is removed last, because a model without a note counts as the
+    /// user's.
+    ///
+    /// # Errors
+    /// If a file cannot be removed or written.
     pub fn forget(&self, path: &Path) -> Result<()> {
         for old in [path.to_path_buf(), note(path)] {
             if old.exists() {
                 fs::remove_file(&old).with_context(|| format!("cannot remove {}", old.display()))?;
             }
         }
-        // So that a model whose note is not written is known as ours, and as not good.
+        // If the process is killed before the new note is written, this one marks the model as created by Anneal but
+        // invalid.
         if self.temporary.is_none() {
             write(&note(path), b"{}")?;
         }
         Ok(())
     }
 
-    /// Notes that `path` was made from `origin`.
+    /// Records that the model at `path` was made from `origin`.
+    ///
+    /// # Errors
+    /// If the note cannot be written.
     pub fn remember(&self, path: &Path, origin: &QuantOrigin) -> Result<()> {
         let note = Note { origin: origin.clone(), made: Identity::of(path)? };
         write(&self::note(path), &serde_json::to_vec_pretty(&note)?)
     }
 
-    /// Removes the folder if it is temporary, for a process that ends without dropping it.
+    /// Removes the folder if it is temporary. For a process that ends without dropping this value.
     pub fn remove(&self) {
         if self.temporary.is_some() {
-            // Nothing more can be done about what does not go away.
+            // An error is ignored: nothing more can be done.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -151,12 +173,12 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     Ok(partial.commit()?)
 }
 
-/// Where the note of a model lies.
+/// Returns the path of the note beside a model.
 fn note(path: &Path) -> PathBuf {
     path.with_extension("json")
 }
 
-/// The model's name, without the type at its end.
+/// Returns the model's name without a quantisation type at its end.
 fn stem(source: &Path) -> String {
     let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     match name.rsplit_once(['-', '.']) {

@@ -6,7 +6,7 @@ use llama::quantize::Type;
 
 use crate::commands::flags::whole;
 
-/// Quantisations of a model beside each other.
+/// Flags that compare quantisations of a model.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Quantisations")]
 pub struct Flags {
@@ -19,29 +19,29 @@ pub struct Flags {
         conflicts_with_all = ["end_to_end", "prompt_gen", "parts", "repetitions", "no_warmup", "split-layout"]
     )]
     pub(super) quants: Vec<Type>,
-    /// Keep the quantised models in this folder, and take those that are there already and still fit [default: a folder
-    /// beside the model, removed at the end]
+    /// Keep the quantised models in this folder, and reuse those in it that are still valid [default: a folder beside
+    /// the model, removed at the end]
     #[arg(long, value_name = "DIR", requires = "quants")]
     pub(super) keep: Option<PathBuf>,
-    /// Rounds in which every model is measured once [default: 6, the fewest that tell anything]
+    /// Number of rounds, in which every model is measured once [default: 6, the minimum for an interval]
     #[arg(long, value_name = "N", requires = "quants", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: Option<u32>,
-    /// Importance matrix, as of quantize
+    /// Importance matrix, as for quantize
     #[arg(long, value_name = "FILE", requires = "quants")]
     pub(super) imatrix: Option<PathBuf>,
-    /// Take a model that is quantised already, though quantising it again loses twice
+    /// Accept a model that is already quantised, although quantising it again loses quality twice
     #[arg(long, requires = "quants")]
     pub(super) allow_requantize: bool,
-    /// Text to measure divergence on, a file in UTF-8 [default: eval's]
+    /// Text for the divergence, a UTF-8 file [default: that of eval]
     #[arg(long, value_name = "FILE", requires = "quants")]
     pub(super) eval_text: Option<PathBuf>,
-    /// Chunks of 512 tokens of it; 0 leaves divergence out [default: 4]
+    /// Number of chunks of 512 tokens for the divergence; 0 skips it [default: 4]
     #[arg(long, value_name = "N", requires = "quants", value_parser = whole("0 (no divergence) or more chunks"))]
     pub(super) eval_chunks: Option<u32>,
 }
 
 impl Flags {
-    /// Whether this is what bench shall do.
+    /// True if `--quants` was given.
     pub fn is_asked(&self) -> bool {
         !self.quants.is_empty()
     }
