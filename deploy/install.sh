@@ -141,7 +141,7 @@ is_name() { # true if $1 can be the name of a version
 }
 
 foreign() {
-    fail 1 "cannot replace $1: no installer of Anneal created it; nothing was changed
+    fail 1 "cannot replace $1: it was not created by Anneal's installer; nothing was changed
 hint: move it away, or choose another folder with --prefix DIR"
 }
 

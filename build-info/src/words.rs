@@ -3,9 +3,16 @@
 use std::borrow::Cow;
 use std::error::Error;
 
-/// Returns `text` on one line with control characters escaped, so that a file name cannot move the cursor.
+/// Begin of the line with a hint, after the message of an error.
+const HINT: &str = "\nhint: ";
+
+/// Returns `text` on one line with control characters escaped, so that a file name cannot move the cursor. A hint, which
+/// errors have on a line of its own, follows after a semicolon.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, steers)
+    match text.contains(HINT) {
+        true => Cow::Owned(escaped(&text.replace(HINT, "; "), steers).into_owned()),
+        false => escaped(text, steers),
+    }
 }
 
 /// Escapes control characters like [`printable`], but keeps line breaks.

@@ -183,7 +183,7 @@ fn what_others_put_there_is_never_overwritten() {
                 assert_eq!(code, 1, "{installer:?} {place}: {words}");
                 assert!(words.contains(path.to_str().unwrap()), "{installer:?} {place}: {words}");
                 assert!(
-                    words.contains("no installer of Anneal created it"),
+                    words.contains("it was not created by Anneal's installer"),
                     "{installer:?} {place}: {words}"
                 );
                 assert_eq!(fs::symlink_metadata(&path).unwrap().modified().unwrap(), before);

@@ -260,8 +260,8 @@ fn what_tells_of_the_machine_it_was_built_on_is_found() {
     let record = |text: &str| fs::write(folder.join("build_info.json"), text).unwrap();
     let target = common::target();
     for (text, expected) in [
-        (format!(r#"{{"target": {target:?}, "hostname": "x"}}"#), "tells hostname"),
-        (format!(r#"{{"target": {target:?}, "host": {{"hostname": "x"}}}}"#), "tells host.hostname"),
+        (format!(r#"{{"target": {target:?}, "hostname": "x"}}"#), "contains hostname"),
+        (format!(r#"{{"target": {target:?}, "host": {{"hostname": "x"}}}}"#), "contains host.hostname"),
         (format!(r#"{{"target": {target:?}, "notes": ["somehost"]}}"#), "build host's name"),
         (format!(r#"{{"target": {target:?}, "notes": ["/home/me/x"]}}"#), "the path /home/me"),
     ] {

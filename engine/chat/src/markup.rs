@@ -39,7 +39,7 @@ pub(super) fn qwen_coder(text: &str, offered: &[Offered]) -> Result<Vec<Part>, N
     }
 }
 
-/// Parses a call of GLM: the name, then `<arg_key>NAME</arg_key>` and `<arg_value>VALUE</arg_value>` for each
+/// Parses a tool call by GLM: the name, then `<arg_key>NAME</arg_key>` and `<arg_value>VALUE</arg_value>` for each
 /// argument. `is_closed` is true if the closing mark was found; without it, a name without arguments may be
 /// incomplete.
 pub(super) fn glm(text: &str, is_closed: bool, offered: &[Offered]) -> Result<Vec<Part>, No> {

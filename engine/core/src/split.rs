@@ -199,7 +199,7 @@ fn insisted<T>(part: Result<T>, settings: &Settings) -> Result<(Option<T>, Optio
     match part {
         Ok(part) => Ok((Some(part), None)),
         Err(error) if settings.split_layout.source.is_asked() => Err(error),
-        Err(error) => Ok((None, Some(error.to_string()))),
+        Err(error) => Ok((None, Some(error.to_string().replace("\nhint: ", "; ")))),
     }
 }
 
@@ -230,7 +230,7 @@ enum SplitPhase {
 }
 
 impl Prefill {
-    /// Returns the phase that evaluates a batch of `tokens` tokens. A single token is decode, whatever the threshold.
+    /// Returns the phase that evaluates a batch of `tokens` tokens. A single token always counts as decode.
     fn phase(&self, tokens: usize) -> SplitPhase {
         if tokens > 1 && tokens >= self.from { SplitPhase::Prefill } else { SplitPhase::Decode }
     }
@@ -274,7 +274,7 @@ impl Session {
         self.decode.threads()
     }
 
-    /// Makes `flag` interrupt an evaluation, in place of the flag of the whole process.
+    /// Makes `flag` interrupt an evaluation, instead of the flag of the whole process.
     pub fn stop_by(&mut self, flag: &Arc<AtomicBool>) {
         self.decode.stop_by(flag);
         if let Some(prefill) = &mut self.prefill {

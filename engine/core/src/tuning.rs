@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(put_aside_if_damaged(&path).expect("nothing to do"), None);
         let left: Vec<_> = fs::read_dir(folder.path().join("new")).expect("a folder").collect();
         assert_eq!(left.len(), 2, "{left:?}");
-        assert!(read(folder.path()).expect_err("a folder").contains("no regular file"));
+        assert!(read(folder.path()).expect_err("a folder").contains("not a regular file"));
 
         // A second damaged record does not overwrite the first.
         fs::write(&path, "{\"sch").expect("written");
@@ -440,7 +440,7 @@ mod tests {
         for refused in
             [check_changeable(&model), change(&model, |_| {}), put_aside_if_damaged(&model).map(|_| ())]
         {
-            assert!(refused.expect_err("a model").to_string().contains("is no tuning record"));
+            assert!(refused.expect_err("a model").to_string().contains("is not a tuning record"));
         }
         assert_eq!(fs::read(&model).expect("there"), b"GGUF\x03");
         let real = folder.path().join("real.json");

@@ -159,7 +159,10 @@ impl Context {
         if let Some(strange) =
             batch.sequences.iter().find(|sequence| sequence.cast_unsigned() >= self.sequences)
         {
-            return refused(format!("sequence {strange} does not exist in a context with {} sequences", self.sequences));
+            return refused(format!(
+                "sequence {strange} does not exist in a context with {} sequences",
+                self.sequences
+            ));
         }
         let tokens = batch.len();
         let raw = batch.raw();

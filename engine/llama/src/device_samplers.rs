@@ -1,5 +1,5 @@
 //! Sampling on the device that computes the logits, by llama.cpp's backend samplers. The device then sends a token,
-//! or fewer logits, in place of a row of logits.
+//! or fewer logits, instead of a whole row of logits.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -16,16 +16,16 @@ use crate::token::{SequenceId, Token};
 #[derive(Default)]
 pub(super) struct DeviceSamplers {
     /// Samplers on the device, indexed by sequence.
-    runtime_host: Vec<Option<RuntimeHost>>,
+    device_chain: Vec<Option<DeviceChain>>,
     /// Steps that the device turned out not to support. They are kept because each question makes llama.cpp plan its
-    /// graphs anew.
+    /// graphs again.
     lacks: Vec<SamplingStep>,
     /// True if the device supports no sampler at all.
     impossible: bool,
 }
 
 /// Samplers of one sequence.
-struct RuntimeHost {
+struct DeviceChain {
     raw: NonNull<sys::llama_sampler>,
     /// Identifier of the text that owns them.
     owner: u64,
@@ -54,9 +54,9 @@ unsafe impl Send for DeviceSamplers {}
 
 impl Drop for DeviceSamplers {
     fn drop(&mut self) {
-        for runtime_host in self.runtime_host.drain(..).flatten() {
+        for device_chain in self.device_chain.drain(..).flatten() {
             // SAFETY: owned; the context that used it is gone or has stopped using it.
-            unsafe { sys::llama_sampler_free(runtime_host.raw.as_ptr()) }
+            unsafe { sys::llama_sampler_free(device_chain.raw.as_ptr()) }
         }
     }
 }
@@ -67,7 +67,7 @@ impl Context {
     /// supports none of the steps.
     ///
     /// While the device samples, rows of this sequence have no logits, and a batch may request one row of it at most.
-    /// Different samplers make llama.cpp plan its graphs anew, which takes milliseconds; another seed or text does
+    /// Different samplers make llama.cpp plan its graphs again, which takes milliseconds; another seed or text does
     /// not.
     pub fn sample_on_device(
         &mut self,
@@ -77,9 +77,9 @@ impl Context {
         let n_vocab = self.model.n_vocab();
         loop {
             let plan = SamplingPlan::new(asked.options, n_vocab, &self.device_samplers.lacks);
-            if let Some(runtime_host) =
-                self.runtime_host(sequence).filter(|runtime_host| runtime_host.owner == asked.owner)
-                && runtime_host.steps == plan.offloaded()
+            if let Some(device_chain) =
+                self.device_chain(sequence).filter(|device_chain| device_chain.owner == asked.owner)
+                && device_chain.steps == plan.offloaded()
             {
                 return Ok(plan);
             }
@@ -109,7 +109,7 @@ impl Context {
             (false, false) => sys::ANNEAL_DEVICE_CUTS,
         };
         let at = sequence as usize;
-        let samplers = &mut self.device_samplers.runtime_host;
+        let samplers = &mut self.device_samplers.device_chain;
         samplers.resize_with(samplers.len().max(at + 1), || None);
         let old = samplers[at].take();
         let same = old.as_ref().is_some_and(|old| old.options == options && old.steps == plan.offloaded());
@@ -164,7 +164,7 @@ impl Context {
                 .and_then(SamplingStep::of_name)
                 .map_or(StepAnswer::Impossible, StepAnswer::Lacks));
         };
-        self.device_samplers.runtime_host[at] = Some(RuntimeHost {
+        self.device_samplers.device_chain[at] = Some(DeviceChain {
             raw,
             owner: asked.owner,
             chooses: plan.chooses(),
@@ -176,8 +176,8 @@ impl Context {
 
     /// Stops sampling on the device for `sequence`: its rows have logits again.
     pub fn sample_on_host(&mut self, sequence: SequenceId) -> Result<()> {
-        let Some(runtime_host) =
-            self.device_samplers.runtime_host.get_mut(sequence as usize).and_then(Option::take)
+        let Some(device_chain) =
+            self.device_samplers.device_chain.get_mut(sequence as usize).and_then(Option::take)
         else {
             return Ok(());
         };
@@ -188,34 +188,34 @@ impl Context {
         };
         if !cleared {
             let why = self.message.text();
-            self.device_samplers.runtime_host[sequence as usize] = Some(runtime_host);
+            self.device_samplers.device_chain[sequence as usize] = Some(device_chain);
             return Err(Error::Sampler(why));
         }
         // SAFETY: owned, and the context has stopped using it.
-        unsafe { sys::llama_sampler_free(runtime_host.raw.as_ptr()) }
+        unsafe { sys::llama_sampler_free(device_chain.raw.as_ptr()) }
         Ok(())
     }
 
-    fn runtime_host(&self, sequence: SequenceId) -> Option<&RuntimeHost> {
-        self.device_samplers.runtime_host.get(sequence as usize)?.as_ref()
+    fn device_chain(&self, sequence: SequenceId) -> Option<&DeviceChain> {
+        self.device_samplers.device_chain.get(sequence as usize)?.as_ref()
     }
 
     /// True if the device samples for `sequence`, whose rows then have no logits.
     pub fn samples_on_device(&self, sequence: SequenceId) -> bool {
-        self.runtime_host(sequence).is_some()
+        self.device_chain(sequence).is_some()
     }
 
     /// Returns `Some` if the device samples `sequence` for the text of `owner`: true if it also chooses the tokens,
     /// false if it only filters the logits.
     pub fn device_chooses(&self, sequence: SequenceId, owner: u64) -> Option<bool> {
-        self.runtime_host(sequence)
-            .filter(|runtime_host| runtime_host.owner == owner)
-            .map(|runtime_host| runtime_host.chooses)
+        self.device_chain(sequence)
+            .filter(|device_chain| device_chain.owner == owner)
+            .map(|device_chain| device_chain.chooses)
     }
 
     /// Passes `token`, the next one of the text of `sequence`, to the device's samplers.
     pub fn accept_on_device(&mut self, sequence: SequenceId, token: Token) -> Result<()> {
-        let Some(raw) = self.runtime_host(sequence).map(|runtime_host| runtime_host.raw) else {
+        let Some(raw) = self.device_chain(sequence).map(|device_chain| device_chain.raw) else {
             return Ok(());
         };
         let (err, err_size) = self.message.parts();

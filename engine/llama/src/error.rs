@@ -79,7 +79,7 @@ pub enum Error {
         why: String,
     },
 
-    /// The process that was to try a file before loading it ended abnormally: see trial load.
+    /// The trial load of the model ended without a verdict: a child process loads an unknown file first.
     #[error("cannot load {}: its trial load {how}{}", path.display(), known_before(*is_known))]
     Trial {
         /// Path of the model.
@@ -198,7 +198,9 @@ pub enum Error {
     },
 
     /// The prompt has no tokens, and the model adds none.
-    #[error("the prompt is empty, and this model adds no token at the beginning\nhint: give a text with -p or -f")]
+    #[error(
+        "the prompt is empty, and this model adds no token at the beginning\nhint: give a text with -p or -f"
+    )]
     EmptyPrompt,
 
     /// llama.cpp could not evaluate a batch.
@@ -303,7 +305,7 @@ pub enum Error {
         why: String,
     },
 
-    /// A tuning cannot be started, or not be completed.
+    /// A tuning cannot start or cannot continue.
     #[error("{0}")]
     Tune(String),
 
@@ -373,7 +375,7 @@ pub enum Error {
         why: String,
     },
 
-    /// The server ended although nobody stopped it.
+    /// The server ended because of an error.
     #[error("the server cannot continue: {0}")]
     Serve(String),
 
@@ -459,7 +461,9 @@ impl Error {
 /// Returns the advice if the tokenizer gave up for the reason `why`, or an empty text. See patch 0009 of llama.cpp.
 fn tokenizer_advice(why: &str) -> &'static str {
     match why.contains("steps a character") {
-        true => "\nhint: shorten the text, or put spaces and line breaks into its long runs of the same characters",
+        true => {
+            "\nhint: shorten the text, or put spaces and line breaks into its long runs of the same characters"
+        }
         false => "",
     }
 }

@@ -1,7 +1,8 @@
 //! Safe owners of llama.cpp's objects, and the options that they take.
 //!
-//! This crate holds the engine's only unsafe code. Everything that can throw or abort goes through the shim's
-//! `anneal_*` wrappers; what is called directly only reads fields. Strings from llama.cpp are copied at once.
+//! This crate holds the engine's only unsafe code. Functions that can throw or abort are called through the shim's
+//! `anneal_*` wrappers. Functions that are called directly only read fields. Strings from llama.cpp are copied at
+//! once.
 
 // Links the libraries that define the functions declared in llama-sys.
 #[cfg(feature = "link")]

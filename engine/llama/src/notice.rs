@@ -5,7 +5,7 @@ use std::io::Write as _;
 use build_info::words::printable;
 use tracing::level_filters::LevelFilter;
 
-/// True if the program keeps a log, of whatever level.
+/// True if the program keeps a log, at any level.
 pub fn is_logged() -> bool {
     LevelFilter::current() != LevelFilter::OFF
 }
@@ -14,7 +14,7 @@ pub fn is_logged() -> bool {
 pub fn warn(words: &str) {
     match is_logged() {
         true => tracing::warn!("{}", printable(words)),
-        // A closed stderr is no error.
+        // A closed stderr is not an error.
         false => drop(writeln!(std::io::stderr(), "warning: {}", printable(words))),
     }
 }

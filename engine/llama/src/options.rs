@@ -134,7 +134,7 @@ choice! {
     RopeScaling, "RoPE scaling", None:
     /// No scaling.
     None = "none",
-    /// The same factor for all frequencies.
+    /// One factor for all frequencies.
     Linear = "linear",
     /// A factor by frequency: YaRN, arXiv 2309.00071.
     Yarn = "yarn",

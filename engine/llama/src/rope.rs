@@ -109,7 +109,10 @@ impl Rope {
         }
         match (self.scaling, self.factor(), self.yarn()) {
             (Some(RopeScaling::None), Some(_), _) => {
-                return usage("--rope-scaling none with a scale: llama.cpp would ignore the scale; use linear or yarn".to_string());
+                return usage(
+                    "--rope-scaling none with a scale: llama.cpp would ignore the scale; use linear or yarn"
+                        .to_string(),
+                );
             }
             (Some(other @ (RopeScaling::None | RopeScaling::Linear)), _, Some(flag)) => {
                 return usage(format!(

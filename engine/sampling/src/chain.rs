@@ -135,7 +135,7 @@ impl Chain {
         self.report.on_host = plan.on_host().to_vec();
         self.report.why = plan.on_host().first().map(|step| match plan.is_for_devices(&self.options) {
             false => {
-                format!("{}: llama.cpp does not support this step on devices, so the host also does the steps after it", step.name())
+                format!("{}: llama.cpp does not support this step on devices", step.name())
             }
             true => format!("{}: this device does not support it", step.name()),
         });

@@ -117,7 +117,10 @@ pub fn refuse_the_same(input: &Path, output: &Path) -> Result<()> {
         .zip(output.canonicalize().ok())
         .is_some_and(|(input, output)| input == output);
     match same {
-        true => Err(Error::Usage(format!("{} is input and output: name another output", input.display()))),
+        true => Err(Error::Usage(format!(
+            "{} is both input and output\nhint: choose another output",
+            input.display()
+        ))),
         false => Ok(()),
     }
 }
@@ -142,7 +145,8 @@ fn wrong_override(input: &Path, options: &QuantizeOptions) -> Option<Error> {
     plan_with(&[]).ok()?;
     options.tensor_types.iter().find_map(|one| match plan_with(std::slice::from_ref(one)) {
         Err(Error::Quantize { why, .. }) => Some(Error::Usage(format!(
-            "--tensor-type {}={}: {why}; give a regular expression (ECMAScript's) and a type that its tensors can have",
+            "--tensor-type {}={}: {why}\nhint: give a regular expression \
+             (ECMAScript) and a type that its tensors can have",
             one.0, one.1
         ))),
         _ => None,

@@ -188,6 +188,6 @@ mod tests {
         }
         let error = load(folder.path(), &["absent".to_string()]).unwrap_err();
         assert_eq!(exit::code_of(&error), 2);
-        assert!(error.to_string().contains("there are empty, quant"), "{error}");
+        assert!(error.to_string().contains("workloads are empty, quant"), "{error}");
     }
 }

@@ -66,10 +66,7 @@ pub fn plan(profile: &Profile, host: &Host, rustc: &Rustc, toolchain: &Toolchain
     };
     let target = profile.target;
     let wrong = |what: &str| {
-        exit::usage(format!(
-            "profile {}: `target = \"{target}\"` on a machine of {}: {what}",
-            profile.name, rustc.host
-        ))
+        exit::usage(format!("profile {}: `target = \"{target}\"` on {}: {what}", profile.name, rustc.host))
     };
     if profile.compiler != CompilerChoice::Zig {
         return Err(wrong("it requires `compiler = \"zig\"`, which has a C library for that architecture"));

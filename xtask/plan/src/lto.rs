@@ -65,8 +65,8 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
             if rustc != major {
                 plan.codegen.cargo_lto = Some(alone.to_string());
                 notes.push(format!(
-                    "C++ and Rust are optimised separately at link time, because clang is of LLVM {major} and \
-                     rustc of LLVM {rustc}; with clang {rustc}, calls between them could be inlined"
+                    "C++ and Rust are optimised separately at link time, because clang is based on LLVM {major} \
+                     and rustc on LLVM {rustc}; with clang {rustc}, calls between them could be inlined"
                 ));
             } else {
                 plan.codegen.rust.push("-Clinker-plugin-lto".to_string());

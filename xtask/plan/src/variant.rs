@@ -160,7 +160,7 @@ pub fn profdata_tool(plan: &Plan, scope: PgoScope, toolchain: &Toolchain) -> Res
     if scope.cpp() && plan.compiler.kind == CompilerKind::Clang && cxx != rustc {
         bail!(
             "clang {cxx} and rustc (LLVM {rustc}) write profiles in different formats\nhint: install \
-             clang-{rustc}, or a rustc of LLVM {cxx} with `rustup toolchain install`, or use --scope rust"
+             clang-{rustc}, or a rustc based on LLVM {cxx} with `rustup toolchain install`, or use --scope rust"
         );
     }
     match toolchain.llvm_profdata.iter().find(|tool| tool.llvm_major == Some(rustc)) {

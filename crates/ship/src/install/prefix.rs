@@ -283,7 +283,7 @@ pub fn is_there(path: &Path) -> bool {
 /// Returns the error for a file of others at a path that Anneal needs.
 pub fn foreign(path: &Path) -> anyhow::Error {
     anyhow!(
-        "cannot replace {}: no installer of Anneal created it; nothing was changed\nhint: move it away, or \
+        "cannot replace {}: it was not created by Anneal's installer; nothing was changed\nhint: move it away, or \
          choose another folder with --prefix DIR",
         path.display()
     )

@@ -85,7 +85,7 @@ fn every_part_of_a_split_model_counts() {
         let before = std::fs::metadata(output).expect("there").len();
         let arguments = [Path::new("quantize"), &first, output, Path::new("F16")];
         let (code, _, stderr) = crate::common::parts(&crate::common::anneal(arguments));
-        assert!(code == Some(2) && stderr.contains("is input and output"), "{code:?}: {stderr}");
+        assert!(code == Some(2) && stderr.contains("is both input and output"), "{code:?}: {stderr}");
         assert_eq!(std::fs::metadata(output).expect("there").len(), before);
     }
 }
@@ -172,7 +172,7 @@ fn flags_that_cannot_be_meant_are_wrong_usage() {
         (&["run", "-m", model, "-p", "a", "--load-mode", "fast"], "direct_io"),
         (&["run", "-m", model, "-p", "a", "--cpu-list", "0-"], "0-3,8"),
         (&["run", "-m", model, "-p", "a", "--cpu-list", "511"], "this process may only use the CPUs"),
-        (&["quantize", model, model, "q8_0"], "is input and output"),
+        (&["quantize", model, model, "q8_0"], "is both input and output"),
         (&["run", "-p", "a"], "--model"),
         (&["bench", "-m", model, "-r", "0"], "0"),
         (&["bench", "-m", model, "-o", "xml"], "jsonl"),

@@ -469,7 +469,7 @@ fn a_roofline_that_cannot_be_measured_or_kept_is_told() {
     // The folder's parent is a file, which is reported before anything is measured.
     let (code, stdout, stderr) = keeping(&file.join("state"), &["bench", "--roofline", "-t", "1"]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
-    assert!(stderr.contains("--no-save") && stderr.lines().count() == 2, "{stderr}");
+    assert!(stderr.contains("--no-save") && stderr.lines().count() == 3, "{stderr}");
 }
 
 #[test]
@@ -546,7 +546,7 @@ fn parts_that_cannot_be_timed() {
     std::fs::write(&empty, "").expect("a file");
     let (empty, tiny) = (empty.to_str().expect("UTF-8"), crate::common::tiny().to_str().expect("UTF-8"));
     let cases: [(&[&str], i32, &str); 6] = [
-        (&["--parts", "decode", "-n", "0"], 2, "give -n"),
+        (&["--parts", "decode", "-n", "0"], 2, "give it with -n"),
         (&["--parts", "prefil"], 2, "unknown part"),
         (&["--parts", "load", "--end-to-end"], 2, "cannot be used with"),
         (&["--text", empty], 2, "--parts"),

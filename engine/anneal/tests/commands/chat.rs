@@ -154,7 +154,7 @@ fn templates_that_cannot_be_used_are_errors_before_anything_is_typed() {
         (
             "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
             1,
-            "no end within",
+            "did not finish within",
         ),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", 1, "line 1"),
         ("{{ messages | nosuchfilter }}", 1, "nosuchfilter"),

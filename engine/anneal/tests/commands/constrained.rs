@@ -137,7 +137,7 @@ fn what_no_text_can_match_is_wrong_usage() {
         (&["--grammar", "other ::= \"a\""], "'root'"),
         (&["--grammar", "root ::= root \"a\""], "no text matches it"),
         (&["--grammar", "root ::= \"a\"{5,2}"], "less than the first"),
-        (&["--grammar", &deep], "more than 200 brackets"),
+        (&["--grammar", &deep], "more than 200 nested brackets"),
         (&["--grammar-file", long.to_str().expect("UTF-8")], "more than the maximum of 131072"),
         (&["--grammar", "%llguidance {}\nstart: nothing"], "unknown name"),
         (&["--grammar", "%llguidance {}\nstart: ("], "Lark grammar"),

@@ -158,7 +158,7 @@ fn what_is_foreign_or_damaged_is_left_out_with_a_word() {
     for (name, more, word) in [
         ("settings", &["-ctk", "q8_0"][..], "other settings"),
         ("settings", &["--no-repack"], "other settings"),
-        ("a small context", &["-c", "512"], "and the context 512"),
+        ("a small context", &["-c", "512"], "but the context holds only 512"),
     ] {
         std::fs::write(&place.path, &whole).expect("written");
         let short = if name == "a small context" { words(100, 7) } else { prompt.clone() };

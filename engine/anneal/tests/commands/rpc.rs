@@ -147,7 +147,8 @@ fn a_worker_that_is_not_there_is_named() {
     let nobody = format!("127.0.0.1:{}", port());
     let (code, stderr) = refused(&["--rpc", &nobody]);
     assert_eq!(code, Some(1), "{stderr}");
-    let expected = format!("cannot use the worker {nobody}: nothing listens there\nhint: start `anneal worker");
+    let expected =
+        format!("cannot use the worker {nobody}: nothing listens there\nhint: start `anneal worker");
     assert!(stderr.contains(&expected), "{stderr}");
     // One listener is not a worker and answers at once; the other never answers.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -213,7 +214,7 @@ fn a_model_on_two_workers_says_what_it_says_here() {
     assert_eq!(info["model"]["layers_on_devices"], 5, "{info}");
     let (code, stderr) = refused(&["--rpc", &both, "--devices", "RPC7"]);
     assert_eq!(code, Some(2), "{stderr}");
-    assert!(stderr.contains("there are RPC0, RPC1"), "{stderr}");
+    assert!(stderr.contains("the devices are RPC0, RPC1"), "{stderr}");
 }
 
 /// If everything is on a worker, it also samples, and one local thread sends it the work.

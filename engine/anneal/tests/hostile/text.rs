@@ -181,7 +181,7 @@ fn texts_have_a_limit_with_every_tokenizer() {
     for tokenizer in OTHERS {
         let model = load(&Vocabulary::other(tokenizer).write(folder.path()));
         let refused = model.check_length(4 << 20, 512).expect_err("a text of 4 MiB for 512 tokens");
-        assert!(refused.to_string().contains("for each token"), "{tokenizer}: {refused}");
+        assert!(refused.to_string().contains("per token"), "{tokenizer}: {refused}");
         model.check_length(512, 512).unwrap_or_else(|error| panic!("{tokenizer}: {error}"));
     }
 }

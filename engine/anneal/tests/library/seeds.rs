@@ -33,5 +33,5 @@ fn what_compiling_computes_comes_to_an_end() {
     let source = "{{ [0] * 99999999 == [0] * 99999999 }}".repeat(2000);
     let refused = chat::Template::new(&source, "a file", Default::default());
     let why = refused.expect_err("that many steps").to_string();
-    assert!(why.contains("no end within"), "{why}");
+    assert!(why.contains("did not finish within"), "{why}");
 }

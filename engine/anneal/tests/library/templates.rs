@@ -50,7 +50,7 @@ fn ten_families_are_rendered_as_jinja2_renders_them() {
             match (found, &prompts[&conversation.name]) {
                 (Ok(found), Some(expected)) => assert_eq!(&found, expected, "{at}"),
                 (Err(error), None) => {
-                    assert!(error.to_string().contains("refuses these messages"), "{at}: {error}")
+                    assert!(error.to_string().contains("rejects these messages"), "{at}: {error}")
                 }
                 (found, expected) => panic!("{at}: {found:?} where jinja2 made {expected:?}"),
             }

@@ -201,7 +201,7 @@ fn scalings_that_cannot_be_meant_are_wrong_usage() {
     let cases: [(&[&str], &str); 7] = [
         (&["--rope-scale", "0"], "above 0"),
         (&["--rope-scale", "nan"], "above 0"),
-        (&["--rope-scale", "2", "--rope-freq-scale", "0.5"], "two ways"),
+        (&["--rope-scale", "2", "--rope-freq-scale", "0.5"], "set the same factor"),
         (&["--rope-scaling", "none", "--rope-scale", "2"], "ignore the scale"),
         (&["--rope-scaling", "yarn"], "--rope-scale 2"),
         (&["--yarn-beta-fast", "8"], "--rope-scaling yarn"),

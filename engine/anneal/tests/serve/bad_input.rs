@@ -47,7 +47,7 @@ fn wrong() -> Vec<(Vec<u8>, &'static str)> {
     }
     cases.push((
         json!({ "prompt": vec![1; 5000] }).to_string().into_bytes(),
-        "the context of this server holds 4096",
+        "the context of this server holds only 4096",
     ));
     for field in
         ["max_tokens", "top_k", "seed", "temperature", "top_p", "min_p", "timeout_s", "mirostat", "dry_base"]

@@ -185,7 +185,7 @@ fn what_cannot_be_meant_is_refused_with_its_place() {
         (
             ask(user(json!([{ "type": "image_url", "image_url": { "url": "x" } }]))),
             "messages[0]",
-            "reads text only",
+            "send parts of type",
         ),
         (
             ask(json!([{ "role": "assistant", "tool_calls": [{}] }])),

@@ -131,7 +131,7 @@ fn more_than_is_offered_is_refused_in_words() {
         (TEXT, &text, json!({ "n": 2, "best_of": 3 }), "best_of: only 2 is supported"),
         (CHAT, &chat, json!({ "logprobs": 2 }), "logprobs: use true or false"),
         (CHAT, &chat, json!({ "logprobs": true, "top_logprobs": 21 }), "top_logprobs: use a whole"),
-        (CHAT, &chat, json!({ "top_logprobs": 2 }), "top_logprobs: give \"logprobs\": true"),
+        (CHAT, &chat, json!({ "top_logprobs": 2 }), "top_logprobs: needs \"logprobs\": true"),
         (CHAT, &chat, json!({ "n": "2" }), "n: use a whole number from 1 to 8"),
     ];
     for (path, body, more, expected) in cases {

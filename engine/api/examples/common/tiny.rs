@@ -2,6 +2,7 @@
 /// the documentation use it, because they need a model that exists on every machine.
 fn tiny() -> tempfile::NamedTempFile {
     let file = tempfile::Builder::new().suffix(".gguf").tempfile().expect("a temporary file");
-    gguf::synth::write(file.path(), &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny)).expect("a tiny model");
+    gguf::synth::write(file.path(), &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny))
+        .expect("a tiny model");
     file
 }

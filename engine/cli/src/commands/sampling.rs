@@ -24,7 +24,7 @@ pub struct ChainFlags {
     /// Change the logit of a token: 15043+1, 15043-1; 15043-inf bans it; can be repeated
     #[arg(long, value_name = "TOKEN+BIAS", value_parser = Bias::parse, allow_hyphen_values = true)]
     logit_bias: Vec<Bias>,
-    /// Grammar that the text must match: GBNF, or Lark with %llguidance in its first line
+    /// Grammar that the text must match: GBNF, or Lark with %llguidance on its first line
     #[arg(long, value_name = "TEXT", group = "constraint")]
     grammar: Option<String>,
     /// File with the grammar

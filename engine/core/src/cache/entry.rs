@@ -52,7 +52,7 @@ pub enum Unfit {
     Settings,
     #[error("it belongs to another client")]
     Scope,
-    #[error("it holds {tokens} tokens, but the context only {n_ctx}")]
+    #[error("it holds {tokens} tokens, but the context holds only {n_ctx}")]
     TooLong { tokens: usize, n_ctx: u32 },
     #[error("there is not enough memory for its {0}")]
     TooLarge(Bytes),

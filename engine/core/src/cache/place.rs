@@ -172,7 +172,7 @@ mod tests {
             (check_file(Path::new("/dev/null"), false), "not a regular file"),
             (check_file(&folder.path().join("none/cache"), false), "there is no folder"),
             (check_folder(&file, false), "it is not a folder"),
-            (check_folder(&folder.path().join("none"), true), "makes none"),
+            (check_folder(&folder.path().join("none"), true), "does not create it"),
             (check_folder(&file.join("below"), false), "cannot be created"),
         ];
         for (found, words) in cases {

@@ -600,7 +600,7 @@ mod tests {
         let mode = fs::Permissions::from_mode(0o600);
         fs::set_permissions(&path, mode).expect("a mode");
         let (found, notes) = common(&store, &first);
-        assert!(found == 0 && notes[0].contains("no prompt cache, and is not changed"), "{notes:?}");
+        assert!(found == 0 && notes[0].contains("not a prompt cache, and is not changed"), "{notes:?}");
         assert!(save(&store, &first).is_err());
         assert_eq!(fs::read(&path).expect("it is there"), b"a text");
     }

@@ -164,7 +164,7 @@ pub fn require(model: &Arc<Model>, settings: &Settings, runtime_host: &RuntimeHo
         let more = "put layers on the device with --gpu-layers, as many as fit, and remove --devices none";
         return Err(refusal(&what, vec![Reason::new(none, more)], ON_THE_CPU));
     }
-    // Embeddings have no decode, so only the place of the weights is checked.
+    // Embeddings have no decode, so only the placement of the weights is checked.
     if require != RequireGpu::Full || !model.is_causal() {
         return Ok(());
     }

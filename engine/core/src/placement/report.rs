@@ -27,7 +27,7 @@ pub struct PlacementReport {
     pub host_ops: Vec<HostOps>,
 }
 
-/// Layers by the place of their weights. The input embeddings do not count as a layer.
+/// Numbers of layers, by the placement of their weights. The input embeddings do not count as a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Layers {
     /// Number of layers whose weights are all on devices.

@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a comparison with a clock that advances only when told to.
+    /// Returns a comparison with a clock that advances only on request.
     fn gain() -> (Gain, impl Fn(u64)) {
         let (now, begin) = (Arc::new(AtomicU64::new(0)), Instant::now());
         let hands = Arc::clone(&now);

@@ -60,7 +60,7 @@ fn text(
         if interrupted() {
             return Ok(Stop::Interrupted);
         }
-        // A draft is no prompt, so the decode context always evaluates it.
+        // A draft is not a prompt, so the decode context always evaluates it.
         let context = sequence.context_for(1)?;
         // The last token is not evaluated yet.
         let made = tokens.len() - 1 - begin;

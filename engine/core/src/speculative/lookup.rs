@@ -10,7 +10,7 @@ const SIZES: [usize; 3] = [4, 3, 2];
 /// Consecutive tokens; the places after a shorter sequence are -1.
 type Gram = [Token; 4];
 
-/// Index of the last place of each short sequence of tokens.
+/// Index of the last position of each short sequence of tokens.
 #[derive(Debug, Default)]
 pub struct Lookup {
     /// Place after the last occurrence of each sequence, one map for each of [`SIZES`].
@@ -63,7 +63,7 @@ mod tests {
             (&[], 4, &[]),
             (&[1], 4, &[]),
             (&[1, 2, 3, 4], 4, &[]),
-            // A single token is no match.
+            // A single token does not count as a match.
             (&[1, 2, 3, 1], 4, &[]),
             (&[1, 2, 3, 4, 5, 1, 2], 3, &[3, 4, 5]),
             // Of matches of equal length, the latest counts.

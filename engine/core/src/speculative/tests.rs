@@ -1,4 +1,4 @@
-//! Tests that drafts do not change the text, whatever the sampler.
+//! Tests that drafts do not change the text with any sampler.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -271,9 +271,9 @@ fn it_turns_itself_off_when_the_clock_says_that_it_loses() {
     let options = SpeculativeOptions { near: true, ..drafters(7)[2].clone() };
     drafting.speculate(&options, &settings, &RuntimeHost::default()).expect("drafts");
     let mut speculator = drafting.take_speculator().expect("drafts");
-    // Each reading of the clock is a millisecond later, so every step takes equally long, whatever it generates.
-    // Drafts of unrelated weights give little more than one token per step, so the clock runs five times as fast
-    // during those drafts.
+    // Each reading of the clock is a millisecond later, so every step takes the same time, independent of the tokens
+    // that it generates. Drafts of unrelated weights give little more than one token per step, so the clock runs five
+    // times as fast during those drafts.
     let ticks = std::sync::atomic::AtomicU64::new(0);
     let begin = Instant::now();
     speculator.gain = Gain::new(Box::new(move || {

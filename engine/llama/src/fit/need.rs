@@ -141,8 +141,7 @@ fn short(needs: &[Need], wanted: impl Fn(&Need) -> Bytes, told: impl Fn(&Need) -
         Some(format!("{} would need {}, and {free} are free", need.device, told(need)))
     };
     let short: Vec<String> = needs.iter().filter_map(of).collect();
-    (!short.is_empty())
-        .then(|| format!("{}; --gpu-layers auto uses as many layers as fit", short.join("; ")))
+    (!short.is_empty()).then(|| format!("{}; --gpu-layers auto uses as many layers as fit", short.join("; ")))
 }
 
 /// Returns the number of bytes by which the fullest device exceeds its memory if `kept` bytes of each device stay

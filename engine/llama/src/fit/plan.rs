@@ -8,7 +8,7 @@ use crate::offload::{CpuMoe, Offload};
 /// Layers of a model on devices, as found by the search for what fits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerPlan {
-    /// Offload settings of the request, with numbers in place of `auto`.
+    /// Offload settings of the request, with numbers instead of `auto`.
     pub offload: Offload,
     /// Number of layers on devices; the output counts as one.
     pub layers: u32,

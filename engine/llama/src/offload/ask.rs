@@ -8,7 +8,7 @@ use build_info::defaults::Layers;
 /// Number of layers that go to devices, counted from the last one; the output counts as one more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuLayers {
-    /// As many layers as fit on the available devices: see `fit` of the engine.
+    /// The largest number of layers that fits on the available devices: see `fit` of the engine.
     #[default]
     Auto,
     /// All layers; an error if there is no device.
@@ -75,7 +75,7 @@ impl FromStr for GpuLayers {
 /// rest of such a layer goes where the layer goes. A token reads only a few of the experts, but everything else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuMoe {
-    /// As many as necessary for all layers to fit, if the number of layers is `auto`; otherwise none.
+    /// The smallest number with which all layers fit, if the number of layers is `auto`; otherwise none.
     #[default]
     Auto,
     /// All layers.
@@ -291,7 +291,7 @@ mod tests {
         let named = Devices::Named(vec!["CUDA1".to_string(), "RPC0".to_string()]);
         assert_eq!("CUDA1, RPC0".parse(), Ok(named.clone()));
         assert_eq!(named.to_string(), "CUDA1,RPC0");
-        for (text, words) in [("", "no list"), ("a,,b", "no list"), ("a,a", "named twice")] {
+        for (text, words) in [("", "not a list"), ("a,,b", "not a list"), ("a,a", "named twice")] {
             let found = text.parse::<Devices>().expect_err(text);
             assert!(found.contains(words), "{found}");
         }

@@ -25,7 +25,7 @@ pub const DEFAULT_FIT_TARGET: Bytes = Bytes::mib(512);
 pub struct Offload {
     /// Number of layers that go to devices.
     pub gpu_layers: GpuLayers,
-    /// True if the number is a default of the build profile. A default is no error if there is no device;
+    /// True if the number is a default of the build profile. A default is not an error if there is no device;
     /// [`RequireGpu`](crate::options::RequireGpu) decides that separately.
     pub is_default: bool,
     /// Number of layers of a mixture of experts whose experts stay on the host.

@@ -360,7 +360,10 @@ mod tests {
         assert_eq!(refused, "--devices CUDA0: it cannot be used: busy or unavailable");
         let second = Offload { main_gpu: 1, split_mode: SplitMode::None, ..Offload::default() };
         let refused = tried(&second, machine(), busy).expect_err("another card would be the second");
-        assert!(refused.starts_with("--main-gpu 1 refers to devices by index, and CUDA0 cannot be used"), "{refused}");
+        assert!(
+            refused.starts_with("--main-gpu 1 refers to devices by index, and CUDA0 cannot be used"),
+            "{refused}"
+        );
         // No context is created on a GPU that is not requested.
         let idle = Offload { gpu_layers: GpuLayers::Some(0), op_offload: false, ..Offload::default() };
         let none = Offload { devices: Devices::None, ..Offload::default() };
@@ -384,27 +387,23 @@ mod tests {
             (
                 Offload { gpu_layers: GpuLayers::All, ..Offload::default() },
                 vec![cpu()],
-                "--gpu-layers all: there is no device",
+                "--gpu-layers all: this build finds no device",
             ),
-            (
-                Offload { gpu_layers: GpuLayers::Some(3), ..Offload::default() },
-                vec![cpu()],
-                "or name workers",
-            ),
+            (Offload { gpu_layers: GpuLayers::Some(3), ..Offload::default() }, vec![cpu()], "or use workers"),
             (
                 Offload { split_mode: SplitMode::Row, ..Offload::default() },
                 vec![cpu()],
-                "--split-mode row: there is no device",
+                "--split-mode row: this build finds no device",
             ),
             (
                 Offload { devices: named(&["CUDA0"]), ..Offload::default() },
                 vec![cpu()],
-                "--devices CUDA0: there is no device beside",
+                "--devices CUDA0: this build finds no device",
             ),
             (
                 Offload { devices: named(&["CPU"]), ..Offload::default() },
                 machine(),
-                "--devices none is the CPU alone",
+                "--devices none for the CPU alone",
             ),
             (
                 Offload { devices: named(&["CUDA7"]), ..Offload::default() },
@@ -414,7 +413,7 @@ mod tests {
             (
                 Offload { tensor_split: split("1,1,1,1"), ..Offload::default() },
                 machine(),
-                "has 4 shares, and layers go to 3 devices",
+                "has 4 shares, but layers go to 3 devices",
             ),
             (
                 Offload { main_gpu: 3, split_mode: SplitMode::None, ..Offload::default() },
@@ -424,7 +423,7 @@ mod tests {
             (
                 Offload { split_mode: SplitMode::Row, ..Offload::default() },
                 machine(),
-                "--split-mode row: RPC0 is a worker's",
+                "--split-mode row: RPC0 belongs to a worker",
             ),
             (
                 Offload { devices: Devices::None, gpu_layers: GpuLayers::All, ..Offload::default() },

@@ -47,10 +47,7 @@ impl Worker {
     /// Resolves the address.
     fn address(&self) -> std::result::Result<SocketAddrV4, String> {
         let found = (self.host.as_str(), self.port).to_socket_addrs().map_err(|why| {
-            format!(
-                "cannot resolve {}: {why}\nhint: check the name, or give the address itself",
-                self.host
-            )
+            format!("cannot resolve {}: {why}\nhint: check the name, or give the address itself", self.host)
         })?;
         let v4 = found.filter_map(|address| match address {
             SocketAddr::V4(address) => Some(address),
@@ -72,7 +69,8 @@ impl FromStr for Worker {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let how = || format!("{text:?} is not an address of a worker: use a form like 10.0.0.2:{DEFAULT_PORT}");
+        let how =
+            || format!("{text:?} is not an address of a worker: use a form like 10.0.0.2:{DEFAULT_PORT}");
         if text.starts_with('[') || text.matches(':').count() > 1 {
             return Err(format!(
                 "{text:?}: llama.cpp connects to workers over IPv4 only; use an IPv4 address or a name"
@@ -119,7 +117,9 @@ impl Workers {
             return Err(format!("{twice} is named twice: name each worker once"));
         }
         match all.len() > devices::MAX_DEVICES {
-            true => Err(format!("{} workers: llama.cpp supports at most {}", all.len(), devices::MAX_DEVICES)),
+            true => {
+                Err(format!("{} workers: llama.cpp supports at most {}", all.len(), devices::MAX_DEVICES))
+            }
             false => Ok(Workers(all)),
         }
     }
@@ -340,8 +340,8 @@ mod tests {
         let cases = [
             (Some(version(6, 9)), "version 6.9 of the protocol, and this program 7.0"),
             (Some(version(7, 1)), "version 7.1"),
-            (Some(b"HTTP/1.1 400 Bad Request".to_vec()), "no worker"),
-            (Some(Vec::new()), "no worker"),
+            (Some(b"HTTP/1.1 400 Bad Request".to_vec()), "not a worker"),
+            (Some(Vec::new()), "not a worker"),
             (None, "nothing listens there\nhint: start `anneal worker --listen 127.0.0.1:"),
         ];
         for (answer, words) in cases {

@@ -139,13 +139,13 @@ parameters! {
     repeat_penalty: f32 = 1.0, "--repeat-penalty" [], 0.01..=100.0, "0.01 to 100; 1 is off",
         "Divide the logits of tokens that occurred by this; negative logits are multiplied";
     repeat_last_n: u32 = 64, "--repeat-last-n" [], 0..=1048576, "0 (off) to 1048576 tokens",
-        "Number of last tokens that the three penalties look at";
+        "Number of last tokens that the three penalties consider";
     presence_penalty: f32 = 0.0, "--presence-penalty" [], -100.0..=100.0, "-100 to 100; 0 is off",
         "Subtract this from the logits of tokens that occurred";
     frequency_penalty: f32 = 0.0, "--frequency-penalty" [], -100.0..=100.0, "-100 to 100; 0 is off",
         "Subtract this from the logit of a token for each time that it occurred";
     mirostat: u32 = 0, "--mirostat" [], 0..=2, "0 (off), 1 or 2",
-        "Version of mirostat, which keeps the surprise of tokens near a target in place of all samplers that cut";
+        "Version of mirostat, which replaces all samplers that cut and keeps the surprise of tokens near a target";
     mirostat_tau: f32 = 5.0, "--mirostat-ent" [], 0.0..=100.0, "0 to 100 bits",
         "Target surprise of mirostat";
     mirostat_eta: f32 = 0.1, "--mirostat-lr" [], 0.0..=1.0, "0 to 1",
@@ -404,7 +404,7 @@ mod tests {
             (r#"{"dry_sequence_breakers": [""]}"#, "1 to 40 bytes"),
             (r#"{"dry_sequence_breakers": [1]}"#, "a list of texts"),
             (r#"{"grammar": 1}"#, "grammar 1: use a text"),
-            (r#"{"grammar": "root ::= \"a\"", "json_schema": {}}"#, "give one of them"),
+            (r#"{"grammar": "root ::= \"a\"", "json_schema": {}}"#, "use only one of them"),
             (r#"{"logit_bias": 1}"#, "logit_bias"),
             (r#"{"logit_bias": {"x": 1}}"#, "logit_bias"),
             (r#"{"logit_bias": {"1": "y"}}"#, "logit_bias"),

@@ -1,4 +1,4 @@
-//! Test of whether lexemes can be told apart as GBNF requires.
+//! Check that lexemes can be distinguished as GBNF requires.
 //!
 //! llguidance's lexer extends a lexeme as long as it can, while GBNF follows all alternatives at once. Both give the
 //! same result under one condition: if a lexeme could end before a byte that may follow it, then neither this lexeme

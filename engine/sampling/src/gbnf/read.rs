@@ -458,8 +458,8 @@ mod tests {
             ("start ::= \"a\"", "no rule 'root'"),
             ("root = \"a\"", "line 1, column 6: expected ::="),
             ("root ::= \"a\"\nroot ::= x\n", "line 2, column 10: there is no rule 'x'"),
-            ("root ::= \"a", "it ends within"),
-            ("root ::= [a-", "it ends within"),
+            ("root ::= \"a", "ends within"),
+            ("root ::= [a-", "ends within"),
             ("root ::= \"\\q\"", "line 1, column 11: an escape is one of"),
             ("root ::= \"\\x4\"", "2 hexadecimal digits"),
             ("root ::= (\"a\"", "expected )"),
@@ -496,6 +496,6 @@ mod tests {
         let nested = format!("root ::= {}\"a\"{}", "(".repeat(5), "){0,100}".repeat(5));
         assert!(read(&nested).is_err_and(|why| why.contains("more than 2000 rules")));
         let deep = format!("root ::= {}\"a\"{}", "(".repeat(201), ")".repeat(201));
-        assert!(read(&deep).is_err_and(|why| why.contains("more than 200 brackets")));
+        assert!(read(&deep).is_err_and(|why| why.contains("more than 200 nested brackets")));
     }
 }

@@ -72,7 +72,7 @@ impl ChunkContext {
             kv_offload: settings.kv_offload.value,
             op_offload: settings.op_offload.value,
         };
-        let mend = "take shorter chunks with --ctx";
+        let mend = "use shorter chunks with --ctx";
         let context = model::context_collecting(model, &options, settings, runtime_host, mend, collector)?;
         let window = window.min(context.n_batch() as usize).max(1);
         Ok(Self { context, window })

@@ -45,7 +45,9 @@ pub fn read(path: &Path) -> Result<Imatrix> {
     for (name, entry) in &found.entries {
         let whole = |values: &[f32]| values.iter().all(|value| value.is_finite() && *value >= 0.0);
         if !whole(&entry.sums) || !whole(&entry.counts) {
-            return Err(wrong(format!("{name} holds what is no sum of squares: the file is damaged")));
+            return Err(wrong(format!(
+                "{name} contains values that are not sums of squares: the file is damaged"
+            )));
         }
     }
     Ok(found)
@@ -127,9 +129,9 @@ fn from_gguf(path: &Path, file: &GgufFile, content: &mut File) -> std::result::R
     }
     if entries.is_empty() {
         let model = file.get("general.architecture").is_some();
-        let what = if model { "it is a model" } else { "it holds none" };
+        let what = if model { "it is a model" } else { "it contains no importance matrix" };
         return Err(format!(
-            "{what}; `anneal imatrix` collects an importance matrix from a model and a text"
+            "{what}\nhint: `anneal imatrix` collects an importance matrix from a model and a text"
         ));
     }
     let datasets = match file.get(DATASETS) {
@@ -169,7 +171,7 @@ fn first_text(content: &mut File, offset: u64) -> Option<String> {
 /// (i32) and the name of the text may follow.
 fn from_old(path: &Path, bytes: &[u8]) -> std::result::Result<Imatrix, String> {
     let mut rest = Cursor(bytes);
-    let no = "it is neither a GGUF file nor an importance matrix of the older format, or it is damaged";
+    let no = "it is damaged, or neither a GGUF file nor an importance matrix of the older format";
     let read = |rest: &mut Cursor<'_>| -> Option<(String, MatrixSums)> {
         let len = rest.length()?;
         let name = String::from_utf8(rest.take(len)?.to_vec()).ok()?;
@@ -281,9 +283,11 @@ mod tests {
         for wrong in [f32::NAN, f32::INFINITY, -1.0] {
             let mut bad = some();
             bad.entries.get_mut("blk.0.attn_q.weight").expect("there").sums[1] = wrong;
-            assert!(why(&bad).contains("no sum of squares"), "{wrong}");
+            assert!(why(&bad).contains("not sums of squares"), "{wrong}");
         }
-        assert!(why(&Imatrix { entries: BTreeMap::new(), ..some() }).contains("it holds none"));
+        assert!(
+            why(&Imatrix { entries: BTreeMap::new(), ..some() }).contains("it contains no importance matrix")
+        );
         gguf::synth::write(&path, &gguf::synth::SynthOptions::new(gguf::synth::Preset::Tiny))
             .expect("a model");
         let error = read(&path).expect_err("a model").to_string();

@@ -41,7 +41,7 @@ pub fn file_bytes(path: &Path) -> Result<Bytes> {
 /// needs an entry has none.
 pub(crate) fn check(imatrix: &Imatrix, plan: &QuantizePlan, kind: Type) -> Result<()> {
     let wrong = |why: String| Error::Imatrix { path: imatrix.path.clone(), why };
-    let foreign = "it belongs to another model: collect one from this model with `anneal imatrix`";
+    let foreign = "it belongs to another model\nhint: collect one from this model with `anneal imatrix`";
     let weighed: Vec<_> = plan.tensors.iter().filter(|tensor| tensor.is_weighed()).collect();
     for tensor in &weighed {
         let Some(entry) = imatrix.entries.get(&tensor.name) else { continue };
@@ -60,13 +60,15 @@ pub(crate) fn check(imatrix: &Imatrix, plan: &QuantizePlan, kind: Type) -> Resul
         let (count, first) =
             (imatrix.entries.len(), imatrix.entries.keys().next().map_or("nothing", String::as_str));
         return Err(wrong(format!(
-            "none of its {count} entries ({first}, …) is of a tensor that is quantised; {foreign}"
+            "none of its {count} entries ({first}, …) matches a tensor to quantise; {foreign}"
         )));
     }
     // Every expert has an entry, even one that was never chosen.
     if let Some(tensor) = weighed.iter().filter(lacking).find(|tensor| tensor.needs_imatrix(kind)) {
         let (name, to) = (&tensor.name, tensor.to);
-        return Err(wrong(format!("it says nothing of {name}, which as {to} is garbage without; {foreign}")));
+        return Err(wrong(format!(
+            "it has no entry for {name}, which is unusable as {to} without one; {foreign}"
+        )));
     }
     Ok(())
 }

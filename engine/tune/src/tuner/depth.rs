@@ -1,8 +1,8 @@
 //! Contexts that are filled without evaluating all of their tokens.
 //!
 //! The cost of a token after a long prompt shows only in a long context, and evaluating one takes longer than a
-//! tuning allows: 2,048 tokens take 20 s on two cores. Attention takes the same time whatever keys and values it
-//! reads. So a few tokens are evaluated, and their keys and values are copied until the context is full.
+//! tuning allows: 2,048 tokens take 20 s on two cores. The time for attention does not depend on the keys and values
+//! that it reads. So a few tokens are evaluated, and their keys and values are copied until the context is full.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl Depths {
     /// Returns the state of a sequence with `tokens` tokens under `settings`.
     ///
     /// # Errors
-    /// If the model's memory is no plain cache, or there is not enough memory.
+    /// If the model's memory is not a plain cache, or there is not enough memory.
     pub(super) fn state(
         &mut self,
         model: &Arc<Model>,

@@ -156,7 +156,7 @@ fn prefill_threads(around: &Surroundings<'_>) -> TuningStage {
 fn thread_counts(host: &Host) -> BTreeSet<u32> {
     let cores = threads::budget(host, Policy::Max).cores;
     let logical = u32::try_from(host.limits.affinity.len()).unwrap_or(u32::MAX);
-    // One more thread may use up a quota that is no whole number.
+    // One more thread may use up a quota that is not a whole number.
     let quota = host.limits.cpu_quota.map_or(u32::MAX, |quota| (quota.ceil() as u32).max(1));
     let shares = [cores.div_ceil(2), (3 * cores).div_ceil(4), cores.saturating_sub(1), cores, logical];
     shares.into_iter().map(|threads| threads.min(quota).max(1)).collect()

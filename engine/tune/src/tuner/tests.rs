@@ -495,7 +495,7 @@ fn what_does_not_fit_into_the_budget_is_left_out_and_said() {
         assert!(stage.cut_short.is_some() && !stage.is_decided(), "{stage:?}");
     }
     assert_eq!(runner.runs, 3, "only the probe");
-    assert!(entry.notes[0].ends_with("undecided for want of time: layout, waiting"), "{:?}", entry.notes);
+    assert!(entry.notes[0].ends_with("undecided because time ran out: layout, waiting"), "{:?}", entry.notes);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::ui;
 use measure::{Ratio, median};
 use measure::{Round, Stop};
 
-/// Interleaved measurements of several builds. docs/src/tune/measuring.md describes the fields.
+/// Interleaved measurements of several builds. docs/src/tune/raw-files.md describes the fields.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Comparison {
     /// Date, command and machine of the comparison.

@@ -160,9 +160,9 @@ mod tests {
         let cases = [
             ("O-1/\nO-1/a\nO-1/b/c\n", "drwx x\n-rw- x\n", Ok("O-1")),
             ("./O-1/a\n", "-rw- x\n", Ok("O-1")),
-            ("O-1/a\nO-2/b\n", "-rw- x\n", Err("beside")),
-            ("O-1/../../x\n", "-rw- x\n", Err("leads out")),
-            ("/etc/passwd\n", "-rw- x\n", Err("leads out")),
+            ("O-1/a\nO-2/b\n", "-rw- x\n", Err("in addition to")),
+            ("O-1/../../x\n", "-rw- x\n", Err("outside the folder")),
+            ("/etc/passwd\n", "-rw- x\n", Err("outside the folder")),
             ("O-1/a\n", "lrwx O-1/a -> /etc\n", Err("link")),
             ("O-1/a\n", "hrwx O-1/a link to x\n", Err("link")),
             ("", "", Err("empty")),

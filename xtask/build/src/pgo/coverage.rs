@@ -132,7 +132,7 @@ mod tests {
     fn an_empty_profile_is_refused() {
         let some = functions(&[("f", 1, 1)]);
         let none = functions(&[("f", 1, 0)]);
-        assert!(coverage(&none, &some).unwrap_err().to_string().contains("is empty: 1 functions"));
+        assert!(coverage(&none, &some).unwrap_err().to_string().contains("is empty: it has 1 functions"));
         assert!(coverage(&some, &none).unwrap_err().to_string().contains("counted nothing"));
         let other = functions(&[("g", 1, 1)]);
         let error = coverage(&other, &some).unwrap_err().to_string();

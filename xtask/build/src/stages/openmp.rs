@@ -150,6 +150,6 @@ mod tests {
         assert!(!names.iter().any(|name| is_runtime(name)), "{names:?}");
         assert!(["libomp.so.5", "libgomp.so.1", "libiomp5.so"].into_iter().all(is_runtime));
         let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-        assert!(needed(&text).unwrap_err().to_string().contains("no executable"));
+        assert!(needed(&text).unwrap_err().to_string().contains("as an executable"));
     }
 }

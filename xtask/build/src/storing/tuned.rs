@@ -117,7 +117,7 @@ mod tests {
         large.entries[0].key.objective = "rag".to_string();
         large.entries[0].notes.push("x".repeat(LARGEST.0 as usize));
         let error = merge_into(&path, large, &build).unwrap_err();
-        assert!(error.to_string().contains("more than 32"), "{error}");
+        assert!(error.to_string().contains("larger than 32"), "{error}");
         assert_eq!(read(&path).unwrap().unwrap(), kept);
         for foreign in ["{", "{\"schema_version\":\"9.0\"}"] {
             std::fs::write(&path, foreign).unwrap();

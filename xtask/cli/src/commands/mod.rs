@@ -205,7 +205,7 @@ mod tests {
         let mut commands =
             ["vendor --path DIR", "vendor --origin git --git-url DIR"].map(String::from).to_vec();
         for page in pages.iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
-            let text = std::fs::read_to_string(page).unwrap();
+            let text = std::fs::read_to_string(page).unwrap().replace("\\\n", " ");
             let fenced = text.split("```").skip(1).step_by(2).flat_map(str::lines);
             commands.extend(
                 fenced

@@ -20,7 +20,7 @@ pub struct Choice {
     pub bits_per_weight: f64,
     /// Result of the memory check with the recommended context.
     pub verdict: FitVerdict,
-    /// Upper bound of decode in tokens per second.
+    /// Upper bound on decode speed, in tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode: Option<f64>,
     /// Increase of the perplexity of Llama-3-8B, as llama.cpp publishes it.

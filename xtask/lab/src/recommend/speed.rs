@@ -7,16 +7,16 @@ use serde::Serialize;
 use super::fit::FitVerdict;
 use super::model_facts::{Macs, ModelFacts};
 
-/// Upper bounds of a model's speed on a machine.
+/// Upper bounds on a model's speed on a machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Speed {
-    /// Upper bound of decode with an empty context, in tokens per second.
+    /// Upper bound on decode speed with an empty context, in tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode: Option<f64>,
-    /// Upper bound of decode with a full context, in tokens per second.
+    /// Upper bound on decode speed with a full context, in tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode_full: Option<f64>,
-    /// Upper bound of prefill, in tokens per second.
+    /// Upper bound on prefill speed, in tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefill: Option<f64>,
     /// Memory bandwidth assumed for decode, in bytes per second.

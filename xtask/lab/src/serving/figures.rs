@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::equal::Equal;
 use super::sample::Sample;
 
-/// Result of `bench serve`. docs/src/tune/measuring.md describes the fields.
+/// Result of `bench serve`. docs/src/tune/measuring-servers.md describes the figures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Served {
     /// Date, command and machine of the measurement.

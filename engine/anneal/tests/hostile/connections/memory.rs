@@ -52,7 +52,7 @@ fn the_longest_requests_take_at_most_twelve_times_their_size() {
     let messages = r#"{"messages":["#;
     let user = |content: &str| format!(r#"{{"role":"user","content":"{content}"}}"#);
     let tree = r#"{"prompt":"a","max_tokens":1,"x":"#;
-    let values = "at most 65536 values";
+    let values = "more than 65536 values";
     let context = "the context of this server";
     let too_long = "a context of 4096 tokens holds at most";
     let object = r#"{"":0}"#;

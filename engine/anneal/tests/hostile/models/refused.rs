@@ -139,7 +139,10 @@ fn a_draft_model_without_a_vocabulary_is_refused() {
     let output = anneal(run.into_iter().chain([tiny(), Path::new("--draft-model"), &draft]));
     let (code, _, stderr) = parts(&output);
     assert_eq!(code, Some(2), "{stderr}");
-    assert!(stderr.contains("its vocabulary is not that of") && stderr.contains("it has none"), "{stderr}");
+    assert!(
+        stderr.contains("its vocabulary differs from that of") && stderr.contains("it has none"),
+        "{stderr}"
+    );
 }
 
 #[test]

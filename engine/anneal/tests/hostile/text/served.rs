@@ -88,7 +88,7 @@ fn texts_beyond_the_context_are_refused_by_their_bytes() {
 }
 
 fn says_the_numbers(message: &str) {
-    for part in ["bytes", "256 tokens", "for each token"] {
+    for part in ["bytes", "256 tokens", "per token"] {
         assert!(message.contains(part), "{message}");
     }
 }

@@ -94,6 +94,6 @@ mod tests {
         }
         let error = Cache::Sccache.launcher(&one).unwrap_err();
         assert_eq!(exit::code_of(&error), 2);
-        assert!(error.to_string().contains("there is no sccache"), "{error}");
+        assert!(error.to_string().contains("sccache is not installed"), "{error}");
     }
 }
