@@ -8,7 +8,7 @@ use build_info::Sha256;
 
 use crate::{files, name};
 
-/// Name of the list in an archive, which has the digests of all its other files.
+/// Name of the file in an archive that lists the digests of all other files.
 pub const LIST: &str = "SHA256SUMS";
 
 /// Maximum size of a list.

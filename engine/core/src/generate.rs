@@ -52,8 +52,8 @@ pub fn from_tokens(
     Ok(generation)
 }
 
-/// First half of [`from_tokens`]: evaluates `prompt`, at least one token, after those that the sequence holds. If it
-/// is interrupted, the `stop` of the generation is [`Stop::Interrupted`].
+/// First half of [`from_tokens`]: evaluates `prompt` (at least one token) after the tokens that the sequence holds.
+/// If it is interrupted, the `stop` of the generation is [`Stop::Interrupted`].
 ///
 /// # Errors
 /// If `prompt` is empty or too long, or its evaluation fails.

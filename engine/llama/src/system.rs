@@ -118,8 +118,8 @@ pub fn cuda_variables() -> Defaults {
 /// Sets the variables that `wanted` turns off and that `said`, the user's values, does not contain. Removes the
 /// graphs variable if the user set it to 0. ggml reads both once, at the first graph.
 ///
-/// Call it at the start of a command: only the thread that waits for signals may be running. Programs that use the
-/// engine as a library must set these variables themselves.
+/// Call it at the start of a command, when no other thread runs except the one that waits for signals. Programs that
+/// use the engine as a library must set these variables themselves.
 pub fn switch_cuda(wanted: &Defaults, said: &Defaults) {
     let [graphs, fusion] = CUDA;
     let turn_off = |name: &str| {

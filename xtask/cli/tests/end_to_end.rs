@@ -269,11 +269,12 @@ fn the_engines_reference_in_docs_is_that_of_the_program() {
     text += &format!("\n## `anneal`\n\n```text\n{}\n```\n", help(&[]));
     // Lists every command that the program names.
     let overview = help(&[]);
-    let listed = overview.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let commands: Vec<&str> = listed
-        .take_while(|line| !line.is_empty())
+    // They stand in groups between the usage and the options.
+    let commands: Vec<&str> = overview
+        .lines()
+        .take_while(|line| *line != "Options:")
+        .filter(|line| line.starts_with("  "))
         .filter_map(|line| line.split_whitespace().next())
-        .filter(|name| *name != "help")
         .collect();
     assert!(commands.contains(&"run") && commands.contains(&"serve"), "{commands:?}");
     for command in commands {

@@ -27,7 +27,7 @@ pub const CHUNK: &str = "16 or more tokens";
 /// Valid numbers of chunks, for error messages.
 pub const CHUNKS: &str = "1 or more chunks, or omit it for all";
 
-/// Measure how well a model predicts a text, and how far it is from another model
+/// Measure perplexity, and divergence from another model
 ///
 /// Uses llama-perplexity's method: the text is split into chunks, and the second half of each is scored. --against
 /// adds the effect of quantisation: KL divergence from, and agreement with, the model that this one was made from.

@@ -27,7 +27,7 @@ use super::flags::{
 };
 use super::hub::HubFlags;
 
-/// Show the build, the machine, the CPU guard's requirements, and every setting with its source
+/// Show the build, the machine, and every setting with its source
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {

@@ -17,7 +17,7 @@ use super::flags::{
 use super::hub::HubFlags;
 use crate::remote::ServerAddress;
 
-/// Offer a model to agents as tools: the Model Context Protocol on stdin and stdout
+/// Offer a model to agents as tools, by MCP on stdin and stdout
 ///
 /// For programs that start it themselves, such as desktop clients and editors. The tools are generate, chat, embed,
 /// tokenize and info. It opens no network port. It ends when stdin closes, or on SIGTERM or ctrl-C.

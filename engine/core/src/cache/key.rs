@@ -82,7 +82,7 @@ fn of(text: &str) -> Digest {
 }
 
 /// Lists every setting that K and V depend on, even if only in their last bits. The size of the context counts only
-/// if it is above the original training length, where some models compute positions differently. Threads and batches
+/// above the original training length, because some models then compute positions differently. Threads and batches
 /// are left out: like other work in a server, they only change how sums are rounded.
 fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String {
     let architecture = model.metadata("general.architecture").unwrap_or_default();

@@ -40,7 +40,7 @@ pub struct EmbedderStart<'a> {
     pub n_ctx: u32,
     /// Maximum time of a batch while others generate.
     pub step: Duration,
-    /// Requested pooling. `None` for that of the model.
+    /// Requested pooling. `None` selects the model's own.
     pub pooling: Option<Pooling>,
     /// Inbox of the server, which provides the shutdown stage and the core lock.
     pub inbox: &'a Arc<Inbox>,
