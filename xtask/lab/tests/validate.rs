@@ -155,7 +155,7 @@ fn wrong_usage_is_told_before_the_long_part() {
     let cases: [(&[&str], i32, &str); 10] = [
         (&[], 2, "required"),
         (&[&a, "nattive"], 2, "unknown build \"nattive\""),
-        (&[&a, "none=/nowhere/none"], 2, "none: there is no"),
+        (&[&a, "none=/nowhere/none"], 2, "none: /nowhere/none does not exist"),
         (&[&a, &a, "--flags-b=--seed 3"], 2, "B: --seed is set by validate"),
         (&[&a, &a, "--flags-a='"], 2, "a quote is not closed"),
         (&[&a, &a, "-n", "20"], 2, "50"),
