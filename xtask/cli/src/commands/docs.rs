@@ -49,7 +49,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let lychee = lychee(&workspace, &tools, &log, ui)?;
 
     let out = args.out.unwrap_or_else(|| workspace.anneal().join("book"));
-    if out.exists() && !out.join("toc.js").exists() && std::fs::read_dir(&out)?.next().is_some() {
+    if out.exists() && !out.join("print.html").exists() && std::fs::read_dir(&out)?.next().is_some() {
         bail!(
             "cannot replace {}: it is not a book\nhint: name an empty or new folder with --out",
             out.display()
