@@ -10,9 +10,19 @@ const HINT: &str = "\nhint: ";
 /// errors have on a line of its own, follows after a semicolon.
 pub fn printable(text: &str) -> Cow<'_, str> {
     match text.contains(HINT) {
-        true => Cow::Owned(escaped(&text.replace(HINT, "; "), steers).into_owned()),
+        true => Cow::Owned(escaped(&with_inline_hint(text), steers).into_owned()),
         false => escaped(text, steers),
     }
+}
+
+/// Returns the message `text` of an error with its hint after a semicolon, for places that show one line.
+pub fn with_inline_hint(text: &str) -> String {
+    text.replace(HINT, "; ")
+}
+
+/// Splits the message of an error into the message and its hint. The last hint counts: text of a file may precede it.
+pub fn split_hint(text: &str) -> (&str, Option<&str>) {
+    text.rsplit_once(HINT).map_or((text, None), |(text, hint)| (text, Some(hint)))
 }
 
 /// Escapes control characters like [`printable`], but keeps line breaks.
@@ -85,6 +95,14 @@ mod tests {
             assert_eq!(printable(text), one_line);
             assert_eq!(printable_lines(text), lines);
         }
+    }
+
+    #[test]
+    fn a_hint_stands_on_its_own_line_or_after_a_semicolon() {
+        let text = "no a\nhint: make b\nhint: use c";
+        assert_eq!(split_hint(text), ("no a\nhint: make b", Some("use c")));
+        assert_eq!(split_hint("no a"), ("no a", None));
+        assert_eq!(printable("no a\nhint: use \u{1b}c"), "no a; use \\u{1b}c");
     }
 
     #[test]

@@ -17,12 +17,22 @@ pub fn folder() -> Option<PathBuf> {
 }
 
 fn folder_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     // An empty value has no absolute path.
     variable("ANNEAL_STATE_DIR")
         .and_then(|own| std::path::absolute(own).ok())
-        .or_else(|| Some(absolute("XDG_STATE_HOME")?.join("anneal")))
-        .or_else(|| Some(absolute("HOME")?.join(".local/state/anneal")))
+        .or_else(|| base_folder(&variable, "XDG_STATE_HOME", ".local/state"))
+}
+
+/// Folder for files that can be downloaded or computed again: `anneal` in `$XDG_CACHE_HOME`, otherwise `.cache/anneal` in
+/// `$HOME`. `None` if neither is an absolute path.
+pub fn cache() -> Option<PathBuf> {
+    base_folder(&|name| std::env::var_os(name), "XDG_CACHE_HOME", ".cache")
+}
+
+/// Folder `anneal` in the folder that the variable `xdg` names, otherwise in `below_home` of `$HOME`.
+fn base_folder(variable: &impl Fn(&str) -> Option<OsString>, xdg: &str, below_home: &str) -> Option<PathBuf> {
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    Some(absolute(xdg).or_else(|| Some(absolute("HOME")?.join(below_home)))?.join("anneal"))
 }
 
 /// Acquires a lock for reading and replacing the record at `path`, so that concurrent programs do not lose each
@@ -82,5 +92,16 @@ mod tests {
             let value = |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
             assert_eq!(folder_of(value), expected.map(PathBuf::from), "{set:?}");
         }
+    }
+    #[test]
+    fn the_cache_is_that_of_the_xdg_specification() {
+        let with = |set: &[(&str, &str)]| {
+            let value = |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+            base_folder(&value, "XDG_CACHE_HOME", ".cache")
+        };
+        let home = ("HOME", "/h");
+        assert_eq!(with(&[("XDG_CACHE_HOME", "/x"), home]), Some("/x/anneal".into()));
+        assert_eq!(with(&[("XDG_CACHE_HOME", "relative"), home]), Some("/h/.cache/anneal".into()));
+        assert_eq!(with(&[]), None);
     }
 }

@@ -113,10 +113,7 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
             let said = words::chain(error.as_ref());
             let mut hints = Vec::new();
             for (text, before) in said.iter().zip(iter::once("error:").chain(iter::repeat("  caused by:"))) {
-                let (text, hint) = text
-                    // The last one: what a file says may stand before it.
-                    .rsplit_once("\nhint: ")
-                    .map_or((text.as_str(), None), |(text, hint)| (text, Some(hint)));
+                let (text, hint) = words::split_hint(text);
                 let _ = writeln!(stderr, "{before} {}", words::printable(text));
                 hints.extend(hint);
             }

@@ -199,7 +199,7 @@ fn insisted<T>(part: Result<T>, settings: &Settings) -> Result<(Option<T>, Optio
     match part {
         Ok(part) => Ok((Some(part), None)),
         Err(error) if settings.split_layout.source.is_asked() => Err(error),
-        Err(error) => Ok((None, Some(error.to_string().replace("\nhint: ", "; ")))),
+        Err(error) => Ok((None, Some(build_info::words::with_inline_hint(&error.to_string())))),
     }
 }
 

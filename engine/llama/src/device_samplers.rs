@@ -16,7 +16,7 @@ use crate::token::{SequenceId, Token};
 #[derive(Default)]
 pub(super) struct DeviceSamplers {
     /// Samplers on the device, indexed by sequence.
-    device_chain: Vec<Option<DeviceChain>>,
+    chains: Vec<Option<DeviceChain>>,
     /// Steps that the device turned out not to support. They are kept because each question makes llama.cpp plan its
     /// graphs again.
     lacks: Vec<SamplingStep>,
@@ -54,7 +54,7 @@ unsafe impl Send for DeviceSamplers {}
 
 impl Drop for DeviceSamplers {
     fn drop(&mut self) {
-        for device_chain in self.device_chain.drain(..).flatten() {
+        for device_chain in self.chains.drain(..).flatten() {
             // SAFETY: owned; the context that used it is gone or has stopped using it.
             unsafe { sys::llama_sampler_free(device_chain.raw.as_ptr()) }
         }
@@ -109,7 +109,7 @@ impl Context {
             (false, false) => sys::ANNEAL_DEVICE_CUTS,
         };
         let at = sequence as usize;
-        let samplers = &mut self.device_samplers.device_chain;
+        let samplers = &mut self.device_samplers.chains;
         samplers.resize_with(samplers.len().max(at + 1), || None);
         let old = samplers[at].take();
         let same = old.as_ref().is_some_and(|old| old.options == options && old.steps == plan.offloaded());
@@ -164,7 +164,7 @@ impl Context {
                 .and_then(SamplingStep::of_name)
                 .map_or(StepAnswer::Impossible, StepAnswer::Lacks));
         };
-        self.device_samplers.device_chain[at] = Some(DeviceChain {
+        self.device_samplers.chains[at] = Some(DeviceChain {
             raw,
             owner: asked.owner,
             chooses: plan.chooses(),
@@ -177,7 +177,7 @@ impl Context {
     /// Stops sampling on the device for `sequence`: its rows have logits again.
     pub fn sample_on_host(&mut self, sequence: SequenceId) -> Result<()> {
         let Some(device_chain) =
-            self.device_samplers.device_chain.get_mut(sequence as usize).and_then(Option::take)
+            self.device_samplers.chains.get_mut(sequence as usize).and_then(Option::take)
         else {
             return Ok(());
         };
@@ -188,7 +188,7 @@ impl Context {
         };
         if !cleared {
             let why = self.message.text();
-            self.device_samplers.device_chain[sequence as usize] = Some(device_chain);
+            self.device_samplers.chains[sequence as usize] = Some(device_chain);
             return Err(Error::Sampler(why));
         }
         // SAFETY: owned, and the context has stopped using it.
@@ -197,7 +197,7 @@ impl Context {
     }
 
     fn device_chain(&self, sequence: SequenceId) -> Option<&DeviceChain> {
-        self.device_samplers.device_chain.get(sequence as usize)?.as_ref()
+        self.device_samplers.chains.get(sequence as usize)?.as_ref()
     }
 
     /// True if the device samples for `sequence`, whose rows then have no logits.

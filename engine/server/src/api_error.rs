@@ -94,8 +94,7 @@ impl ApiError {
     /// Creates an error that no single field causes.
     pub fn new(kind: ApiErrorKind, message: impl Into<String>) -> Self {
         // A message is a single line, so the hint of an error of the engine follows after a semicolon.
-        let message: String = message.into();
-        let message = cut(message.replace("\nhint: ", "; "));
+        let message = cut(build_info::words::with_inline_hint(&message.into()));
         ApiError { kind, message, param: None, retry_after: None }
     }
 

@@ -219,7 +219,7 @@ impl RequestLog {
             Error::Sampler(_) | Error::Grammar { .. } | Error::Tokenize(_) => {
                 "sampling or tokenizing failed".to_string()
             }
-            other => other.to_string().replace("\nhint: ", "; "),
+            other => build_info::words::with_inline_hint(&other.to_string()),
         };
         self.note(|entry| {
             entry.failed = true;

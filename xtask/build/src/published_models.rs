@@ -87,16 +87,9 @@ pub const MODELS: &[PublishedModel] = &[PublishedModel {
     ],
 }];
 
-/// Returns the folder for downloaded models: `anneal/models` in `$XDG_CACHE_HOME`, else in `.cache` of `$HOME`.
-/// Returns `None` if neither is an absolute path, which the XDG Base Directory Specification requires.
+/// Folder for downloaded models, in the user's cache. `None` if the user has none.
 pub fn cache() -> Option<PathBuf> {
-    cache_of(|name| std::env::var_os(name).map(PathBuf::from))
-}
-
-fn cache_of(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
-    let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-    Some(cache.join("anneal/models"))
+    Some(host::state::cache()?.join("models"))
 }
 
 impl PublishedModel {
@@ -296,19 +289,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = fetch(folder.path(), None, other.as_str()).unwrap_err();
         assert!(error.to_string().starts_with("checksum mismatch"), "{error}");
-    }
-
-    #[test]
-    fn the_cache_is_that_of_the_xdg_specification() {
-        let with = |set: &[(&str, &str)]| {
-            let set: Vec<(String, PathBuf)> =
-                set.iter().map(|(name, path)| (name.to_string(), PathBuf::from(path))).collect();
-            cache_of(|name| set.iter().find(|(other, _)| other == name).map(|(_, path)| path.clone()))
-        };
-        let home = ("HOME", "/h");
-        assert_eq!(with(&[("XDG_CACHE_HOME", "/x"), home]), Some("/x/anneal/models".into()));
-        assert_eq!(with(&[("XDG_CACHE_HOME", "relative"), home]), Some("/h/.cache/anneal/models".into()));
-        assert_eq!(with(&[]), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Prerequisites of commands: the host, the tools and the llama.cpp sources.
 
 mod cache;
+mod pip;
 
 use std::path::PathBuf;
 
@@ -15,6 +16,7 @@ use toolchain::{SearchPath, Toolchain};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 pub use cache::{Cache, Counts, Launcher};
+pub use pip::pip_tool;
 
 /// Options for the llama.cpp sources.
 #[derive(Clone, Debug, Default, clap::Args)]

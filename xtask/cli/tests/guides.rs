@@ -8,29 +8,10 @@
 //!
 //! Numbers, `…` and runs of spaces in the shown output stand for any number, any text and any spaces.
 
-use std::path::{Path, PathBuf};
+#[path = "common/pages.rs"]
+mod pages;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Returns README.md and every page of docs, sorted.
-fn pages() -> Vec<PathBuf> {
-    let mut pages = vec![root().join("README.md")];
-    let mut folders = vec![root().join("docs/src")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            match path.extension() {
-                _ if path.is_dir() => folders.push(path),
-                Some(extension) if extension == "md" => pages.push(path),
-                _ => {}
-            }
-        }
-    }
-    pages.sort();
-    pages
-}
+use pages::{readme_and_book, root};
 
 /// Treatment of a block.
 #[derive(Debug, PartialEq)]
@@ -106,7 +87,7 @@ fn block(lines: &[&str], fence: usize, end: usize) -> Block {
 #[test]
 fn every_console_block_is_run_or_says_why_not() {
     let (mut missing, mut run) = (Vec::new(), 0);
-    for page in pages() {
+    for page in readme_and_book() {
         let name = page.strip_prefix(root()).unwrap().display().to_string();
         for block in blocks(&std::fs::read_to_string(&page).unwrap()) {
             match block.mark {
@@ -207,6 +188,7 @@ mod run {
     use std::fs::File;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::process::CommandExt;
+    use std::path::Path;
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
 
@@ -320,7 +302,7 @@ mod run {
         let mut found = Vec::new();
         let mut left_out = 0;
         let only = std::env::var("ANNEAL_GUIDES").ok();
-        for page in pages() {
+        for page in readme_and_book() {
             let name = page.strip_prefix(root()).unwrap().display().to_string();
             if only.as_ref().is_some_and(|only| !name.contains(only)) {
                 continue;

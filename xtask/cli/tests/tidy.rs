@@ -1,23 +1,13 @@
 //! Tests for defects of the repository that a reader would notice.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
+#[path = "common/pages.rs"]
+mod pages;
 
-fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            pages(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "md") {
-            found.push(path);
-        }
-    }
-}
+use pages::{pages, readme_and_book, root};
 
 /// Returns the targets of `[text](target)` that are files.
 fn links(text: &str) -> impl Iterator<Item = &str> {
@@ -28,9 +18,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn links_in_readme_and_docs_lead_somewhere() {
-    let root = root();
-    let mut all = vec![root.join("README.md")];
-    pages(&root.join("docs/src"), &mut all);
+    let all = readme_and_book();
     assert!(all.len() > 10);
     let mut seen = 0;
     for page in all {
@@ -66,8 +54,7 @@ fn columns(line: &str) -> usize {
 
 #[test]
 fn no_table_is_wider_than_six_columns() {
-    let mut all = vec![root().join("README.md")];
-    pages(&root().join("docs/src"), &mut all);
+    let all = readme_and_book();
     let mut rows = 0;
     for page in all {
         let text = std::fs::read_to_string(&page).unwrap();
@@ -117,9 +104,7 @@ fn every_page_of_the_book_is_in_its_summary() {
     let book = root().join("docs/src");
     let summary = std::fs::read_to_string(book.join("SUMMARY.md")).unwrap();
     let listed: Vec<PathBuf> = links(&summary).map(|target| book.join(target)).collect();
-    let mut all = Vec::new();
-    pages(&book, &mut all);
-    for page in all {
+    for page in pages("docs/src") {
         assert!(
             page.ends_with("SUMMARY.md") || listed.contains(&page),
             "{} is in no chapter",
@@ -203,8 +188,7 @@ fn tests_of_the_security_page_exist() {
 /// Contributors start from the diffs on these pages.
 #[test]
 fn worked_diffs_apply() {
-    let mut found = Vec::new();
-    pages(&root().join("docs/src/develop"), &mut found);
+    let found = pages("docs/src/develop");
     let mut diffs = 0;
     for page in found {
         let text = std::fs::read_to_string(&page).unwrap();

@@ -73,10 +73,11 @@ fn what_is_not_there_is_named() {
     engine(folder.path(), "");
     let here = format!("here={}", folder.path().display());
     let none = format!("{here},none={}/none", folder.path().display());
+    let no_folder = format!("none: {}/none does not exist", folder.path().display());
     let unknown = format!("{here},nattive");
     let cases: [(&[&str], i32, &str); 5] = [
         (&["--builds", &unknown], 2, "unknown build \"nattive\""),
-        (&["--builds", &none], 1, "none: "),
+        (&["--builds", &none], 1, &no_folder),
         (&["--builds", &here, "-m", "x.gguf"], 2, "at least two builds"),
         (&["--builds", &here, "-p", "1,2", "-n", "1"], 2, "each shape needs one of each"),
         (&["--builds", &here, "--phases", "speed"], 2, "unknown phase"),

@@ -74,8 +74,7 @@ pub fn open(
 }
 
 fn warn(text: &str) {
-    // A warning is a single line.
-    let _ = writeln!(std::io::stderr(), "warning: {}", printable(&text.replace("\nhint: ", "; ")));
+    let _ = writeln!(std::io::stderr(), "warning: {}", printable(text));
 }
 
 /// Prints what was read and written, and the warnings, to stderr.

@@ -108,5 +108,5 @@ fn say_ready(ready: &Ready) {
 
 fn warn(words: &str) {
     // A warning is a single line.
-    let _ = writeln!(io::stderr(), "warning: {}", printable(&words.replace("\nhint: ", "; ")));
+    let _ = writeln!(io::stderr(), "warning: {}", printable(words));
 }

@@ -92,10 +92,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let ended = serve(args, &served, source.as_mut());
     if let (Err(error), true) = (&ended, notice::is_logged()) {
-        tracing::error!(
-            "{}",
-            printable(&build_info::words::chain(error.as_ref()).join(": ").replace("\nhint: ", "; "))
-        );
+        tracing::error!("{}", printable(&build_info::words::chain(error.as_ref()).join(": ")));
     }
     log::flush(LAST_LINES);
     ended
@@ -171,9 +168,7 @@ fn read_again(source: &mut ConfigSource) -> Option<Served> {
             Some(change.served)
         }
         Err(error) => {
-            // A warning is a single line.
-            let why = error.to_string().replace("\nhint: ", "; ");
-            notice::warn(&format!("the configuration is unchanged: {why}"));
+            notice::warn(&format!("the configuration is unchanged: {error}"));
             None
         }
     }

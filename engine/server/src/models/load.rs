@@ -238,7 +238,7 @@ impl ModelRegistry {
             Ok(None) => (entry.load_state, entry.memory) = (LoadState::Unloaded, Bytes(0)),
             Err(error) => {
                 // The log and clients get a single line.
-                let why = error.to_string().replace("\nhint: ", "; ");
+                let why = build_info::words::with_inline_hint(&error.to_string());
                 if closing == Closing::Open {
                     (self.loader.say)(&format!("cannot load the model {:?}: {why}", entry.name()));
                 }

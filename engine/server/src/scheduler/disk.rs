@@ -45,7 +45,7 @@ impl Scheduler {
         match cache.open(self.context.model(), n_ctx, false, settings, runtime_host) {
             Ok((store, key)) => self.disk = Some(Disk::start(store, key, n_ctx, self.metrics.clone())?),
             Err(error) => {
-                llama::notice::warn(&error.to_string().replace("\nhint: ", "; "));
+                llama::notice::warn(&error.to_string());
             }
         }
         Ok(self)

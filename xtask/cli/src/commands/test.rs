@@ -10,7 +10,6 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use build::process::{self, Log, Run};
-use build::scratch::Scratch;
 use build::setup;
 use build::stages::zig::{Linker, linker_of};
 use build::tools;
@@ -221,24 +220,8 @@ impl Tests<'_> {
 
 /// Installs [`MOTO`] into a separate folder. Tests that need it are skipped without it.
 fn moto(workspace: &Workspace, log: &Log) -> Result<()> {
-    let folder = workspace.anneal().join("tools/moto");
-    if folder.is_dir() {
-        return Ok(());
-    }
-    // Installed into a scratch folder first, because a partial installation would count as complete.
-    let scratch = Scratch::make(workspace, "moto")?;
-    let beside = scratch.path().join("moto");
-    Run::new("python3", log)
-        .args(["-m", "pip", "install", "--disable-pip-version-check", "--only-binary=:all:"])
-        .args(["--require-hashes", "-r"])
-        .args([&workspace.root().join(MOTO)])
-        .args(["--target"])
-        .args([&beside])
-        .watch(|_, _| {})
-        .and_then(|()| {
-            std::fs::create_dir_all(workspace.anneal().join("tools"))?;
-            Ok(std::fs::rename(&beside, &folder)?)
-        })
+    tools::pip_tool(workspace, "moto", MOTO, log)
+        .map(drop)
         .context("cannot install moto, which the tests of S3 stores need")
 }
 

@@ -352,7 +352,7 @@ mod tests {
             (Race { prompt: u32::MAX, ..base.clone() }, "context would be too large"),
             (Race { subjects: twice, ..base.clone() }, "both servers are called a"),
             (Race { model: folder.path().join("gone"), ..base.clone() }, "no model"),
-            (Race { out: Some(folder.path().join("none/o.json")), ..base }, "no folder"),
+            (Race { out: Some(folder.path().join("none/o.json")), ..base }, "its folder does not exist"),
         ];
         for (race, words) in cases {
             let found = race.check().map_err(|error| format!("{error:#}")).unwrap_err();

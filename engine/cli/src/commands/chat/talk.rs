@@ -134,8 +134,7 @@ impl Talk {
             Err(error) => {
                 let mut said = words::chain(&error);
                 said.dedup();
-                // The refusal is a single line.
-                Ok(self.refuse(&said.join(": ").replace("\nhint: ", "; ")))
+                Ok(self.refuse(&said.join(": ")))
             }
         }
     }
