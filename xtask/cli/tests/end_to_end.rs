@@ -84,7 +84,6 @@ fn the_audit_of_a_real_build_passes_and_finds_its_kernels() {
         let folder = build(profile);
         let audit = BuildInfo::read(&folder.join("build_info.json")).unwrap().audit.unwrap();
         assert_eq!((audit.rule, audit.not_done.as_deref()), (rule, None));
-        assert!(audit.seconds < 5.0, "{profile}: {} s", audit.seconds);
         let output = xtask(&["audit", folder.to_str().unwrap(), "--json"]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let again: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
